@@ -1,0 +1,300 @@
+//! Next hops: what the FIB's answers mean.
+//!
+//! A FIB maps a prefix to a [`fib::NextHopId`], 15 bits; this table maps the number to what is to
+//! be done with the packet. An entry is one `u64`, so that a writer changes it with one store and
+//! a forwarder sees the old meaning or the new one, never half of each:
+//!
+//! ```text
+//!  63                                              16 15            4 3      0
+//! +--------------------------------------------------+---------------+--------+
+//! | Forward: destination MAC   Group: first, length   | port          | kind   |
+//! +--------------------------------------------------+---------------+--------+
+//! ```
+//!
+//! The source MAC and the MTU belong to the port and come from the port table, which is small
+//! enough to stay in the first-level cache. Eight next hops share a cache line. Because routes
+//! refer to next hops by number, a neighbour that changes its MAC or vanishes costs one store,
+//! whatever the number of routes behind it.
+
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+
+use wire::MacAddr;
+
+use crate::port::PortId;
+
+/// Entries in the next-hop table; numbers are 0 to `NEXT_HOPS - 1`.
+pub const NEXT_HOPS: usize = 1 << 15;
+
+/// Places for the members of all equal-cost groups together.
+pub const GROUP_MEMBERS: usize = 1 << 18;
+
+/// No route: the number a FIB answers with when nothing matches.
+pub const NO_ROUTE: u16 = 0;
+/// The router's own: addresses of its ports, multicast, broadcast.
+pub const LOCAL: u16 = 1;
+/// Dropped in silence.
+pub const BLACKHOLE: u16 = 2;
+/// A destination that must not appear on a wire (RFC 1812, 5.3.7).
+pub const MARTIAN: u16 = 3;
+/// Refused, the sender is told so (ICMP "administratively prohibited").
+pub const PROHIBITED: u16 = 4;
+/// Refused, the sender is told so (ICMP "host unreachable").
+pub const UNREACHABLE: u16 = 5;
+/// The first number for next hops made at run time.
+pub const FIRST_DYNAMIC: u16 = 16;
+
+/// What is to be done with a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextHop {
+    /// No route leads there: the slow path answers "network unreachable".
+    NoRoute,
+    /// For the router itself: to the slow path.
+    Local,
+    /// Drop in silence.
+    Blackhole,
+    /// Drop: the destination is a martian.
+    Martian,
+    /// To the slow path, which answers "administratively prohibited".
+    Prohibited,
+    /// To the slow path, which answers "host unreachable".
+    Unreachable,
+    /// The destination is on this port's network, its MAC is not known: to the slow path, which
+    /// resolves the *destination address*.
+    Glean {
+        /// The port whose network holds the destination.
+        port: PortId,
+    },
+    /// A gateway on this port whose MAC is not known: to the slow path, which resolves the
+    /// *gateway's address* (it knows the address by the next hop's number).
+    Unresolved {
+        /// The port the gateway is on.
+        port: PortId,
+    },
+    /// Send by this port to this MAC.
+    Forward {
+        /// The port to send by.
+        port: PortId,
+        /// The destination address of the frame.
+        mac: MacAddr,
+    },
+    /// Equal-cost paths: a flow's hash chooses one of `len` next-hop numbers.
+    Group {
+        /// Index of the first member in the group-member table.
+        first: u32,
+        /// Number of members, at least 1.
+        len: u16,
+    },
+}
+
+const KIND_NO_ROUTE: u64 = 0;
+const KIND_FORWARD: u64 = 1;
+const KIND_GLEAN: u64 = 2;
+const KIND_UNRESOLVED: u64 = 3;
+const KIND_LOCAL: u64 = 4;
+const KIND_GROUP: u64 = 5;
+const KIND_BLACKHOLE: u64 = 6;
+const KIND_MARTIAN: u64 = 7;
+const KIND_PROHIBITED: u64 = 8;
+const KIND_UNREACHABLE: u64 = 9;
+
+const PORT_SHIFT: u32 = 4;
+const PORT_BITS: u64 = 0xfff;
+const VALUE_SHIFT: u32 = 16;
+
+/// A next hop as the table stores it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packed(u64);
+
+impl Packed {
+    /// True for [`NextHop::Forward`].
+    pub fn is_forward(self) -> bool {
+        self.0 & 0xf == KIND_FORWARD
+    }
+
+    /// True for [`NextHop::Group`].
+    pub fn is_group(self) -> bool {
+        self.0 & 0xf == KIND_GROUP
+    }
+
+    /// The port's index; meaningful for `Forward`, `Glean` and `Unresolved`, 0 for the others.
+    pub fn port_index(self) -> u16 {
+        ((self.0 >> PORT_SHIFT) & PORT_BITS) as u16
+    }
+
+    /// The six bytes of the destination MAC in the low 48 bits, first byte lowest;
+    /// meaningful for `Forward`.
+    pub fn mac_bits(self) -> u64 {
+        self.0 >> VALUE_SHIFT
+    }
+}
+
+impl From<NextHop> for Packed {
+    fn from(hop: NextHop) -> Self {
+        let with_port = |kind: u64, port: PortId| kind | (port.index() as u64) << PORT_SHIFT;
+        Self(match hop {
+            NextHop::NoRoute => KIND_NO_ROUTE,
+            NextHop::Local => KIND_LOCAL,
+            NextHop::Blackhole => KIND_BLACKHOLE,
+            NextHop::Martian => KIND_MARTIAN,
+            NextHop::Prohibited => KIND_PROHIBITED,
+            NextHop::Unreachable => KIND_UNREACHABLE,
+            NextHop::Glean { port } => with_port(KIND_GLEAN, port),
+            NextHop::Unresolved { port } => with_port(KIND_UNRESOLVED, port),
+            NextHop::Forward { port, mac } => {
+                let [a, b, c, d, e, f] = mac.0;
+                let bits = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
+                with_port(KIND_FORWARD, port) | bits << VALUE_SHIFT
+            }
+            NextHop::Group { first, len } => {
+                KIND_GROUP | u64::from(first) << VALUE_SHIFT | u64::from(len) << 48
+            }
+        })
+    }
+}
+
+impl From<Packed> for NextHop {
+    fn from(packed: Packed) -> Self {
+        let word = packed.0;
+        // A word is only made by `From<NextHop>`, so its port is valid; port 0 stands in otherwise.
+        let port = PortId::new(packed.port_index()).unwrap_or(PortId::FIRST);
+        match word & 0xf {
+            KIND_FORWARD => {
+                let [a, b, c, d, e, f, _, _] = packed.mac_bits().to_le_bytes();
+                NextHop::Forward { port, mac: MacAddr([a, b, c, d, e, f]) }
+            }
+            KIND_GLEAN => NextHop::Glean { port },
+            KIND_UNRESOLVED => NextHop::Unresolved { port },
+            KIND_LOCAL => NextHop::Local,
+            KIND_GROUP => {
+                NextHop::Group { first: (word >> VALUE_SHIFT) as u32, len: (word >> 48) as u16 }
+            }
+            KIND_BLACKHOLE => NextHop::Blackhole,
+            KIND_MARTIAN => NextHop::Martian,
+            KIND_PROHIBITED => NextHop::Prohibited,
+            KIND_UNREACHABLE => NextHop::Unreachable,
+            _ => NextHop::NoRoute,
+        }
+    }
+}
+
+/// The next hops of a router, read by every forwarder, written by the RIB's owner alone.
+pub struct NextHopTable {
+    hops: Box<[AtomicU64]>,
+    members: Box<[AtomicU16]>,
+}
+
+impl NextHopTable {
+    /// A table in which the reserved numbers have their meaning and all others have no route.
+    pub fn new() -> Self {
+        let table = Self {
+            hops: (0..NEXT_HOPS).map(|_| AtomicU64::new(KIND_NO_ROUTE)).collect(),
+            members: (0..GROUP_MEMBERS).map(|_| AtomicU16::new(NO_ROUTE)).collect(),
+        };
+        table.set(LOCAL, NextHop::Local);
+        table.set(BLACKHOLE, NextHop::Blackhole);
+        table.set(MARTIAN, NextHop::Martian);
+        table.set(PROHIBITED, NextHop::Prohibited);
+        table.set(UNREACHABLE, NextHop::Unreachable);
+        table
+    }
+
+    /// The entry with this number; the top bit of `id` is ignored.
+    pub fn get(&self, id: u16) -> Packed {
+        Packed(self.hops[usize::from(id) & (NEXT_HOPS - 1)].load(Ordering::Acquire))
+    }
+
+    /// Gives the number a new meaning, seen by forwarders from their next load on.
+    pub fn set(&self, id: u16, hop: NextHop) {
+        let index = usize::from(id) & (NEXT_HOPS - 1);
+        self.hops[index].store(Packed::from(hop).0, Ordering::Release);
+    }
+
+    /// Writes a group's members; `first..first + members.len()` must not be read by any group
+    /// that a forwarder may still see (wait for a grace period before a range is used again).
+    /// False, and nothing written, if the range leaves the table.
+    pub fn set_members(&self, first: u32, members: &[u16]) -> bool {
+        let Some(range) = self.members.get(first as usize..first as usize + members.len()) else {
+            return false;
+        };
+        for (slot, &member) in range.iter().zip(members) {
+            slot.store(member, Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// The number of the path that a flow with this hash takes through a group; [`NO_ROUTE`] for
+    /// an entry that is not a group.
+    pub fn select(&self, group: Packed, hash: u32) -> u16 {
+        let NextHop::Group { first, len } = NextHop::from(group) else {
+            return NO_ROUTE;
+        };
+        // Multiply-shift: maps the hash to 0..len without a division.
+        let pick = (u64::from(hash) * u64::from(len)) >> 32;
+        let index = first as usize + pick as usize;
+        self.members.get(index).map_or(NO_ROUTE, |slot| slot.load(Ordering::Relaxed))
+    }
+}
+
+impl Default for NextHopTable {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(index: u16) -> PortId {
+        PortId::new(index).unwrap()
+    }
+
+    #[test]
+    fn every_kind_survives_packing() {
+        let mac = MacAddr([2, 0x11, 0x22, 0x33, 0x44, 0xff]);
+        for hop in [
+            NextHop::NoRoute,
+            NextHop::Local,
+            NextHop::Blackhole,
+            NextHop::Martian,
+            NextHop::Prohibited,
+            NextHop::Unreachable,
+            NextHop::Glean { port: port(63) },
+            NextHop::Unresolved { port: port(7) },
+            NextHop::Forward { port: port(63), mac },
+            NextHop::Group { first: 262_143, len: 128 },
+        ] {
+            assert_eq!(NextHop::from(Packed::from(hop)), hop);
+        }
+    }
+
+    #[test]
+    fn a_new_table_knows_the_reserved_numbers() {
+        let table = NextHopTable::new();
+        assert_eq!(NextHop::from(table.get(NO_ROUTE)), NextHop::NoRoute);
+        assert_eq!(NextHop::from(table.get(LOCAL)), NextHop::Local);
+        assert_eq!(NextHop::from(table.get(MARTIAN)), NextHop::Martian);
+        assert_eq!(NextHop::from(table.get(FIRST_DYNAMIC)), NextHop::NoRoute);
+    }
+
+    #[test]
+    fn a_group_uses_all_members_evenly_and_keeps_a_hash_on_one() {
+        let table = NextHopTable::new();
+        assert!(table.set_members(100, &[20, 21, 22]));
+        table.set(16, NextHop::Group { first: 100, len: 3 });
+        let mut seen = [0u32; 3];
+        for step in 0..3000u32 {
+            let hash = step.wrapping_mul(0x9e37_79b9);
+            let path = table.select(table.get(16), hash);
+            assert_eq!(path, table.select(table.get(16), hash));
+            seen[usize::from(path) - 20] += 1;
+        }
+        assert!(seen.iter().all(|&n| (900..1100).contains(&n)), "{seen:?}");
+    }
+
+    #[test]
+    fn members_outside_the_table_are_refused() {
+        let table = NextHopTable::new();
+        assert!(!table.set_members(GROUP_MEMBERS as u32 - 1, &[1, 2]));
+    }
+}

@@ -1,0 +1,172 @@
+//! Why a packet leaves the fast path: punted to the slow path, or dropped.
+//!
+//! Every drop in the router has one of these reasons and one counter; `show counters` lists them
+//! all, and with them the sum closes: received + originated = sent + to host + dropped.
+
+/// Declares the reasons once: the variant, its name in commands and JSON, and what it means.
+macro_rules! reasons {
+    ($(#[$meta:meta])* $enum:ident { $($variant:ident = $name:literal, $help:literal;)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum $enum {
+            $(#[doc = $help] $variant,)*
+        }
+
+        impl $enum {
+            /// Every reason, in the order of declaration, which is the order of [`Self::index`].
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            /// The number of reasons.
+            pub const COUNT: usize = Self::ALL.len();
+
+            /// Position in [`Self::ALL`].
+            pub fn index(self) -> usize {
+                self as usize
+            }
+
+            /// The reason with this index, `None` past the last one.
+            pub fn from_index(index: usize) -> Option<Self> {
+                Self::ALL.get(index).copied()
+            }
+
+            /// The name that commands, JSON and documentation use.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            /// One sentence for an operator.
+            pub fn help(self) -> &'static str {
+                match self { $(Self::$variant => $help,)* }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// Why a packet was dropped.
+    DropReason {
+        // classify
+        Runt = "runt", "The frame is shorter than the headers it must have.";
+        MultiSegment = "multi-segment", "The device delivered the frame in several buffers.";
+        NotForUs = "not-for-us", "The destination MAC is neither the port's nor a multicast.";
+        UnknownEthertype = "unknown-ethertype", "Neither IPv4, IPv6 nor ARP.";
+        VlanUnknown = "vlan-unknown", "A VLAN tag, and the port has no such VLAN.";
+        // ip4-validate, RFC 1812 5.2.2
+        Ip4Version = "ip4-version", "Ethertype IPv4, but the version field is not 4.";
+        Ip4HeaderLength = "ip4-header-length", "The IHL field is below 5, or the header does not fit the packet.";
+        Ip4TotalLength = "ip4-total-length", "The total length is shorter than the header or longer than the frame.";
+        Ip4Checksum = "ip4-checksum", "The header checksum is wrong.";
+        Ip4MartianSource = "ip4-martian-source", "The source is 0/8, 127/8, multicast, 240/4 or broadcast.";
+        MartianDestination = "martian-destination", "The destination must not appear on a wire (0/8, 127/8, 240/4, ::, ::1).";
+        L2Broadcast = "l2-broadcast", "A unicast packet to be forwarded came as a link-layer broadcast or multicast (RFC 1812 5.3.4).";
+        // ip6-validate
+        Ip6Version = "ip6-version", "Ethertype IPv6, but the version field is not 6.";
+        Ip6PayloadLength = "ip6-payload-length", "The payload length is longer than the frame.";
+        Ip6MartianSource = "ip6-martian-source", "The source is a multicast, loopback or IPv4-mapped address.";
+        // lookup
+        Blackhole = "blackhole", "The route says: drop in silence.";
+        // transmit and rings
+        PortDown = "port-down", "The route leads to a port that this router does not have.";
+        TxFull = "tx-full", "The port's transmit queue was full.";
+        SlowpathFull = "slowpath-full", "The ring to the slow path was full.";
+        InjectFull = "inject-full", "The ring from the slow path to a forwarder was full.";
+        HandoverFull = "handover-full", "The ring to the forwarder that owns the transmit queue was full.";
+        StepLost = "step-lost", "A step gave the packet to none of its outputs: a defect in the step.";
+        Shutdown = "shutdown", "The router was stopped while it held the packet.";
+        // slow path
+        TtlExpired = "ttl-expired", "TTL or hop limit ran out; the sender was told, within the rate limit.";
+        NoRoute = "no-route", "No route to the destination; the sender was told, within the rate limit.";
+        Prohibited = "prohibited", "A route refuses the destination; the sender was told, within the rate limit.";
+        TooBig = "too-big", "Larger than the next link takes and not to be fragmented; the sender was told.";
+        BeyondScope = "beyond-scope", "An IPv6 link-local source cannot be forwarded (RFC 4443 3.1 code 2).";
+        NeighbourFailed = "neighbour-failed", "The neighbour did not answer ARP or ND.";
+        NeighbourQueueFull = "neighbour-queue-full", "Too many packets waited for this neighbour.";
+        NeighbourTableFull = "neighbour-table-full", "The neighbour table is full.";
+        ArpMalformed = "arp-malformed", "Not a valid Ethernet/IPv4 ARP message.";
+        ArpRejected = "arp-rejected", "ARP for an address that is not ours, or from a sender that is not on the port's network.";
+        NdMalformed = "nd-malformed", "A neighbour discovery message fails RFC 4861's validity checks.";
+        IcmpMalformed = "icmp-malformed", "An ICMP message for the router has a wrong checksum or length.";
+        Ip4Options = "ip4-options", "An IP option is malformed or refused (source route).";
+        DirectedBroadcast = "directed-broadcast", "To a network's broadcast address (RFC 2644: not forwarded).";
+        MulticastNotRouted = "multicast-not-routed", "A multicast group the router has not joined.";
+        NotLocal = "not-local", "A link-local or local destination that is not an address of this port.";
+        NoListener = "no-listener", "For the router itself, but nothing here speaks this protocol or port; the sender was told.";
+    }
+}
+
+reasons! {
+    /// Why a forwarder gave a packet to the slow path. The packet is as it was received: its TTL
+    /// not decremented, its Ethernet header in place, only link-layer padding trimmed.
+    PuntReason {
+        Arp = "arp", "An ARP message.";
+        Local = "local", "The FIB says: the router's own address, a multicast or a broadcast.";
+        Ip4Options = "ip4-options", "An IPv4 header with options.";
+        HopByHop = "hop-by-hop", "An IPv6 packet with a hop-by-hop options header.";
+        Ttl = "ttl", "TTL or hop limit is 0 or 1, the packet is not for the router.";
+        NoRoute = "no-route", "The FIB has no route.";
+        Prohibited = "prohibited", "The route says: refuse, administratively.";
+        Unreachable = "unreachable", "The route says: refuse, unreachable.";
+        Glean = "glean", "The destination is on a connected network, its MAC is unknown.";
+        Unresolved = "unresolved", "The gateway's MAC is unknown.";
+        TooBig = "too-big", "Larger than the MTU of the port it should leave by.";
+        Scope = "scope", "The source is link-local, the destination is not.";
+    }
+}
+
+/// What travels with a punted packet: why, from where, and which next hop the FIB chose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Punt {
+    /// Why the packet was punted.
+    pub reason: PuntReason,
+    /// The port it was received on.
+    pub port: crate::port::PortId,
+    /// The next hop's number, after the choice among equal-cost paths; [`crate::next_hop::NO_ROUTE`]
+    /// when the packet was punted before the lookup.
+    pub next_hop: u16,
+}
+
+impl Punt {
+    /// Packs into the 64-bit tag that a packet buffer carries.
+    pub fn to_tag(self) -> u64 {
+        self.reason.index() as u64
+            | (self.port.index() as u64) << 16
+            | u64::from(self.next_hop) << 32
+    }
+
+    /// Unpacks a tag made by [`Self::to_tag`]; `None` for anything else.
+    pub fn from_tag(tag: u64) -> Option<Self> {
+        Some(Self {
+            reason: PuntReason::from_index(usize::from(tag as u16))?,
+            port: crate::port::PortId::new((tag >> 16) as u16)?,
+            next_hop: (tag >> 32) as u16,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::port::PortId;
+
+    #[test]
+    fn names_are_unique_and_indexes_match() {
+        let mut names: Vec<_> = DropReason::ALL.iter().map(|r| r.name()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), DropReason::COUNT);
+        for (index, &reason) in DropReason::ALL.iter().enumerate() {
+            assert_eq!(reason.index(), index);
+            assert_eq!(DropReason::from_index(index), Some(reason));
+        }
+    }
+
+    #[test]
+    fn a_punt_survives_its_tag() {
+        for &reason in PuntReason::ALL {
+            let punt = Punt { reason, port: PortId::new(63).unwrap(), next_hop: 0x7fff };
+            assert_eq!(Punt::from_tag(punt.to_tag()), Some(punt));
+        }
+        assert_eq!(Punt::from_tag(u64::MAX), None);
+    }
+}

@@ -1,0 +1,2 @@
+//! fib
+#![forbid(unsafe_code)]

@@ -1,0 +1,2 @@
+//! slowpath
+#![forbid(unsafe_code)]

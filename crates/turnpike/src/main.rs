@@ -1,0 +1,4 @@
+//! The Turnpike software router.
+#![forbid(unsafe_code)]
+
+fn main() {}
