@@ -1,6 +1,35 @@
-//! wire
+//! Header layouts, checksums and packet builders: what Ethernet and IP look like on the wire.
+//!
+//! No I/O, no allocation outside [`build`], no opinion about forwarding. Three layers:
+//!
+//! * **Layouts** ([`ethernet`], [`arp`], [`ip`], [`l4`], [`icmp`], [`nd`]): one struct per header,
+//!   byte for byte as the RFC draws it, big-endian integer types, alignment 1. They are read in
+//!   place with `zerocopy`: `Ipv4Header::ref_from_prefix(bytes)` borrows, it does not copy.
+//! * **Checksums** ([`checksum`]): full sums, incremental updates, and completion of the partial
+//!   sums that virtual devices hand over.
+//! * **Builders** ([`build`]): whole frames, ready to send, for the neighbour protocols and ICMP.
+//!
+//! ```
+//! use wire::ethernet::EthernetHeader;
+//! use zerocopy::FromBytes;
+//!
+//! let frame = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1, 0x08, 0x06, 0xaa];
+//! let (header, payload) = EthernetHeader::ref_from_prefix(&frame).unwrap();
+//! assert_eq!(header.ethertype, wire::ethernet::ETHERTYPE_ARP);
+//! assert_eq!(payload, [0xaa]);
+//! ```
 #![forbid(unsafe_code)]
 
+pub mod address;
+pub mod arp;
+pub mod build;
+pub mod checksum;
+pub mod ethernet;
+pub mod icmp;
+pub mod ip;
+pub mod l4;
 mod mac;
+pub mod nd;
+
 pub use mac::MacAddr;
 pub use mac::ParseMacError;

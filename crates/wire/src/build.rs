@@ -1,0 +1,276 @@
+//! Whole frames, ready to send: ARP, neighbour discovery, multicast listener reports, ICMP.
+//!
+//! Every function returns the frame from the Ethernet header on, without padding (the device pads
+//! short frames) and with all checksums filled in.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use zerocopy::IntoBytes;
+use zerocopy::network_endian::{U16, U32};
+
+use crate::MacAddr;
+use crate::address::{ALL_MLDV2_ROUTERS, multicast_mac_v6, solicited_node};
+use crate::arp::ArpMessage;
+use crate::checksum::{checksum, pseudo_header_v6};
+use crate::ethernet::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetHeader};
+use crate::icmp::{ICMP_LEN, IcmpHeader, v6};
+use crate::ip::{
+    IPV4_MIN_LEN, IPV6_LEN, Ipv4Header, Ipv6Header, PROTOCOL_HOP_BY_HOP, PROTOCOL_ICMP,
+    PROTOCOL_ICMPV6,
+};
+use crate::nd::{
+    LinkLayerOption, ListenerRecord, ListenerReport, ND_HOP_LIMIT, NeighbourAdvertisement,
+    NeighbourSolicitation, OPTION_SOURCE_LINK_LAYER, OPTION_TARGET_LINK_LAYER,
+};
+
+/// The longest IPv4 packet that carries an ICMP error (RFC 1812, 4.3.2.3).
+pub const ICMPV4_ERROR_MAX: usize = 576;
+/// The longest IPv6 packet that carries an ICMPv6 error: the minimum MTU (RFC 4443, 2.4 (c)).
+pub const ICMPV6_ERROR_MAX: usize = 1280;
+
+/// From which MAC to which a frame goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Destination of the frame.
+    pub destination: MacAddr,
+    /// Source of the frame.
+    pub source: MacAddr,
+}
+
+/// The fields of an IPv4 header that a sender chooses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ipv4Fields {
+    /// Differentiated services and ECN.
+    pub tos: u8,
+    /// Identification; matters only when somebody fragments the packet.
+    pub identification: u16,
+    /// Time to live.
+    pub ttl: u8,
+    /// What follows the header.
+    pub protocol: u8,
+    /// Source address.
+    pub source: Ipv4Addr,
+    /// Destination address.
+    pub destination: Ipv4Addr,
+}
+
+/// The fields of an IPv6 header that a sender chooses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ipv6Fields {
+    /// Traffic class.
+    pub class: u8,
+    /// Hop limit.
+    pub hop_limit: u8,
+    /// What follows the header.
+    pub next_header: u8,
+    /// Source address.
+    pub source: Ipv6Addr,
+    /// Destination address.
+    pub destination: Ipv6Addr,
+}
+
+/// An Ethernet frame around a payload.
+pub fn ethernet(link: Link, ethertype: u16, payload: &[u8]) -> Vec<u8> {
+    let header = EthernetHeader {
+        destination: link.destination,
+        source: link.source,
+        ethertype: U16::new(ethertype),
+    };
+    [header.as_bytes(), payload].concat()
+}
+
+/// The header of an unfragmented IPv4 packet without options; routers may fragment it (DF clear).
+/// `payload` is the length behind the header; a total beyond 65535 saturates.
+pub fn ipv4_header(fields: Ipv4Fields, payload: usize) -> Ipv4Header {
+    let total = u16::try_from(IPV4_MIN_LEN + payload).unwrap_or(u16::MAX);
+    let mut header = Ipv4Header {
+        version_ihl: 0x45,
+        tos: fields.tos,
+        total_length: U16::new(total),
+        identification: U16::new(fields.identification),
+        flags_fragment: U16::new(0),
+        ttl: fields.ttl,
+        protocol: fields.protocol,
+        checksum: U16::new(0),
+        source_address: fields.source.octets(),
+        destination_address: fields.destination.octets(),
+    };
+    header.checksum = U16::new(checksum(header.as_bytes()));
+    header
+}
+
+/// The header of an IPv6 packet, flow label 0. `payload` is the length behind the header; beyond
+/// 65535 it saturates.
+pub fn ipv6_header(fields: Ipv6Fields, payload: usize) -> Ipv6Header {
+    Ipv6Header {
+        version_class_flow: U32::new(6 << 28 | u32::from(fields.class) << 20),
+        payload_length: U16::new(u16::try_from(payload).unwrap_or(u16::MAX)),
+        next_header: fields.next_header,
+        hop_limit: fields.hop_limit,
+        source_address: fields.source.octets(),
+        destination_address: fields.destination.octets(),
+    }
+}
+
+/// An ARP message in its frame.
+pub fn arp(link: Link, message: &ArpMessage) -> Vec<u8> {
+    ethernet(link, ETHERTYPE_ARP, message.as_bytes())
+}
+
+/// An ICMP message in its frame: `fields.protocol` is ignored, the checksum computed.
+pub fn icmpv4(
+    link: Link,
+    fields: Ipv4Fields,
+    (kind, code, rest): (u8, u8, u32),
+    data: &[u8],
+) -> Vec<u8> {
+    let header = IcmpHeader { kind, code, checksum: U16::new(0), rest: U32::new(rest) };
+    let mut message = [header.as_bytes(), data].concat();
+    let sum = checksum(&message);
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    let ip = ipv4_header(Ipv4Fields { protocol: PROTOCOL_ICMP, ..fields }, message.len());
+    ethernet(link, ETHERTYPE_IPV4, &[ip.as_bytes(), &message].concat())
+}
+
+/// An ICMPv6 message in its frame: `message` is whole, its checksum field is overwritten;
+/// `fields.next_header` is ignored. A message shorter than 4 bytes has no checksum field and is
+/// sent as it is.
+pub fn icmpv6(link: Link, fields: Ipv6Fields, mut message: Vec<u8>) -> Vec<u8> {
+    fill_icmpv6_checksum(fields.source, fields.destination, &mut message);
+    let ip = ipv6_header(Ipv6Fields { next_header: PROTOCOL_ICMPV6, ..fields }, message.len());
+    ethernet(link, ETHERTYPE_IPV6, &[ip.as_bytes(), &message].concat())
+}
+
+/// Computes and stores the checksum of an ICMPv6 message.
+fn fill_icmpv6_checksum(source: Ipv6Addr, destination: Ipv6Addr, message: &mut [u8]) {
+    if message.len() < 4 {
+        return;
+    }
+    message[2..4].fill(0);
+    let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
+    let mut sum = pseudo_header_v6(source, destination, PROTOCOL_ICMPV6, length);
+    sum.add(message);
+    message[2..4].copy_from_slice(&sum.finish().to_be_bytes());
+}
+
+/// An ICMP error about `offending` (an IPv4 packet without its Ethernet header), quoting as much
+/// of it as fits [`ICMPV4_ERROR_MAX`]. `message` is type, code and the four type-dependent bytes;
+/// `fields.protocol` is ignored.
+pub fn icmpv4_error(
+    link: Link,
+    fields: Ipv4Fields,
+    message: (u8, u8, u32),
+    offending: &[u8],
+) -> Vec<u8> {
+    let room = ICMPV4_ERROR_MAX - IPV4_MIN_LEN - ICMP_LEN;
+    icmpv4(link, fields, message, &offending[..offending.len().min(room)])
+}
+
+/// An ICMPv6 error about `offending` (an IPv6 packet without its Ethernet header), quoting as much
+/// of it as fits [`ICMPV6_ERROR_MAX`].
+pub fn icmpv6_error(
+    link: Link,
+    fields: Ipv6Fields,
+    (kind, code, rest): (u8, u8, u32),
+    offending: &[u8],
+) -> Vec<u8> {
+    let room = ICMPV6_ERROR_MAX - IPV6_LEN - ICMP_LEN;
+    let header = IcmpHeader { kind, code, checksum: U16::new(0), rest: U32::new(rest) };
+    let message = [header.as_bytes(), &offending[..offending.len().min(room)]].concat();
+    icmpv6(link, fields, message)
+}
+
+/// A neighbour solicitation for `target`, with the sender's link-layer address (RFC 4861, 4.3).
+/// To the target itself when its MAC is given (a probe), else to its solicited-node group.
+pub fn neighbour_solicitation(
+    source_mac: MacAddr,
+    source: Ipv6Addr,
+    target: Ipv6Addr,
+    probe: Option<MacAddr>,
+) -> Vec<u8> {
+    let (destination, destination_mac) = match probe {
+        Some(mac) => (target, mac),
+        None => (solicited_node(target), multicast_mac_v6(solicited_node(target))),
+    };
+    let fixed = NeighbourSolicitation {
+        kind: v6::NEIGHBOUR_SOLICITATION,
+        code: 0,
+        checksum: U16::new(0),
+        reserved: U32::new(0),
+        target_address: target.octets(),
+    };
+    let option = LinkLayerOption { kind: OPTION_SOURCE_LINK_LAYER, length: 1, mac: source_mac };
+    let link = Link { destination: destination_mac, source: source_mac };
+    icmpv6(link, nd_fields(source, destination), [fixed.as_bytes(), option.as_bytes()].concat())
+}
+
+/// A neighbour advertisement for `target`, with the target's link-layer address, which is the
+/// sender's (RFC 4861, 4.4). `flags` are the `FLAG_*` of [`crate::nd`].
+pub fn neighbour_advertisement(
+    link: Link,
+    source: Ipv6Addr,
+    destination: Ipv6Addr,
+    target: Ipv6Addr,
+    flags: u8,
+) -> Vec<u8> {
+    let fixed = NeighbourAdvertisement {
+        kind: v6::NEIGHBOUR_ADVERTISEMENT,
+        code: 0,
+        checksum: U16::new(0),
+        flags,
+        reserved: [0; 3],
+        target_address: target.octets(),
+    };
+    let option = LinkLayerOption { kind: OPTION_TARGET_LINK_LAYER, length: 1, mac: link.source };
+    icmpv6(link, nd_fields(source, destination), [fixed.as_bytes(), option.as_bytes()].concat())
+}
+
+fn nd_fields(source: Ipv6Addr, destination: Ipv6Addr) -> Ipv6Fields {
+    Ipv6Fields {
+        class: 0,
+        hop_limit: ND_HOP_LIMIT,
+        next_header: PROTOCOL_ICMPV6,
+        source,
+        destination,
+    }
+}
+
+/// An MLDv2 report with one record of this kind per group: hop limit 1, a router alert option in
+/// a hop-by-hop header, to `ff02::16` (RFC 3810, 5.2). `source` is the port's link-local address.
+pub fn listener_report(
+    source_mac: MacAddr,
+    source: Ipv6Addr,
+    record_kind: u8,
+    groups: &[Ipv6Addr],
+) -> Vec<u8> {
+    let fixed = ListenerReport {
+        kind: v6::LISTENER_REPORT_V2,
+        reserved1: 0,
+        checksum: U16::new(0),
+        reserved2: U16::new(0),
+        records: U16::new(u16::try_from(groups.len()).unwrap_or(u16::MAX)),
+    };
+    let mut message = fixed.as_bytes().to_vec();
+    for group in groups {
+        let record = ListenerRecord {
+            kind: record_kind,
+            auxiliary_length: 0,
+            sources: U16::new(0),
+            group: group.octets(),
+        };
+        message.extend_from_slice(record.as_bytes());
+    }
+    fill_icmpv6_checksum(source, ALL_MLDV2_ROUTERS, &mut message);
+    // Router alert with value 0 (RFC 2711, 2.1) and two bytes of padding (PadN).
+    let hop_by_hop = [PROTOCOL_ICMPV6, 0, 5, 2, 0, 0, 1, 0];
+    let fields = Ipv6Fields {
+        class: 0,
+        hop_limit: 1,
+        next_header: PROTOCOL_HOP_BY_HOP,
+        source,
+        destination: ALL_MLDV2_ROUTERS,
+    };
+    let ip = ipv6_header(fields, hop_by_hop.len() + message.len());
+    let link = Link { destination: multicast_mac_v6(ALL_MLDV2_ROUTERS), source: source_mac };
+    ethernet(link, ETHERTYPE_IPV6, &[ip.as_bytes(), &hop_by_hop, &message].concat())
+}

@@ -1,0 +1,55 @@
+//! Ethernet II and the 802.1Q tag.
+
+use zerocopy::network_endian::U16;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::MacAddr;
+
+/// Ethertype of IPv4 (RFC 894).
+pub const ETHERTYPE_IPV4: u16 = 0x0800;
+/// Ethertype of ARP (RFC 826).
+pub const ETHERTYPE_ARP: u16 = 0x0806;
+/// Ethertype of an 802.1Q tag.
+pub const ETHERTYPE_VLAN: u16 = 0x8100;
+/// Ethertype of an 802.1ad service tag.
+pub const ETHERTYPE_QINQ: u16 = 0x88a8;
+/// Ethertype of IPv6 (RFC 2464, 3).
+pub const ETHERTYPE_IPV6: u16 = 0x86dd;
+
+/// Bytes in an Ethernet header without tags.
+pub const ETHERNET_LEN: usize = size_of::<EthernetHeader>();
+
+/// The header of every frame.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
+)]
+#[repr(C)]
+pub struct EthernetHeader {
+    /// Who shall receive the frame.
+    pub destination: MacAddr,
+    /// Who sent it.
+    pub source: MacAddr,
+    /// What follows.
+    pub ethertype: U16,
+}
+
+/// An 802.1Q tag: the four bytes between the source address and the inner ethertype are the outer
+/// ethertype (0x8100) and this tag's first field; read this struct right behind an
+/// [`EthernetHeader`] whose ethertype is [`ETHERTYPE_VLAN`].
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
+)]
+#[repr(C)]
+pub struct VlanTag {
+    /// Priority (3 bits), drop eligible (1 bit), VLAN identifier (12 bits).
+    pub control: U16,
+    /// What follows the tag.
+    pub ethertype: U16,
+}
+
+impl VlanTag {
+    /// The VLAN identifier, 0 to 4095.
+    pub fn vlan(&self) -> u16 {
+        self.control.get() & 0x0fff
+    }
+}
