@@ -1,0 +1,60 @@
+/* What dpdk-sys binds: every header named here, with its static inline functions, and a few
+ * constants and functions of our own for what a C struct says and Rust cannot (offsets inside
+ * anonymous unions, bit-fields and per-thread variables, whose names and nesting differ between
+ * DPDK releases). */
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <rte_acl.h>
+#include <rte_bus.h>
+#include <rte_cycles.h>
+#include <rte_dev.h>
+#include <rte_eal.h>
+#include <rte_errno.h>
+#include <rte_ethdev.h>
+#include <rte_fib.h>
+#include <rte_fib6.h>
+#include <rte_flow.h>
+#include <rte_hash_crc.h>
+#include <rte_launch.h>
+#include <rte_lcore.h>
+#include <rte_log.h>
+#include <rte_lpm.h>
+#include <rte_lpm6.h>
+#include <rte_malloc.h>
+#include <rte_mbuf.h>
+#include <rte_mempool.h>
+#include <rte_rcu_qsbr.h>
+#include <rte_ring.h>
+#include <rte_thread.h>
+#include <rte_version.h>
+
+/* Where the fields of struct rte_mbuf are that the packet path reads without a call. */
+enum shim_mbuf_offset {
+	MBUF_BUF_ADDR = offsetof(struct rte_mbuf, buf_addr),
+	MBUF_DATA_OFF = offsetof(struct rte_mbuf, data_off),
+	MBUF_REFCNT = offsetof(struct rte_mbuf, refcnt),
+	MBUF_NB_SEGS = offsetof(struct rte_mbuf, nb_segs),
+	MBUF_PORT = offsetof(struct rte_mbuf, port),
+	MBUF_OL_FLAGS = offsetof(struct rte_mbuf, ol_flags),
+	MBUF_PKT_LEN = offsetof(struct rte_mbuf, pkt_len),
+	MBUF_DATA_LEN = offsetof(struct rte_mbuf, data_len),
+	MBUF_HASH = offsetof(struct rte_mbuf, hash),
+	MBUF_BUF_LEN = offsetof(struct rte_mbuf, buf_len),
+	MBUF_POOL = offsetof(struct rte_mbuf, pool),
+	MBUF_NEXT = offsetof(struct rte_mbuf, next),
+};
+
+/* rte_errno is a macro over a per-thread variable. */
+static inline int shim_errno(void) { return rte_errno; }
+
+/* The bit-fields of struct rte_eth_link became members of an anonymous struct in 24.11. */
+static inline bool shim_link_up(const struct rte_eth_link *link) { return link->link_status != 0; }
+static inline uint32_t shim_link_speed(const struct rte_eth_link *link) { return link->link_speed; }
+
+/* Offload flags are macros of the form RTE_BIT64(n), which bindgen does not evaluate. */
+static const uint64_t SHIM_RX_OFFLOAD_SCATTER = RTE_ETH_RX_OFFLOAD_SCATTER;
+static const uint64_t SHIM_TX_OFFLOAD_MULTI_SEGS = RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
+static const uint64_t SHIM_RSS_IP_TCP_UDP = RTE_ETH_RSS_IP | RTE_ETH_RSS_TCP | RTE_ETH_RSS_UDP;
+static const unsigned int SHIM_THRID_INVALID = RTE_QSBR_THRID_INVALID;
