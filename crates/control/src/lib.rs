@@ -1,2 +1,6 @@
-//! control
+//! The control plane: configuration in Lua, table import, and the routing information base.
 #![forbid(unsafe_code)]
+
+pub mod config;
+pub mod cores;
+pub mod rib;

@@ -1,0 +1,261 @@
+//! The configuration: a Lua script whose statements say what the router is.
+//!
+//! ```lua
+//! local turnpike = require "turnpike"
+//! turnpike.port "left"  { device = "eth1", address = { "10.0.1.1/24", "fd00:1::1/64" } }
+//! turnpike.port "right" { device = "eth2", address = "10.0.2.1/24", mtu = 9000 }
+//! turnpike.route "198.51.100.0/24" { via = "10.0.2.2" }
+//! turnpike.route "203.0.113.0/24"  { via = { { "10.0.1.2", weight = 3 }, "10.0.2.2" } }
+//! turnpike.route "2001:db8::/32"   { via = "fe80::2", port = "right", metric = 10 }
+//! turnpike.route "192.0.2.0/24"    { blackhole = true }     -- or prohibit, unreachable
+//! turnpike.neighbour "10.0.2.9"    { port = "right", mac = "02:00:00:00:00:09" }
+//! turnpike.import { file = "table.dat.gz", via = { "10.0.1.2", "10.0.2.2" } }
+//! turnpike.forwarders { cores = "1,3-5" }
+//! turnpike.tx { burst = 32, flush_us = 50 }
+//! turnpike.slowpath { neighbours = 16384, queue = 8, retries = 3, timeout_s = 1200 }
+//! turnpike.memory { mbufs = 16384, no_huge = true }
+//! turnpike.fib { ipv4 = "runmap", ipv6 = "runmap" }
+//! turnpike.log { level = "info" }
+//! ```
+//!
+//! A file is read in three stages, each in a module of its own: `script` runs it in a restricted
+//! interpreter and writes its statements down; `validate` turns them into a [`Config`] and collects
+//! everything that is wrong with them; [`check_machine`] compares a sound configuration with the
+//! machine it is to run on. A script may compute: loops, functions and tables are Lua's.
+
+mod error;
+mod machine;
+mod network;
+mod script;
+mod source;
+#[cfg(test)]
+mod tests;
+mod validate;
+mod value;
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use dataplane::port::PortId;
+use fib::Algorithm;
+use ipnet::IpNet;
+use wire::MacAddr;
+
+use crate::rib::{self, RouteKind};
+
+pub use error::{ConfigError, ConfigErrors};
+pub use machine::{Machine, check_machine, check_machine_with};
+pub use script::Limits;
+
+/// A sound configuration: every reference in it leads somewhere, nothing contradicts itself.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// The file it was read from, as it was named.
+    pub file: PathBuf,
+    /// The ports; a port's [`PortId`] is its position.
+    pub ports: Vec<Port>,
+    /// The static routes.
+    pub routes: Vec<Route>,
+    /// The static neighbours.
+    pub neighbours: Vec<Neighbour>,
+    /// The tables to load.
+    pub imports: Vec<Import>,
+    /// Where the forwarders run.
+    pub forwarders: Forwarders,
+    /// Transmit bursts.
+    pub tx: Tx,
+    /// Bounds of neighbour resolution.
+    pub slowpath: Slowpath,
+    /// Packet memory.
+    pub memory: Memory,
+    /// The choice of route tables.
+    pub fib: Fib,
+    /// What is logged.
+    pub log: Log,
+}
+
+/// A port of the router.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Port {
+    /// The line of the statement.
+    pub line: usize,
+    /// 1 to 15 characters, unique.
+    pub name: String,
+    /// What it is made of.
+    pub device: Device,
+    /// How a kernel interface is taken over; `None`: AF_XDP where it works, else AF_PACKET.
+    pub driver: Option<Driver>,
+    /// Own addresses with the length of their network; host bits are set.
+    pub addresses: Vec<IpNet>,
+    /// A MAC to use in place of the device's.
+    pub mac: Option<MacAddr>,
+    /// The largest IP packet in bytes, in place of the device's.
+    pub mtu: Option<u16>,
+    /// Receive queues; `None`: one for each forwarder where the device has them.
+    pub rx_queues: Option<u16>,
+}
+
+/// What a port is made of, told apart by how it is written.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Device {
+    /// A kernel interface: `eth1`.
+    Kernel(String),
+    /// A PCI function, with its domain: `0000:03:00.1`.
+    Pci(String),
+    /// A DPDK virtual device with its arguments: `net_tap0,iface=tap1`.
+    Vdev(String),
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Kernel(text) | Self::Pci(text) | Self::Vdev(text)) = self;
+        f.write_str(text)
+    }
+}
+
+/// How a kernel interface is taken over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Driver {
+    /// AF_XDP sockets.
+    AfXdp,
+    /// AF_PACKET sockets.
+    AfPacket,
+}
+
+/// A static route.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Route {
+    /// The line of the statement.
+    pub line: usize,
+    /// The destination; no host bits are set.
+    pub prefix: IpNet,
+    /// What becomes of packets to it.
+    pub kind: RouteKind,
+    /// Among static routes to one prefix the smallest metric wins; 0 unless given.
+    pub metric: u32,
+}
+
+/// A neighbour whose MAC is given, not resolved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Neighbour {
+    /// The line of the statement.
+    pub line: usize,
+    /// The port it is on.
+    pub port: PortId,
+    /// Its address, on one of the port's networks or link-local.
+    pub address: IpAddr,
+    /// Its MAC, not a multicast.
+    pub mac: MacAddr,
+}
+
+/// A table to load, see [`crate::import`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Import {
+    /// The line of the statement.
+    pub line: usize,
+    /// The file; a relative path has been resolved against the configuration's directory.
+    pub file: PathBuf,
+    /// Gateways for the table's IPv4 prefixes, chosen by origin AS.
+    pub via4: Vec<rib::Path>,
+    /// Gateways for the table's IPv6 prefixes.
+    pub via6: Vec<rib::Path>,
+}
+
+/// Where the forwarders run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Forwarders {
+    /// The line of the statement, if there is one.
+    pub line: Option<usize>,
+    /// One forwarder for each of these cores, ascending; empty: the router chooses.
+    pub cores: Vec<usize>,
+}
+
+/// Transmit bursts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tx {
+    /// Packets that are collected before a transmit queue is served, 1 to 64.
+    pub burst: u16,
+    /// The longest that a packet waits for its burst to fill.
+    pub flush: Duration,
+}
+
+impl Default for Tx {
+    fn default() -> Self {
+        Self { burst: 32, flush: Duration::from_micros(50) }
+    }
+}
+
+/// Bounds of neighbour resolution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slowpath {
+    /// The most neighbours known or sought at a time.
+    pub neighbours: usize,
+    /// The most packets that wait for one neighbour.
+    pub queue: usize,
+    /// Requests that are sent before a neighbour is given up.
+    pub retries: u32,
+    /// How long an answer is believed.
+    pub timeout: Duration,
+}
+
+impl Default for Slowpath {
+    fn default() -> Self {
+        Self { neighbours: 16_384, queue: 8, retries: 3, timeout: Duration::from_secs(1200) }
+    }
+}
+
+/// Packet memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// Packet buffers; `None`: as many as queues and bursts need.
+    pub mbufs: Option<u32>,
+    /// Use ordinary pages even where there are hugepages.
+    pub no_huge: bool,
+}
+
+/// The choice of route tables; the fastest unless given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fib {
+    /// For IPv4.
+    pub ipv4: Algorithm,
+    /// For IPv6.
+    pub ipv6: Algorithm,
+}
+
+/// What is logged.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Log {
+    /// `error`, `warn`, `info`, `debug` or `trace`; `None`: the binary's default.
+    pub level: Option<&'static str>,
+}
+
+/// Reads and validates a configuration; does not look at the machine beyond the file itself.
+///
+/// # Errors
+/// Everything that is wrong with the file, or that it cannot be read.
+pub fn load(path: &Path) -> Result<Config, ConfigErrors> {
+    let text = std::fs::read(path).map_err(|error| unreadable(path, &error.to_string()))?;
+    let text = String::from_utf8(text).map_err(|_| {
+        unreadable(path, "not a text file in UTF-8; a configuration is a Lua script")
+    })?;
+    parse(path, &text, Limits::default())
+}
+
+/// [`load`] for a text at hand; `path` names it in errors and is where relative files are sought.
+///
+/// # Errors
+/// As [`load`].
+pub fn parse(path: &Path, text: &str, limits: Limits) -> Result<Config, ConfigErrors> {
+    let (statements, errors) = script::run(path, text, limits);
+    validate::validate(path, text, &statements, errors)
+}
+
+fn unreadable(path: &Path, reason: &str) -> ConfigErrors {
+    ConfigErrors(vec![ConfigError {
+        file: path.to_owned(),
+        line: None,
+        message: format!("cannot be read: {reason}"),
+    }])
+}

@@ -1,0 +1,138 @@
+//! What a configuration asks of the machine: cores, devices and files that must be there.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io;
+
+use super::error::{Collector, ConfigErrors, did_you_mean};
+use super::{Config, Device};
+use crate::cores::parse_cores;
+
+/// What a machine has, as far as configurations name it.
+#[derive(Clone, Debug, Default)]
+pub struct Machine {
+    /// Cores that are online.
+    pub cores: BTreeSet<usize>,
+    /// Cores that this process may run on.
+    pub allowed: BTreeSet<usize>,
+    /// Kernel interfaces of this process's network namespace.
+    pub interfaces: BTreeSet<String>,
+    /// Network functions on the PCI bus, with their domains.
+    pub pci: BTreeSet<String>,
+}
+
+impl Machine {
+    /// This machine, by what the kernel says in `/sys` and `/proc`.
+    ///
+    /// # Errors
+    /// A file of the kernel that cannot be read.
+    pub fn here() -> io::Result<Self> {
+        let invalid = |reason: String| io::Error::new(io::ErrorKind::InvalidData, reason);
+        let list = |text: &str| parse_cores(text.trim()).map(BTreeSet::from_iter).map_err(invalid);
+        let status = fs::read_to_string("/proc/self/status")?;
+        let allowed = status
+            .lines()
+            .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))
+            .ok_or_else(|| invalid("/proc/self/status has no Cpus_allowed_list".to_owned()))?;
+        Ok(Self {
+            cores: list(&fs::read_to_string("/sys/devices/system/cpu/online")?)?,
+            allowed: list(allowed)?,
+            interfaces: interfaces(&fs::read_to_string("/proc/self/net/dev")?),
+            pci: network_functions(),
+        })
+    }
+}
+
+/// The names in `/proc/self/net/dev`, which unlike `/sys` always shows the process's own network
+/// namespace.
+fn interfaces(table: &str) -> BTreeSet<String> {
+    let names = table.lines().skip(2).filter_map(|line| line.split_once(':'));
+    names.map(|(name, _)| name.trim().to_owned()).collect()
+}
+
+/// PCI functions of class 02, network controller; none where there is no PCI bus.
+fn network_functions() -> BTreeSet<String> {
+    let Ok(entries) = fs::read_dir("/sys/bus/pci/devices") else { return BTreeSet::new() };
+    entries
+        .flatten()
+        .filter(|entry| {
+            fs::read_to_string(entry.path().join("class")).is_ok_and(|c| c.starts_with("0x02"))
+        })
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect()
+}
+
+/// Compares a configuration with this machine.
+///
+/// # Errors
+/// Every core, device or file that is not there.
+pub fn check_machine(config: &Config) -> Result<(), ConfigErrors> {
+    let mut errors = Collector::new(&config.file);
+    match Machine::here() {
+        Ok(machine) => return check_machine_with(config, &machine),
+        Err(error) => errors.add(None, format!("the machine cannot be examined: {error}")),
+    }
+    errors.finish()
+}
+
+/// [`check_machine`] for a given machine.
+///
+/// # Errors
+/// As [`check_machine`].
+pub fn check_machine_with(config: &Config, machine: &Machine) -> Result<(), ConfigErrors> {
+    let mut errors = Collector::new(&config.file);
+    check_cores(config, machine, &mut errors);
+    for port in &config.ports {
+        let (kind, name, known) = match &port.device {
+            Device::Kernel(name) => ("device", name, &machine.interfaces),
+            Device::Pci(address) => ("PCI device", address, &machine.pci),
+            Device::Vdev(_) => continue,
+        };
+        if !known.contains(name) {
+            let mut message = format!("port \"{}\": {kind} {name} not found", port.name);
+            if let Some(guess) = did_you_mean(name, known.iter().map(String::as_str)) {
+                message += &format!("; did you mean \"{guess}\"?");
+            }
+            message += if message.ends_with('?') { " known: " } else { "; known: " };
+            message += &list_or_none(known.iter());
+            errors.add(Some(port.line), message);
+        }
+    }
+    for import in &config.imports {
+        if let Err(error) = readable(&import.file) {
+            let file = import.file.display();
+            errors.add(Some(import.line), format!("import: file {file} cannot be read: {error}"));
+        }
+    }
+    errors.finish()
+}
+
+fn check_cores(config: &Config, machine: &Machine, errors: &mut Collector) {
+    for core in &config.forwarders.cores {
+        let message = if !machine.cores.contains(core) {
+            let online = list_or_none(machine.cores.iter());
+            format!("forwarders: core {core} does not exist; this machine has {online}")
+        } else if !machine.allowed.contains(core) {
+            let allowed = list_or_none(machine.allowed.iter());
+            format!(
+                "forwarders: core {core} is not allowed to this process (cpuset or taskset); allowed: {allowed}"
+            )
+        } else {
+            continue;
+        };
+        errors.add(config.forwarders.line, message);
+    }
+}
+
+/// A file that can be opened and is not a directory.
+fn readable(path: &std::path::Path) -> io::Result<()> {
+    if File::open(path)?.metadata()?.is_dir() {
+        return Err(io::Error::new(io::ErrorKind::IsADirectory, "it is a directory"));
+    }
+    Ok(())
+}
+
+fn list_or_none(items: impl Iterator<Item = impl ToString>) -> String {
+    let items: Vec<String> = items.map(|item| item.to_string()).collect();
+    if items.is_empty() { "none".to_owned() } else { items.join(", ") }
+}

@@ -1,0 +1,91 @@
+//! Addresses and networks: reading them, and which port a next hop is on.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+/// Reads `ADDRESS/LENGTH`; the error says what is wrong and how it is written.
+pub(super) fn parse_prefix(text: &str, example: &str) -> Result<IpNet, String> {
+    if let Ok(address) = text.parse::<IpAddr>() {
+        let length = if address.is_ipv4() { 24 } else { 64 };
+        return Err(format!("prefix length missing; write \"{address}/{length}\", for example"));
+    }
+    text.parse().map_err(|_| format!("not an IP prefix; write it as {example}"))
+}
+
+/// "IPv4" or "IPv6".
+pub(super) fn family(address: IpAddr) -> &'static str {
+    if address.is_ipv4() { "IPv4" } else { "IPv6" }
+}
+
+/// Why no host can have this address, if so. Link-local addresses are hosts' addresses.
+pub(super) fn not_a_host(address: IpAddr) -> Option<&'static str> {
+    match address {
+        IpAddr::V4(v4) => match v4.octets() {
+            [0, ..] => Some("in 0.0.0.0/8, \"this network\" (RFC 1122)"),
+            [127, ..] => Some("a loopback address"),
+            [224..=239, ..] => Some("a multicast address"),
+            [240..=255, ..] => Some("in 240.0.0.0/4, reserved (RFC 1112)"),
+            _ => None,
+        },
+        IpAddr::V6(v6) if v6.is_unspecified() => Some("the unspecified address"),
+        IpAddr::V6(v6) if v6.is_loopback() => Some("the loopback address"),
+        IpAddr::V6(v6) if v6.is_multicast() => Some("a multicast address"),
+        IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some() => Some("an IPv4-mapped address"),
+        IpAddr::V6(_) => None,
+    }
+}
+
+/// Why an address cannot be a host's in its own network, if so: it names the network, or all of it.
+///
+/// Point-to-point networks have no such addresses: /31 (RFC 3021), /127 (RFC 6164), /32, /128.
+pub(super) fn names_the_network(address: IpAddr, network: &IpNet) -> Option<&'static str> {
+    if network.max_prefix_len() - network.prefix_len() < 2 {
+        return None;
+    }
+    if address == network.network() {
+        let v4 = address.is_ipv4();
+        return Some(if v4 {
+            "the network's own address"
+        } else {
+            "the network's subnet-router anycast address (RFC 4291 2.6.1)"
+        });
+    }
+    (address.is_ipv4() && address == network.broadcast())
+        .then_some("the network's broadcast address")
+}
+
+/// True for `fe80::/10`.
+pub(super) fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
+}
+
+/// One address of a port.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Connected {
+    /// The port's position.
+    pub(super) port: usize,
+    /// The line the address is on.
+    pub(super) line: usize,
+    /// The own address with its network's length.
+    pub(super) net: IpNet,
+}
+
+/// Every network that a port is on.
+#[derive(Debug, Default)]
+pub(super) struct Networks(pub(super) Vec<Connected>);
+
+impl Networks {
+    /// The smallest network that holds the address.
+    pub(super) fn holding(&self, address: IpAddr) -> Option<&Connected> {
+        self.0
+            .iter()
+            .filter(|connected| connected.net.contains(&address))
+            .max_by_key(|connected| connected.net.prefix_len())
+    }
+
+    /// The port address that this is, if it is one.
+    pub(super) fn own(&self, address: IpAddr) -> Option<&Connected> {
+        self.0.iter().find(|connected| connected.net.addr() == address)
+    }
+}

@@ -1,0 +1,426 @@
+//! Runs the configuration script and writes down its statements; what they mean is decided later.
+//!
+//! The script gets the base library, `table`, `string`, `math` and `bit`, and `require "turnpike"`.
+//! It cannot read or write files, run commands, load machine code or bytecode. Time and memory are
+//! limited, so that a slip of the pen cannot hang or exhaust the machine.
+
+use std::cell::RefCell;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use mlua::chunk::ChunkMode;
+use mlua::{
+    Function, HookTriggers, Lua, LuaOptions, StdLib, Table as LuaTable, Value as LuaValue,
+    Variadic, VmState,
+};
+
+use super::error::{Collector, did_you_mean, suggestion};
+use super::value::{Table, Value};
+
+/// A script that runs longer is stopped.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// The longest run.
+    pub time: Duration,
+    /// The most memory, in bytes.
+    pub memory: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { time: Duration::from_secs(5), memory: 512 << 20 }
+    }
+}
+
+/// What a statement speaks of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keyword {
+    Port,
+    Route,
+    Neighbour,
+    Import,
+    Forwarders,
+    Tx,
+    Slowpath,
+    Memory,
+    Fib,
+    Log,
+}
+
+impl Keyword {
+    const ALL: [Self; 10] = [
+        Self::Port,
+        Self::Route,
+        Self::Neighbour,
+        Self::Import,
+        Self::Forwarders,
+        Self::Tx,
+        Self::Slowpath,
+        Self::Memory,
+        Self::Fib,
+        Self::Log,
+    ];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Port => "port",
+            Self::Route => "route",
+            Self::Neighbour => "neighbour",
+            Self::Import => "import",
+            Self::Forwarders => "forwarders",
+            Self::Tx => "tx",
+            Self::Slowpath => "slowpath",
+            Self::Memory => "memory",
+            Self::Fib => "fib",
+            Self::Log => "log",
+        }
+    }
+
+    /// What the name in `turnpike.port "NAME" {…}` is called; `None` for statements without one.
+    fn named_by(self) -> Option<&'static str> {
+        match self {
+            Self::Port => Some("NAME"),
+            Self::Route => Some("PREFIX"),
+            Self::Neighbour => Some("ADDRESS"),
+            _ => None,
+        }
+    }
+
+    /// How the statement is written.
+    fn usage(self) -> String {
+        match self.named_by() {
+            Some(name) => format!("turnpike.{} \"{name}\" {{ … }}", self.name()),
+            None => format!("turnpike.{} {{ … }}", self.name()),
+        }
+    }
+}
+
+/// One statement of a script, with the line of its call.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Statement {
+    pub(super) keyword: Keyword,
+    pub(super) line: usize,
+    /// Empty for statements without a name.
+    pub(super) name: String,
+    pub(super) settings: Table,
+}
+
+/// What the functions of the script write to.
+struct Record {
+    statements: Vec<Statement>,
+    /// Named statements that wait for their settings: `turnpike.port "left"` alone is a mistake.
+    waiting: Vec<(u64, Keyword, String, usize)>,
+    next: u64,
+    errors: Collector,
+}
+
+type Shared = Rc<RefCell<Record>>;
+
+/// Runs the script; its statements, with everything that was wrong in writing them.
+pub(super) fn run(file: &Path, text: &str, limits: Limits) -> (Vec<Statement>, Collector) {
+    let record = Rc::new(RefCell::new(Record {
+        statements: Vec::new(),
+        waiting: Vec::new(),
+        next: 0,
+        errors: Collector::new(file),
+    }));
+    if let Err(error) = run_recorded(text, limits, &record) {
+        let (line, message) = describe(&error, limits);
+        record.borrow_mut().errors.add(line, message);
+    }
+    let mut record = record.borrow_mut();
+    for (_, keyword, name, line) in std::mem::take(&mut record.waiting) {
+        let message = format!(
+            "{} \"{name}\": settings missing; write turnpike.{} \"{name}\" {{ … }}",
+            keyword.name(),
+            keyword.name(),
+        );
+        record.errors.add(Some(line), message);
+    }
+    let errors = std::mem::replace(&mut record.errors, Collector::new(file));
+    (std::mem::take(&mut record.statements), errors)
+}
+
+fn run_recorded(text: &str, limits: Limits, record: &Shared) -> mlua::Result<()> {
+    let libraries = StdLib::TABLE | StdLib::STRING | StdLib::MATH | StdLib::BIT;
+    let lua = Lua::new_with(libraries, LuaOptions::default())?;
+    restrict(&lua)?;
+    let module = module(&lua, record)?;
+    lua.globals().set("require", require(&lua, module)?)?;
+    lua.set_memory_limit(limits.memory)?;
+    limit_time(&lua, limits.time)?;
+    // A name that starts with `=` is used as it is, so that an error reads `LINE: message`.
+    lua.load(text).set_name("=script").set_mode(ChunkMode::Text).exec()
+}
+
+/// Takes away what reads files, loads bytecode or reaches into the interpreter.
+fn restrict(lua: &Lua) -> mlua::Result<()> {
+    let globals = lua.globals();
+    for name in [
+        "dofile",
+        "loadfile",
+        "load",
+        "loadstring",
+        "collectgarbage",
+        "gcinfo",
+        "newproxy",
+        "getfenv",
+        "setfenv",
+        "module",
+        "coroutine",
+        "jit",
+    ] {
+        globals.set(name, LuaValue::Nil)?;
+    }
+    let string: LuaTable = globals.get("string")?;
+    string.set("dump", LuaValue::Nil)
+}
+
+/// Stops the script at its deadline. The compiler, which does not count instructions, is off
+/// because its library is not loaded.
+fn limit_time(lua: &Lua, time: Duration) -> mlua::Result<()> {
+    const CHECK_EVERY: u32 = 10_000;
+    let deadline = Instant::now() + time;
+    let late = move || Instant::now() >= deadline;
+    let stop = || mlua::Error::runtime(STOPPED);
+    lua.set_global_hook(HookTriggers::new().every_nth_instruction(CHECK_EVERY), move |lua, _| {
+        if !late() {
+            return Ok(VmState::Continue);
+        }
+        // From here on every instruction fails: a script cannot outlive its time in `pcall`.
+        lua.set_global_hook(HookTriggers::new().every_nth_instruction(1), move |_, _| Err(stop()))?;
+        Err(stop())
+    })
+}
+
+/// Marks the error that ends a script at its deadline.
+const STOPPED: &str = "turnpike: out of time";
+
+/// `require`, which knows one module.
+fn require(lua: &Lua, module: LuaTable) -> mlua::Result<Function> {
+    lua.create_function(move |_, name: LuaValue| match &name {
+        LuaValue::String(text) if text.to_string_lossy() == "turnpike" => Ok(module.clone()),
+        other => {
+            let name = Value::from_lua(other);
+            Err(mlua::Error::runtime(format!("require: no module {name}; known: \"turnpike\"")))
+        }
+    })
+}
+
+/// The table that `require "turnpike"` gives: a function for each keyword.
+fn module(lua: &Lua, record: &Shared) -> mlua::Result<LuaTable> {
+    let functions = lua.create_table()?;
+    for keyword in Keyword::ALL {
+        let function = match keyword.named_by() {
+            Some(_) => named_statement(lua, keyword, record)?,
+            None => plain_statement(lua, keyword, record)?,
+        };
+        functions.set(keyword.name(), function)?;
+    }
+    let meta = lua.create_table()?;
+    meta.set("__index", unknown_keyword(lua, functions, record)?)?;
+    meta.set("__newindex", read_only(lua, record)?)?;
+    meta.set("__metatable", false)?;
+    let module = lua.create_table()?;
+    module.set_metatable(Some(meta))?;
+    Ok(module)
+}
+
+/// Looks a keyword up. An unknown one is written down and answered with a function that takes
+/// everything, so that the rest of the script is still read.
+fn unknown_keyword(lua: &Lua, functions: LuaTable, record: &Shared) -> mlua::Result<Function> {
+    let record = record.clone();
+    let sink = lua
+        .load("local function sink() return sink end return sink")
+        .set_name("=turnpike")
+        .eval::<Function>()?;
+    lua.create_function(move |lua, (_, key): (LuaValue, LuaValue)| {
+        if let Ok(function) = functions.raw_get::<Function>(key.clone()) {
+            return Ok(function);
+        }
+        let known: Vec<&str> = Keyword::ALL.iter().map(|keyword| keyword.name()).collect();
+        let message = match Value::from_lua(&key) {
+            Value::Text(name) => {
+                format!("turnpike.{name} unknown{}", suggestion(&name, "known", &known))
+            }
+            other => format!("turnpike[{other}] unknown; known: {}", known.join(", ")),
+        };
+        record.borrow_mut().errors.add(calling_line(lua), message);
+        Ok(sink.clone())
+    })
+}
+
+fn read_only(lua: &Lua, record: &Shared) -> mlua::Result<Function> {
+    let record = record.clone();
+    lua.create_function(move |lua, (_, key, _): (LuaValue, LuaValue, LuaValue)| {
+        let key = match Value::from_lua(&key) {
+            Value::Text(name) => name,
+            other => other.to_string(),
+        };
+        let known = Keyword::ALL.iter().map(|keyword| keyword.name());
+        let usage = did_you_mean(&key, known)
+            .and_then(|guess| Keyword::ALL.into_iter().find(|keyword| keyword.name() == guess))
+            .map_or_else(|| "turnpike.port \"NAME\" { … }".to_owned(), Keyword::usage);
+        let message = format!("turnpike.{key} cannot be assigned; statements are calls: {usage}");
+        record.borrow_mut().errors.add(calling_line(lua), message);
+        Ok(())
+    })
+}
+
+/// The line of the script that called the function that runs now.
+fn calling_line(lua: &Lua) -> Option<usize> {
+    // A function called by another function of the host or by a tail call has no line itself.
+    (1..8).find_map(|level| lua.inspect_stack(level, |frame| frame.current_line()).flatten())
+}
+
+/// `turnpike.forwarders { … }`
+fn plain_statement(lua: &Lua, keyword: Keyword, record: &Shared) -> mlua::Result<Function> {
+    let record = record.clone();
+    lua.create_function(move |lua, arguments: Variadic<LuaValue>| {
+        let line = calling_line(lua);
+        let mut record = record.borrow_mut();
+        match only_table(&arguments) {
+            Ok(settings) => record.state(keyword, line, String::new(), settings),
+            Err(got) => {
+                let message = format!(
+                    "{}: expected a table of settings, got {got}; write {}",
+                    keyword.name(),
+                    keyword.usage()
+                );
+                record.errors.add(line, message);
+            }
+        }
+        Ok(())
+    })
+}
+
+/// `turnpike.port "left" { … }`, which Lua reads as `turnpike.port("left")({ … })`. Both arguments
+/// at once are taken as well.
+fn named_statement(lua: &Lua, keyword: Keyword, record: &Shared) -> mlua::Result<Function> {
+    let record = record.clone();
+    lua.create_function(move |lua, arguments: Variadic<LuaValue>| {
+        let line = calling_line(lua);
+        let ticket = record.borrow_mut().open(keyword, line, arguments.first());
+        if arguments.len() > 1 {
+            record.borrow_mut().close(ticket, line, &arguments[1..]);
+        }
+        let record = record.clone();
+        lua.create_function(move |lua, arguments: Variadic<LuaValue>| {
+            let line = calling_line(lua);
+            record.borrow_mut().close(ticket, line, &arguments);
+            Ok(())
+        })
+    })
+}
+
+/// The table that is the only argument, or what there was instead.
+fn only_table(arguments: &[LuaValue]) -> Result<Table, String> {
+    match arguments {
+        [] => Err("nothing".to_owned()),
+        [one] => match Value::from_lua(one) {
+            Value::Table(table) => Ok(table),
+            other => Err(other.to_string()),
+        },
+        many => Err(format!("{} arguments", many.len())),
+    }
+}
+
+impl Record {
+    fn state(&mut self, keyword: Keyword, line: Option<usize>, name: String, settings: Table) {
+        let line = line.unwrap_or(0);
+        self.statements.push(Statement { keyword, line, name, settings });
+    }
+
+    /// Begins a named statement; its ticket, or `None` when the name is wrong and reported.
+    fn open(
+        &mut self,
+        keyword: Keyword,
+        line: Option<usize>,
+        name: Option<&LuaValue>,
+    ) -> Option<u64> {
+        match name.map(Value::from_lua) {
+            Some(Value::Text(name)) => {
+                self.next += 1;
+                self.waiting.push((self.next, keyword, name, line.unwrap_or(0)));
+                return Some(self.next);
+            }
+            other => {
+                let got = other.map_or_else(|| "nothing".to_owned(), |value| value.to_string());
+                let (name, usage) = (keyword.name(), keyword.usage());
+                self.errors.add(line, format!("{name}: expected a name, got {got}; write {usage}"));
+            }
+        }
+        None
+    }
+
+    /// Ends a named statement with its settings.
+    fn close(&mut self, ticket: Option<u64>, line: Option<usize>, arguments: &[LuaValue]) {
+        let Some(ticket) = ticket else { return };
+        // The statement that waits is nearly always the last one.
+        let Some(at) = self.waiting.iter().rposition(|waiting| waiting.0 == ticket) else {
+            self.errors.add(line, "a statement got its settings twice; write it twice in full");
+            return;
+        };
+        let (_, keyword, name, first_line) = self.waiting.remove(at);
+        match only_table(arguments) {
+            Ok(settings) => self.state(keyword, Some(first_line), name, settings),
+            Err(got) => {
+                let (keyword, usage) = (keyword.name(), keyword.usage());
+                let message = format!(
+                    "{keyword} \"{name}\": expected a table of settings, got {got}; write {usage}"
+                );
+                self.errors.add(line, message);
+            }
+        }
+    }
+}
+
+/// The line and the message of an error that ended the script.
+fn describe(error: &mlua::Error, limits: Limits) -> (Option<usize>, String) {
+    let text = match error {
+        mlua::Error::SyntaxError { message, .. } => message.clone(),
+        mlua::Error::MemoryError(_) => {
+            let most = limits.memory >> 20;
+            return (
+                None,
+                format!(
+                    "the script used more than {most} MiB of memory; make it smaller, or load large tables with turnpike.import"
+                ),
+            );
+        }
+        mlua::Error::CallbackError { cause, traceback } => {
+            let (_, message) = describe(cause, limits);
+            let line = traceback.lines().find_map(|line| split_line(line.trim()).0);
+            return (line, message);
+        }
+        other => other.to_string(),
+    };
+    if text.contains(STOPPED) {
+        let seconds = limits.time.as_secs_f64();
+        return (
+            None,
+            format!(
+                "the script ran longer than {seconds} s and was stopped; is there a loop that does not end?"
+            ),
+        );
+    }
+    let first = text.lines().next().unwrap_or_default();
+    let first = first.strip_prefix("runtime error: ").unwrap_or(first);
+    let first = first.strip_prefix("syntax error: ").unwrap_or(first);
+    let (line, message) = split_line(first);
+    (line, message.to_owned())
+}
+
+/// Splits `script:3: message` as the interpreter writes it.
+fn split_line(text: &str) -> (Option<usize>, &str) {
+    let Some((number, message)) =
+        text.strip_prefix("script:").and_then(|rest| rest.split_once(':'))
+    else {
+        return (None, text);
+    };
+    match number.parse() {
+        Ok(line) => (Some(line), message.trim_start()),
+        Err(_) => (None, text),
+    }
+}

@@ -1,0 +1,201 @@
+//! Which line of the script a key stands on.
+//!
+//! Lua knows the line of a call, not of each key in the table that the call is given. For a table
+//! written out in place, a small lexer finds the key below the call; for any other table the line
+//! of the call stands.
+
+/// The text of a configuration, to be asked for lines.
+#[derive(Debug)]
+pub(super) struct Source<'a> {
+    lines: Vec<&'a str>,
+}
+
+#[derive(Debug, PartialEq)]
+enum Token<'a> {
+    Name(&'a str),
+    Open,
+    Close,
+    Equals,
+    Other,
+}
+
+impl<'a> Source<'a> {
+    pub(super) fn new(text: &'a str) -> Self {
+        Self { lines: text.split('\n').collect() }
+    }
+
+    /// The line of `key` in the table written at the call on line `call`, or `call` itself.
+    pub(super) fn line_of(&self, call: usize, key: &str) -> usize {
+        let mut depth = 0u32;
+        let mut opened = call;
+        let mut candidate = None;
+        for (line, token) in self.tokens(call) {
+            let named = candidate.take();
+            if depth == 0 && line > call && token != Token::Open {
+                return call;
+            }
+            match token {
+                Token::Open => {
+                    if depth == 0 {
+                        opened = line;
+                    }
+                    depth += 1;
+                }
+                Token::Close => {
+                    depth = depth.saturating_sub(1);
+                    // A further table is looked at only on the line of the call itself.
+                    if depth == 0 && (opened > call || line > call) {
+                        return call;
+                    }
+                }
+                Token::Name(name) if depth == 1 && name == key => candidate = Some(line),
+                Token::Equals => {
+                    if let Some(line) = named {
+                        return line;
+                    }
+                }
+                Token::Name(_) | Token::Other => {}
+            }
+        }
+        call
+    }
+
+    /// Tokens with their lines, from the start of line `first` on.
+    fn tokens(&self, first: usize) -> Vec<(usize, Token<'a>)> {
+        /// No table written by hand is longer; keeps a wrong guess cheap.
+        const MOST_LINES: usize = 500;
+        let mut tokens = Vec::new();
+        let mut open_bracket: Option<usize> = None;
+        let start = first.saturating_sub(1);
+        for (index, text) in self.lines.iter().enumerate().skip(start).take(MOST_LINES) {
+            let mut rest = *text;
+            while !rest.is_empty() {
+                if let Some(level) = open_bracket {
+                    match rest.find(&long_close(level)) {
+                        Some(at) => rest = &rest[at + level + 2..],
+                        None => break,
+                    }
+                    open_bracket = None;
+                    continue;
+                }
+                let (token, length) = match lex(rest) {
+                    Lexed::Comment => break,
+                    Lexed::Long { level, length } => {
+                        open_bracket = Some(level);
+                        rest = &rest[length..];
+                        continue;
+                    }
+                    Lexed::Space(length) => {
+                        rest = &rest[length..];
+                        continue;
+                    }
+                    Lexed::Token(token, length) => (token, length),
+                };
+                tokens.push((index + 1, token));
+                rest = &rest[length..];
+            }
+        }
+        tokens
+    }
+}
+
+enum Lexed<'a> {
+    Comment,
+    Long { level: usize, length: usize },
+    Space(usize),
+    Token(Token<'a>, usize),
+}
+
+fn long_close(level: usize) -> String {
+    format!("]{}]", "=".repeat(level))
+}
+
+/// The level of a long bracket `[[`, `[=[`, … at the start of the text.
+fn long_open(text: &str) -> Option<usize> {
+    let inner = text.strip_prefix('[')?;
+    let level = inner.bytes().take_while(|&b| b == b'=').count();
+    inner[level..].starts_with('[').then_some(level)
+}
+
+/// The first token of a text that is not empty and not inside a long bracket.
+fn lex(text: &str) -> Lexed<'_> {
+    if let Some(comment) = text.strip_prefix("--") {
+        return match long_open(comment) {
+            Some(level) => Lexed::Long { level, length: level + 4 },
+            None => Lexed::Comment,
+        };
+    }
+    if let Some(level) = long_open(text) {
+        return Lexed::Long { level, length: level + 2 };
+    }
+    let Some(first) = text.chars().next() else { return Lexed::Comment };
+    let width = first.len_utf8();
+    match first {
+        '{' => Lexed::Token(Token::Open, width),
+        '}' => Lexed::Token(Token::Close, width),
+        '=' if text.starts_with("==") => Lexed::Token(Token::Other, 2),
+        '=' => Lexed::Token(Token::Equals, width),
+        '"' | '\'' => Lexed::Token(Token::Other, string_length(text, first)),
+        c if c.is_ascii_alphabetic() || c == '_' => {
+            let end =
+                text.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(text.len());
+            Lexed::Token(Token::Name(&text[..end]), end)
+        }
+        c if c.is_whitespace() => Lexed::Space(width),
+        _ => Lexed::Token(Token::Other, width),
+    }
+}
+
+/// The length of a quoted string, its quotes included; the rest of the line if it does not end.
+fn string_length(text: &str, quote: char) -> usize {
+    let mut escaped = false;
+    for (at, c) in text.char_indices().skip(1) {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            c if c == quote => return at + c.len_utf8(),
+            _ => {}
+        }
+    }
+    text.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = r#"local turnpike = require "turnpike"
+turnpike.port "left" {   -- mtu = 3
+  device = "a = {",  --[[ mtu
+  mtu = 1 ]] address = { mtu = 2,
+    "x" },
+  mtu == 5,
+  mtu = 1500,
+}
+turnpike.port "right" { device = "b" } turnpike.port "third" { mtu = 4 }
+turnpike.port "fourth"
+{
+  mac = "x", [==[ } ]==],
+  rx_queues = 2 }
+turnpike.port(name, settings)
+turnpike.port "sixth" { mtu = 9 }
+"#;
+
+    #[test]
+    fn a_key_is_found_in_the_table_of_its_call() {
+        let source = Source::new(TEXT);
+        assert_eq!(source.line_of(2, "device"), 3);
+        assert_eq!(source.line_of(2, "address"), 4);
+        assert_eq!(source.line_of(2, "mtu"), 7);
+        assert_eq!(source.line_of(9, "mtu"), 9);
+        assert_eq!(source.line_of(10, "rx_queues"), 13);
+    }
+
+    #[test]
+    fn a_key_that_is_not_written_there_gets_the_line_of_the_call() {
+        let source = Source::new(TEXT);
+        assert_eq!(source.line_of(2, "mac"), 2);
+        assert_eq!(source.line_of(14, "mtu"), 14);
+        assert_eq!(source.line_of(99, "mtu"), 99);
+    }
+}

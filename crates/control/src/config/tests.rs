@@ -1,0 +1,662 @@
+//! The configuration as a whole: what is accepted, and the exact text of every refusal.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::*;
+
+const PORTS: &str = r#"local turnpike = require "turnpike"
+turnpike.port "left"  { device = "tp-left",  address = { "10.0.1.1/24", "fd00:1::1/64" } }
+turnpike.port "right" { device = "tp-right", address = { "10.0.2.1/24", "fd00:2::1/64" } }
+"#;
+
+fn read(text: &str) -> Result<Config, ConfigErrors> {
+    parse(Path::new("etc/router.lua"), text, Limits::default())
+}
+
+/// The errors of a text, without the name of the file.
+fn errors(text: &str) -> Vec<String> {
+    let errors = read(text).expect_err("an error was expected").0;
+    errors
+        .iter()
+        .map(|error| {
+            assert_eq!(error.file, Path::new("etc/router.lua"));
+            error.to_string().replacen("etc/router.lua:", "", 1).trim_start().to_owned()
+        })
+        .collect()
+}
+
+/// The errors of statements on line 4, below two sound ports.
+fn errors_below_ports(statement: &str) -> Vec<String> {
+    errors(&format!("{PORTS}{statement}"))
+}
+
+/// The errors of a single port statement on line 2.
+fn port_errors(settings: &str) -> Vec<String> {
+    errors(&format!("local turnpike = require \"turnpike\"\nturnpike.port \"left\" {settings}"))
+}
+
+#[test]
+fn the_example_works_as_it_stands() {
+    let text = include_str!("../../../../examples/two-hosts.lua");
+    let config = read(text).unwrap_or_else(|errors| panic!("{errors}"));
+    assert_eq!(config.ports.len(), 2);
+    assert_eq!(config.ports[0].name, "left");
+    assert_eq!(config.ports[0].device, Device::Kernel("tp-left".to_owned()));
+    let addresses: Vec<IpNet> =
+        vec!["10.0.1.1/24".parse().unwrap(), "fd00:1::1/64".parse().unwrap()];
+    assert_eq!(config.ports[0].addresses, addresses);
+    let (left, right) = (PortId::new(0).unwrap(), PortId::new(1).unwrap());
+    let path = |port, via: &str| rib::Path { port, via: via.parse().unwrap(), weight: 1 };
+    assert_eq!(config.routes[0].kind, RouteKind::Unicast(vec![path(right, "10.0.2.2")]));
+    assert_eq!(
+        config.routes[1].kind,
+        RouteKind::Unicast(vec![path(left, "10.0.1.2"), path(right, "10.0.2.2")])
+    );
+    assert_eq!(config.neighbours[0].port, right);
+    assert_eq!(config.neighbours[0].mac, MacAddr([2, 0, 0, 0, 0, 9]));
+    assert_eq!(config.forwarders.cores, [1]);
+}
+
+#[test]
+fn every_setting_is_read() {
+    let config = read(&format!(
+        r#"{PORTS}
+        turnpike.port "pci" {{ device = "03:00.1", address = "192.0.2.0/31", mac = "02:00:00:00:00:01",
+            mtu = 9000, rx_queues = 2 }}
+        turnpike.port("tap", {{ device = "net_tap0,iface=tap0", driver = "af_packet" }})
+        turnpike.route "0.0.0.0/0" {{ via = {{ {{ "10.0.1.2", weight = 3 }}, "10.0.2.2" }}, metric = 7 }}
+        turnpike.route "2001:db8::/32" {{ via = "fe80::2", port = "right" }}
+        turnpike.route "192.0.2.9" {{ prohibit = true }}
+        turnpike.route "192.0.2.8" {{ unreachable = true, blackhole = false }}
+        turnpike.import {{ file = "table.gz", via = {{ "10.0.1.2", "fd00:2::2" }} }}
+        turnpike.tx {{ burst = 64, flush_us = 10 }}
+        turnpike.slowpath {{ neighbours = 100, queue = 4, retries = 2, timeout_s = 60 }}
+        turnpike.memory {{ mbufs = 4096, no_huge = true }}
+        turnpike.fib {{ ipv4 = "reference" }}
+        turnpike.log {{ level = "debug" }}"#
+    ))
+    .unwrap_or_else(|errors| panic!("{errors}"));
+    let pci = &config.ports[2];
+    assert_eq!(pci.device, Device::Pci("0000:03:00.1".to_owned()));
+    assert_eq!((pci.mtu, pci.rx_queues), (Some(9000), Some(2)));
+    assert_eq!(pci.mac, Some(MacAddr([2, 0, 0, 0, 0, 1])));
+    assert_eq!(config.ports[3].device, Device::Vdev("net_tap0,iface=tap0".to_owned()));
+    assert_eq!(config.ports[3].driver, Some(Driver::AfPacket));
+    let RouteKind::Unicast(paths) = &config.routes[0].kind else { panic!("{config:?}") };
+    assert_eq!(paths.iter().map(|path| path.weight).collect::<Vec<_>>(), [3, 1]);
+    assert_eq!(config.routes[0].metric, 7);
+    let RouteKind::Unicast(paths) = &config.routes[1].kind else { panic!("{config:?}") };
+    assert_eq!(paths[0].port.index(), 1);
+    assert_eq!(config.routes[2].kind, RouteKind::Prohibited);
+    assert_eq!(config.routes[2].prefix.to_string(), "192.0.2.9/32");
+    assert_eq!(config.routes[3].kind, RouteKind::Unreachable);
+    assert_eq!(config.imports[0].file, Path::new("etc/table.gz"));
+    assert_eq!((config.imports[0].via4.len(), config.imports[0].via6.len()), (1, 1));
+    assert_eq!(config.tx, Tx { burst: 64, flush: Duration::from_micros(10) });
+    assert_eq!(config.slowpath.timeout, Duration::from_secs(60));
+    assert_eq!(config.memory, Memory { mbufs: Some(4096), no_huge: true });
+    assert_eq!(config.fib.ipv4, Algorithm::Reference);
+    assert_eq!(config.fib.ipv6, Algorithm::default());
+    assert_eq!(config.log.level, Some("debug"));
+}
+
+#[test]
+fn a_script_may_compute() {
+    let config = read(&format!(
+        "{PORTS}for i = 1, 1000 do
+            turnpike.route(string.format('100.%d.%d.0/24', math.floor(i / 256), bit.band(i, 255)))
+            {{ via = '10.0.1.2' }}
+        end"
+    ));
+    assert_eq!(config.unwrap().routes.len(), 1000);
+}
+
+#[test]
+fn ports_are_checked_setting_by_setting() {
+    for (settings, expected) in [
+        (
+            r#"{ device = "a", adress = "10.0.1.1/24" }"#,
+            r#"2: port "left": key "adress" unknown; did you mean "address"? known: device, driver, address, mac, mtu, rx_queues"#,
+        ),
+        (
+            "{ device = 'a',\n\n  colour = 'red' }",
+            r#"4: port "left": key "colour" unknown; known: device, driver, address, mac, mtu, rx_queues"#,
+        ),
+        (
+            "{ 'a', device = 'b' }",
+            r#"2: port "left": string "a" has no key; known: device, driver, address, mac, mtu, rx_queues"#,
+        ),
+        ("{ device = 5 }", r#"2: port "left": device: expected a device's name, got number 5"#),
+        (
+            "{ device = '' }",
+            r#"2: port "left": device "": empty; write "eth0" (a kernel interface), "0000:03:00.0" (a PCI address) or "net_tap0,iface=tap0" (a DPDK device)"#,
+        ),
+        (
+            "{ device = 'an-interface-that-is-long' }",
+            r#"2: port "left": device "an-interface-that-is-long": 25 characters, an interface has at most 15; write "eth0" (a kernel interface), "0000:03:00.0" (a PCI address) or "net_tap0,iface=tap0" (a DPDK device)"#,
+        ),
+        (
+            "{ device = 'a/b' }",
+            r#"2: port "left": device "a/b": not a device's name; write "eth0" (a kernel interface), "0000:03:00.0" (a PCI address) or "net_tap0,iface=tap0" (a DPDK device)"#,
+        ),
+        (
+            "{ device = 'a', driver = 'af_xpd' }",
+            r#"2: port "left": driver "af_xpd" unknown; known: af_xdp, af_packet; leave it out for the best that works"#,
+        ),
+        (
+            "{ device = 'a', mac = '02:00' }",
+            r#"2: port "left": mac "02:00": not a MAC address; write it as 02:00:00:00:00:01"#,
+        ),
+        (
+            "{ device = 'a', mac = '01:00:00:00:00:01' }",
+            r#"2: port "left": mac "01:00:00:00:00:01" is not a unicast address; the first byte is even, as in 02:00:00:00:00:01"#,
+        ),
+        (
+            "{ device = 'a', mtu = 'big' }",
+            r#"2: port "left": mtu: expected a whole number from 68 to 9216, got string "big""#,
+        ),
+        (
+            "{ device = 'a', mtu = 1500.5 }",
+            r#"2: port "left": mtu: expected a whole number from 68 to 9216, got number 1500.5"#,
+        ),
+        (
+            "{ device = 'a', mtu = 1000, address = 'fd00::1/64' }",
+            r#"2: port "left": mtu 1000: a port with IPv6 addresses needs 1280 or more (RFC 8200 5)"#,
+        ),
+        (
+            "{ device = 'a', address = true }",
+            r#"2: port "left": address: expected an address such as "10.0.1.1/24", or a list of them, got boolean true"#,
+        ),
+    ] {
+        assert_eq!(port_errors(settings), [expected], "{settings}");
+    }
+    assert_eq!(
+        port_errors("{}"),
+        [
+            r#"2: port "left": device missing; write device = "eth0" (a kernel interface), "0000:03:00.0" (a PCI address) or "net_tap0,iface=tap0" (a DPDK device)"#
+        ]
+    );
+}
+
+#[test]
+fn addresses_of_ports_are_hosts_addresses() {
+    for (address, expected) in [
+        ("10.0.1.300/24", r#"not an IP prefix; write it as "10.0.1.1/24" or "fd00:1::1/64""#),
+        ("10.0.1.1/33", r#"not an IP prefix; write it as "10.0.1.1/24" or "fd00:1::1/64""#),
+        ("10.0.1.1", r#"prefix length missing; write "10.0.1.1/24", for example"#),
+        ("fd00::1", r#"prefix length missing; write "fd00::1/64", for example"#),
+        (
+            "10.0.1.0/24",
+            "the network's own address, not a host's; use a host's address, 10.0.1.1/24 for example",
+        ),
+        (
+            "10.0.1.255/24",
+            "the network's broadcast address, not a host's; use a host's address, 10.0.1.1/24 for example",
+        ),
+        (
+            "fd00::/64",
+            "the network's subnet-router anycast address (RFC 4291 2.6.1), not a host's; use a host's address, fd00::1/64 for example",
+        ),
+        ("127.0.0.1/8", "a loopback address, not a port's; use a unicast address"),
+        ("224.0.0.1/24", "a multicast address, not a port's; use a unicast address"),
+        ("::ffff:10.0.0.1/120", "an IPv4-mapped address, not a port's; use a unicast address"),
+        (
+            "fe80::1/64",
+            "the router makes its link-local addresses from the port's MAC; leave it out",
+        ),
+    ] {
+        let settings = format!("{{ device = 'a', address = '{address}' }}");
+        let expected = format!("2: port \"left\": address \"{address}\": {expected}");
+        assert_eq!(port_errors(&settings), [expected]);
+    }
+    for address in ["10.0.1.0/31", "10.0.1.1/31", "10.0.1.0/32", "fd00::/127", "fd00::/128"] {
+        let text = format!("require 'turnpike'.port 'p' {{ device = 'a', address = '{address}' }}");
+        assert!(read(&text).is_ok(), "{address}");
+    }
+    assert_eq!(
+        port_errors("{ device = 'a', address = { '10.0.0.1/24', '10.0.0.1/16' } }"),
+        [r#"2: port "left": address "10.0.0.1/16" given twice; remove one"#]
+    );
+}
+
+#[test]
+fn ports_do_not_contradict_each_other() {
+    for (statement, expected) in [
+        (
+            r#"turnpike.port "left" { device = "a" }"#,
+            r#"4: port "left": the name is taken by the port on line 2; give each port its own"#,
+        ),
+        (
+            r#"turnpike.port "third" { device = "tp-left" }"#,
+            r#"4: port "third": device "tp-left" is taken by port "left" on line 2; a device makes one port"#,
+        ),
+        (
+            r#"turnpike.port "third" { device = "a", address = "10.0.1.129/25" }"#,
+            r#"4: port "third": address "10.0.1.129/25" overlaps "10.0.1.1/24" of port "left" on line 2; give each port a network of its own"#,
+        ),
+        (
+            r#"turnpike.port "third" { device = "a", address = "10.0.2.1/24" }"#,
+            r#"4: port "third": address "10.0.2.1/24" overlaps "10.0.2.1/24" of port "right" on line 3; give each port a network of its own"#,
+        ),
+        (
+            r#"turnpike.port "a-name-that-is-long" { device = "a" }"#,
+            r#"4: port "a-name-that-is-long": the name has 19 characters, 15 is the most (the kernel's interface of the port has the same name); shorten it"#,
+        ),
+        (
+            r#"turnpike.port "a b" { device = "a" }"#,
+            r#"4: port "a b": not a name; begin with a letter or digit and use letters, digits, '-', '_' and '.'"#,
+        ),
+        (
+            r#"turnpike.port "" { device = "a" }"#,
+            r#"4: port "": not a name; begin with a letter or digit and use letters, digits, '-', '_' and '.'"#,
+        ),
+    ] {
+        assert_eq!(errors_below_ports(statement), [expected], "{statement}");
+    }
+    let many = "local t = require 'turnpike'\nfor i = 1, 65 do\n t.port('p' .. i) { device = 'd' .. i } end";
+    assert_eq!(errors(many), ["3: 65 ports, 64 is the most; remove some"]);
+    assert_eq!(
+        errors(""),
+        [
+            r#"no port: a router needs at least one; write turnpike.port "left" { device = "eth0", address = "10.0.1.1/24" }"#
+        ]
+    );
+}
+
+#[test]
+fn routes_lead_somewhere() {
+    for (name, settings, expected) in [
+        (
+            "198.51.100.7/24",
+            r#"{ via = "10.0.2.2" }"#,
+            "host bits are set; the prefix is 198.51.100.0/24",
+        ),
+        (
+            "abc",
+            r#"{ via = "10.0.2.2" }"#,
+            r#"not an IP prefix; write it as "198.51.100.0/24" or "2001:db8::/32""#,
+        ),
+        (
+            "224.0.0.0/8",
+            r#"{ via = "10.0.2.2" }"#,
+            "lies in 224.0.0.0/4 (multicast), which is never forwarded; remove the route",
+        ),
+        (
+            "0.0.0.0/0",
+            "{}",
+            "no next hop; write via = \"ADDRESS\", or one of blackhole, prohibit, unreachable = true",
+        ),
+        ("0.0.0.0/0", "{ via = {} }", "via is an empty list; name at least one next hop"),
+        (
+            "0.0.0.0/0",
+            "{ via = 5 }",
+            r#"via: expected an address such as "10.0.2.2", or a list of { "10.0.2.2", weight = 2 }, got number 5"#,
+        ),
+        (
+            "0.0.0.0/0",
+            "{ via = 'x' }",
+            r#"via "x": not an IP address; write it as "10.0.2.2" or "fd00:2::2""#,
+        ),
+        (
+            "0.0.0.0/0",
+            "{ via = '10.0.2.2', blackhole = true }",
+            "via and blackhole exclude each other; keep one",
+        ),
+        (
+            "0.0.0.0/0",
+            "{ prohibit = true, unreachable = true }",
+            "prohibit and unreachable exclude each other; keep one",
+        ),
+        (
+            "0.0.0.0/0",
+            "{ blackhole = 1, unreachable = true }",
+            "blackhole: expected true or false, got number 1",
+        ),
+        (
+            "0.0.0.0/0",
+            "{ via = { '10.0.2.2', '10.0.2.2' } }",
+            r#"via "10.0.2.2" given twice; for a larger share write { "10.0.2.2", weight = 2 }"#,
+        ),
+        (
+            "0.0.0.0/0",
+            "{ via = { '10.0.2.2', weight = 2 } }",
+            r#"via: weight belongs to one path; write via = { { "ADDRESS", weight = … }, … }"#,
+        ),
+        (
+            "0.0.0.0/0",
+            "{ via = { { '10.0.2.2', weight = 0 } } }",
+            r#"via "10.0.2.2": weight: expected a whole number from 1 to 256, got number 0"#,
+        ),
+        (
+            "0.0.0.0/0",
+            "{ via = { { '10.0.2.2', wieght = 2 } } }",
+            r#"via "10.0.2.2": key "wieght" unknown; did you mean "weight"? known: weight, port"#,
+        ),
+        (
+            "0.0.0.0/0",
+            "{ via = 'fd00:2::2' }",
+            r#"via "fd00:2::2" is IPv6, the prefix IPv4; a route's next hops are of its family"#,
+        ),
+        (
+            "0.0.0.0/0",
+            "{ via = { '10.0.2.2', 'fd00:2::2' } }",
+            r#"via "fd00:2::2" is IPv6, the prefix IPv4; a route's next hops are of its family"#,
+        ),
+        (
+            "0.0.0.0/0",
+            "{ via = '10.0.9.2' }",
+            r#"via "10.0.9.2" is unreachable: no port is on its network; add an address in 10.0.9.0/24, say, to a port, or use a next hop in 10.0.1.0/24 (port "left"), 10.0.2.0/24 (port "right")"#,
+        ),
+        (
+            "0.0.0.0/0",
+            "{ via = '10.0.2.1' }",
+            r#"via "10.0.2.1" is the router's own address (port "right", line 3); use the neighbour's"#,
+        ),
+        (
+            "0.0.0.0/0",
+            "{ via = '10.0.2.255' }",
+            r#"via "10.0.2.255" is the network's broadcast address of 10.0.2.0/24, not a host's"#,
+        ),
+        (
+            "0.0.0.0/0",
+            "{ via = '224.0.0.9' }",
+            r#"via "224.0.0.9" is a multicast address, not a next hop's; use the neighbour's unicast address"#,
+        ),
+        (
+            "::/0",
+            "{ via = 'fe80::2' }",
+            r#"via "fe80::2" is link-local, every port has that network; say which with port = "NAME""#,
+        ),
+        (
+            "::/0",
+            "{ via = 'fe80::2', port = 'rigth' }",
+            r#"via "fe80::2" names port "rigth", unknown; did you mean "right"? ports: left, right"#,
+        ),
+        (
+            "::/0",
+            "{ via = 'fd00:1::2', port = 'right' }",
+            r#"via "fd00:1::2" is not on port "right" but on port "left" (fd00:1::/64); correct the port or leave it out"#,
+        ),
+        (
+            "0.0.0.0/0",
+            "{ via = '10.0.2.2', metric = -1 }",
+            "metric: expected a whole number from 0 to 4294967295, got number -1",
+        ),
+    ] {
+        let statement = format!("turnpike.route \"{name}\" {settings}");
+        let expected = format!("4: route \"{name}\": {expected}");
+        assert_eq!(errors_below_ports(&statement), [expected], "{statement}");
+    }
+}
+
+#[test]
+fn routes_are_counted_and_not_repeated() {
+    let many = "local list = {}\nfor i = 1, 129 do list[i] = '10.0.2.' .. i + 1 end\n\
+                turnpike.route '0.0.0.0/0' { via = list }";
+    assert_eq!(
+        errors_below_ports(many),
+        [r#"6: route "0.0.0.0/0": via has 129 paths, 128 is the most; remove some"#]
+    );
+    let twice = "turnpike.route '0.0.0.0/0' { via = '10.0.2.2' }\n";
+    assert_eq!(
+        errors_below_ports(&twice.repeat(2)),
+        [
+            r#"5: route "0.0.0.0/0": given on line 4 already; put the paths in one list, or give the routes different metrics"#
+        ]
+    );
+}
+
+#[test]
+fn errors_of_ports_do_not_make_errors_of_routes() {
+    let text = r#"local turnpike = require "turnpike"
+turnpike.port "left" { device = "a", adress = "10.0.1.1/24" }
+turnpike.route "0.0.0.0/0" { via = "10.0.1.2" }
+turnpike.neighbour "10.0.1.3" { port = "left", mac = "02:00:00:00:00:09" }"#;
+    assert_eq!(errors(text).len(), 1, "{:?}", errors(text));
+}
+
+#[test]
+fn neighbours_are_on_a_port() {
+    let mac = "mac = '02:00:00:00:00:09'";
+    for (name, settings, expected) in [
+        (
+            "x",
+            format!("{{ port = 'left', {mac} }}"),
+            r#"not an IP address; write it as "10.0.2.9" or "fd00:2::9""#,
+        ),
+        (
+            "10.0.2.9",
+            "{ port = 'right' }".to_owned(),
+            r#"mac missing; write mac = "02:00:00:00:00:09""#,
+        ),
+        (
+            "10.0.2.9",
+            "{ port = 'right', mac = 5 }".to_owned(),
+            "mac: expected a MAC address, got number 5",
+        ),
+        (
+            "10.0.2.9",
+            "{ port = 'right', mac = 'ff:ff:ff:ff:ff:ff' }".to_owned(),
+            r#"mac "ff:ff:ff:ff:ff:ff" is not a host's; use a unicast address"#,
+        ),
+        (
+            "10.0.2.9",
+            format!("{{ port = 'righ', {mac} }}"),
+            r#"names port "righ", unknown; did you mean "right"? ports: left, right"#,
+        ),
+        (
+            "10.0.2.9",
+            format!("{{ port = 'left', {mac} }}"),
+            r#"the address is not on port "left" but on port "right" (10.0.2.0/24); correct the port or leave it out"#,
+        ),
+        (
+            "10.0.2.1",
+            format!("{{ {mac} }}"),
+            r#"the address is the router's own address (port "right", line 3); use the neighbour's"#,
+        ),
+        ("fe80::9", format!("{{ {mac} }}"), r#"port missing; write port = "NAME""#),
+    ] {
+        let statement = format!("turnpike.neighbour \"{name}\" {settings}");
+        let expected = format!("4: neighbour \"{name}\": {expected}");
+        assert_eq!(errors_below_ports(&statement), [expected], "{statement}");
+    }
+    let twice = format!("turnpike.neighbour '10.0.2.9' {{ {mac} }}\n").repeat(2);
+    assert_eq!(
+        errors_below_ports(&twice),
+        [r#"5: neighbour "10.0.2.9": given on line 4 already; remove one"#]
+    );
+}
+
+#[test]
+fn the_other_statements_are_checked_too() {
+    for (statement, expected) in [
+        (
+            "turnpike.import { via = '10.0.2.2' }",
+            r#"import: file missing; write file = "table.dat.gz""#,
+        ),
+        (
+            "turnpike.import { file = 'x' }",
+            r#"import: via missing; write via = { "ADDRESS", … } to spread the table over"#,
+        ),
+        (
+            "turnpike.import { file = 'x', via = '10.0.2.1' }",
+            r#"import "x": via "10.0.2.1" is the router's own address (port "right", line 3); use the neighbour's"#,
+        ),
+        (
+            "turnpike.forwarders { cores = '1,3-' }",
+            r#"forwarders: cores "1,3-": "3-" is not a core or a range; write "1,3-5""#,
+        ),
+        (
+            "turnpike.forwarders { cores = {} }",
+            r#"forwarders: cores: expected cores such as "1,3-5", got a table"#,
+        ),
+        (
+            "turnpike.forwarders { core = '1' }",
+            r#"forwarders: key "core" unknown; did you mean "cores"? known: cores"#,
+        ),
+        (
+            "turnpike.tx { burst = 65 }",
+            "tx: burst: expected a whole number from 1 to 64, got number 65",
+        ),
+        (
+            "turnpike.slowpath { queue = 0 }",
+            "slowpath: queue: expected a whole number from 1 to 1024, got number 0",
+        ),
+        (
+            "turnpike.memory { no_huge = 'yes' }",
+            r#"memory: no_huge: expected true or false, got string "yes""#,
+        ),
+        (
+            "turnpike.fib { ipv4 = 'runmpa' }",
+            r#"fib: ipv4: route table "runmpa" unknown; did you mean "runmap"? known: "#,
+        ),
+        (
+            "turnpike.log { level = 'warning' }",
+            r#"log: level "warning" unknown; did you mean "warn"? known: error, warn, info, debug, trace"#,
+        ),
+    ] {
+        let errors = errors_below_ports(statement);
+        let expected = format!("4: {expected}");
+        assert_eq!(errors.len(), 1, "{statement}: {errors:?}");
+        // The list of route tables grows.
+        let whole = !expected.ends_with("known: ");
+        assert!(
+            if whole { errors[0] == expected } else { errors[0].starts_with(&expected) },
+            "{}",
+            errors[0]
+        );
+    }
+    assert_eq!(
+        errors_below_ports("turnpike.tx { burst = 1 }\nturnpike.tx { burst = 2 }"),
+        ["5: tx: given on line 4 already; put everything in one"]
+    );
+}
+
+#[test]
+fn statements_that_are_not_understood_are_explained() {
+    const KNOWN: &str =
+        "known: port, route, neighbour, import, forwarders, tx, slowpath, memory, fib, log";
+    for (statement, expected) in [
+        ("turnpike.prot 'x' { 1 }", format!("turnpike.prot unknown; did you mean \"port\"? {KNOWN}")),
+        ("turnpike.interface 'x' { 1 }", format!("turnpike.interface unknown; {KNOWN}")),
+        ("turnpike.port 'x'", "port \"x\": settings missing; write turnpike.port \"x\" { … }".to_owned()),
+        ("turnpike.port 'x' (5)", "port \"x\": expected a table of settings, got number 5; write turnpike.port \"NAME\" { … }".to_owned()),
+        ("turnpike.port { device = 'a' }", "port: expected a name, got a table; write turnpike.port \"NAME\" { … }".to_owned()),
+        ("turnpike.port()", "port: expected a name, got nothing; write turnpike.port \"NAME\" { … }".to_owned()),
+        ("turnpike.tx(1)", "tx: expected a table of settings, got number 1; write turnpike.tx { … }".to_owned()),
+        ("turnpike.port = 5", "turnpike.port cannot be assigned; statements are calls: turnpike.port \"NAME\" { … }".to_owned()),
+        ("local p = turnpike.route '::/0' p { blackhole = true } p {}", "a statement got its settings twice; write it twice in full".to_owned()),
+        ("foo.bar()", "attempt to index global 'foo' (a nil value)".to_owned()),
+        ("error('stop here')", "stop here".to_owned()),
+        ("turnpike.port 'x' {", "unexpected symbol near '<eof>'".to_owned()),
+        ("require 'socket'", "require: no module string \"socket\"; known: \"turnpike\"".to_owned()),
+    ] {
+        assert_eq!(errors_below_ports(statement), [format!("4: {expected}")], "{statement}");
+    }
+}
+
+#[test]
+fn all_errors_of_a_file_are_reported_at_once() {
+    let text = format!(
+        "{PORTS}turnpike.route '10.9.9.9/8' {{ via = '10.0.2.2' }}
+turnpike.tx {{ burst = 0 }}
+turnpike.route '0.0.0.0/0' {{ via = '10.9.9.9', merit = 3 }}"
+    );
+    let lines: Vec<_> = read(&text).unwrap_err().0.iter().map(|error| error.line).collect();
+    assert_eq!(lines, [Some(4), Some(5), Some(6), Some(6)]);
+}
+
+#[test]
+fn the_script_is_confined() {
+    for name in [
+        "io",
+        "os",
+        "debug",
+        "package",
+        "ffi",
+        "jit",
+        "coroutine",
+        "dofile",
+        "loadfile",
+        "load",
+        "loadstring",
+        "getfenv",
+        "setfenv",
+        "newproxy",
+        "collectgarbage",
+        "module",
+        "string.dump",
+    ] {
+        let text = format!("{PORTS}if {name} ~= nil then error('{name} is there') end");
+        assert!(read(&text).is_ok(), "{name}: {:?}", read(&text));
+    }
+    // LuaJIT's own back doors to its libraries.
+    for module in ["ffi", "jit", "io", "os", "string.buffer", "jit.util", "table.clear"] {
+        let text = format!("{PORTS}require '{module}'");
+        assert!(read(&text).is_err(), "{module}");
+    }
+    let bytecode = "\u{1b}LJ\u{2}";
+    assert!(
+        read(bytecode).unwrap_err().to_string().contains("attempt to load a binary chunk"),
+        "{:?}",
+        read(bytecode)
+    );
+}
+
+#[test]
+fn a_loop_that_does_not_end_is_stopped() {
+    let limits = Limits { time: Duration::from_millis(50), ..Limits::default() };
+    for body in [
+        "while true do end",
+        "while true do pcall(function() while true do end end) end",
+        "local function f() pcall(f) while true do end end f()",
+        "local s = setmetatable({}, { __index = function(t, k) return t[k] end }) for i = 1, 1e12 do pcall(function() return s.x end) end",
+        "for i = 1, 1e12 do turnpike.log {} end",
+    ] {
+        let start = std::time::Instant::now();
+        let text = format!("{PORTS}{body}");
+        let errors = parse(Path::new("r.lua"), &text, limits).unwrap_err().to_string();
+        assert!(
+            errors.starts_with("r.lua: the script ran longer than 0.05 s and was stopped; is there a loop that does not end?"),
+            "{body}: {}",
+            &errors[..errors.len().min(300)]
+        );
+        assert!(start.elapsed() < Duration::from_secs(5), "{body}");
+    }
+}
+
+#[test]
+fn a_script_that_takes_all_memory_is_stopped() {
+    let limits = Limits { memory: 16 << 20, ..Limits::default() };
+    for body in [
+        "local s = 'x' while true do s = s .. s end",
+        "local s = string.rep('x', 1e9)",
+        "local t = {} while true do t[#t + 1] = {} end",
+    ] {
+        let text = format!("{PORTS}{body}");
+        let errors = parse(Path::new("r.lua"), &text, limits).unwrap_err().to_string();
+        assert_eq!(
+            errors,
+            "r.lua: the script used more than 16 MiB of memory; make it smaller, or load large tables with turnpike.import",
+            "{body}"
+        );
+    }
+}
+
+#[test]
+fn files_that_cannot_be_read_are_named() {
+    let error = load(Path::new("/nonexistent/router.lua")).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "/nonexistent/router.lua: cannot be read: No such file or directory (os error 2)"
+    );
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), [0xff, 0xfe]).unwrap();
+    let error = load(file.path()).unwrap_err().to_string();
+    assert!(
+        error
+            .ends_with("cannot be read: not a text file in UTF-8; a configuration is a Lua script"),
+        "{error}"
+    );
+}

@@ -1,0 +1,69 @@
+//! From statements to a [`Config`]: reads every statement, collects everything that is wrong.
+
+mod ports;
+mod rest;
+mod routes;
+
+use std::path::Path;
+
+use super::Config;
+use super::error::{Collector, ConfigErrors};
+use super::network::Networks;
+use super::script::{Keyword, Statement};
+use super::source::Source;
+use super::value::Fields;
+
+/// What the readers of statements share.
+pub(super) struct Context<'a> {
+    source: Source<'a>,
+    errors: Collector,
+    /// Names and lines of the port statements, also of those with an error.
+    port_names: Vec<(String, usize)>,
+    networks: Networks,
+    /// No port had an error: what is on no network really is on none.
+    ports_sound: bool,
+}
+
+impl<'a> Context<'a> {
+    /// The reader of a statement's settings; `what` is the statement as messages name it.
+    fn fields<'b, 's>(
+        &'b mut self,
+        what: String,
+        statement: &'s Statement,
+        known: &'static [&'static str],
+    ) -> Fields<'b, 's> {
+        let (source, errors) = (&self.source, &mut self.errors);
+        Fields::new(what, statement.line, &statement.settings, known, source, errors)
+    }
+}
+
+pub(super) fn validate(
+    file: &Path,
+    text: &str,
+    statements: &[Statement],
+    errors: Collector,
+) -> Result<Config, ConfigErrors> {
+    let mut context = Context {
+        source: Source::new(text),
+        errors,
+        port_names: Vec::new(),
+        networks: Networks::default(),
+        ports_sound: true,
+    };
+    let of = |keyword: Keyword| statements.iter().filter(move |s| s.keyword == keyword);
+    let ports = ports::read(&mut context, of(Keyword::Port));
+    let config = Config {
+        file: file.to_owned(),
+        ports,
+        routes: routes::read(&mut context, of(Keyword::Route)),
+        neighbours: rest::neighbours(&mut context, of(Keyword::Neighbour)),
+        imports: routes::imports(&mut context, of(Keyword::Import), file),
+        forwarders: rest::forwarders(&mut context, of(Keyword::Forwarders)),
+        tx: rest::tx(&mut context, of(Keyword::Tx)),
+        slowpath: rest::slowpath(&mut context, of(Keyword::Slowpath)),
+        memory: rest::memory(&mut context, of(Keyword::Memory)),
+        fib: rest::fib(&mut context, of(Keyword::Fib)),
+        log: rest::log(&mut context, of(Keyword::Log)),
+    };
+    context.errors.finish().map(|()| config)
+}

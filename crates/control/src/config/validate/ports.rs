@@ -1,0 +1,269 @@
+//! `turnpike.port "NAME" { … }`
+
+use std::collections::HashMap;
+
+use dataplane::port::MAX_PORTS;
+use ipnet::IpNet;
+use wire::MacAddr;
+
+use super::super::network::{
+    Connected, is_link_local, names_the_network, not_a_host, parse_prefix,
+};
+use super::super::script::Statement;
+use super::super::value::Fields;
+use super::super::{Device, Driver, Port};
+use super::Context;
+
+const KNOWN: &[&str] = &["device", "driver", "address", "mac", "mtu", "rx_queues"];
+
+/// Linux takes 15 characters for an interface's name; ours are the same.
+const NAME_MOST: usize = 15;
+
+/// Every IPv4 link takes 68 bytes (RFC 791 3.2), every IPv6 link 1280 (RFC 8200 5).
+const MTU_LEAST: u64 = 68;
+const MTU_LEAST_IPV6: u64 = 1280;
+/// A jumbo frame, as large as common network adapters take.
+const MTU_MOST: u64 = 9216;
+
+pub(super) fn read<'s>(
+    context: &mut Context<'_>,
+    statements: impl Iterator<Item = &'s Statement>,
+) -> Vec<Port> {
+    let mut ports: Vec<Port> = Vec::new();
+    let mut devices: HashMap<Device, (String, usize)> = HashMap::new();
+    for statement in statements {
+        check_name(context, statement);
+        let index = context.port_names.len();
+        context.port_names.push((statement.name.clone(), statement.line));
+        let mut fields = context.fields(what(&statement.name), statement, KNOWN);
+        let addresses = addresses(&mut fields);
+        let address_line = fields.line_of("address");
+        let port = Port {
+            line: statement.line,
+            name: statement.name.clone(),
+            device: device(&mut fields, &mut devices, statement),
+            driver: driver(&mut fields),
+            mac: mac(&mut fields),
+            mtu: mtu(&mut fields, &addresses),
+            rx_queues: fields.number("rx_queues", 1..=64).map(|queues| queues as u16),
+            addresses,
+        };
+        for &net in &port.addresses {
+            connect(context, Connected { port: index, line: address_line, net });
+        }
+        ports.push(port);
+    }
+    let count = ports.len();
+    if count == 0 {
+        let message = "no port: a router needs at least one; write turnpike.port \"left\" \
+                       { device = \"eth0\", address = \"10.0.1.1/24\" }";
+        // A script that did not run to its end is already reported.
+        if context.errors.is_empty() {
+            context.errors.add(None, message);
+        }
+    } else if count > MAX_PORTS {
+        let line = ports.get(MAX_PORTS).map(|port| port.line);
+        context.errors.add(line, format!("{count} ports, {MAX_PORTS} is the most; remove some"));
+    }
+    context.ports_sound = context.errors.is_empty();
+    ports
+}
+
+fn what(name: &str) -> String {
+    format!("port \"{name}\"")
+}
+
+fn check_name(context: &mut Context<'_>, statement: &Statement) {
+    let name = &statement.name;
+    let mut error = |message: String| {
+        context.errors.add(Some(statement.line), format!("{}: {message}", what(name)));
+    };
+    let letters = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let length = name.chars().count();
+    if length > NAME_MOST {
+        error(format!(
+            "the name has {length} characters, {NAME_MOST} is the most (the kernel's interface of \
+             the port has the same name); shorten it"
+        ));
+    } else if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) || !name.chars().all(letters) {
+        error(
+            "not a name; begin with a letter or digit and use letters, digits, '-', '_' and '.'"
+                .to_owned(),
+        );
+    }
+    if let Some((_, line)) = context.port_names.iter().find(|(other, _)| other == name) {
+        let message = format!(
+            "{}: the name is taken by the port on line {line}; give each port its own",
+            what(name)
+        );
+        context.errors.add(Some(statement.line), message);
+    }
+}
+
+fn device(
+    fields: &mut Fields<'_, '_>,
+    devices: &mut HashMap<Device, (String, usize)>,
+    statement: &Statement,
+) -> Device {
+    const FORMS: &str = "\"eth0\" (a kernel interface), \"0000:03:00.0\" (a PCI address) or \
+                         \"net_tap0,iface=tap0\" (a DPDK device)";
+    let nothing = Device::Kernel(String::new());
+    if fields.get("device").is_none() {
+        fields.error("", format!("device missing; write device = {FORMS}"));
+        return nothing;
+    }
+    let Some(text) = fields.text("device", "a device's name") else { return nothing };
+    let device = match parse_device(text) {
+        Ok(device) => device,
+        Err(reason) => {
+            fields.error("device", format!("device \"{text}\": {reason}; write {FORMS}"));
+            return nothing;
+        }
+    };
+    if let Some((port, line)) = devices.get(&device) {
+        fields.error(
+            "device",
+            format!("device \"{text}\" is taken by port \"{port}\" on line {line}; a device makes one port"),
+        );
+    } else {
+        devices.insert(device.clone(), (statement.name.clone(), fields.line_of("device")));
+    }
+    device
+}
+
+/// Tells the three kinds of device apart.
+fn parse_device(text: &str) -> Result<Device, String> {
+    if let Some(pci) = parse_pci(text) {
+        return Ok(Device::Pci(pci));
+    }
+    if text.starts_with("net_") || text.starts_with("virtio_user") || text.contains(',') {
+        return Ok(Device::Vdev(text.to_owned()));
+    }
+    if text.is_empty() {
+        return Err("empty".to_owned());
+    }
+    if text.len() > NAME_MOST {
+        return Err(format!("{} characters, an interface has at most {NAME_MOST}", text.len()));
+    }
+    if text.contains(|c: char| c == '/' || c.is_whitespace() || c.is_control()) {
+        return Err("not a device's name".to_owned());
+    }
+    Ok(Device::Kernel(text.to_owned()))
+}
+
+/// `[DOMAIN:]BUS:DEVICE.FUNCTION` in hexadecimal, completed with its domain.
+fn parse_pci(text: &str) -> Option<String> {
+    let hex = |part: &str, digits: usize| {
+        let fits = part.len() == digits && part.bytes().all(|b| b.is_ascii_hexdigit());
+        fits.then(|| part.to_ascii_lowercase())
+    };
+    let parts: Vec<&str> = text.split(':').collect();
+    let (domain, bus, rest) = match parts[..] {
+        [bus, rest] => ("0000", bus, rest),
+        [domain, bus, rest] => (domain, bus, rest),
+        _ => return None,
+    };
+    let (device, function) = rest.split_once('.')?;
+    Some(format!("{}:{}:{}.{}", hex(domain, 4)?, hex(bus, 2)?, hex(device, 2)?, hex(function, 1)?))
+}
+
+fn driver(fields: &mut Fields<'_, '_>) -> Option<Driver> {
+    match fields.text("driver", "\"af_xdp\" or \"af_packet\"")? {
+        "af_xdp" => Some(Driver::AfXdp),
+        "af_packet" => Some(Driver::AfPacket),
+        other => {
+            fields.error(
+                "driver",
+                format!("driver \"{other}\" unknown; known: af_xdp, af_packet; leave it out for the best that works"),
+            );
+            None
+        }
+    }
+}
+
+fn mac(fields: &mut Fields<'_, '_>) -> Option<MacAddr> {
+    let text = fields.text("mac", "a MAC address")?;
+    match text.parse::<MacAddr>() {
+        Ok(mac) if mac.is_multicast() || mac == MacAddr::default() => {
+            fields.error(
+                "mac",
+                format!("mac \"{text}\" is not a unicast address; the first byte is even, as in 02:00:00:00:00:01"),
+            );
+            None
+        }
+        Ok(mac) => Some(mac),
+        Err(error) => {
+            fields.error("mac", format!("mac \"{text}\": {error}"));
+            None
+        }
+    }
+}
+
+fn mtu(fields: &mut Fields<'_, '_>, addresses: &[IpNet]) -> Option<u16> {
+    let mtu = fields.number("mtu", MTU_LEAST..=MTU_MOST)?;
+    if mtu < MTU_LEAST_IPV6 && addresses.iter().any(|net| net.addr().is_ipv6()) {
+        fields.error(
+            "mtu",
+            format!(
+                "mtu {mtu}: a port with IPv6 addresses needs {MTU_LEAST_IPV6} or more (RFC 8200 5)"
+            ),
+        );
+    }
+    Some(mtu as u16)
+}
+
+fn addresses(fields: &mut Fields<'_, '_>) -> Vec<IpNet> {
+    let mut addresses: Vec<IpNet> = Vec::new();
+    for text in fields.texts("address", "an address such as \"10.0.1.1/24\", or a list of them") {
+        match parse_address(text) {
+            Ok(net) if addresses.iter().any(|other| other.addr() == net.addr()) => {
+                fields.error("address", format!("address \"{text}\" given twice; remove one"));
+            }
+            Ok(net) => addresses.push(net),
+            Err(reason) => fields.error("address", format!("address \"{text}\": {reason}")),
+        }
+    }
+    addresses
+}
+
+fn parse_address(text: &str) -> Result<IpNet, String> {
+    let net = parse_prefix(text, "\"10.0.1.1/24\" or \"fd00:1::1/64\"")?;
+    let address = net.addr();
+    if let Some(reason) = not_a_host(address) {
+        return Err(format!("{reason}, not a port's; use a unicast address"));
+    }
+    if is_link_local(address) {
+        return Err("the router makes its link-local addresses from the port's MAC; leave it out"
+            .to_owned());
+    }
+    if let Some(reason) = names_the_network(address, &net) {
+        let mut hosts = net.hosts();
+        let first = hosts.next().filter(|&host| host != address).or_else(|| hosts.next());
+        let example = first
+            .map_or_else(String::new, |host| format!(", {host}/{} for example", net.prefix_len()));
+        return Err(format!("{reason}, not a host's; use a host's address{example}"));
+    }
+    Ok(net)
+}
+
+/// Adds an address to the networks; an overlap with another port's network is an error.
+fn connect(context: &mut Context<'_>, new: Connected) {
+    let overlap = context.networks.0.iter().find(|other| {
+        other.port != new.port
+            && (other.net.contains(&new.net.network()) || new.net.contains(&other.net.network()))
+    });
+    if let Some(other) = overlap {
+        let name = |port: usize| &context.port_names[port].0;
+        let message = format!(
+            "port \"{}\": address \"{}\" overlaps \"{}\" of port \"{}\" on line {}; give each port \
+             a network of its own",
+            name(new.port),
+            new.net,
+            other.net,
+            name(other.port),
+            other.line
+        );
+        context.errors.add(Some(new.line), message);
+    }
+    context.networks.0.push(new);
+}

@@ -1,0 +1,217 @@
+//! Neighbours and the statements that set limits and choices.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use fib::Algorithm;
+use wire::MacAddr;
+
+use super::super::error::suggestion;
+use super::super::network::is_link_local;
+use super::super::script::Statement;
+use super::super::value::{Fields, Value, whole_number};
+use super::super::{Fib, Forwarders, Log, Memory, Neighbour, Slowpath, Tx};
+use super::Context;
+use super::routes::{named_port, port_of};
+use crate::cores::parse_cores;
+
+pub(super) fn neighbours<'s>(
+    context: &mut Context<'_>,
+    statements: impl Iterator<Item = &'s Statement>,
+) -> Vec<Neighbour> {
+    let mut neighbours = Vec::new();
+    let mut seen = HashMap::new();
+    for statement in statements {
+        let Some(neighbour) = neighbour(context, statement) else { continue };
+        let key = (neighbour.port, neighbour.address);
+        if let Some(line) = seen.insert(key, neighbour.line) {
+            let message = format!(
+                "neighbour \"{}\": given on line {line} already; remove one",
+                statement.name
+            );
+            context.errors.add(Some(statement.line), message);
+        }
+        neighbours.push(neighbour);
+    }
+    neighbours
+}
+
+fn neighbour(context: &mut Context<'_>, statement: &Statement) -> Option<Neighbour> {
+    let what = format!("neighbour \"{}\"", statement.name);
+    let mut fields = context.fields(what.clone(), statement, &["port", "mac"]);
+    let mac = neighbour_mac(&mut fields);
+    let port = fields.text("port", "a port's name");
+    let port_line = fields.line_of("port");
+    let Ok(address) = statement.name.parse::<IpAddr>() else {
+        fields.error("", "not an IP address; write it as \"10.0.2.9\" or \"fd00:2::9\"");
+        return None;
+    };
+    if fields.get("port").is_none() && is_link_local(address) {
+        fields.error("", "port missing; write port = \"NAME\"");
+        return None;
+    }
+    if let Some(Err(reason)) = port.map(|name| named_port(context, name)) {
+        context.errors.add(Some(port_line), format!("{what}: {reason}"));
+        return None;
+    }
+    match port_of(context, address, port) {
+        Ok(port) => Some(Neighbour { line: statement.line, port: port?, address, mac: mac? }),
+        Err(reason) => {
+            context.errors.add(Some(statement.line), format!("{what}: the address {reason}"));
+            None
+        }
+    }
+}
+
+fn neighbour_mac(fields: &mut Fields<'_, '_>) -> Option<MacAddr> {
+    if fields.get("mac").is_none() {
+        fields.error("", "mac missing; write mac = \"02:00:00:00:00:09\"");
+    }
+    let text = fields.text("mac", "a MAC address")?;
+    match text.parse::<MacAddr>() {
+        Ok(mac) if mac.is_multicast() || mac == MacAddr::default() => {
+            fields.error("mac", format!("mac \"{text}\" is not a host's; use a unicast address"));
+            None
+        }
+        Ok(mac) => Some(mac),
+        Err(error) => {
+            fields.error("mac", format!("mac \"{text}\": {error}"));
+            None
+        }
+    }
+}
+
+/// The one statement of its kind; a second one is an error.
+fn single<'s>(
+    context: &mut Context<'_>,
+    statements: impl Iterator<Item = &'s Statement>,
+) -> Option<&'s Statement> {
+    let mut first: Option<&Statement> = None;
+    for statement in statements {
+        if let Some(first) = first {
+            let (name, line) = (statement.keyword.name(), first.line);
+            let message = format!("{name}: given on line {line} already; put everything in one");
+            context.errors.add(Some(statement.line), message);
+        }
+        first = first.or(Some(statement));
+    }
+    first
+}
+
+/// The reader of a statement without a name.
+fn plain<'b, 's>(
+    context: &'b mut Context<'_>,
+    statement: &'s Statement,
+    known: &'static [&'static str],
+) -> Fields<'b, 's> {
+    context.fields(statement.keyword.name().to_owned(), statement, known)
+}
+
+pub(super) fn forwarders<'s>(
+    context: &mut Context<'_>,
+    statements: impl Iterator<Item = &'s Statement>,
+) -> Forwarders {
+    const CORES: &str = "cores such as \"1,3-5\"";
+    let Some(statement) = single(context, statements) else { return Forwarders::default() };
+    let mut fields = plain(context, statement, &["cores"]);
+    let cores = match fields.get("cores") {
+        None => Ok(Vec::new()),
+        Some(Value::Text(text)) => {
+            parse_cores(text).map_err(|reason| format!("cores \"{text}\": {reason}"))
+        }
+        Some(value) => whole_number(value, &(0..=u64::from(u16::MAX)))
+            .map(|core| vec![core as usize])
+            .ok_or_else(|| format!("cores: expected {CORES}, got {value}")),
+    };
+    let cores = cores.unwrap_or_else(|message| {
+        fields.error("cores", message);
+        Vec::new()
+    });
+    Forwarders { line: Some(fields.line_of("cores")), cores }
+}
+
+pub(super) fn tx<'s>(
+    context: &mut Context<'_>,
+    statements: impl Iterator<Item = &'s Statement>,
+) -> Tx {
+    let mut tx = Tx::default();
+    let Some(statement) = single(context, statements) else { return tx };
+    let mut fields = plain(context, statement, &["burst", "flush_us"]);
+    if let Some(burst) = fields.number("burst", 1..=64) {
+        tx.burst = burst as u16;
+    }
+    if let Some(micros) = fields.number("flush_us", 0..=100_000) {
+        tx.flush = Duration::from_micros(micros);
+    }
+    tx
+}
+
+pub(super) fn slowpath<'s>(
+    context: &mut Context<'_>,
+    statements: impl Iterator<Item = &'s Statement>,
+) -> Slowpath {
+    let mut slowpath = Slowpath::default();
+    let Some(statement) = single(context, statements) else { return slowpath };
+    let known = &["neighbours", "queue", "retries", "timeout_s"];
+    let mut fields = plain(context, statement, known);
+    if let Some(neighbours) = fields.number("neighbours", 1..=1 << 20) {
+        slowpath.neighbours = neighbours as usize;
+    }
+    if let Some(queue) = fields.number("queue", 1..=1024) {
+        slowpath.queue = queue as usize;
+    }
+    if let Some(retries) = fields.number("retries", 1..=100) {
+        slowpath.retries = retries as u32;
+    }
+    if let Some(seconds) = fields.number("timeout_s", 1..=86_400) {
+        slowpath.timeout = Duration::from_secs(seconds);
+    }
+    slowpath
+}
+
+pub(super) fn memory<'s>(
+    context: &mut Context<'_>,
+    statements: impl Iterator<Item = &'s Statement>,
+) -> Memory {
+    let Some(statement) = single(context, statements) else { return Memory::default() };
+    let mut fields = plain(context, statement, &["mbufs", "no_huge"]);
+    Memory {
+        mbufs: fields.number("mbufs", 512..=1 << 24).map(|mbufs| mbufs as u32),
+        no_huge: fields.flag("no_huge"),
+    }
+}
+
+pub(super) fn fib<'s>(
+    context: &mut Context<'_>,
+    statements: impl Iterator<Item = &'s Statement>,
+) -> Fib {
+    let Some(statement) = single(context, statements) else { return Fib::default() };
+    let mut fields = plain(context, statement, &["ipv4", "ipv6"]);
+    Fib { ipv4: algorithm(&mut fields, "ipv4"), ipv6: algorithm(&mut fields, "ipv6") }
+}
+
+fn algorithm(fields: &mut Fields<'_, '_>, key: &str) -> Algorithm {
+    let Some(name) = fields.text(key, "a route table's name") else { return Algorithm::default() };
+    name.parse().unwrap_or_else(|_| {
+        let suggestion = suggestion(name, "known", &Algorithm::ALL.map(Algorithm::name));
+        fields.error(key, format!("{key}: route table \"{name}\" unknown{suggestion}"));
+        Algorithm::default()
+    })
+}
+
+pub(super) fn log<'s>(
+    context: &mut Context<'_>,
+    statements: impl Iterator<Item = &'s Statement>,
+) -> Log {
+    const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
+    let Some(statement) = single(context, statements) else { return Log::default() };
+    let mut fields = plain(context, statement, &["level"]);
+    let Some(text) = fields.text("level", "a log level") else { return Log::default() };
+    let level = LEVELS.into_iter().find(|&level| level == text);
+    if level.is_none() {
+        let suggestion = suggestion(text, "known", &LEVELS);
+        fields.error("level", format!("level \"{text}\" unknown{suggestion}"));
+    }
+    Log { level }
+}

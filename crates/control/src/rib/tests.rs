@@ -1,0 +1,1 @@
+//! The RIB against a naive model.
