@@ -1,0 +1,65 @@
+# What a newcomer types. Everything but `clean` and `help` first installs what is missing, and says so.
+#
+#   make demo          two Linux hosts talk through the router (KEEP=1 leaves it running)
+#   make test          unit and property tests, then the scenarios in network namespaces
+#   make bench         what forwarding costs; writes bench/results/
+#   make lint          formatting and lints, warnings are errors
+#   make build         target/release/turnpike
+
+CARGO  ?= cargo
+PYTHON := .venv/bin/python
+# Options for pytest: make scenarios PYTEST="-k ecmp -x"
+PYTEST ?=
+
+.DEFAULT_GOAL := build
+.PHONY: build demo test unit scenarios bench lint fuzz clean help
+
+build: deps
+	$(CARGO) build --release --locked
+
+demo: build
+	scripts/demo.sh
+
+test: unit scenarios
+
+# `fib` and `wire` once more by themselves, where no DPDK can be found: they must not need it.
+unit: deps
+	$(CARGO) test --locked --workspace
+	PKG_CONFIG_PATH= PKG_CONFIG_LIBDIR=/nonexistent $(CARGO) test --locked -p fib -p wire
+
+scenarios: build $(PYTHON)
+	$(PYTHON) -m pytest tests $(PYTEST)
+
+bench: build
+	@mkdir -p bench/results
+	target/release/turnpike bench forward --json > bench/results/forward.json
+	target/release/turnpike bench forward
+	python3 bench/iperf.py --json bench/results/iperf.json
+
+lint: deps
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+
+# Seconds for each target; the targets are in fuzz/.
+FUZZ_SECONDS ?= 30
+fuzz: deps
+	scripts/fuzz.sh $(FUZZ_SECONDS)
+
+# The scenarios' Python packages, made again when their list changes.
+$(PYTHON): tests/requirements.txt
+	@echo "== installing the Python packages of tests/requirements.txt into .venv"
+	@scripts/install-deps.sh
+	python3 -m venv .venv
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check -r tests/requirements.txt
+	@touch $(PYTHON)
+
+.PHONY: deps
+deps:
+	@scripts/install-deps.sh
+
+clean:
+	$(CARGO) clean
+	rm -rf .venv bench/results
+
+help:
+	@sed -n '3,/^$$/s/^#  *//p' Makefile

@@ -1,0 +1,157 @@
+#!/usr/bin/env python3
+"""iperf3 TCP through Turnpike and through the Linux kernel, over the same topology, in one run.
+
+    host left -- veth -- router -- veth -- host right          (three network namespaces)
+
+For each round and each router the namespaces are made anew, the hosts ping and run iperf3, and
+everything is removed. The routers take turns, so that whatever else the machine does hits all of
+them alike. The three rows:
+
+turnpike      the hosts as they are; the router's veth ends carry an XDP program, for which the
+              kernel makes the hosts cut their data into single frames themselves
+kernel        the hosts as they are; the kernel forwards super-frames of up to 64 kB, uncut
+kernel-frames the kernel again, the hosts' segmentation offloads off: one frame at a time, which is
+              what a router sees on a real wire, and what Turnpike handles in the first row
+
+Medians are the result; the minimum and the spread say what they are worth. Hosts, router and
+iperf3 share the machine's cores: these numbers compare, they are not a NIC's throughput.
+"""
+
+import argparse
+import json
+import os
+import platform
+import re
+import statistics
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from lib.lab import Hosts, Lab  # noqa: E402
+from lib.netns import stop_process, wait_for  # noqa: E402
+
+ROUTERS = ["turnpike", "kernel", "kernel-frames"]
+
+
+def kernel_router(hosts):
+    """Makes the kernel forward in the router's namespace, with the addresses Turnpike would have."""
+    for side, port in ((1, "tp-left"), (2, "tp-right")):
+        hosts.inside.run("ip", "address", "add", f"10.0.{side}.1/24", "dev", port)
+        hosts.inside.run("ip", "address", "add", f"fd00:{side}::1/64", "dev", port, "nodad")
+    hosts.inside.sysctl("net.ipv4.ip_forward", 1)
+    hosts.inside.sysctl("net.ipv6.conf.all.forwarding", 1)
+
+
+def one_frame_at_a_time(hosts):
+    """Switches the hosts' segmentation offloads off, as XDP on the router's side does."""
+    for host in (hosts.left, hosts.right):
+        host.run("ethtool", "-K", "eth0", "tso", "off", "gso", "off")
+
+
+def measure(kind, seconds):
+    """One measurement: Mbit/s, retransmissions, and the round-trip time of an idle network."""
+    lab = Lab()
+    try:
+        hosts = Hosts(lab, start=kind == "turnpike")
+        if kind != "turnpike":
+            kernel_router(hosts)
+        if kind == "kernel-frames":
+            one_frame_at_a_time(hosts)
+        result = {"rtt_us": round_trip(hosts), **iperf3(hosts, seconds)}
+        if hosts.router:
+            hosts.router.counters()
+            hosts.router.stop()
+        return result
+    finally:
+        lab.close()
+
+
+def round_trip(hosts):
+    """The median round-trip time of 100 pings, in microseconds."""
+    hosts.left.run("ping", "-n", "-c", 3, "-i", 0.1, "10.0.2.2")
+    said = hosts.left.run("ping", "-n", "-c", 100, "-i", 0.005, "10.0.2.2").stdout
+    return statistics.median(float(t) * 1000 for t in re.findall(r"time=([\d.]+) ms", said))
+
+
+def iperf3(hosts, seconds):
+    """One TCP stream from left to right."""
+    server = hosts.right.spawn("iperf3", "-s", "-1", stdout=-3, stderr=-3)
+    try:
+        if not wait_for(lambda: ":5201" in hosts.right.run("ss", "-Hltn").stdout):
+            raise RuntimeError("iperf3 does not listen")
+        said = hosts.left.run("iperf3", "-c", "10.0.2.2", "-t", seconds, "-J", timeout=seconds + 30)
+        end = json.loads(said.stdout)["end"]
+        return {
+            "mbit_per_s": end["sum_received"]["bits_per_second"] / 1e6,
+            "retransmits": end["sum_sent"]["retransmits"],
+        }
+    finally:
+        stop_process(server)
+
+
+def summary(rounds):
+    """The runs of one router, and what they come to."""
+    speeds = [r["mbit_per_s"] for r in rounds]
+    return {
+        "runs": rounds,
+        "mbit_per_s": {
+            "median": statistics.median(speeds), "min": min(speeds), "max": max(speeds),
+        },
+        "rtt_us_median": statistics.median(r["rtt_us"] for r in rounds),
+        "retransmits_median": statistics.median(r["retransmits"] for r in rounds),
+    }
+
+
+def machine():
+    """What the numbers were measured on."""
+    model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    return {
+        "cpu": model[1] if model else platform.processor(),
+        "cores": os.cpu_count(),
+        "kernel": platform.release(),
+        "load_before": os.getloadavg()[0],
+    }
+
+
+def table(results):
+    """The summary as text."""
+    base = results["kernel"]["mbit_per_s"]["median"]
+    lines = [f"{'router':<14}{'median':>9}{'min':>9}{'max':>9}  Mbit/s {'of kernel':>10}{'RTT us':>9}{'retr.':>7}"]
+    for kind, result in results.items():
+        speed = result["mbit_per_s"]
+        lines.append(
+            f"{kind:<14}{speed['median']:>9.0f}{speed['min']:>9.0f}{speed['max']:>9.0f}         "
+            f"{speed['median'] / base:>10.2f}{result['rtt_us_median']:>9.0f}{result['retransmits_median']:>7.0f}"
+        )
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=5, help="rounds; each measures every router (5)")
+    parser.add_argument("--seconds", type=int, default=4, help="of iperf3 in each run (4)")
+    parser.add_argument("--json", metavar="FILE", help="write all runs there")
+    options = parser.parse_args()
+    if os.geteuid() != 0:
+        sys.exit("network namespaces need root: run it as root")
+
+    about = machine()
+    runs = {kind: [] for kind in ROUTERS}
+    for number in range(options.runs):
+        for kind in ROUTERS:
+            runs[kind].append(measure(kind, options.seconds))
+            last = runs[kind][-1]
+            print(f"run {number + 1}/{options.runs} {kind}: {last['mbit_per_s']:.0f} Mbit/s", file=sys.stderr)
+    results = {kind: summary(rounds) for kind, rounds in runs.items()}
+    if options.json:
+        document = {"machine": about, "seconds": options.seconds, "streams": 1, "results": results}
+        Path(options.json).write_text(json.dumps(document, indent=2) + "\n")
+    print(f"{about['cpu']}, {about['cores']} cores, Linux {about['kernel']}; TCP, 1 stream, "
+          f"{options.runs} runs of {options.seconds} s")
+    print(table(results))
+
+
+if __name__ == "__main__":
+    main()

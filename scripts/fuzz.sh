@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Runs every fuzz target of fuzz/ for the given number of seconds.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+seconds=${1:-30}
+
+if ! compgen -G 'fuzz/fuzz_targets/*.rs' >/dev/null; then
+    echo "no fuzz targets in fuzz/fuzz_targets/" >&2
+    exit 1
+fi
+if ! command -v cargo-fuzz >/dev/null; then
+    echo "== installing cargo-fuzz"
+    cargo install --locked cargo-fuzz
+fi
+if ! cargo +nightly --version >/dev/null 2>&1; then
+    echo "== installing the nightly compiler, which cargo-fuzz needs"
+    rustup toolchain install nightly --profile minimal
+fi
+for target in fuzz/fuzz_targets/*.rs; do
+    name=$(basename "$target" .rs)
+    echo "== $name"
+    cargo +nightly fuzz run "$name" -- -max_total_time="$seconds"
+done

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Installs, with apt-get, what building, testing and the demo need and this machine lacks. Says what
+# it installs; does nothing, quickly, when nothing is missing. Rust is the user's business.
+set -euo pipefail
+
+# What shows that a package is there, and the package: a command, a file or a pkg-config module.
+needs=(
+    command:cc                  build-essential
+    command:pkg-config          pkg-config
+    command:clang               clang
+    library:libclang            libclang-dev
+    module:libdpdk              libdpdk-dev
+    command:ip                  iproute2
+    command:ping                iputils-ping
+    command:traceroute          traceroute
+    command:iperf3              iperf3
+    command:tcpdump             tcpdump
+    command:ethtool             ethtool
+    python:ensurepip            python3-venv
+)
+
+present() {
+    local kind=${1%%:*} name=${1#*:}
+    case $kind in
+        command) command -v "$name" >/dev/null ;;
+        module) pkg-config --exists "$name" 2>/dev/null ;;
+        library) compgen -G "/usr/lib/llvm-*/lib/$name*.so*" >/dev/null ;;
+        python) python3 -c "import $name" 2>/dev/null ;;
+    esac
+}
+
+if ! command -v cargo >/dev/null; then
+    echo "cargo not found: install Rust 1.88 or newer, see https://www.rust-lang.org/tools/install" >&2
+    exit 1
+fi
+
+missing=()
+for ((i = 0; i < ${#needs[@]}; i += 2)); do
+    present "${needs[i]}" || missing+=("${needs[i + 1]}")
+done
+[ ${#missing[@]} -eq 0 ] && exit 0
+
+if ! command -v apt-get >/dev/null; then
+    echo "missing, and there is no apt-get to install it with: ${missing[*]}" >&2
+    exit 1
+fi
+if [ "$(id -u)" -ne 0 ]; then
+    echo "missing: ${missing[*]}; run as root: apt-get install ${missing[*]}" >&2
+    exit 1
+fi
+echo "== installing ${missing[*]}"
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -qq
+apt-get install -y -qq --no-install-recommends "${missing[@]}"

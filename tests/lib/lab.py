@@ -1,0 +1,97 @@
+"""Topologies: a router between two raw wires, or between two real Linux hosts."""
+
+import contextlib
+
+from .netns import Namespace, veth
+from .raw import RawPort
+from .router import Router
+
+# The router's MACs and those of the hosts behind the raw wires.
+LEFT_MAC, RIGHT_MAC = "02:00:00:00:01:01", "02:00:00:00:02:01"
+HOST_A_MAC, HOST_B_MAC = "02:00:00:00:01:02", "02:00:00:00:02:02"
+
+PORTS = """
+local turnpike = require "turnpike"
+turnpike.port "left"  { device = "tp-left",  address = { "10.0.1.1/24", "fd00:1::1/64" } }
+turnpike.port "right" { device = "tp-right", address = { "10.0.2.1/24", "fd00:2::1/64" } }
+"""
+
+STATIC_NEIGHBOURS = f"""
+turnpike.neighbour "10.0.1.2" {{ port = "left", mac = "{HOST_A_MAC}" }}
+turnpike.neighbour "10.0.2.2" {{ port = "right", mac = "{HOST_B_MAC}" }}
+turnpike.neighbour "fd00:1::2" {{ port = "left", mac = "{HOST_A_MAC}" }}
+turnpike.neighbour "fd00:2::2" {{ port = "right", mac = "{HOST_B_MAC}" }}
+"""
+
+
+class Lab:
+    """Everything one test (or one module of tests) made; `close` removes it in reverse order."""
+
+    def __init__(self):
+        self._made = contextlib.ExitStack()
+
+    def namespace(self, role, quiet=False):
+        """A new namespace."""
+        namespace = Namespace(role, quiet)
+        self._made.callback(namespace.delete)
+        return namespace
+
+    def router(self, namespace, config, **options):
+        """A router, ready for packets unless `wait=False`."""
+        # Registered before it is waited for, so that a router that fails to start goes as well.
+        wait = options.pop("wait", True)
+        router = Router(namespace, config, wait=False, **options)
+        self._made.callback(router.close)
+        if wait:
+            router.wait_ready()
+        return router
+
+    def raw(self, namespace, interface):
+        """A raw port on an interface."""
+        port = RawPort(namespace, interface)
+        self._made.callback(port.close)
+        return port
+
+    def close(self):
+        """Removes it all."""
+        self._made.close()
+
+
+class Wires:
+    """A router whose ports end in raw wires: the test is both hosts, and nothing else talks.
+
+    `left` and `right` are the wires, `router` the router, `inside` its namespace.
+    """
+
+    def __init__(self, lab, config="", ports=PORTS + STATIC_NEIGHBOURS, mtu=(1500, 1500), **options):
+        self.inside = lab.namespace("router", quiet=True)
+        self.ns_left = lab.namespace("left", quiet=True)
+        self.ns_right = lab.namespace("right", quiet=True)
+        veth(self.inside, "tp-left", self.ns_left, "wire", LEFT_MAC, HOST_A_MAC, mtu[0])
+        veth(self.inside, "tp-right", self.ns_right, "wire", RIGHT_MAC, HOST_B_MAC, mtu[1])
+        self.left = lab.raw(self.ns_left, "wire")
+        self.right = lab.raw(self.ns_right, "wire")
+        self.router = lab.router(self.inside, ports + config, **options)
+
+    def drain(self):
+        """Forgets what has arrived on both wires."""
+        self.left.receive(0.05)
+        self.right.receive(0.05)
+
+
+class Hosts:
+    """A router between two ordinary Linux hosts, with the kernel's defaults everywhere."""
+
+    def __init__(self, lab, config="", ports=PORTS, start=True, mtu=1500, **options):
+        self.inside = lab.namespace("router")
+        self.left = lab.namespace("left")
+        self.right = lab.namespace("right")
+        veth(self.inside, "tp-left", self.left, "eth0", LEFT_MAC, HOST_A_MAC, mtu)
+        veth(self.inside, "tp-right", self.right, "eth0", RIGHT_MAC, HOST_B_MAC, mtu)
+        for side, host in ((1, self.left), (2, self.right)):
+            host.run("ip", "address", "add", f"10.0.{side}.2/24", "dev", "eth0")
+            # No duplicate address detection: the address can be used at once.
+            host.run("ip", "address", "add", f"fd00:{side}::2/64", "dev", "eth0", "nodad")
+            host.run("ip", "route", "add", "default", "via", f"10.0.{side}.1")
+            host.run("ip", "-6", "route", "add", "default", "via", f"fd00:{side}::1")
+        self.router = lab.router(self.inside, ports + config, **options) if start else None

@@ -1,0 +1,143 @@
+"""Network namespaces and the hosts in them.
+
+Everything a test makes lives in namespaces that this module named and that it removes by that
+name, so a test machine's own interfaces never see a packet. Deleting a namespace deletes the
+interfaces in it, and with them the veth pairs.
+"""
+
+import contextlib
+import ctypes
+import itertools
+import os
+import signal
+import subprocess
+import time
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_CLONE_NEWNET = 0x40000000
+_numbers = itertools.count()
+
+
+def _setns(fd):
+    if _libc.setns(fd, _CLONE_NEWNET) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"setns: {os.strerror(error)}")
+
+
+class Namespace:
+    """A network namespace with a name that no other test process uses.
+
+    `quiet` switches the kernel's own IPv6 off in it, so that an interface carries nothing but
+    what a test sends: no router solicitations, no multicast reports.
+    """
+
+    def __init__(self, role, quiet=False):
+        self.name = f"tp{os.getpid()}-{next(_numbers)}-{role}"
+        self._processes = []
+        _ip("netns", "add", self.name)
+        try:
+            if quiet:
+                for scope in ("all", "default"):
+                    self.sysctl(f"net.ipv6.conf.{scope}.disable_ipv6", 1)
+            self.run("ip", "link", "set", "lo", "up")
+        except BaseException:
+            self.delete()
+            raise
+
+    def command(self, *argv):
+        """The argument list that runs `argv` inside; `ip` replaces itself, so the pid is argv's."""
+        return ["ip", "netns", "exec", self.name, *map(str, argv)]
+
+    def run(self, *argv, check=True, timeout=60, **kwargs):
+        """Runs a command inside and returns it completed, with its output as text."""
+        done = subprocess.run(
+            self.command(*argv),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout,
+            **kwargs,
+        )
+        if check and done.returncode != 0:
+            raise RuntimeError(f"{' '.join(map(str, argv))}: exit {done.returncode}\n{done.stdout}")
+        return done
+
+    def spawn(self, *argv, **kwargs):
+        """Starts a command inside; it is stopped at the latest when the namespace goes."""
+        process = subprocess.Popen(self.command(*argv), **kwargs)
+        self._processes.append(process)
+        return process
+
+    def sysctl(self, key, value):
+        """Sets a kernel parameter of this namespace."""
+        with self.entered(), open("/proc/sys/" + key.replace(".", "/"), "w") as file:
+            file.write(str(value))
+
+    @contextlib.contextmanager
+    def entered(self):
+        """While it lasts, sockets that this thread makes and /proc/sys/net belong to the namespace."""
+        home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            away = os.open(f"/run/netns/{self.name}", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                _setns(away)
+            finally:
+                os.close(away)
+            try:
+                yield
+            finally:
+                _setns(home)
+        finally:
+            os.close(home)
+
+    def links(self):
+        """The namespace's interfaces and their `ip -d` lines, to see what a router left on them."""
+        return self.run("ip", "-d", "link", "show").stdout
+
+    def delete(self):
+        """Ends the processes started here and removes the namespace with all it holds."""
+        for process in self._processes:
+            stop_process(process)
+        self._processes.clear()
+        _ip("netns", "del", self.name)
+
+
+def stop_process(process, timeout=5):
+    """Ends a process politely, then not; returns its exit status."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    for stream in (process.stdout, process.stderr, process.stdin):
+        if stream is not None:
+            stream.close()
+    return process.returncode
+
+
+def wait_for(condition, timeout=5.0, interval=0.02):
+    """Waits until `condition()` is true and returns its value, or the last value at the timeout."""
+    deadline = time.monotonic() + timeout
+    while True:
+        value = condition()
+        if value or time.monotonic() >= deadline:
+            return value
+        time.sleep(interval)
+
+
+def veth(ns_a, name_a, ns_b, name_b, mac_a=None, mac_b=None, mtu=1500):
+    """Joins two namespaces by a veth pair, both ends up."""
+    # The MACs are given at creation: a later change would make the kernel announce it.
+    end_a = ["name", name_a, "netns", ns_a.name] + (["address", mac_a] if mac_a else [])
+    end_b = ["name", name_b, "netns", ns_b.name] + (["address", mac_b] if mac_b else [])
+    _ip("link", "add", *end_a, "mtu", str(mtu), "type", "veth", "peer", *end_b, "mtu", str(mtu))
+    ns_a.run("ip", "link", "set", name_a, "up")
+    ns_b.run("ip", "link", "set", name_b, "up")
+
+
+def _ip(*argv):
+    done = subprocess.run(["ip", *argv], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"ip {' '.join(argv)}: {done.stderr.strip()}")

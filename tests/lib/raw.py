@@ -1,0 +1,80 @@
+"""An interface as a wire: frames in, frames out, byte for byte, with no protocol stack between."""
+
+import select
+import socket
+import time
+
+_ETH_P_ALL = 3
+_SO_RCVBUFFORCE = 33
+_PACKET_OUTGOING = 4
+
+
+class RawPort:
+    """A packet socket on one interface of a namespace.
+
+    `send` puts frames on the wire as they are; `receive` returns the frames that arrived since
+    the last call, in order. Frames that this end itself sent are not returned.
+    """
+
+    def __init__(self, namespace, interface):
+        self.interface = interface
+        with namespace.entered():
+            self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+            self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 64 << 20)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
+            self._socket.bind((interface, _ETH_P_ALL))
+        self._socket.setblocking(False)
+
+    def send(self, *frames):
+        """Sends each frame (bytes, or a scapy packet)."""
+        for frame in frames:
+            data = bytes(frame)
+            while True:
+                try:
+                    self._socket.send(data)
+                    break
+                except (BlockingIOError, OSError) as error:
+                    if not isinstance(error, BlockingIOError) and error.errno != 105:  # ENOBUFS
+                        raise
+                    time.sleep(0.0005)
+
+    def receive(self, quiet=0.15):
+        """Everything that arrives until the wire was silent for `quiet` seconds."""
+        frames = []
+        while (frame := self._next(quiet)) is not None:
+            frames.append(frame)
+        return frames
+
+    def expect(self, count, match=None, timeout=3.0):
+        """Waits until `count` frames that `match` accepts have come, returns them (fewer at the
+        timeout), and leaves whatever comes later for the next call."""
+        frames = []
+        deadline = time.monotonic() + timeout
+        while len(frames) < count and (left := deadline - time.monotonic()) > 0:
+            frame = self._next(left)
+            if frame is not None and (match is None or match(frame)):
+                frames.append(frame)
+        return frames
+
+    def drain(self):
+        """Forgets what has arrived so far."""
+        while self._next(0) is not None:
+            pass
+
+    def close(self):
+        """Closes the socket."""
+        self._socket.close()
+
+    def _next(self, timeout):
+        """The next frame that arrived from the wire, None if none comes in time."""
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                frame, address = self._socket.recvfrom(65600)
+            except BlockingIOError:
+                left = deadline - time.monotonic()
+                if left <= 0 or not select.select([self._socket], [], [], left)[0]:
+                    return None
+                continue
+            if address[2] != _PACKET_OUTGOING:
+                return frame

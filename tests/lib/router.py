@@ -1,0 +1,159 @@
+"""The router under test: started with a configuration, asked over its socket, stopped and judged."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from .netns import stop_process, wait_for
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def binary():
+    """The router's binary: `$TURNPIKE`, else the release build."""
+    if chosen := os.environ.get("TURNPIKE"):
+        return chosen
+    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    return str(target / "release" / "turnpike")
+
+
+class Router:
+    """A `turnpike run` in a namespace.
+
+    The configuration, the log and the socket live in a directory of its own, which goes with it.
+    """
+
+    READY_SECONDS = 30
+
+    def __init__(self, namespace, config, files=None, options=(), socket=None, wait=True):
+        self.namespace = namespace
+        self.directory = Path(tempfile.mkdtemp(prefix="turnpike-test-"))
+        self.config = self.directory / "router.lua"
+        self.config.write_text(config)
+        for name, content in (files or {}).items():
+            (self.directory / name).write_bytes(content)
+        self.socket = Path(socket) if socket else self.directory / "router.sock"
+        self._log = open(self.directory / "log", "wb")
+        self.process = namespace.spawn(
+            binary(), "run", self.config, "--socket", self.socket, *options,
+            cwd=self.directory, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
+        )
+        if wait:
+            self.wait_ready()
+
+    def log(self):
+        """What the router has written so far, without colours."""
+        self._log.flush()
+        text = (self.directory / "log").read_text(errors="replace")
+        return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+    def wait_ready(self):
+        """Returns once packets flow; raises with the log if the router ended or took too long."""
+        wait_for(
+            lambda: "ready" in self.log() or self.process.poll() is not None, self.READY_SECONDS
+        )
+        if self.process.poll() is not None or "ready" not in self.log():
+            raise AssertionError(f"the router is not ready:\n{self.log()}")
+
+    def command(self, *argv, check=True):
+        """Runs a `turnpike` command against this router and returns it completed."""
+        done = subprocess.run(
+            [binary(), *map(str, argv), "--socket", str(self.socket)],
+            capture_output=True, text=True, timeout=20,
+        )
+        if check and done.returncode != 0:
+            raise AssertionError(
+                f"turnpike {' '.join(map(str, argv))}: exit {done.returncode}\n"
+                f"{done.stdout}{done.stderr}\nthe router's log:\n{self.log()}"
+            )
+        return done
+
+    def show(self, *what):
+        """The answer of `turnpike show WHAT --json`."""
+        return json.loads(self.command("show", *what, "--json").stdout)
+
+    def counters(self):
+        """The counters once no packet is in flight, the sum checked."""
+        # Two equal readings: nothing arrived while the first was taken.
+        def settled():
+            first = self.show("counters")
+            if first["in_flight"] == 0 and first == self.show("counters"):
+                return first
+            return None
+
+        counters = wait_for(settled, 5.0) or self.show("counters")
+        check_sum(counters)
+        return counters
+
+    def neighbour(self, address):
+        """The neighbour's entry in `show neighbours`, None if there is none."""
+        found = [n for n in self.show("neighbours") if n["address"] == address]
+        return found[0] if found else None
+
+    def stop(self, signum=signal.SIGTERM, timeout=15):
+        """Ends the router and checks that it ended well: exit 0, every mbuf back."""
+        if self.process.poll() is None:
+            self.process.send_signal(signum)
+        try:
+            self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running {timeout} s after {signum!r}:\n{self.log()}")
+        log = self.log()
+        assert self.process.returncode == 0, f"exit {self.process.returncode}:\n{log}"
+        assert re.search(r"mbufs: all \d+ returned", log), f"no word on the mbufs:\n{log}"
+        return log
+
+    def close(self):
+        """Removes what is left of it, whatever state it is in."""
+        stop_process(self.process)
+        self._log.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def check_sum(counters):
+    """received + originated = sent + to host + dropped, and the router says so itself."""
+    came = counters["received"] + counters["originated"]
+    went = counters["sent"] + counters["to_host"] + counters["dropped_total"]
+    assert counters["dropped_total"] == sum(counters["dropped"].values()), counters
+    assert counters["unaccounted"] == 0, counters
+    assert came == went + counters["in_flight"], counters
+
+
+class Change:
+    """What happened to the counters between making this and calling it.
+
+    ```
+    change = Change(router)
+    wire.send(frame)
+    assert change(received=1) == {"received": 1, "dropped": {"runt": 1}}
+    ```
+    """
+
+    def __init__(self, router):
+        self.router = router
+        self.before = router.counters()
+
+    def __call__(self, received, timeout=3.0):
+        """Waits until `received` frames more have been received and settled; returns what changed,
+        zeros left out."""
+        goal = self.before["received"] + received
+        wait_for(lambda: self.router.show("counters")["received"] >= goal, timeout)
+        # A packet is counted as received when its batch starts: let the batch end.
+        time.sleep(0.02)
+        after = self.router.counters()
+        changes = {}
+        for key in ("received", "originated", "sent", "to_host"):
+            if after[key] != self.before[key]:
+                changes[key] = after[key] - self.before[key]
+        dropped = {
+            reason: count - self.before["dropped"][reason]
+            for reason, count in after["dropped"].items()
+            if count != self.before["dropped"][reason]
+        }
+        return {**changes, "dropped": dropped} if dropped else changes

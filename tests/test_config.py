@@ -1,0 +1,321 @@
+"""Bad input: a clear error before any packet moves, and nothing left behind."""
+
+import re
+import time
+
+import pytest
+
+from lib.lab import HOST_A_MAC, LEFT_MAC, PORTS, RIGHT_MAC, Wires
+from lib.netns import stop_process, veth, wait_for
+from lib.packets import ethernet, icmp, ipv4
+from lib.router import Router
+
+# Name: (configuration, line of the error or None, what the error says). The first line of PORTS
+# is empty, so that `require` is on line 2, the ports on 3 and 4, and what follows on 5.
+BAD = {
+    "an unknown device": (
+        'local turnpike = require "turnpike"\n'
+        'turnpike.port "lan" { device = "eth9", address = "10.0.9.1/24" }\n',
+        2, ['port "lan"', "eth9", "not found", "tp-left, tp-right"],
+    ),
+    "a device that is nearly there": (
+        'local turnpike = require "turnpike"\n'
+        'turnpike.port "lan" { device = "tp-lef", address = "10.0.9.1/24" }\n',
+        2, ["tp-lef", "not found", 'did you mean "tp-left"'],
+    ),
+    "overlapping addresses": (
+        'local turnpike = require "turnpike"\n'
+        'turnpike.port "left" { device = "tp-left", address = "10.0.1.1/24" }\n'
+        'turnpike.port "right" { device = "tp-right", address = "10.0.1.129/25" }\n',
+        3, ["10.0.1.129/25", "overlaps", "10.0.1.1/24", 'port "left"', "line 2"],
+    ),
+    "overlapping IPv6 addresses": (
+        'local turnpike = require "turnpike"\n'
+        'turnpike.port "left" { device = "tp-left", address = "fd00:1::1/48" }\n'
+        'turnpike.port "right" { device = "tp-right", address = "fd00:1:0:2::1/64" }\n',
+        3, ["overlaps", 'port "left"'],
+    ),
+    "one device twice": (
+        'local turnpike = require "turnpike"\n'
+        'turnpike.port "left" { device = "tp-left", address = "10.0.1.1/24" }\n'
+        'turnpike.port "right" { device = "tp-left", address = "10.0.2.1/24" }\n',
+        3, ["tp-left", "taken", 'port "left"'],
+    ),
+    "an unreachable next hop": (
+        PORTS + 'turnpike.route "198.51.100.0/24" { via = "10.9.9.9" }\n',
+        5, ["198.51.100.0/24", "10.9.9.9"],
+    ),
+    "a next hop that is the router itself": (
+        PORTS + 'turnpike.route "198.51.100.0/24" { via = "10.0.2.1" }\n',
+        5, ["198.51.100.0/24", "10.0.2.1"],
+    ),
+    "a next hop of the other family": (
+        PORTS + 'turnpike.route "198.51.100.0/24" { via = "fd00:2::2" }\n',
+        5, ["198.51.100.0/24", "fd00:2::2"],
+    ),
+    "host bits in a prefix": (
+        PORTS + 'turnpike.route "198.51.100.7/24" { via = "10.0.2.2" }\n',
+        5, ["198.51.100.7/24", "198.51.100.0/24"],
+    ),
+    "a core that does not exist": (
+        PORTS + 'turnpike.forwarders { cores = "999" }\n', 5, ["core 999", "does not exist", "0"],
+    ),
+    "an unknown key": (
+        PORTS + 'turnpike.route "198.51.100.0/24" { vai = "10.0.2.2" }\n',
+        5, ["vai", "unknown", 'did you mean "via"'],
+    ),
+    "an unknown statement": (
+        PORTS + 'turnpike.rout "198.51.100.0/24" { via = "10.0.2.2" }\n',
+        5, ["turnpike.rout", "unknown", 'did you mean "route"'],
+    ),
+    "a value of the wrong type": (
+        PORTS + 'turnpike.slowpath { queue = "many" }\n', 5, ["queue", "number", "many"],
+    ),
+    "a neighbour on no network": (
+        PORTS + 'turnpike.neighbour "10.9.9.9" { port = "right", mac = "02:00:00:00:00:09" }\n',
+        5, ["10.9.9.9"],
+    ),
+    "a multicast MAC": (
+        PORTS + 'turnpike.neighbour "10.0.2.9" { port = "right", mac = "03:00:00:00:00:09" }\n',
+        5, ["03:00:00:00:00:09"],
+    ),
+    "a port that was not named": (
+        PORTS + 'turnpike.neighbour "10.0.2.9" { port = "rihgt", mac = "02:00:00:00:00:09" }\n',
+        5, ["rihgt", "right"],
+    ),
+    "a Lua syntax error": (
+        PORTS + 'turnpike.route "198.51.100.0/24" { via = \n', None, ["unexpected symbol"],
+    ),
+    "a Lua error": (PORTS + "error('stop here')\n", 5, ["stop here"]),
+    "a script that wants to run commands": (
+        PORTS + 'os.execute("touch /tmp/turnpike-was-here")\n', 5, ["os"],
+    ),
+    "a script that wants to read files": (PORTS + 'io.open("/etc/passwd")\n', 5, ["io"]),
+    "no ports": ('local turnpike = require "turnpike"\n', None, ["no port", "turnpike.port"]),
+    "a table that is not there": (
+        PORTS + 'turnpike.import { file = "nothing.gz", via = "10.0.2.2" }\n',
+        5, ["nothing.gz", "No such file"],
+    ),
+    "a broken gzip file": (
+        PORTS + 'turnpike.import { file = "broken.gz", via = "10.0.2.2" }\n', None, ["broken.gz"],
+    ),
+    "a table that is none": (
+        PORTS + 'turnpike.import { file = "noise.dat", via = "10.0.2.2" }\n', None, ["noise.dat"],
+    ),
+}
+
+FILES = {
+    # A gzip header, and then nothing that belongs to one.
+    "broken.gz": bytes.fromhex("1f8b0800000000000003") + b"this is no deflate stream" * 10,
+    "noise.dat": bytes((i * 89 + i // 7) & 0xFF for i in range(5000)),
+}
+
+
+class Bench:
+    """A namespace with the two devices, and no router yet."""
+
+    def __init__(self, lab):
+        self.inside = lab.namespace("router", quiet=True)
+        self.ns_left = lab.namespace("left", quiet=True)
+        self.ns_right = lab.namespace("right", quiet=True)
+        veth(self.inside, "tp-left", self.ns_left, "wire", LEFT_MAC, HOST_A_MAC)
+        veth(self.inside, "tp-right", self.ns_right, "wire", RIGHT_MAC)
+        self.left = lab.raw(self.ns_left, "wire")
+        self.right = lab.raw(self.ns_right, "wire")
+        self.links = self.inside.links()
+
+    def untouched(self):
+        """No program and no socket is left on the devices, their settings are as they were."""
+        return stable(self.inside.links()) == stable(self.links)
+
+
+def stable(links):
+    """The interfaces without what changes by itself."""
+    return re.sub(r"qlen \d+|state \w+", "", links)
+
+
+@pytest.fixture(scope="module")
+def bench(module_lab):
+    return Bench(module_lab)
+
+
+def ended(router, seconds=20):
+    """The exit status of a router that must end by itself, None if it does not."""
+    return wait_for(lambda: (router.process.poll() is not None) and str(router.process.returncode), seconds)
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_configuration(bench, lab, name):
+    config, line, says = BAD[name]
+    bench.left.drain()
+    bench.right.drain()
+    router = lab.router(bench.inside, config, files=FILES, wait=False)
+    assert ended(router) == "1", router.log()
+    log = router.log()
+    place = "router.lua:" + (f"{line}:" if line else "")
+    assert any(place in text for text in log.splitlines()), f"no {place} in:\n{log}"
+    for word in says:
+        assert word in log, f"no {word!r} in:\n{log}"
+    assert "ready" not in log and "panicked" not in log
+    # No packet moved, nothing is left.
+    assert bench.left.receive(0.05) == [] and bench.right.receive(0.05) == []
+    assert not router.socket.exists() and bench.untouched()
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_check_finds_it_too(bench, lab, name):
+    config, _, says = BAD[name]
+    router = lab.router(bench.inside, config, files=FILES, wait=False)
+    ended(router)
+    from lib.router import binary
+    done = bench.inside.run(binary(), "check", router.config, check=False)
+    assert done.returncode == 1, done.stdout
+    for word in says:
+        assert word in done.stdout, f"no {word!r} in:\n{done.stdout}"
+
+
+def test_all_mistakes_are_reported_at_once(bench, lab):
+    router = lab.router(bench.inside, PORTS + (
+        'turnpike.route "198.51.100.0/24" { vai = "10.0.2.2" }\n'
+        'turnpike.neighbour "10.0.2.9" { port = "rihgt", mac = "02:00:00:00:00:09" }\n'
+        'turnpike.forwarders { cores = "x" }\n'
+    ), wait=False)
+    assert ended(router) == "1"
+    for line in (5, 6, 7):
+        assert f"router.lua:{line}:" in router.log(), router.log()
+
+
+def test_check_says_that_a_good_configuration_is_good(bench, lab):
+    from lib.router import binary
+    router = lab.router(bench.inside, PORTS, wait=False)
+    stop_process(router.process)
+    done = bench.inside.run(binary(), "check", router.config, check=False)
+    assert done.returncode == 0, done.stdout
+    assert bench.untouched()
+
+
+def test_a_missing_configuration_file(bench):
+    from lib.router import binary
+    for command in ("run", "check"):
+        done = bench.inside.run(binary(), command, "/nonexistent/router.lua", check=False)
+        assert done.returncode != 0 and "/nonexistent/router.lua" in done.stdout
+
+
+def test_a_second_instance_on_the_same_socket(lab):
+    wires = Wires(lab)
+    first = wires.router
+    # Other devices, so that the socket is all they could quarrel about.
+    inside, outside = lab.namespace("second", quiet=True), lab.namespace("wire", quiet=True)
+    veth(inside, "tp-left", outside, "wire")
+    second = lab.router(inside, (
+        'local turnpike = require "turnpike"\n'
+        'turnpike.port "left" { device = "tp-left", address = "10.0.1.1/24" }\n'
+    ), socket=first.socket, wait=False)
+    assert ended(second) == "1", second.log()
+    assert str(first.socket) in second.log() and "ready" not in second.log()
+    assert "xdp" not in inside.links()
+    # The first one did not notice.
+    ping(wires)
+    first.stop()
+
+
+def test_a_second_instance_on_the_same_devices(lab):
+    wires = Wires(lab)
+    second = Router(wires.inside, PORTS, wait=False)
+    try:
+        code = ended(second)
+        # AF_PACKET would share the device; AF_XDP cannot: whichever it is, the first one goes on.
+        if code is not None:
+            assert code == "1" and "tp-left" in second.log(), second.log()
+    finally:
+        second.close()
+    ping(wires)
+    wires.router.stop()
+
+
+def test_a_socket_that_was_left_behind_is_replaced(lab):
+    wires = Wires(lab)
+    wires.router.process.kill()
+    wires.router.process.wait()
+    assert wires.router.socket.exists()
+    again = lab.router(wires.inside, PORTS, socket=wires.router.socket)
+    assert again.show("ports")
+    again.stop()
+
+
+def test_a_socket_in_a_directory_that_is_not_there(bench, lab):
+    router = lab.router(bench.inside, PORTS, socket="/nonexistent/router.sock", wait=False)
+    assert ended(router) == "1"
+    assert "/nonexistent/router.sock" in router.log() and bench.untouched()
+
+
+def test_a_file_in_the_socket_s_place_is_not_removed(bench, lab, tmp_path):
+    place = tmp_path / "precious"
+    place.write_text("do not delete")
+    router = lab.router(bench.inside, PORTS, socket=place, wait=False)
+    assert ended(router) == "1", router.log()
+    assert place.read_text() == "do not delete" and str(place) in router.log()
+
+
+def ping(wires):
+    """The router answers an echo request on the left wire."""
+    wires.left.drain()
+    wires.left.send(ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, ipv4(
+        "10.0.1.2", "10.0.1.1", icmp(8, 0, b"abcd", b"hello"), protocol=1)))
+    assert wires.left.expect(1, lambda f: f[34:35] == b"\0")
+
+
+# --- good ones -------------------------------------------------------------------------------------
+
+
+def test_the_documented_configuration_works_as_it_stands(lab):
+    import gzip
+    table = gzip.compress(b"8.8.8.0/24\t15169\n1.1.1.0/24\t13335\n")
+    wires = Wires(lab, ports='''
+local turnpike = require "turnpike"
+turnpike.port "left"  { device = "tp-left",  address = { "10.0.1.1/24", "fd00:1::1/64" } }
+turnpike.port "right" { device = "tp-right", address = { "10.0.2.1/24", "fd00:2::1/64" } }
+turnpike.route "198.51.100.0/24" { via = "10.0.2.2" }
+turnpike.route "203.0.113.0/24" { via = { "10.0.1.2", "10.0.2.2" } }   -- equal-cost paths
+turnpike.neighbour "10.0.2.9" { port = "right", mac = "02:00:00:00:00:09" }
+turnpike.import { file = "table.dat.gz", via = { "10.0.1.2", "10.0.2.2" } }  -- a whole table, spread by origin AS
+turnpike.forwarders { cores = "1" }
+''', files={"table.dat.gz": table})
+    ping(wires)
+    assert wires.router.show("route", "8.8.8.8")["prefix"] == "8.8.8.0/24"
+    assert len(wires.router.show("route", "203.0.113.1")["paths"]) == 2
+    wires.left.send(ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, ipv4("10.0.1.2", "10.0.2.9", b"x" * 30)))
+    assert wires.right.expect(1, lambda f: f[:6] == bytes.fromhex("020000000009"))
+    wires.router.stop()
+
+
+def test_a_script_may_compute(lab):
+    wires = Wires(lab, '''
+for i = 0, 99 do
+  turnpike.route(string.format("198.18.%d.0/24", i)) { via = "10.0.2." .. (2 + i % 2) }
+end
+''')
+    routes = {r["prefix"] for r in wires.router.show("routes")}
+    assert {f"198.18.{i}.0/24" for i in range(100)} <= routes
+    assert wires.router.show("route", "198.18.7.1")["paths"][0]["via"] == "10.0.2.3"
+    wires.router.stop()
+
+
+def test_the_chosen_core_is_used(lab):
+    wires = Wires(lab, 'turnpike.forwarders { cores = "0" }\n')
+    pid = wires.router.process.pid
+    wait_for(lambda: False, 0.3)
+    from pathlib import Path
+    pinned = {
+        (task / "comm").read_text().strip()
+        for task in Path(f"/proc/{pid}/task").iterdir()
+        if re.search(r"^Cpus_allowed_list:\s*0$", (task / "status").read_text(), re.M)
+    }
+    assert pinned, "no thread is pinned to core 0"
+    wires.router.stop()
+
+
+def test_start_is_quick(lab):
+    began = time.monotonic()
+    Wires(lab).router.stop()
+    assert time.monotonic() - began < 15

@@ -1,0 +1,116 @@
+"""Equal-cost paths: a flow stays on one, many flows use all."""
+
+import collections
+
+import pytest
+
+from lib.lab import HOST_A_MAC, LEFT_MAC, PORTS, RIGHT_MAC, Wires
+from lib.packets import ethernet, icmp, icmp6, ipv4, ipv6, mac_bytes, pattern, udp
+from lib.router import Change
+
+# Four gateways on the right, told apart by their MACs.
+GATEWAYS = {n: f"02:00:00:00:02:1{n}" for n in range(4)}
+
+CONFIG = "".join(
+    f"""
+turnpike.neighbour "10.0.2.1{n}" {{ port = "right", mac = "{mac}" }}
+turnpike.neighbour "fd00:2::1{n}" {{ port = "right", mac = "{mac}" }}
+"""
+    for n, mac in GATEWAYS.items()
+) + """
+turnpike.route "203.0.113.0/24" { via = { "10.0.2.10", "10.0.2.11", "10.0.2.12", "10.0.2.13" } }
+turnpike.route "2001:db8::/32" { via = { "fd00:2::10", "fd00:2::11", "fd00:2::12", "fd00:2::13" } }
+turnpike.route "198.51.100.0/24" { via = { { "10.0.2.10", weight = 3 }, "10.0.2.11" } }
+"""
+
+
+@pytest.fixture(scope="module")
+def wires(module_lab):
+    return Wires(module_lab, CONFIG, ports=PORTS)
+
+
+@pytest.fixture(autouse=True)
+def silence(wires):
+    wires.drain()
+
+
+def frame(family, sport, destination=None, source=2, size=30, **fields):
+    if family == 4:
+        a, b = f"10.0.1.{source}", destination or "203.0.113.5"
+        return ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, ipv4(a, b, udp(a, b, sport, 53, pattern(size)), **fields))
+    a, b = f"fd00:1::{source}", destination or "2001:db8:1::5"
+    return ethernet(LEFT_MAC, HOST_A_MAC, 0x86DD, ipv6(a, b, udp(a, b, sport, 53, pattern(size)), **fields))
+
+
+def paths(wires, frames):
+    """For each frame, the gateway that got it, in the order of sending."""
+    number = {mac_bytes(mac): n for n, mac in GATEWAYS.items()}
+    change = Change(wires.router)
+    wires.left.send(*frames)
+    arrived = wires.right.expect(len(frames))
+    assert change(received=len(frames)) == {"received": len(frames), "sent": len(frames)}
+    assert all(f[6:12] == mac_bytes(RIGHT_MAC) for f in arrived)
+    return [number[f[:6]] for f in arrived]
+
+
+@pytest.mark.parametrize("family", [4, 6], ids=["ipv4", "ipv6"])
+def test_a_flow_keeps_its_path(wires, family):
+    for sport in (1000, 1001, 1002, 40000):
+        # Length, TTL, identification and payload are no part of a flow.
+        flow = [frame(family, sport, size=20 + i) for i in range(40)]
+        assert len(set(paths(wires, flow))) == 1
+
+
+@pytest.mark.parametrize("family", [4, 6], ids=["ipv4", "ipv6"])
+def test_flows_that_differ_in_their_port_use_all_paths(wires, family):
+    check_even(paths(wires, [frame(family, 1024 + i) for i in range(800)]))
+
+
+@pytest.mark.parametrize("family", [4, 6], ids=["ipv4", "ipv6"])
+def test_flows_that_differ_in_their_destination_use_all_paths(wires, family):
+    many = [f"203.0.113.{i}" if family == 4 else f"2001:db8:{i:x}::1" for i in range(200)]
+    check_even(paths(wires, [frame(family, 1000, to) for to in many]), 0.12)
+
+
+def check_even(chosen, least=0.17):
+    """Every path has its quarter, give or take; 0.17 of 800 is five standard deviations off."""
+    share = {n: count / len(chosen) for n, count in collections.Counter(chosen).items()}
+    assert set(share) == set(GATEWAYS) and min(share.values()) > least, share
+
+
+def test_weights_are_kept(wires):
+    chosen = paths(wires, [frame(4, 1024 + i, "198.51.100.7") for i in range(1000)])
+    share = collections.Counter(chosen)
+    assert set(share) == {0, 1} and 680 < share[0] < 820, share
+
+
+def test_fragments_of_a_datagram_stay_together(wires):
+    # Only the first fragment has the ports: none may look at them (RFC 6438, RFC 2992).
+    a, b = "10.0.1.2", "203.0.113.9"
+    for ident in range(8):
+        whole = udp(a, b, 1000 + ident, 53, pattern(2000))
+        parts = [(1, 0, whole[:800]), (1, 100, whole[800:1600]), (0, 200, whole[1600:])]
+        frames = [
+            ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, ipv4(a, b, data, ident=ident, flags=f, offset=o))
+            for f, o, data in parts
+        ]
+        assert len(set(paths(wires, frames))) == 1
+
+
+def test_echo_requests_of_one_ping_stay_together(wires):
+    a, b = "10.0.1.2", "203.0.113.9"
+    v4 = [ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, ipv4(
+        a, b, icmp(8, 0, bytes([0, 9, 0, i]), pattern(56)), protocol=1)) for i in range(20)]
+    assert len(set(paths(wires, v4))) == 1
+    a, b = "fd00:1::2", "2001:db8::9"
+    v6 = [ethernet(LEFT_MAC, HOST_A_MAC, 0x86DD, ipv6(
+        a, b, icmp6(a, b, 128, 0, bytes([0, 9, 0, i]), pattern(56)), 58)) for i in range(20)]
+    assert len(set(paths(wires, v6))) == 1
+
+
+def test_show_route_names_all_paths(wires):
+    route = wires.router.show("route", "203.0.113.77")
+    assert route["prefix"] == "203.0.113.0/24" and route["address"] == "203.0.113.77"
+    assert {(p["via"], p["port"], p["mac"]) for p in route["paths"]} == {
+        (f"10.0.2.1{n}", "right", mac) for n, mac in GATEWAYS.items()
+    }

@@ -1,0 +1,189 @@
+"""Forwarding, byte for byte: what arrives at the far wire is what the RFCs say, nothing else."""
+
+import struct
+
+import pytest
+
+from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, RIGHT_MAC, Wires
+from lib.packets import ethernet, forwarded, ipv4, ipv6, pattern, udp, unpadded
+from lib.router import Change
+
+# Frame lengths without the frame check sequence: 60 is a 64-byte frame on a wire.
+SIZES = [60, 61, 63, 64, 65, 127, 128, 129, 255, 256, 512, 777, 1000, 1024, 1280, 1500, 1513, 1514]
+
+ROUTES = """
+turnpike.route "198.51.100.0/24" { via = "10.0.2.2" }
+turnpike.route "2001:db8:100::/48" { via = "fd00:2::2" }
+"""
+
+
+@pytest.fixture(scope="module")
+def wires(module_lab):
+    return Wires(module_lab, ROUTES)
+
+
+@pytest.fixture(autouse=True)
+def silence(wires):
+    wires.drain()
+
+
+# What each direction looks like: wire in, wire out, the MACs on both, and the addresses.
+RIGHTWARD = ("left", "right", (LEFT_MAC, HOST_A_MAC), (RIGHT_MAC, HOST_B_MAC), 1, 2)
+LEFTWARD = ("right", "left", (RIGHT_MAC, HOST_B_MAC), (LEFT_MAC, HOST_A_MAC), 2, 1)
+
+
+def frame_of(size, family, macs, source, destination, seed=0, **fields):
+    """A UDP frame of `size` bytes from one side's host to the other's."""
+    router, host = macs
+    if family == 4:
+        a, b = f"10.0.{source}.2", f"10.0.{destination}.2"
+        data = pattern(size - 42, seed)
+        return ethernet(router, host, 0x0800, ipv4(a, b, udp(a, b, 1000 + seed, 2000, data), **fields))
+    a, b = f"fd00:{source}::2", f"fd00:{destination}::2"
+    data = pattern(size - 62, seed)
+    return ethernet(router, host, 0x86DD, ipv6(a, b, udp(a, b, 1000 + seed, 2000, data), **fields))
+
+
+def check(wires, direction, frames):
+    """Sends the frames in a direction; the far wire gets exactly what a router makes of them."""
+    in_name, out_name, _, out_macs, _, _ = direction
+    change = Change(wires.router)
+    getattr(wires, in_name).send(*frames)
+    arrived = getattr(wires, out_name).expect(len(frames))
+    expected = [forwarded(frame, *out_macs) for frame in frames]
+    assert [unpadded(frame) for frame in arrived] == expected
+    assert change(received=len(frames)) == {"received": len(frames), "sent": len(frames)}
+    assert wires.left.receive(0.05) == [] and wires.right.receive(0.05) == []
+
+
+@pytest.mark.parametrize("direction", [RIGHTWARD, LEFTWARD], ids=["rightward", "leftward"])
+@pytest.mark.parametrize("family", [4, 6], ids=["ipv4", "ipv6"])
+def test_every_size_arrives_as_it_should(wires, family, direction):
+    sizes = [size for size in SIZES if family == 4 or size >= 62]
+    frames = [
+        frame_of(size, family, direction[2], direction[4], direction[5], seed=i)
+        for i, size in enumerate(sizes)
+    ]
+    check(wires, direction, frames)
+
+
+@pytest.mark.parametrize("family", [4, 6], ids=["ipv4", "ipv6"])
+def test_a_burst_arrives_whole_and_in_order(wires, family):
+    frames = [frame_of(100 + i, family, RIGHTWARD[2], 1, 2, seed=i) for i in range(300)]
+    check(wires, RIGHTWARD, frames)
+
+
+def test_a_mixed_batch_of_both_families_keeps_its_order(wires):
+    frames = [frame_of(200, 4 + 2 * (i * i // 3 % 2), RIGHTWARD[2], 1, 2, seed=i) for i in range(200)]
+    check(wires, RIGHTWARD, frames)
+
+
+@pytest.mark.parametrize("ttl", [2, 3, 64, 128, 255])
+def test_ttl_and_checksum_change_and_nothing_else(wires, ttl):
+    # The identification runs through values for which the incremental checksum update of
+    # RFC 1624 meets its corner cases (0x0000 and 0xffff).
+    frames = [
+        frame_of(80, 4, RIGHTWARD[2], 1, 2, seed=i, ttl=ttl, ident=ident)
+        for i, ident in enumerate([*range(0, 65536, 1021), 65535])
+    ]
+    check(wires, RIGHTWARD, frames)
+
+
+def header_with_checksum(target, ttl):
+    """A frame whose header checksum is `target`, by choice of the identification."""
+    for ident in range(65536):
+        frame = frame_of(80, 4, RIGHTWARD[2], 1, 2, ttl=ttl, ident=ident)
+        if struct.unpack_from("!H", frame, 24)[0] == target:
+            return frame
+    raise AssertionError(f"no identification gives {target:#06x}")
+
+
+@pytest.mark.parametrize("target", [0x0000, 0x00FF, 0x0100, 0xFEFE, 0xFEFF, 0xFF00, 0xFFFE])
+def test_checksum_corner_cases(wires, target):
+    check(wires, RIGHTWARD, [header_with_checksum(target, ttl=64)])
+
+
+def test_tos_flow_label_and_fragment_fields_survive(wires):
+    router, host = RIGHTWARD[2]
+    data = pattern(64)
+    frames = [
+        ethernet(router, host, 0x0800, ipv4("10.0.1.2", "10.0.2.2", data, tos=0xB9)),
+        ethernet(router, host, 0x0800, ipv4("10.0.1.2", "10.0.2.2", data, flags=2)),
+        ethernet(router, host, 0x0800, ipv4("10.0.1.2", "10.0.2.2", data, flags=1)),
+        ethernet(router, host, 0x0800, ipv4("10.0.1.2", "10.0.2.2", data, offset=0x1FF)),
+        ethernet(router, host, 0x86DD, ipv6("fd00:1::2", "fd00:2::2", data, traffic_class=0xB9, flow=0xFEDCB)),
+    ]
+    check(wires, RIGHTWARD, frames)
+
+
+@pytest.mark.parametrize("protocol", [0xFD, 6, 17, 41, 47, 50, 89, 132])
+def test_the_payload_is_not_touched_whatever_it_claims_to_be(wires, protocol):
+    # Random bytes behind the header are no valid TCP, UDP or SCTP, and no router's business.
+    router, host = RIGHTWARD[2]
+    frames = [
+        ethernet(router, host, 0x0800, ipv4("10.0.1.2", "10.0.2.2", pattern(n, n), protocol=protocol))
+        for n in (1, 2, 7, 8, 19, 20, 40, 200)
+    ] + [
+        ethernet(router, host, 0x86DD, ipv6("fd00:1::2", "fd00:2::2", pattern(n, n), next_header=protocol))
+        for n in (1, 2, 7, 8, 19, 20, 40, 200)
+    ]
+    check(wires, RIGHTWARD, frames)
+
+
+def test_wrong_and_absent_transport_checksums_are_left_alone(wires):
+    router, host = RIGHTWARD[2]
+    datagram = udp("10.0.1.2", "10.0.2.2", 7, 9, pattern(50))
+    right = struct.unpack_from("!H", datagram, 6)[0]
+    frames = [
+        ethernet(router, host, 0x0800, ipv4(
+            "10.0.1.2", "10.0.2.2", datagram[:6] + struct.pack("!H", value) + datagram[8:]))
+        for value in (0, right ^ 0x0001, right ^ 0x8000, 0xFFFF)
+    ]
+    check(wires, RIGHTWARD, frames)
+
+
+@pytest.mark.parametrize("padding", [b"\0" * 18, b"\xff" * 18])
+def test_link_padding_is_not_taken_for_payload(wires, padding):
+    frame = frame_of(43, 4, RIGHTWARD[2], 1, 2)
+    change = Change(wires.router)
+    wires.left.send(frame + padding)
+    (arrived,) = wires.right.expect(1)
+    expected = forwarded(frame, RIGHT_MAC, HOST_B_MAC)
+    # The padding may go, or stay as padding; it must not change the packet.
+    assert unpadded(arrived) == expected and arrived[len(expected):] in (b"", padding)
+    assert change(received=1) == {"received": 1, "sent": 1}
+
+
+@pytest.mark.parametrize("family", [4, 6], ids=["ipv4", "ipv6"])
+def test_a_route_leads_to_its_gateway(wires, family):
+    router, host = RIGHTWARD[2]
+    if family == 4:
+        frame = ethernet(router, host, 0x0800, ipv4("10.0.1.2", "198.51.100.77", pattern(30)))
+    else:
+        frame = ethernet(router, host, 0x86DD, ipv6("fd00:1::2", "2001:db8:100:1::77", pattern(30)))
+    check(wires, RIGHTWARD, [frame])
+
+
+def test_a_packet_may_leave_by_the_port_it_came_in(wires):
+    router, host = LEFTWARD[2]
+    frame = ethernet(router, host, 0x0800, ipv4("10.0.2.3", "198.51.100.1", pattern(30)))
+    change = Change(wires.router)
+    wires.right.send(frame)
+    arrived = wires.right.expect(1)
+    assert [unpadded(f) for f in arrived] == [forwarded(frame, RIGHT_MAC, HOST_B_MAC)]
+    assert change(received=1) == {"received": 1, "sent": 1}
+
+
+def test_port_counters_count_frames_and_bytes(wires):
+    def port(name):
+        return next(p for p in wires.router.show("ports") if p["name"] == name)
+
+    left, right = port("left"), port("right")
+    frames = [frame_of(size, 4, RIGHTWARD[2], 1, 2) for size in (60, 500, 1514)]
+    check(wires, RIGHTWARD, frames)
+    assert port("left")["rx_packets"] - left["rx_packets"] == 3
+    assert port("right")["tx_packets"] - right["tx_packets"] == 3
+    assert port("left")["rx_bytes"] - left["rx_bytes"] == 60 + 500 + 1514
+    assert port("right")["tx_bytes"] - right["tx_bytes"] == 60 + 500 + 1514
+    assert (left["mac"], left["mtu"], left["device"]) == (LEFT_MAC, 1500, "tp-left")
+    assert "10.0.1.1/24" in left["addresses"] and "fd00:1::1/64" in left["addresses"]

@@ -1,0 +1,253 @@
+"""Start, stop, and everything the world may throw at the router in between."""
+
+import random
+import signal
+import stat
+import threading
+
+import pytest
+
+from lib.lab import HOST_A_MAC, LEFT_MAC, RIGHT_MAC, Hosts, Wires
+from lib.netns import stop_process
+from lib.packets import ethernet, icmp, icmp6, ipv4, ipv6, mac_bytes, pattern, udp
+from lib.router import Change, check_sum
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_cleanly(lab, signum):
+    wires = Wires(lab)
+    assert "xdp" in wires.inside.links()
+    wires.router.stop(signum)
+    assert not wires.router.socket.exists()
+    assert "xdp" not in wires.inside.links(), "the program is still on the device"
+
+
+@pytest.mark.parametrize("driver", ["af_xdp", "af_packet"])
+def test_a_signal_under_traffic_loses_no_mbuf(lab, driver):
+    wires = Wires(lab, ports=f'''
+local turnpike = require "turnpike"
+turnpike.port "left"  {{ device = "tp-left",  driver = "{driver}", address = {{ "10.0.1.1/24", "fd00:1::1/64" }} }}
+turnpike.port "right" {{ device = "tp-right", driver = "{driver}", address = {{ "10.0.2.1/24", "fd00:2::1/64" }} }}
+turnpike.neighbour "10.0.2.2" {{ port = "right", mac = "02:00:00:00:02:02" }}
+''')
+    # Forwarded, waiting for a neighbour, refused, answered: some of each is in flight.
+    frames = [
+        eth(ipv4("10.0.1.2", "10.0.2.2", pattern(200))),
+        eth(ipv4("10.0.1.2", "10.0.2.77", pattern(200))),
+        eth(ipv4("10.0.1.2", "10.0.2.2", pattern(200), ttl=1)),
+        eth(ipv6("fd00:1::2", "fd00:2::77", pattern(200))),
+        eth(ipv4("10.0.1.2", "10.0.1.1", icmp(8, 0, bytes(4), pattern(80)), protocol=1)),
+    ]
+    stop = threading.Event()
+
+    def flood():
+        while not stop.is_set():
+            wires.left.send(*frames)
+
+    thread = threading.Thread(target=flood)
+    thread.start()
+    try:
+        assert len(wires.right.expect(500, timeout=10)) == 500
+        wires.router.stop()
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_the_last_counters_are_logged(lab):
+    wires = Wires(lab)
+    wires.left.send(eth(ipv4("10.0.1.2", "10.0.2.2", pattern(40))))
+    assert wires.right.expect(1)
+    log = wires.router.stop()
+    assert "mbufs: all" in log.strip().splitlines()[-1] or "mbufs: all" in log
+
+
+def test_it_can_be_started_again_and_again_on_the_same_devices(lab):
+    wires = Wires(lab)
+    config = wires.router.config.read_text()
+    for _ in range(3):
+        wires.router.stop()
+        wires.router = lab.router(wires.inside, config)
+        frame = eth(ipv4("10.0.1.2", "10.0.2.2", pattern(40)))
+        wires.drain()
+        wires.left.send(frame)
+        assert len(wires.right.expect(1)) == 1
+    wires.router.stop()
+
+
+def test_without_hugepages(lab):
+    wires = Wires(lab, options=["--no-huge"])
+    assert "huge" in wires.router.log()
+    wires.left.send(eth(ipv4("10.0.1.2", "10.0.2.2", pattern(40))))
+    assert wires.right.expect(1)
+    wires.router.stop()
+
+
+def test_the_socket_is_for_its_owner_alone(lab):
+    wires = Wires(lab)
+    mode = wires.router.socket.stat().st_mode
+    assert stat.S_ISSOCK(mode) and stat.S_IMODE(mode) == 0o600
+    wires.router.stop()
+
+
+def test_an_interface_that_goes_down_and_up(lab):
+    wires = Wires(lab)
+    frame = eth(ipv4("10.0.1.2", "10.0.2.2", pattern(40)))
+    wires.ns_right.run("ip", "link", "set", "wire", "down")
+    for _ in range(20):
+        wires.left.send(frame)
+    check_sum(wires.router.counters())
+    wires.ns_right.run("ip", "link", "set", "wire", "up")
+    wires.right.drain()
+
+    def arrives():
+        wires.left.send(frame)
+        return wires.right.expect(1, timeout=0.3)
+
+    assert any(arrives() for _ in range(20))
+    wires.router.counters()
+    wires.router.stop()
+
+
+def test_an_interface_that_vanishes(lab):
+    wires = Wires(lab)
+    wires.ns_right.run("ip", "link", "del", "wire")
+    for _ in range(50):
+        wires.left.send(eth(ipv4("10.0.1.2", "10.0.2.2", pattern(40))))
+    # The other port goes on, the sum closes, the end is clean.
+    wires.left.drain()
+    wires.left.send(eth(ipv4("10.0.1.2", "10.0.1.1", icmp(8, 0, bytes(4), pattern(8)), protocol=1)))
+    assert wires.left.expect(1)
+    wires.router.counters()
+    wires.router.stop()
+
+
+def test_idle_it_leaves_the_processor_alone(lab):
+    wires = Wires(lab)
+
+    def ticks():
+        fields = open(f"/proc/{wires.router.process.pid}/stat").read().rsplit(")", 1)[1].split()
+        return int(fields[11]) + int(fields[12])
+
+    wires.router.counters()
+    threading.Event().wait(0.5)
+    before = ticks()
+    threading.Event().wait(2)
+    # A forwarder that polled would use 200 ticks of 10 ms.
+    assert ticks() - before < 100
+    wires.router.stop()
+
+
+# --- malformed frames ------------------------------------------------------------------------------
+
+
+def eth(packet, destination=LEFT_MAC):
+    return ethernet(destination, HOST_A_MAC, 0x0800 if packet[0] >> 4 == 4 else 0x86DD, packet)
+
+
+def templates():
+    """Good frames of every kind the router reads, to be spoiled."""
+    a4, b4, r4 = "10.0.1.2", "10.0.2.2", "10.0.1.1"
+    a6, b6, r6 = "fd00:1::2", "fd00:2::2", "fd00:1::1"
+    arp = bytes.fromhex("0001080006040001") + mac_bytes(HOST_A_MAC) + bytes([10, 0, 1, 2]) + bytes(6) + bytes([10, 0, 1, 1])
+    target = bytes.fromhex("fd000001000000000000000000000001")
+    option = b"\x01\x01" + mac_bytes(HOST_A_MAC)
+    quote = ipv4(r4, b4, udp(r4, b4, 1, 2, b"data"))
+    hop_by_hop = b"\x3a\x00\x05\x02\x00\x00\x01\x00"
+    return [
+        ethernet("ff:ff:ff:ff:ff:ff", HOST_A_MAC, 0x0806, arp),
+        eth(ipv4(a4, b4, udp(a4, b4, 1, 2, pattern(50)))),
+        eth(ipv4(a4, b4, pattern(50), protocol=6)),
+        eth(ipv4(a4, b4, pattern(50), options=b"\x07\x07\x04\x00\x00\x00\x00\x00")),
+        eth(ipv4(a4, b4, pattern(1400), ttl=1)),
+        eth(ipv4(a4, "10.0.2.200", pattern(100))),
+        eth(ipv4(a4, r4, icmp(8, 0, bytes(4), pattern(56)), protocol=1)),
+        eth(ipv4(a4, r4, icmp(3, 4, b"\0\0\x05\0", quote), protocol=1)),
+        eth(ipv4(a4, r4, pattern(50), flags=1)),
+        eth(ipv4(a4, "224.0.0.1", b"\x11\x64\xee\x9b\0\0\0\0", protocol=2), "01:00:5e:00:00:01"),
+        eth(ipv6(a6, b6, udp(a6, b6, 1, 2, pattern(50)))),
+        eth(ipv6(a6, b6, b"\x11\x00\x00\x01\0\0\0\x09" + pattern(50), 44)),
+        eth(ipv6(a6, r6, b"\x3a\x00\x00\x01\0\0\0\x09" + pattern(50), 44)),
+        eth(ipv6(a6, r6, icmp6(a6, r6, 128, 0, bytes(4), pattern(56)), 58)),
+        eth(ipv6(a6, r6, icmp6(a6, r6, 135, 0, bytes(4), target + option), 58, hop_limit=255)),
+        eth(ipv6(a6, r6, icmp6(a6, r6, 136, 0, b"\x60\0\0\0", target + option), 58, hop_limit=255)),
+        eth(ipv6(a6, "ff02::1", icmp6(a6, "ff02::1", 133, 0, bytes(4), option), 58, hop_limit=255), "33:33:00:00:00:01"),
+        eth(ipv6(a6, "ff02::1", icmp6(a6, "ff02::1", 134, 0, bytes(12), option), 58, hop_limit=255), "33:33:00:00:00:01"),
+        eth(ipv6("fe80::2", "ff02::16", hop_by_hop + icmp6("fe80::2", "ff02::16", 143, 0, bytes(4)), 0, hop_limit=1), "33:33:00:00:00:16"),
+        eth(ipv6(a6, r6, b"\x00\x00" + bytes(6) + b"\x3b\x00" + bytes(6), 60)),
+    ]
+
+
+def spoil(frame, dice):
+    """The frame with a few bytes changed, cut, lengthened, or replaced altogether."""
+    data = bytearray(frame)
+    for _ in range(dice.choice([1, 1, 2, 3, 8])):
+        data[dice.randrange(12, len(data))] = dice.choice([0, 1, 0x7F, 0x80, 0xFF, dice.randrange(256)])
+    kind = dice.random()
+    if kind < 0.25:
+        del data[dice.randrange(14, len(data)):]
+    elif kind < 0.35:
+        data += dice.randbytes(dice.randrange(1, 200))
+    elif kind < 0.45:
+        data[14:] = dice.randbytes(dice.randrange(0, 1486))
+    return bytes(data[:1514])
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_malformed_frames_do_no_harm(module_lab, seed, malformed_wires):
+    wires = malformed_wires
+    dice = random.Random(seed)
+    kinds = templates()
+    count = 2000
+    wires.drain()
+    change = Change(wires.router)
+    for _ in range(count // 50):
+        wires.left.send(*(spoil(dice.choice(kinds), dice) for _ in range(50)))
+    changed = change(received=count, timeout=10)
+    assert changed["received"] == count
+    # A good packet still gets through, and the router still answers.
+    wires.drain()
+    wires.left.send(eth(ipv4("10.0.1.2", "10.0.2.2", pattern(40))))
+    assert wires.right.expect(1, lambda f: f[26:30] == bytes([10, 0, 1, 2]) and f[34:] == pattern(40))
+    wires.left.send(eth(ipv4("10.0.1.2", "10.0.1.1", icmp(8, 0, bytes(4), pattern(8)), protocol=1)))
+    assert wires.left.expect(1, lambda f: f[34:35] == b"\0" and f[42:] == pattern(8))
+
+
+@pytest.fixture(scope="module")
+def malformed_wires(module_lab):
+    wires = Wires(module_lab)
+    yield wires
+    # After all of it: every buffer is back.
+    wires.router.stop()
+
+
+def test_malformed_frames_are_mostly_malformed():
+    # The generator must not produce the same few frames, nor good ones.
+    dice = random.Random(1)
+    kinds = templates()
+    spoiled = [spoil(dice.choice(kinds), dice) for _ in range(1000)]
+    assert len(set(spoiled)) > 950 and not set(spoiled) & set(kinds)
+
+
+def test_the_sum_closes_under_load_between_hosts(lab):
+    hosts = Hosts(lab)
+    server = hosts.right.spawn("iperf3", "-s", "-1", stdout=-3, stderr=-3)
+    client = None
+    try:
+        assert hosts.left.run("sh", "-c", "for i in $(seq 50); do ss -Hltn | grep -q :5201 && exit; sleep .1; done") is not None
+        client = hosts.left.spawn("iperf3", "-c", "10.0.2.2", "-t", "3", stdout=-3, stderr=-3)
+        for _ in range(20):
+            # Read while packets flow, the sum must close with what is in flight.
+            check_live(hosts.router.show("counters"))
+        assert client.wait(20) == 0
+    finally:
+        for process in (client, server):
+            if process:
+                stop_process(process)
+    hosts.router.counters()
+    hosts.router.stop()
+
+
+def check_live(counters):
+    assert counters["dropped_total"] == sum(counters["dropped"].values())
+    assert set(counters) >= {"received", "originated", "sent", "to_host", "in_flight", "unaccounted"}

@@ -1,0 +1,199 @@
+"""What the router says of itself."""
+
+import json
+import re
+import subprocess
+
+import pytest
+
+from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, RIGHT_MAC, Wires
+from lib.packets import ethernet, ipv4, ipv6, pattern
+from lib.router import ROOT, binary
+
+CONFIG = """
+turnpike.route "198.51.100.0/24" { via = "10.0.2.2" }
+turnpike.route "198.51.100.128/25" { via = "10.0.1.2" }
+turnpike.route "192.0.2.0/24" { blackhole = true }
+turnpike.route "2001:db8::/32" { via = "fd00:2::2" }
+turnpike.route "0.0.0.0/0" { via = "10.0.2.2" }
+"""
+
+
+@pytest.fixture(scope="module")
+def wires(module_lab):
+    wires = Wires(module_lab, CONFIG)
+    frames = [ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, ipv4("10.0.1.2", "10.0.2.2", pattern(40)))] * 7
+    frames += [ethernet(LEFT_MAC, HOST_A_MAC, 0x86DD, ipv6("fd00:1::2", "fd00:2::2", pattern(40)))] * 5
+    frames += [ethernet(LEFT_MAC, HOST_A_MAC, 0x88B5, bytes(46))] * 3
+    frames += [ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, ipv4("10.0.1.2", "192.0.2.1", pattern(40)))] * 2
+    wires.left.send(*frames)
+    assert len(wires.right.expect(12)) == 12
+    wires.router.counters()
+    return wires
+
+
+def test_ports(wires):
+    left, right = wires.router.show("ports")
+    assert left["name"] == "left" and right["name"] == "right"
+    assert left["device"] == "tp-left" and left["mac"] == LEFT_MAC and right["mac"] == RIGHT_MAC
+    assert left["mtu"] == 1500 and left["link"] in ("up", True) and left["rx_packets"] >= 17
+    assert {"10.0.1.1/24", "fd00:1::1/64"} <= set(left["addresses"])
+    text = wires.router.command("show", "ports").stdout
+    assert "tp-left" in text and LEFT_MAC in text and "10.0.1.1/24" in text
+
+
+def test_routes(wires):
+    routes = {r["prefix"]: r for r in wires.router.show("routes")}
+    assert routes["198.51.100.0/24"]["paths"] == [{"port": "right", "via": "10.0.2.2"}] or (
+        routes["198.51.100.0/24"]["paths"][0]["via"] == "10.0.2.2")
+    assert routes["10.0.1.0/24"]["source"] == "connected"
+    assert routes["2001:db8::/32"]["source"] == "static"
+    assert routes["192.0.2.0/24"]["type"] == "blackhole"
+    text = wires.router.command("show", "routes").stdout
+    assert re.search(r"198\.51\.100\.128/25.*10\.0\.1\.2", text)
+
+
+@pytest.mark.parametrize("address, prefix, via", [
+    ("198.51.100.1", "198.51.100.0/24", "10.0.2.2"),
+    ("198.51.100.127", "198.51.100.0/24", "10.0.2.2"),
+    ("198.51.100.128", "198.51.100.128/25", "10.0.1.2"),
+    ("198.51.101.1", "0.0.0.0/0", "10.0.2.2"),
+    ("2001:db8:ffff::1", "2001:db8::/32", "fd00:2::2"),
+])
+def test_route(wires, address, prefix, via):
+    route = wires.router.show("route", address)
+    assert (route["address"], route["prefix"], route["source"]) == (address, prefix, "static")
+    (path,) = route["paths"]
+    mac = HOST_A_MAC if via == "10.0.1.2" else HOST_B_MAC
+    assert (path["via"], path["mac"]) == (via, mac)
+    assert path["port"] == ("left" if via == "10.0.1.2" else "right")
+    assert prefix in wires.router.command("show", "route", address).stdout
+
+
+def test_route_to_the_router_itself_to_a_neighbour_and_to_nowhere(wires):
+    assert wires.router.show("route", "10.0.1.1")["type"] == "local"
+    neighbour = wires.router.show("route", "10.0.2.2")
+    assert neighbour["paths"][0]["mac"] == HOST_B_MAC
+    assert wires.router.show("route", "192.0.2.77")["type"] == "blackhole"
+    nowhere = wires.router.command("show", "route", "2002::1", "--json", check=False)
+    assert "no route" in nowhere.stdout + nowhere.stderr or json.loads(nowhere.stdout)["prefix"] is None
+
+
+def test_route_of_something_that_is_no_address(wires):
+    done = wires.router.command("show", "route", "hello", check=False)
+    assert done.returncode != 0 and "hello" in done.stderr
+
+
+def test_neighbours(wires):
+    entry = wires.router.neighbour("10.0.2.2")
+    assert entry["port"] == "right" and entry["mac"] == HOST_B_MAC and entry["static"] is True
+    text = wires.router.command("show", "neighbours").stdout
+    assert re.search(rf"10\.0\.2\.2\b.*{HOST_B_MAC}", text)
+
+
+def drop_reasons():
+    """The reasons as the source declares them: name and sentence."""
+    source = (ROOT / "crates/dataplane/src/reason.rs").read_text()
+    block = source[source.index("DropReason {"):source.index("PuntReason {")]
+    return dict(re.findall(r'= "([\w-]+)", "([^"]+)"', block))
+
+
+def test_counters_list_every_reason_and_prove_the_sum(wires):
+    counters = wires.router.counters()
+    assert set(counters["dropped"]) == set(drop_reasons())
+    assert counters["dropped"]["unknown-ethertype"] == 3 and counters["dropped"]["blackhole"] == 2
+    text = wires.router.command("show", "counters").stdout
+    for reason in drop_reasons():
+        assert re.search(rf"^\s*{reason}\s", text, re.M), f"{reason} missing in:\n{text}"
+    for value in (counters["received"], counters["sent"], counters["dropped_total"]):
+        assert str(value) in text
+
+
+def test_graph_json_conserves_packets(wires):
+    steps = {s["name"]: s for s in wires.router.show("graph")["steps"]}
+    assert steps["classify"]["packets"] >= 17
+    for step in steps.values():
+        assert step["packets"] == sum(o["packets"] for o in step["outputs"]), step
+    incoming = dict.fromkeys(steps, 0)
+    for step in steps.values():
+        for output in step["outputs"]:
+            if output["to"] in incoming:
+                incoming[output["to"]] += output["packets"]
+    for name, step in steps.items():
+        if name != "classify":
+            assert step["packets"] == incoming[name], name
+    assert steps["ip4-rewrite"]["packets"] == 7 and steps["ip6-rewrite"]["packets"] == 5
+    blackhole = [o for o in steps["ip4-lookup"]["outputs"] if o["name"] == "blackhole"]
+    assert blackhole[0]["packets"] == 2
+
+
+def test_graph_text(wires):
+    text = wires.router.command("show", "graph").stdout
+    assert text == wires.router.command("show", "graph", "--format", "text").stdout
+    for step in wires.router.show("graph")["steps"]:
+        assert step["name"] in text
+
+
+def test_graph_dot(wires):
+    dot = wires.router.command("show", "graph", "--format", "dot").stdout
+    assert dot.startswith("digraph") and dot.rstrip().endswith("}") and dot.count("{") == dot.count("}")
+    edges = re.findall(r'"([\w-]+)" -> "([\w: -]+)"', dot)
+    assert ("classify", "ip4-checksum-offload") in edges or ("classify", "ip4-validate") in edges
+    assert re.search(r"classify.*17|17.*classify|label=.*\b17\b", dot) or "7" in dot
+
+
+def test_graph_mermaid(wires):
+    mermaid = wires.router.command("show", "graph", "--format", "mermaid").stdout
+    assert re.match(r"(flowchart|graph) (TD|LR|TB)", mermaid)
+    assert "classify" in mermaid and "-->" in mermaid
+    # Mermaid takes no bare identifier with these characters, nor unbalanced brackets.
+    assert mermaid.count("[") == mermaid.count("]") and mermaid.count('"') % 2 == 0
+
+
+def test_every_edge_is_in_every_picture(wires):
+    steps = wires.router.show("graph")["steps"]
+    dot = wires.router.command("show", "graph", "--format", "dot").stdout
+    mermaid = wires.router.command("show", "graph", "--format", "mermaid").stdout
+    edges = sum(len(step["outputs"]) for step in steps)
+    assert dot.count("->") >= edges - 1 or all(s["name"] in dot for s in steps)
+    for step in steps:
+        assert step["name"] in mermaid and step["name"] in dot
+
+
+@pytest.mark.parametrize("what", ["ports", "routes", "neighbours", "counters", "graph"])
+def test_without_a_router(what, tmp_path):
+    socket = tmp_path / "nobody.sock"
+    done = subprocess.run([binary(), "show", what, "--socket", socket], capture_output=True, text=True)
+    assert done.returncode != 0 and str(socket) in done.stderr and "panicked" not in done.stderr
+
+
+def test_an_unknown_command_is_refused(wires):
+    done = wires.router.command("show", "everything", check=False)
+    assert done.returncode != 0 and "everything" in done.stderr
+
+
+def test_many_commands_at_once(wires):
+    running = [
+        subprocess.Popen([binary(), "show", "counters", "--json", "--socket", wires.router.socket],
+                         stdout=subprocess.PIPE, text=True)
+        for _ in range(20)
+    ]
+    for process in running:
+        out, _ = process.communicate(timeout=20)
+        assert process.returncode == 0 and json.loads(out)["unaccounted"] == 0
+
+
+def test_garbage_on_the_socket_does_no_harm(wires):
+    import socket
+    for junk in (b"", b"\n", b"hello\n", b"\xff" * 100000, b"{" * 10000 + b"\n", b'{"show":1}\n'):
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(2)
+            client.connect(str(wires.router.socket))
+            try:
+                client.sendall(junk)
+                client.shutdown(socket.SHUT_WR)
+                while client.recv(65536):
+                    pass
+            except (BrokenPipeError, ConnectionResetError):
+                pass
+    wires.router.counters()

@@ -1,0 +1,410 @@
+"""The slow path: what it tells senders, what it drops and why, what it fragments."""
+
+import ipaddress
+import struct
+import time
+
+import pytest
+
+from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, RIGHT_MAC, Wires
+from lib.packets import checksum, ethernet, icmp, icmp6, ipv4, ipv6, pattern, pseudo_header, udp
+from lib.router import Change
+
+# The right link takes 1300 bytes, so that packets of the left one can be too big for it.
+MTU = 1300
+
+CONFIG = f"""
+turnpike.route "203.0.113.0/24" {{ prohibit = true }}
+turnpike.route "2001:db8:bad::/48" {{ prohibit = true }}
+turnpike.route "198.51.100.0/24" {{ unreachable = true }}
+turnpike.route "2001:db8:f::/48" {{ unreachable = true }}
+turnpike.neighbour "fe80::a" {{ port = "left", mac = "{HOST_A_MAC}" }}
+"""
+
+A4, B4, R4 = "10.0.1.2", "10.0.2.2", "10.0.1.1"
+A6, B6, R6 = "fd00:1::2", "fd00:2::2", "fd00:1::1"
+# RFC 4291, appendix A: made from the port's MAC 02:00:00:00:01:01.
+LEFT_LINK_LOCAL = "fe80::ff:fe00:101"
+
+
+@pytest.fixture(scope="module")
+def wires(module_lab):
+    return Wires(module_lab, CONFIG, mtu=(1500, MTU))
+
+
+@pytest.fixture(autouse=True)
+def silence(wires):
+    wires.drain()
+
+
+def eth(packet, destination=LEFT_MAC):
+    ethertype = 0x0800 if packet[0] >> 4 == 4 else 0x86DD
+    return ethernet(destination, HOST_A_MAC, ethertype, packet)
+
+
+def provoke(wires, packet, originated, dropped, mac=LEFT_MAC):
+    """Sends one packet from the left; checks the counters; returns the answers on the left."""
+    change = Change(wires.router)
+    wires.left.send(eth(packet, mac))
+    answers = wires.left.expect(originated)
+    expected = {"received": 1}
+    if originated:
+        expected |= {"originated": originated, "sent": originated}
+    if dropped:
+        expected["dropped"] = {dropped: 1}
+    else:
+        expected["to_host"] = 1
+    assert change(received=1) == expected
+    assert wires.left.receive(0.02) == [] and wires.right.receive(0.02) == []
+    return answers
+
+
+def check_error4(frame, kind, code, rest, original, source=R4, destination=A4):
+    """An ICMP error as RFC 792 and RFC 1812 4.3.2 want it, byte by byte."""
+    assert frame[:14] == ethernet(HOST_A_MAC, LEFT_MAC, 0x0800, b"")
+    packet = frame[14:]
+    # As much of the packet as fits into 576 bytes (RFC 1812 4.3.2.3), as it was received.
+    message = icmp(kind, code, rest, original[: 576 - 28])
+    header = packet[:20]
+    assert header[0] == 0x45 and header[9] == 1 and checksum(header) == 0
+    assert struct.unpack_from("!H", header, 2)[0] == len(packet) == 20 + len(message)
+    assert header[8] >= 64, "the error must live long enough to arrive"
+    assert header[12:] == ipaddress.ip_address(source).packed + ipaddress.ip_address(destination).packed
+    assert packet[20:] == message
+
+
+def check_error6(frame, kind, code, rest, original, source=R6, destination=A6):
+    """An ICMPv6 error as RFC 4443 wants it, byte by byte."""
+    assert frame[:14] == ethernet(HOST_A_MAC, LEFT_MAC, 0x86DD, b"")
+    packet = frame[14:]
+    # As much of the packet as fits into 1280 bytes (RFC 4443 3.1).
+    message = icmp6(source, destination, kind, code, rest, original[: 1280 - 48])
+    assert packet[0] >> 4 == 6 and packet[6] == 58 and packet[7] >= 64
+    assert struct.unpack_from("!H", packet, 4)[0] == len(packet) - 40 == len(message)
+    assert packet[8:40] == ipaddress.ip_address(source).packed + ipaddress.ip_address(destination).packed
+    assert packet[40:] == message
+
+
+def packet4(destination, size=60, source=A4, **fields):
+    datagram = udp(source, destination, 1000, 33434, pattern(size - 28))
+    return ipv4(source, destination, datagram, **fields)
+
+
+def packet6(destination, size=80, source=A6, **fields):
+    datagram = udp(source, destination, 1000, 33434, pattern(size - 48))
+    return ipv6(source, destination, datagram, **fields)
+
+
+NOTHING = bytes(4)
+
+
+# --- errors -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ttl", [0, 1])
+@pytest.mark.parametrize("size", [28, 60, 548, 549, 1300])
+def test_time_exceeded(wires, ttl, size):
+    original = packet4(B4, size, ttl=ttl)
+    (answer,) = provoke(wires, original, 1, "ttl-expired")
+    check_error4(answer, 11, 0, NOTHING, original)
+
+
+@pytest.mark.parametrize("limit", [0, 1])
+@pytest.mark.parametrize("size", [48, 80, 1232, 1233, 1300])
+def test_time_exceeded_ipv6(wires, limit, size):
+    original = packet6(B6, size, hop_limit=limit)
+    (answer,) = provoke(wires, original, 1, "ttl-expired")
+    check_error6(answer, 3, 0, NOTHING, original)
+
+
+@pytest.mark.parametrize("destination, code, reason", [
+    ("172.16.0.1", 0, "no-route"),
+    ("203.0.113.7", 13, "prohibited"),
+])
+def test_destination_unreachable(wires, destination, code, reason):
+    original = packet4(destination)
+    (answer,) = provoke(wires, original, 1, reason)
+    check_error4(answer, 3, code, NOTHING, original)
+
+
+@pytest.mark.parametrize("destination, code, reason", [
+    ("2001:db8:1::1", 0, "no-route"),
+    ("2001:db8:bad::1", 1, "prohibited"),
+])
+def test_destination_unreachable_ipv6(wires, destination, code, reason):
+    original = packet6(destination)
+    (answer,) = provoke(wires, original, 1, reason)
+    check_error6(answer, 1, code, NOTHING, original)
+
+
+@pytest.mark.parametrize("size", [MTU + 1, 1500])
+def test_fragmentation_needed(wires, size):
+    original = packet4(B4, size, flags=2)
+    (answer,) = provoke(wires, original, 1, "too-big")
+    # RFC 1191 4: the next link's MTU in the low 16 bits.
+    check_error4(answer, 3, 4, struct.pack("!HH", 0, MTU), original)
+
+
+@pytest.mark.parametrize("size", [MTU + 1, 1500])
+def test_packet_too_big(wires, size):
+    original = packet6(B6, size)
+    (answer,) = provoke(wires, original, 1, "too-big")
+    check_error6(answer, 2, 0, struct.pack("!I", MTU), original)
+
+
+def test_what_just_fits_is_forwarded(wires):
+    change = Change(wires.router)
+    wires.left.send(eth(packet4(B4, MTU, flags=2)), eth(packet6(B6, MTU)))
+    assert [len(frame) for frame in wires.right.expect(2)] == [14 + MTU] * 2
+    assert change(received=2) == {"received": 2, "sent": 2}
+
+
+def test_beyond_scope(wires):
+    original = packet6(B6, source="fe80::a")
+    (answer,) = provoke(wires, original, 1, "beyond-scope")
+    # RFC 4443 3.1 code 2. The source is the router's link-local address: the one with the scope
+    # of the destination (RFC 6724 5 rule 2).
+    check_error6(answer, 1, 2, NOTHING, original, LEFT_LINK_LOCAL, "fe80::a")
+
+
+@pytest.mark.parametrize("protocol, code", [(17, 3), (6, None), (253, 2)])
+def test_no_listener(wires, protocol, code):
+    payload = udp(A4, R4, 1000, 33434, pattern(32)) if protocol == 17 else pattern(40)
+    original = ipv4(A4, R4, payload, protocol=protocol)
+    change = Change(wires.router)
+    wires.left.send(eth(original))
+    assert change(received=1)["dropped"] == {"no-listener": 1}
+    answers = wires.left.receive(0.1)
+    if code is not None:
+        (answer,) = answers
+        check_error4(answer, 3, code, NOTHING, original)
+
+
+def test_no_listener_ipv6(wires):
+    original = packet6(R6)
+    (answer,) = provoke(wires, original, 1, "no-listener")
+    check_error6(answer, 1, 4, NOTHING, original)
+
+
+# --- what must not be answered (RFC 1812 4.3.2.7, RFC 4443 2.4 e) ---------------------------------
+
+
+UNANSWERED = {
+    "a later fragment": (packet4(B4, ttl=1, offset=10), "ttl-expired"),
+    "an ICMP error": (ipv4(A4, B4, icmp(3, 1, NOTHING, packet4(A4)[:28]), protocol=1, ttl=1), "ttl-expired"),
+    "an ICMPv6 error": (
+        ipv6(A6, B6, icmp6(A6, B6, 1, 0, NOTHING, packet6(A6)), next_header=58, hop_limit=1),
+        "ttl-expired",
+    ),
+    "an unspecified IPv6 source": (packet6("2001:db8:1::1", source="::"), None),
+}
+
+
+@pytest.mark.parametrize("name", UNANSWERED)
+def test_not_answered(wires, name):
+    packet, reason = UNANSWERED[name]
+    change = Change(wires.router)
+    wires.left.send(eth(packet))
+    changed = change(received=1)
+    assert "originated" not in changed and sum(changed["dropped"].values()) == 1
+    assert reason is None or changed["dropped"] == {reason: 1}
+    assert wires.left.receive(0.05) == []
+
+
+def test_an_icmp_query_whose_ttl_expires_is_answered(wires):
+    original = ipv4(A4, B4, icmp(8, 0, NOTHING, pattern(56)), protocol=1, ttl=1)
+    (answer,) = provoke(wires, original, 1, "ttl-expired")
+    check_error4(answer, 11, 0, NOTHING, original)
+
+
+def test_errors_are_rate_limited_and_the_drops_all_counted(wires):
+    count = 3000
+    change = Change(wires.router)
+    wires.left.send(*(eth(packet4(B4, ttl=1, ident=i)) for i in range(count)))
+    changed = change(received=count)
+    told = len(wires.left.receive(0.2))
+    assert changed["dropped"]["ttl-expired"] + changed["dropped"].get("slowpath-full", 0) == count
+    assert 1 <= told == changed["originated"] < count
+    time.sleep(1.2)  # The allowance for the tests that follow.
+
+
+# --- echo ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, 1, 56, 57, 1000, 1472])
+@pytest.mark.parametrize("own", ["10.0.1.1", "10.0.2.1"])
+def test_echo_reply(wires, own, size):
+    data = pattern(size)
+    request = ipv4(A4, own, icmp(8, 0, b"\x12\x34\x00\x07", data), protocol=1, ttl=1)
+    (answer,) = provoke(wires, request, 1, None)
+    packet = answer[14:]
+    assert answer[:14] == ethernet(HOST_A_MAC, LEFT_MAC, 0x0800, b"")
+    assert checksum(packet[:20]) == 0 and packet[8] >= 64
+    assert packet[12:20] == ipaddress.ip_address(own).packed + ipaddress.ip_address(A4).packed
+    assert packet[20:] == icmp(0, 0, b"\x12\x34\x00\x07", data)
+
+
+@pytest.mark.parametrize("size", [0, 1, 56, 57, 1000, 1452])
+@pytest.mark.parametrize("own, source", [
+    ("fd00:1::1", A6), ("fd00:2::1", A6), (LEFT_LINK_LOCAL, A6), (LEFT_LINK_LOCAL, "fe80::a"),
+])
+def test_echo_reply_ipv6(wires, own, source, size):
+    data = pattern(size)
+    request = ipv6(source, own, icmp6(source, own, 128, 0, b"\x12\x34\x00\x07", data), 58, hop_limit=1)
+    (answer,) = provoke(wires, request, 1, None)
+    packet = answer[14:]
+    assert answer[:14] == ethernet(HOST_A_MAC, LEFT_MAC, 0x86DD, b"")
+    assert packet[6] == 58 and packet[7] >= 64
+    assert packet[8:40] == ipaddress.ip_address(own).packed + ipaddress.ip_address(source).packed
+    assert packet[40:] == icmp6(own, source, 129, 0, b"\x12\x34\x00\x07", data)
+
+
+# --- fragmentation ------------------------------------------------------------------------------
+
+
+def fragments_of(wires, original, count):
+    change = Change(wires.router)
+    wires.left.send(eth(original))
+    frames = wires.right.expect(count)
+    assert wires.right.receive(0.05) == []
+    # One packet came; as many as were made of it went.
+    changed = change(received=1)
+    assert changed["sent"] == count and "dropped" not in changed
+    return [frame[14:] for frame in frames]
+
+
+@pytest.mark.parametrize("size", [MTU + 1, MTU + 2, 1400, 1499, 1500])
+@pytest.mark.parametrize("flags, offset", [(0, 0), (1, 0), (1, 100), (0, 100)])
+def test_fragmentation(wires, size, flags, offset):
+    original = packet4(B4, size, ident=0xBEEF, tos=0x20, flags=flags, offset=offset)
+    data, at = b"", offset
+    fragments = fragments_of(wires, original, 2)
+    for number, fragment in enumerate(fragments):
+        length, ident, field = struct.unpack_from("!HHH", fragment, 2)
+        assert len(fragment) == length <= MTU
+        assert fragment[:2] == original[:2] and ident == 0xBEEF
+        assert fragment[8:10] == bytes([63, 17]) and checksum(fragment[:20]) == 0
+        assert fragment[12:20] == original[12:20]
+        last = number == len(fragments) - 1
+        # More fragments follow, or followed the packet that was itself one (RFC 791 3.2).
+        assert field >> 13 == (flags if last else 1)
+        assert field & 0x1FFF == at and (last or (length - 20) % 8 == 0)
+        at += (length - 20) // 8
+        data += fragment[20:]
+    assert data == original[20:]
+
+
+# --- drops of the slow path -----------------------------------------------------------------------
+
+
+def ns(target, hop_limit=255, code=0, length=1, source=A6):
+    """A neighbour solicitation, malformed by choice."""
+    group = ipaddress.ip_address("ff02::1:ff00:0").packed[:13] + ipaddress.ip_address(target).packed[13:]
+    destination = str(ipaddress.ip_address(group))
+    option = bytes([1, length]) + bytes.fromhex(HOST_A_MAC.replace(":", ""))
+    body = icmp6(source, destination, 135, code, NOTHING, ipaddress.ip_address(target).packed + option)
+    return ipv6(source, destination, body, 58, hop_limit=hop_limit)
+
+
+def broken_checksum(packet, at):
+    return packet[:at] + bytes([packet[at] ^ 0x55]) + packet[at + 1:]
+
+
+ECHO4 = ipv4(A4, R4, icmp(8, 0, NOTHING, pattern(8)), protocol=1)
+ECHO6 = ipv6(A6, R6, icmp6(A6, R6, 128, 0, NOTHING, pattern(8)), 58)
+SOLICITED = "33:33:ff:00:00:01"
+
+DROPS = {
+    "icmp-malformed": {
+        "echo, wrong checksum": (broken_checksum(ECHO4, 22), LEFT_MAC),
+        "echo6, wrong checksum": (broken_checksum(ECHO6, 42), LEFT_MAC),
+        "seven bytes of ICMP": (ipv4(A4, R4, icmp(8, 0, NOTHING)[:7], protocol=1), LEFT_MAC),
+        "seven bytes of ICMPv6": (ipv6(A6, R6, icmp6(A6, R6, 128, 0, NOTHING)[:7], 58), LEFT_MAC),
+    },
+    "nd-malformed": {
+        "hop limit 64": (ns(R6, hop_limit=64), SOLICITED),
+        "code 1": (ns(R6, code=1), SOLICITED),
+        "an option of length 0": (ns(R6, length=0), SOLICITED),
+        "an option longer than the message": (ns(R6, length=9), SOLICITED),
+        "a multicast target": (ns("ff02::1"), SOLICITED),
+    },
+    "ip4-options": {
+        "loose source route": (packet4(B4, options=b"\x83\x07\x04\x0a\x00\x02\x02\x00"), LEFT_MAC),
+        "strict source route": (packet4(B4, options=b"\x89\x07\x04\x0a\x00\x02\x02\x00"), LEFT_MAC),
+        "an option of length 0": (packet4(B4, options=b"\x44\x00\x00\x00"), LEFT_MAC),
+        "an option beyond the header": (packet4(B4, options=b"\x44\x09\x05\x00"), LEFT_MAC),
+    },
+    "directed-broadcast": {
+        "of the other port's network": (packet4("10.0.2.255"), LEFT_MAC),
+    },
+    "multicast-not-routed": {
+        "IPv4": (packet4("239.1.2.3"), "01:00:5e:01:02:03"),
+        "IPv6, a wide scope": (packet6("ff0e::1234"), "33:33:00:00:12:34"),
+        "IPv6, this link": (packet6("ff02::1234"), "33:33:00:00:12:34"),
+    },
+    "not-local": {
+        "somebody's link-local address": (packet6("fe80::dead"), LEFT_MAC),
+        "the other port's link-local address": (packet6("fe80::ff:fe00:201"), LEFT_MAC),
+    },
+}
+
+
+@pytest.mark.parametrize(
+    "reason, packet, mac",
+    [pytest.param(reason, *case, id=f"{reason}: {name}")
+     for reason, cases in DROPS.items() for name, case in cases.items()],
+)
+def test_drop(wires, reason, packet, mac):
+    change = Change(wires.router)
+    wires.left.send(eth(packet, mac))
+    changed = change(received=1)
+    # Some of these senders are told; none of these packets goes anywhere.
+    assert changed.get("dropped") == {reason: 1}, changed
+    assert wires.right.receive(0.02) == []
+
+
+
+def arp(operation=1, hardware=1, protocol=0x0800, lengths=(6, 4), sender=A4, target=R4, mac=HOST_A_MAC):
+    return (
+        struct.pack("!HHBBH", hardware, protocol, *lengths, operation)
+        + bytes.fromhex(mac.replace(":", "")) + ipaddress.ip_address(sender).packed
+        + bytes(6) + ipaddress.ip_address(target).packed
+    )
+
+
+@pytest.mark.parametrize("reason, message", [
+    pytest.param("arp-malformed", arp(hardware=6), id="another hardware"),
+    pytest.param("arp-malformed", arp(protocol=0x86DD), id="another protocol"),
+    pytest.param("arp-malformed", arp(lengths=(8, 4)), id="hardware addresses of 8 bytes"),
+    pytest.param("arp-malformed", arp(lengths=(6, 16)), id="protocol addresses of 16 bytes"),
+    pytest.param("arp-malformed", arp(operation=9), id="an operation that does not exist"),
+    pytest.param("arp-rejected", arp(target="10.0.1.77"), id="for somebody else"),
+    pytest.param("arp-rejected", arp(target="10.0.2.1"), id="for the other port's address"),
+    pytest.param("arp-rejected", arp(sender="172.16.0.5"), id="from a foreign network"),
+    pytest.param("arp-rejected", arp(mac="01:00:5e:00:00:01"), id="from a multicast MAC"),
+])
+def test_arp_drop(wires, reason, message):
+    change = Change(wires.router)
+    wires.left.send(ethernet("ff:ff:ff:ff:ff:ff", HOST_A_MAC, 0x0806, message))
+    assert change(received=1) == {"received": 1, "dropped": {reason: 1}}
+    assert wires.left.receive(0.02) == []
+
+
+def test_harmless_options_are_forwarded(wires):
+    # A router alert and a no-operation: the packet takes the slow path, and goes on.
+    original = packet4(B4, options=b"\x94\x04\x00\x00" + b"\x01" * 4)
+    change = Change(wires.router)
+    wires.left.send(eth(original))
+    (frame,) = wires.right.expect(1)
+    packet = frame[14:]
+    assert frame[:14] == ethernet(HOST_B_MAC, RIGHT_MAC, 0x0800, b"")
+    assert checksum(packet[:28]) == 0 and packet[8] == 63
+    assert packet[:8] == original[:8] and packet[12:] == original[12:]
+    assert change(received=1) == {"received": 1, "sent": 1}
+
+
+def test_pseudo_header_is_what_the_rfcs_draw():
+    # The expectations above rest on this arithmetic: RFC 768, and an example worked by hand.
+    assert pseudo_header("1.2.3.4", "5.6.7.8", 17, 10).hex() == "01020304050607080011000a"
+    assert pseudo_header("::1", "::2", 58, 8).hex() == "0" * 31 + "1" + "0" * 31 + "2" + "000000080000003a"
+    assert checksum(bytes.fromhex("0001f203f4f5f6f7")) == 0x220D  # RFC 1071, 3
