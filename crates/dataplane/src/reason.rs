@@ -78,6 +78,7 @@ reasons! {
         TtlExpired = "ttl-expired", "TTL or hop limit ran out; the sender was told, within the rate limit.";
         NoRoute = "no-route", "No route to the destination; the sender was told, within the rate limit.";
         Prohibited = "prohibited", "A route refuses the destination; the sender was told, within the rate limit.";
+        Unreachable = "unreachable", "A route says that the destination is unreachable; the sender was told, within the rate limit.";
         TooBig = "too-big", "Larger than the next link takes and not to be fragmented; the sender was told.";
         BeyondScope = "beyond-scope", "An IPv6 link-local source cannot be forwarded (RFC 4443 3.1 code 2).";
         NeighbourFailed = "neighbour-failed", "The neighbour did not answer ARP or ND.";
@@ -88,6 +89,8 @@ reasons! {
         NdMalformed = "nd-malformed", "A neighbour discovery message fails RFC 4861's validity checks.";
         IcmpMalformed = "icmp-malformed", "An ICMP message for the router has a wrong checksum or length.";
         Ip4Options = "ip4-options", "An IP option is malformed or refused (source route).";
+        Ip6Extension = "ip6-extension", "An IPv6 extension header is malformed, or holds an option that must not be skipped.";
+        LocalFragment = "local-fragment", "A fragment for the router itself, which does not reassemble.";
         DirectedBroadcast = "directed-broadcast", "To a network's broadcast address (RFC 2644: not forwarded).";
         MulticastNotRouted = "multicast-not-routed", "A multicast group the router has not joined.";
         NotLocal = "not-local", "A link-local or local destination that is not an address of this port.";

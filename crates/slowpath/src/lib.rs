@@ -1,2 +1,328 @@
-//! slowpath
+//! The slow path: what the graph cannot finish.
+//!
+//! ```text
+//!            forwarders                        control
+//!   punted packets (P, Punt)              Command     ^ Event
+//!               |                            |        |
+//!               v                            v        |
+//!  +---------------------------------------------------------------+
+//!  | SlowPath                                                      |
+//!  |                                                               |
+//!  |  packet() -> arp.rs        who has ...?    -+                 |
+//!  |              local.rs      for ourselves?   |                 |
+//!  |                -> nd.rs    neighbour disc.  +-> neighbour.rs  | <--- tick(now)
+//!  |                -> mld.rs   group queries    |   the table and |      at next_deadline()
+//!  |                -> echo.rs  ping             |   the packets   |
+//!  |              forward.rs    to be resolved  -+   that wait     |
+//!  |              options.rs    IP options                         |
+//!  |              icmp.rs       errors to senders                  |
+//!  +---------------------------------------------------------------+
+//!        |              |               |              |         |
+//!        v              v               v              v         v
+//!   forward(port, P)  originate(port,  to_host(P)   drop(P,    route(), next_hop():
+//!   finished, to a    frame) replies,  consumed     reason)    questions to the FIB
+//!   transmit queue    errors, probes   here                    and next-hop table
+//! ```
+//!
+//! No threads, no sockets, no clock: the caller brings packets, commands and the time, and
+//! implements [`Output`]. So the same inputs give the same outputs, and what went wrong in the
+//! field can be replayed at a desk. `P` is the packet buffer, an mbuf in the router and a `Vec<u8>`
+//! in tests; every packet given to [`SlowPath::packet`] comes back through `Output` exactly once.
+//!
+//! The caller's loop:
+//!
+//! 1. `tick(now)` once at the start, which announces the router's addresses;
+//! 2. `packet(..)` for each punted packet, `command(..)` for each command;
+//! 3. `tick(now)` whenever `now >= next_deadline()`;
+//! 4. `shutdown(..)` at the end: packets that still wait come back as drops.
+//!
+//! Duplicate address detection (RFC 4862, 5.4; RFC 5227, 2.1) is not done: a router's addresses are
+//! configured by an administrator, and waiting for the answer would keep the router off its links
+//! for seconds. Conflicts are noticed and reported when the other host speaks
+//! ([`Event::AddressConflict`]).
 #![forbid(unsafe_code)]
+
+mod arp;
+mod echo;
+mod engine;
+mod forward;
+mod frame;
+mod icmp;
+mod local;
+mod mld;
+mod nd;
+mod neighbour;
+mod options;
+mod ports;
+mod random;
+#[cfg(test)]
+mod testing;
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use dataplane::flow::FlowHash;
+use dataplane::next_hop::NextHop;
+use dataplane::port::PortId;
+use dataplane::reason::DropReason;
+use ipnet::IpNet;
+use wire::MacAddr;
+
+pub use engine::SlowPath;
+
+/// Time since a start that the caller chooses; it must not run backwards.
+pub type Time = Duration;
+
+/// A port as the slow path knows it.
+#[derive(Clone, Debug)]
+pub struct PortConfig {
+    /// The port's number in the data plane.
+    pub id: PortId,
+    /// Its name in the configuration.
+    pub name: String,
+    /// Source address of every frame it sends. The port's IPv6 link-local address follows from it
+    /// (RFC 4291, 2.5.6) and is always present.
+    pub mac: MacAddr,
+    /// The largest IP packet it sends, in bytes.
+    pub mtu: u16,
+    /// Its addresses, each with the prefix of the network that is directly reachable.
+    pub addresses: Vec<IpNet>,
+}
+
+/// Bounds and timers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Most neighbours in the table, over all ports. When it is full, the oldest failed or
+    /// unresolved entry makes room; if all are resolved, a new neighbour is refused.
+    pub neighbours: usize,
+    /// Most packets that wait for one neighbour; the oldest is dropped for a new one.
+    pub queue: usize,
+    /// Most packets that wait for all neighbours together: they are buffers that the forwarders
+    /// lack meanwhile.
+    pub held: usize,
+    /// Time between two requests for the same address (RFC 4861, 10: RETRANS_TIMER).
+    pub retry: Duration,
+    /// Requests without an answer after which a neighbour counts as failed.
+    pub tries: u8,
+    /// How long a confirmed neighbour is taken for reachable, before a random factor between 0.5
+    /// and 1.5 (RFC 4861, 6.3.2: BASE_REACHABLE_TIME).
+    pub reachable: Duration,
+    /// How long a neighbour that spoke, but did not answer, waits for its first probe (RFC 4861,
+    /// 10: DELAY_FIRST_PROBE_TIME).
+    pub probe_delay: Duration,
+    /// How long no request is sent to an address that failed; packets to it are refused at once.
+    pub failed: Duration,
+    /// ICMP errors per second, over all ports and both families (RFC 1812, 4.3.2.8; RFC 4443,
+    /// 2.4 (f)): the refill rate of a token bucket. Echo replies are not counted.
+    pub icmp_rate: u32,
+    /// ICMP errors in one burst: the size of the token bucket.
+    pub icmp_burst: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            neighbours: 16_384,
+            queue: 16,
+            held: 1024,
+            retry: Duration::from_secs(1),
+            tries: 3,
+            reachable: Duration::from_secs(30),
+            probe_delay: Duration::from_secs(5),
+            failed: Duration::from_secs(3),
+            icmp_rate: 1000,
+            icmp_burst: 100,
+        }
+    }
+}
+
+/// What a [`SlowPath`] starts with.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// All ports of the router.
+    pub ports: Vec<PortConfig>,
+    /// Bounds and timers.
+    pub limits: Limits,
+    /// The hash by which the forwarders choose among equal-cost paths; the slow path must choose
+    /// alike.
+    pub flow: FlowHash,
+    /// Seed of the random numbers (timers, identification fields); routers should differ in it.
+    pub seed: u64,
+}
+
+/// A packet buffer: an Ethernet frame that can be rewritten and shortened in place.
+pub trait Packet {
+    /// The frame.
+    fn bytes(&self) -> &[u8];
+    /// The frame, to be rewritten.
+    fn bytes_mut(&mut self) -> &mut [u8];
+    /// Cuts the frame to its first `len` bytes; longer frames stay as they are.
+    fn trim_to(&mut self, len: usize);
+}
+
+impl Packet for Vec<u8> {
+    fn bytes(&self) -> &[u8] {
+        self
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self
+    }
+
+    fn trim_to(&mut self, len: usize) {
+        self.truncate(len);
+    }
+}
+
+/// The FIB's answer to [`Output::route`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RouteAnswer {
+    /// The next hop's number, after the choice among equal-cost paths.
+    pub next_hop_id: u16,
+    /// What the number means.
+    pub hop: NextHop,
+}
+
+/// Where the slow path's results go, and whom it asks. The first five methods are the only ways
+/// out; each packet takes exactly one of `forward`, `to_host` and `drop`.
+pub trait Output<P> {
+    /// Sends a packet that was received: Ethernet header filled in, TTL decremented.
+    fn forward(&mut self, port: PortId, packet: P);
+    /// Sends a frame that the router itself made.
+    fn originate(&mut self, port: PortId, frame: &[u8]);
+    /// A packet for the router itself, which has been dealt with.
+    fn to_host(&mut self, packet: P);
+    /// A packet that goes no further.
+    fn drop(&mut self, packet: P, reason: DropReason);
+    /// Something that control should know.
+    fn event(&mut self, event: Event);
+    /// Looks up a destination; groups of equal-cost paths are resolved to a member by the hash.
+    fn route(&self, destination: IpAddr, flow_hash: u32) -> RouteAnswer;
+    /// What a next hop's number means now.
+    fn next_hop(&self, id: u16) -> NextHop;
+}
+
+/// What the slow path tells control.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A neighbour's MAC became known, or changed: install its host route and next hops.
+    NeighbourUp {
+        /// The port it is on.
+        port: PortId,
+        /// Its address.
+        address: IpAddr,
+        /// Its MAC.
+        mac: MacAddr,
+    },
+    /// A neighbour that was up does not answer any more, or was removed.
+    NeighbourDown {
+        /// The port it was on.
+        port: PortId,
+        /// Its address.
+        address: IpAddr,
+    },
+    /// Somebody else uses an address of this router.
+    AddressConflict {
+        /// The port it was seen on.
+        port: PortId,
+        /// The router's address.
+        address: IpAddr,
+        /// Who else uses it.
+        mac: MacAddr,
+    },
+}
+
+/// What control tells the slow path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// This next hop is a gateway with this address. Its resolution starts at once; if it is
+    /// resolved already, [`Event::NeighbourUp`] is repeated.
+    NextHop {
+        /// The next hop's number.
+        id: u16,
+        /// The port the gateway is on.
+        port: PortId,
+        /// The gateway's address.
+        address: IpAddr,
+    },
+    /// This next hop is no gateway any more.
+    RemoveNextHop {
+        /// The next hop's number.
+        id: u16,
+    },
+    /// A neighbour by configuration: never asked, never forgotten, not to be changed by anything
+    /// that is received.
+    AddStaticNeighbour {
+        /// The port it is on.
+        port: PortId,
+        /// Its address.
+        address: IpAddr,
+        /// Its MAC.
+        mac: MacAddr,
+    },
+    /// Forget a neighbour, static or learned.
+    RemoveNeighbour {
+        /// The port it is on.
+        port: PortId,
+        /// Its address.
+        address: IpAddr,
+    },
+    /// A link went up or down. Down: all learned neighbours of the port are forgotten. Up: the
+    /// port's addresses are announced again.
+    PortLink {
+        /// The port.
+        port: PortId,
+        /// True for up.
+        up: bool,
+    },
+}
+
+/// How much is known of a neighbour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NeighbourState {
+    /// Asked, not answered yet.
+    Incomplete,
+    /// Confirmed lately.
+    Reachable,
+    /// Its MAC is known from what it sent; not confirmed yet.
+    Stale,
+    /// Being asked again, by unicast; still used meanwhile.
+    Probing,
+    /// Did not answer; not asked again for a while.
+    Failed,
+    /// By configuration.
+    Static,
+}
+
+impl NeighbourState {
+    /// The name that commands and JSON use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Incomplete => "incomplete",
+            Self::Reachable => "reachable",
+            Self::Stale => "stale",
+            Self::Probing => "probing",
+            Self::Failed => "failed",
+            Self::Static => "static",
+        }
+    }
+}
+
+/// An entry of the neighbour table, for `show neighbours`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NeighbourInfo {
+    /// Its address.
+    pub address: IpAddr,
+    /// The port it is on.
+    pub port: PortId,
+    /// Its MAC, when known.
+    pub mac: Option<MacAddr>,
+    /// How much is known.
+    pub state: NeighbourState,
+    /// Time since the entry got into this state.
+    pub age: Duration,
+    /// Packets that wait for it.
+    pub queued: usize,
+    /// By configuration, not learned.
+    pub is_static: bool,
+}

@@ -1,0 +1,226 @@
+//! Reading frames: the headers of a punted packet, checked again before anything relies on them.
+
+use std::net::IpAddr;
+
+use dataplane::reason::DropReason;
+use wire::MacAddr;
+use wire::ethernet::{ETHERNET_LEN, ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetHeader};
+use wire::ip::{
+    IPV4_MIN_LEN, IPV6_LEN, Ipv4Header, Ipv6ExtensionHeader, Ipv6FragmentHeader, Ipv6Header,
+    PROTOCOL_DESTINATION_OPTIONS, PROTOCOL_FRAGMENT, PROTOCOL_HOP_BY_HOP, PROTOCOL_ROUTING,
+};
+use zerocopy::FromBytes;
+
+/// The Ethernet header of a frame and what follows it.
+pub(crate) fn ethernet(frame: &[u8]) -> Option<(&EthernetHeader, &[u8])> {
+    EthernetHeader::ref_from_prefix(frame).ok()
+}
+
+/// Writes the addresses of an Ethernet header; nothing happens to a frame that has none.
+pub(crate) fn set_macs(frame: &mut [u8], destination: MacAddr, source: MacAddr) {
+    if let Ok((header, _)) = EthernetHeader::mut_from_prefix(frame) {
+        header.destination = destination;
+        header.source = source;
+    }
+}
+
+/// An IP packet whose headers and lengths hold together. `bytes` begin with the IP header and end
+/// where the IP header says.
+#[derive(Clone, Copy)]
+pub(crate) enum IpPacket<'a> {
+    V4 { header: &'a Ipv4Header, bytes: &'a [u8] },
+    V6 { header: &'a Ipv6Header, bytes: &'a [u8] },
+}
+
+impl<'a> IpPacket<'a> {
+    /// Reads the IP packet in a frame.
+    pub(crate) fn parse(frame: &'a [u8]) -> Result<Self, DropReason> {
+        let (ethernet, bytes) = ethernet(frame).ok_or(DropReason::Runt)?;
+        match ethernet.ethertype.get() {
+            ETHERTYPE_IPV4 => Self::parse_v4(bytes),
+            ETHERTYPE_IPV6 => Self::parse_v6(bytes),
+            _ => Err(DropReason::UnknownEthertype),
+        }
+    }
+
+    fn parse_v4(bytes: &'a [u8]) -> Result<Self, DropReason> {
+        let (header, _) = Ipv4Header::ref_from_prefix(bytes).map_err(|_| DropReason::Runt)?;
+        if header.version() != 4 {
+            return Err(DropReason::Ip4Version);
+        }
+        if header.header_len() < IPV4_MIN_LEN || header.header_len() > bytes.len() {
+            return Err(DropReason::Ip4HeaderLength);
+        }
+        let total = usize::from(header.total_length.get());
+        let bytes = bytes.get(..total).ok_or(DropReason::Ip4TotalLength)?;
+        if total < header.header_len() {
+            return Err(DropReason::Ip4TotalLength);
+        }
+        Ok(Self::V4 { header, bytes })
+    }
+
+    fn parse_v6(bytes: &'a [u8]) -> Result<Self, DropReason> {
+        let (header, _) = Ipv6Header::ref_from_prefix(bytes).map_err(|_| DropReason::Runt)?;
+        if header.version() != 6 {
+            return Err(DropReason::Ip6Version);
+        }
+        let total = IPV6_LEN + usize::from(header.payload_length.get());
+        let bytes = bytes.get(..total).ok_or(DropReason::Ip6PayloadLength)?;
+        Ok(Self::V6 { header, bytes })
+    }
+
+    pub(crate) fn source(&self) -> IpAddr {
+        match self {
+            Self::V4 { header, .. } => header.source().into(),
+            Self::V6 { header, .. } => header.source().into(),
+        }
+    }
+
+    pub(crate) fn destination(&self) -> IpAddr {
+        match self {
+            Self::V4 { header, .. } => header.destination().into(),
+            Self::V6 { header, .. } => header.destination().into(),
+        }
+    }
+
+    /// TTL or hop limit.
+    pub(crate) fn ttl(&self) -> u8 {
+        match self {
+            Self::V4 { header, .. } => header.ttl,
+            Self::V6 { header, .. } => header.hop_limit,
+        }
+    }
+
+    /// The packet, from the IP header to its end.
+    pub(crate) fn bytes(&self) -> &'a [u8] {
+        match self {
+            Self::V4 { bytes, .. } | Self::V6 { bytes, .. } => bytes,
+        }
+    }
+
+    /// Bytes in the frame up to the packet's end.
+    pub(crate) fn frame_len(&self) -> usize {
+        ETHERNET_LEN + self.bytes().len()
+    }
+
+    /// The upper-layer protocol and where it starts; `None` if IPv6 extension headers are cut.
+    pub(crate) fn upper(&self) -> Option<Upper> {
+        match self {
+            Self::V4 { header, .. } => Some(Upper {
+                protocol: header.protocol,
+                offset: header.header_len(),
+                named_at: 9,
+                fragment: if header.is_fragment() { Some(header.fragment_offset()) } else { None },
+                routing: None,
+            }),
+            Self::V6 { header, bytes } => upper_v6(header.next_header, bytes),
+        }
+    }
+}
+
+/// What a packet carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Upper {
+    /// Protocol number.
+    pub protocol: u8,
+    /// Where its header starts in the IP packet.
+    pub offset: usize,
+    /// Offset of the byte that names the protocol, for "unknown next header".
+    pub named_at: usize,
+    /// The fragment's offset, if the packet is a fragment; IPv6 atomic fragments (RFC 6946) are
+    /// none.
+    pub fragment: Option<usize>,
+    /// Offset of the first routing header with segments left, if there is one.
+    pub routing: Option<usize>,
+}
+
+impl Upper {
+    pub(crate) fn is_later_fragment(&self) -> bool {
+        self.fragment.is_some_and(|offset| offset > 0)
+    }
+}
+
+/// Walks IPv6 extension headers (RFC 8200, 4.1). Each step advances by 8 bytes or more, so the
+/// walk ends. It stops at a later fragment, behind whose header there is only data.
+fn upper_v6(next_header: u8, packet: &[u8]) -> Option<Upper> {
+    let mut upper = Upper {
+        protocol: next_header,
+        offset: IPV6_LEN,
+        named_at: 6,
+        fragment: None,
+        routing: None,
+    };
+    loop {
+        let rest = packet.get(upper.offset..)?;
+        let length = match upper.protocol {
+            PROTOCOL_HOP_BY_HOP | PROTOCOL_DESTINATION_OPTIONS | PROTOCOL_ROUTING => {
+                let (extension, _) = Ipv6ExtensionHeader::ref_from_prefix(rest).ok()?;
+                let segments_left = *rest.get(3)?;
+                if upper.protocol == PROTOCOL_ROUTING && segments_left > 0 {
+                    upper.routing = upper.routing.or(Some(upper.offset));
+                }
+                extension.header_len()
+            }
+            PROTOCOL_FRAGMENT => {
+                let (fragment, _) = Ipv6FragmentHeader::ref_from_prefix(rest).ok()?;
+                if fragment.offset_more.get() & !0b110 != 0 {
+                    upper.fragment = Some(fragment.fragment_offset());
+                }
+                size_of::<Ipv6FragmentHeader>()
+            }
+            _ => return Some(upper),
+        };
+        if length > rest.len() {
+            return None;
+        }
+        upper.named_at = upper.offset;
+        upper.protocol = rest[0];
+        upper.offset += length;
+        if upper.is_later_fragment() {
+            return Some(upper);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn v6(next_header: u8, behind: &[u8]) -> Option<Upper> {
+        let mut packet = vec![0; IPV6_LEN];
+        packet.extend_from_slice(behind);
+        upper_v6(next_header, &packet)
+    }
+
+    #[test]
+    fn extension_headers_are_walked() {
+        let chain = [
+            60, 0, 1, 4, 0, 0, 0, 0, // hop-by-hop, destination options follow
+            43, 1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // routing follows
+            44, 0, 0, 1, 0, 0, 0, 0, // one segment left, fragment follows
+            17, 0, 0, 1, 0, 0, 0, 7, // first fragment, more to come; UDP
+            1, 2, 3, 4, 5, 6, 7, 8,
+        ];
+        let upper = v6(0, &chain).unwrap();
+        assert_eq!(upper.protocol, 17);
+        assert_eq!(upper.offset, 40 + 40);
+        assert_eq!(upper.named_at, 40 + 32);
+        assert_eq!(upper.fragment, Some(0));
+        assert_eq!(upper.routing, Some(40 + 24));
+    }
+
+    #[test]
+    fn an_atomic_fragment_is_no_fragment_and_a_later_one_ends_the_walk() {
+        let atomic = v6(44, &[58, 0, 0, 0, 0, 0, 0, 1, 128]).unwrap();
+        assert_eq!((atomic.protocol, atomic.fragment), (58, None));
+        let later = v6(44, &[60, 0, 0, 8, 0, 0, 0, 1, 0xff, 0xff]).unwrap();
+        assert_eq!((later.protocol, later.fragment), (60, Some(8)));
+    }
+
+    #[test]
+    fn a_cut_chain_has_no_upper_layer() {
+        assert_eq!(v6(0, &[]), None);
+        assert_eq!(v6(0, &[17, 1, 0, 0, 0, 0, 0, 0]), None);
+        assert_eq!(v6(44, &[17, 0, 0, 1]), None);
+    }
+}

@@ -1,0 +1,327 @@
+//! ICMP errors to the senders of packets: RFC 792, RFC 1812, 4.3 and 5.2.7; RFC 4443.
+//!
+//! No error is sent (RFC 1812, 4.3.2.7; RFC 4443, 2.4 (e))
+//!
+//! * about an ICMP error, or an ICMPv6 redirect;
+//! * about a later fragment of a datagram (the first one brings the error);
+//! * about a packet to a multicast or broadcast address, or one that came in such a frame, except
+//!   for ICMPv6 "packet too big" and some "parameter problem"s;
+//! * to a source that is not one host: unspecified, loopback, multicast, broadcast, 0/8, 240/4;
+//! * to the router itself;
+//! * beyond the rate limit: one token bucket for the whole router, so that a flood in one place
+//!   cannot take more of the slow path's time than that (RFC 1812, 4.3.2.8; RFC 4443, 2.4 (f)).
+//!
+//! The error's source is the address that the packet was sent to, if that was the router's own
+//! (RFC 4443, 2.2 (a)), else an address of the port it came in by, which is what makes traceroute
+//! show the path that the packets take. It quotes as much of the packet as fits (576 and 1280
+//! bytes) and takes the way that the FIB knows to the sender.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+use dataplane::port::PortId;
+use dataplane::reason::DropReason;
+use wire::build::{self, Ipv4Fields, Ipv6Fields};
+use wire::icmp::{v4, v6};
+use wire::ip::{Ipv4Header, Ipv6Header, PROTOCOL_ICMP, PROTOCOL_ICMPV6};
+
+use crate::echo::{DEFAULT_TTL, NO_LINK};
+use crate::frame::{self, IpPacket};
+use crate::{Output, Packet, SlowPath, Time};
+
+/// Precedence "internetwork control" for ICMP errors (RFC 1812, 4.3.2.5).
+const TOS_CONTROL: u8 = 0xc0;
+
+/// What went wrong with a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Error {
+    /// TTL or hop limit ran out.
+    TtlExpired,
+    /// No route.
+    NoRoute,
+    /// The host does not answer, or a route says so.
+    HostUnreachable,
+    /// Refused by the administrator.
+    Prohibited,
+    /// Larger than the next link takes.
+    TooBig {
+        /// What it takes.
+        mtu: u16,
+    },
+    /// A link-local source, a destination elsewhere. IPv6 only.
+    BeyondScope,
+    /// Nothing listens on the router's port.
+    PortUnreachable,
+    /// The router does not speak this protocol.
+    ProtocolUnreachable {
+        /// Offset of the byte that names the protocol.
+        pointer: u32,
+    },
+    /// A source route. IPv4 only.
+    SourceRouteFailed,
+    /// A header field or option is wrong.
+    BadField {
+        /// Its offset in the packet.
+        pointer: u32,
+    },
+    /// An option that the router must know and does not. IPv6 only.
+    UnknownOption {
+        /// Its offset in the packet.
+        pointer: u32,
+        /// Also to be reported about multicast packets.
+        also_multicast: bool,
+    },
+}
+
+impl Error {
+    /// Type, code and the four bytes behind them, in ICMP; `None` for what only IPv6 has.
+    fn v4(self) -> Option<(u8, u8, u32)> {
+        Some(match self {
+            Self::TtlExpired => (v4::TIME_EXCEEDED, v4::TTL_EXCEEDED, 0),
+            Self::NoRoute => (v4::UNREACHABLE, v4::NET_UNREACHABLE, 0),
+            Self::HostUnreachable => (v4::UNREACHABLE, v4::HOST_UNREACHABLE, 0),
+            Self::Prohibited => (v4::UNREACHABLE, v4::ADMIN_PROHIBITED, 0),
+            Self::TooBig { mtu } => (v4::UNREACHABLE, v4::FRAGMENTATION_NEEDED, u32::from(mtu)),
+            Self::PortUnreachable => (v4::UNREACHABLE, v4::PORT_UNREACHABLE, 0),
+            Self::ProtocolUnreachable { .. } => (v4::UNREACHABLE, v4::PROTOCOL_UNREACHABLE, 0),
+            Self::SourceRouteFailed => (v4::UNREACHABLE, v4::SOURCE_ROUTE_FAILED, 0),
+            Self::BadField { pointer } => (v4::PARAMETER_PROBLEM, 0, (pointer & 0xff) << 24),
+            Self::BeyondScope | Self::UnknownOption { .. } => return None,
+        })
+    }
+
+    /// Type, code and the four bytes behind them, in ICMPv6; `None` for what only IPv4 has.
+    fn v6(self) -> Option<(u8, u8, u32)> {
+        Some(match self {
+            Self::TtlExpired => (v6::TIME_EXCEEDED, v6::HOP_LIMIT_EXCEEDED, 0),
+            Self::NoRoute => (v6::UNREACHABLE, v6::NO_ROUTE, 0),
+            Self::HostUnreachable => (v6::UNREACHABLE, v6::ADDRESS_UNREACHABLE, 0),
+            Self::Prohibited => (v6::UNREACHABLE, v6::ADMIN_PROHIBITED, 0),
+            Self::TooBig { mtu } => (v6::PACKET_TOO_BIG, 0, u32::from(mtu)),
+            Self::BeyondScope => (v6::UNREACHABLE, v6::BEYOND_SCOPE, 0),
+            Self::PortUnreachable => (v6::UNREACHABLE, v6::PORT_UNREACHABLE, 0),
+            Self::ProtocolUnreachable { pointer } => {
+                (v6::PARAMETER_PROBLEM, v6::UNKNOWN_NEXT_HEADER, pointer)
+            }
+            Self::BadField { pointer } => (v6::PARAMETER_PROBLEM, v6::ERRONEOUS_FIELD, pointer),
+            Self::UnknownOption { pointer, .. } => {
+                (v6::PARAMETER_PROBLEM, v6::UNKNOWN_OPTION, pointer)
+            }
+            Self::SourceRouteFailed => return None,
+        })
+    }
+
+    /// Reported about multicast packets too (RFC 4443, 2.4 (e.3)).
+    fn also_multicast(self) -> bool {
+        matches!(self, Self::TooBig { .. } | Self::UnknownOption { also_multicast: true, .. })
+    }
+}
+
+impl<P: Packet> SlowPath<P> {
+    /// Drops a packet and tells its sender why, if that is allowed.
+    pub(crate) fn refuse(
+        &mut self,
+        packet: P,
+        from: PortId,
+        error: Error,
+        reason: DropReason,
+        now: Time,
+        out: &mut impl Output<P>,
+    ) {
+        self.icmp_error(packet.bytes(), from, error, now, out);
+        out.drop(packet, reason);
+    }
+
+    /// Tells the sender of a frame what went wrong, if that is allowed.
+    fn icmp_error(
+        &mut self,
+        frame: &[u8],
+        from: PortId,
+        error: Error,
+        now: Time,
+        out: &mut impl Output<P>,
+    ) {
+        let Some((ethernet, _)) = frame::ethernet(frame) else { return };
+        let Ok(ip) = IpPacket::parse(frame) else { return };
+        let group_frame = ethernet.destination.is_multicast();
+        let made = match ip {
+            IpPacket::V4 { header, bytes } => {
+                if group_frame || !self.may_report_v4(&ip, header, bytes) {
+                    return;
+                }
+                self.error_v4(header, bytes, from, error, now)
+            }
+            IpPacket::V6 { header, bytes } => {
+                let group = group_frame || header.destination().is_multicast();
+                if (group && !error.also_multicast()) || !self.may_report_v6(&ip, header, bytes) {
+                    return;
+                }
+                self.error_v6(header, bytes, from, error, now)
+            }
+        };
+        if let Some(made) = made {
+            self.send_own(made, ip.source(), from, now, out);
+        }
+    }
+
+    fn may_report_v4(&self, ip: &IpPacket<'_>, header: &Ipv4Header, bytes: &[u8]) -> bool {
+        let (source, destination) = (header.source(), header.destination());
+        let one_host = !source.is_loopback()
+            && !source.is_multicast()
+            && !matches!(source.octets()[0], 0 | 240..)
+            && !self.ports.is_directed_broadcast(source)
+            && !self.ports.iter().any(|port| port.has_v4(source));
+        let to_one = !destination.is_multicast()
+            && !destination.is_broadcast()
+            && !self.ports.is_directed_broadcast(destination);
+        one_host && to_one && !is_error_or_later_fragment(ip, bytes, PROTOCOL_ICMP, v4::is_error)
+    }
+
+    fn may_report_v6(&self, ip: &IpPacket<'_>, header: &Ipv6Header, bytes: &[u8]) -> bool {
+        let source = header.source();
+        let one_host = !source.is_unspecified()
+            && !source.is_loopback()
+            && !source.is_multicast()
+            && source.to_ipv4_mapped().is_none()
+            && !self.ports.iter().any(|port| port.has_v6(source));
+        let is_error = |kind| v6::is_error(kind) || kind == v6::REDIRECT;
+        one_host && !is_error_or_later_fragment(ip, bytes, PROTOCOL_ICMPV6, is_error)
+    }
+
+    fn error_v4(
+        &mut self,
+        header: &Ipv4Header,
+        bytes: &[u8],
+        from: PortId,
+        error: Error,
+        now: Time,
+    ) -> Option<Vec<u8>> {
+        let message = error.v4()?;
+        let source = self.error_source_v4(header, from)?;
+        if !self.errors.take(now) {
+            return None;
+        }
+        let fields = Ipv4Fields {
+            tos: TOS_CONTROL,
+            identification: self.next_identification(),
+            ttl: DEFAULT_TTL,
+            protocol: PROTOCOL_ICMP,
+            source,
+            destination: header.source(),
+        };
+        Some(build::icmpv4_error(NO_LINK, fields, message, bytes))
+    }
+
+    fn error_v6(
+        &mut self,
+        header: &Ipv6Header,
+        bytes: &[u8],
+        from: PortId,
+        error: Error,
+        now: Time,
+    ) -> Option<Vec<u8>> {
+        let message = error.v6()?;
+        let source = self.error_source_v6(header, from)?;
+        if !self.errors.take(now) {
+            return None;
+        }
+        let fields = Ipv6Fields {
+            class: 0,
+            hop_limit: DEFAULT_TTL,
+            next_header: PROTOCOL_ICMPV6,
+            source,
+            destination: header.source(),
+        };
+        Some(build::icmpv6_error(NO_LINK, fields, message, bytes))
+    }
+
+    fn error_source_v4(&self, header: &Ipv4Header, from: PortId) -> Option<Ipv4Addr> {
+        let asked = header.destination();
+        if self.ports.is_own(IpAddr::V4(asked), from) {
+            return Some(asked);
+        }
+        self.ports.source_v4(from, header.source())
+    }
+
+    fn error_source_v6(&self, header: &Ipv6Header, from: PortId) -> Option<Ipv6Addr> {
+        let asked = header.destination();
+        if self.ports.is_own(IpAddr::V6(asked), from) {
+            return Some(asked);
+        }
+        self.ports.source_v6(from, header.source())
+    }
+}
+
+/// A packet about which no error is ever sent. An ICMP message too short to show its type counts
+/// as an error: the safe side.
+fn is_error_or_later_fragment(
+    ip: &IpPacket<'_>,
+    bytes: &[u8],
+    icmp: u8,
+    is_error: impl Fn(u8) -> bool,
+) -> bool {
+    let Some(upper) = ip.upper() else { return false };
+    upper.is_later_fragment()
+        || (upper.protocol == icmp && bytes.get(upper.offset).is_none_or(|&kind| is_error(kind)))
+}
+
+/// A token bucket, kept as the time at which it will be full again (the generic cell rate
+/// algorithm, ITU-T I.371): one number, and exact at any rate.
+pub(crate) struct TokenBucket {
+    /// Time that one token takes to come; `None`: none ever comes.
+    interval: Option<Duration>,
+    /// How far `full_at` may lie in the future before a token is taken.
+    tolerance: Duration,
+    full_at: Time,
+    suppressed: u64,
+}
+
+impl TokenBucket {
+    /// `rate` tokens per second, at most `burst` at once (at least one).
+    pub(crate) fn new(rate: u32, burst: u32) -> Self {
+        let interval = (rate > 0).then(|| Duration::from_secs(1) / rate.max(1));
+        let tolerance = interval.unwrap_or_default().saturating_mul(burst.saturating_sub(1));
+        Self { interval, tolerance, full_at: Time::ZERO, suppressed: 0 }
+    }
+
+    /// Takes a token, if there is one.
+    fn take(&mut self, now: Time) -> bool {
+        let Some(interval) = self.interval else {
+            self.suppressed += 1;
+            return false;
+        };
+        if self.full_at > now.saturating_add(self.tolerance) {
+            self.suppressed += 1;
+            return false;
+        }
+        self.full_at = self.full_at.max(now).saturating_add(interval);
+        true
+    }
+
+    /// How often there was no token.
+    pub(crate) fn suppressed(&self) -> u64 {
+        self.suppressed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bucket_gives_its_burst_and_then_its_rate() {
+        let mut bucket = TokenBucket::new(10, 5);
+        let start = Time::from_secs(100);
+        assert_eq!((0..20).filter(|_| bucket.take(start)).count(), 5);
+        assert_eq!(bucket.suppressed(), 15);
+        assert!(!bucket.take(start + Duration::from_millis(99)));
+        let later = start + Duration::from_millis(300);
+        assert_eq!((0..20).filter(|_| bucket.take(later)).count(), 3);
+        assert_eq!((0..20).filter(|_| bucket.take(start + Duration::from_secs(60))).count(), 5);
+    }
+
+    #[test]
+    fn a_rate_of_zero_gives_nothing() {
+        assert!(!TokenBucket::new(0, 100).take(Time::from_secs(1)));
+    }
+}

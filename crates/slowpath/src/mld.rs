@@ -1,0 +1,112 @@
+//! Multicast listener discovery, the listener's side (RFC 3810): reports for the groups that
+//! neighbour discovery needs, so that switches which watch MLD pass solicitations on.
+//!
+//! Reports go out with the announcements at start-up and when a multicast router queries. A query
+//! is answered with all groups of the port after a random delay (RFC 3810, 6.2); a query for one
+//! group is answered like a general one, which says more than was asked and is never wrong.
+//!
+//! IPv4 needs no IGMP: ARP goes by broadcast, and the router joins no IPv4 group.
+//!
+//! Drops: `nd-malformed` for queries that fail RFC 3810, 5.1.14 and 6.2.
+
+use std::time::Duration;
+
+use dataplane::port::PortId;
+use wire::build;
+use wire::nd::{CHANGE_TO_EXCLUDE, MODE_IS_EXCLUDE};
+
+use crate::{Output, Packet, SlowPath, Time};
+
+/// Bytes in an MLDv1 query, the shortest (RFC 2710, 3).
+const QUERY_MIN_LEN: usize = 24;
+
+/// Answers to queries that wait for their time.
+#[derive(Default)]
+pub(crate) struct Groups {
+    pending: Vec<(PortId, Time)>,
+}
+
+impl Groups {
+    /// Plans an answer; an earlier one that is planned already covers it.
+    fn schedule(&mut self, port: PortId, time: Time) {
+        match self.pending.iter_mut().find(|(other, _)| *other == port) {
+            Some((_, planned)) => *planned = time.min(*planned),
+            None => self.pending.push((port, time)),
+        }
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
+        self.pending.iter().map(|&(_, time)| time).min()
+    }
+
+    /// A port whose answer is due.
+    pub(crate) fn due(&mut self, now: Time) -> Option<PortId> {
+        let position = self.pending.iter().position(|&(_, time)| time <= now)?;
+        Some(self.pending.swap_remove(position).0)
+    }
+}
+
+impl<P: Packet> SlowPath<P> {
+    /// Takes a query; false if it is not valid. `message` is the ICMPv6 message, `valid_ip` says
+    /// that hop limit and source are as they must be (1, link-local).
+    pub(crate) fn listener_query(
+        &mut self,
+        message: &[u8],
+        valid_ip: bool,
+        from: PortId,
+        now: Time,
+    ) -> bool {
+        let Some(code) = message.get(4..6) else { return false };
+        if message.len() < QUERY_MIN_LEN || !valid_ip {
+            return false;
+        }
+        let delay = max_response_delay(u16::from_be_bytes([code[0], code[1]]));
+        let time = now.saturating_add(self.random.up_to(delay));
+        self.groups.schedule(from, time);
+        true
+    }
+
+    /// Says which groups the port listens to, as answer to a query.
+    pub(crate) fn answer_query(&self, port: PortId, out: &mut impl Output<P>) {
+        self.report(port, MODE_IS_EXCLUDE, out);
+    }
+
+    /// Says that the port starts to listen to its groups.
+    pub(crate) fn join_groups(&self, port: PortId, out: &mut impl Output<P>) {
+        self.report(port, CHANGE_TO_EXCLUDE, out);
+    }
+
+    fn report(&self, port: PortId, kind: u8, out: &mut impl Output<P>) {
+        let Some(port) = self.ports.get(port) else { return };
+        // 20 bytes per group, and the report must fit the minimum MTU.
+        for groups in port.reported_groups().chunks(50) {
+            let frame = build::listener_report(port.mac, port.link_local, kind, groups);
+            out.originate(port.id, &frame);
+        }
+    }
+}
+
+/// The maximum response code as a time: milliseconds, from 32768 on a floating-point number
+/// (RFC 3810, 5.1.3). MLDv1 has plain milliseconds; the difference only shortens long delays.
+fn max_response_delay(code: u16) -> Duration {
+    let millis = if code < 0x8000 {
+        u64::from(code)
+    } else {
+        let mantissa = u64::from(code & 0x0fff) | 0x1000;
+        mantissa << ((code >> 12 & 0x7) + 3)
+    };
+    Duration::from_millis(millis)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_response_code_becomes_a_float_at_its_top_bit() {
+        assert_eq!(max_response_delay(10_000), Duration::from_secs(10));
+        assert_eq!(max_response_delay(0x7fff), Duration::from_millis(32_767));
+        assert_eq!(max_response_delay(0x8000), Duration::from_millis(0x1000 << 3));
+        assert_eq!(max_response_delay(0xffff), Duration::from_millis(0x1fff << 10));
+    }
+}

@@ -1,0 +1,430 @@
+//! The neighbour table: who has which MAC, and the packets that wait to know.
+//!
+//! One table for ARP and ND, after RFC 4861, 7.3, which also does for ARP what RFC 1122, 2.3.2
+//! asks: old entries are asked again by unicast (2.3.2.1), requests for one address are at least a
+//! second apart (2.3.2.1), packets are kept meanwhile (2.3.2.2).
+//!
+//! ```text
+//!                 answer                       timer
+//!   Incomplete ------------> Reachable -----------------------> Probing
+//!       |                     ^     |                           |  |
+//!       | no answer    answer |     | other MAC heard    answer |  | no answer
+//!       v                     |     v                           |  v
+//!     Failed                  +-- Stale --- timer --> Probing   |  (forgotten)
+//!       | timer                                                 |
+//!       v                                          Reachable <--+
+//!   (forgotten)             Static: by configuration, no timers
+//! ```
+//!
+//! Forwarders do not say which neighbours they use, so every known neighbour is probed when its
+//! time is over, used or not; one that does not answer is forgotten, and the next packet for it
+//! starts anew. The table only keeps the book: what it returns tells the engine what to send.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::net::IpAddr;
+
+use dataplane::port::PortId;
+use dataplane::reason::DropReason;
+use wire::MacAddr;
+
+use crate::random::Random;
+use crate::{Limits, NeighbourInfo, NeighbourState, Time};
+
+/// A neighbour: the same address may exist on several ports (link-local ones).
+pub(crate) type Key = (PortId, IpAddr);
+
+/// What waits for a MAC.
+pub(crate) enum Waiting<P> {
+    /// A packet that was received on `from`, as received.
+    Received { packet: P, from: PortId },
+    /// A frame of the router itself, its MACs to be filled in.
+    Own(Vec<u8>),
+}
+
+/// What is known of a neighbour.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Incomplete { tries: u8 },
+    Reachable { mac: MacAddr },
+    Stale { mac: MacAddr },
+    Probing { mac: MacAddr, tries: u8 },
+    Failed,
+    Static { mac: MacAddr },
+}
+
+impl State {
+    fn mac(self) -> Option<MacAddr> {
+        match self {
+            Self::Incomplete { .. } | Self::Failed => None,
+            Self::Reachable { mac }
+            | Self::Stale { mac }
+            | Self::Probing { mac, .. }
+            | Self::Static { mac } => Some(mac),
+        }
+    }
+
+    /// Which entries make room first when the table is full; `None`: never.
+    fn eviction_class(self) -> Option<u8> {
+        match self {
+            Self::Failed => Some(0),
+            Self::Incomplete { .. } => Some(1),
+            _ => None,
+        }
+    }
+
+    fn public(self) -> NeighbourState {
+        match self {
+            Self::Incomplete { .. } => NeighbourState::Incomplete,
+            Self::Reachable { .. } => NeighbourState::Reachable,
+            Self::Stale { .. } => NeighbourState::Stale,
+            Self::Probing { .. } => NeighbourState::Probing,
+            Self::Failed => NeighbourState::Failed,
+            Self::Static { .. } => NeighbourState::Static,
+        }
+    }
+}
+
+struct Entry<P> {
+    state: State,
+    since: Time,
+    deadline: Option<Time>,
+    /// Grows with each new entry: the order of eviction.
+    serial: u64,
+    queue: VecDeque<Waiting<P>>,
+}
+
+/// What became of something that needs a MAC.
+pub(crate) enum Resolution<P> {
+    /// The MAC is known: send it.
+    Ready(MacAddr, Waiting<P>),
+    /// It waits. `ask`: send a first request.
+    Waits { ask: bool },
+    /// It cannot wait: the neighbour has failed, or there is no room.
+    Refused(Waiting<P>, DropReason),
+}
+
+/// How a MAC became known.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Evidence {
+    /// The neighbour answered us: it hears us and we hear it.
+    Answered,
+    /// The neighbour spoke: its MAC is known, whether it hears us is not.
+    Heard,
+}
+
+/// What a lesson changed.
+pub(crate) struct Learnt<P> {
+    /// The MAC is new: tell control.
+    pub changed: bool,
+    /// What waited for it, in order.
+    pub ready: Vec<Waiting<P>>,
+}
+
+/// What a timer asks for.
+pub(crate) enum Due<P> {
+    /// Send a request to all.
+    Ask(Key),
+    /// Send a request to the MAC that is known.
+    Probe(Key, MacAddr),
+    /// Nobody answered; this waited.
+    Unreachable(Vec<Waiting<P>>),
+    /// A neighbour that was known does not answer any more.
+    Lost(Key),
+}
+
+/// An entry that was removed.
+pub(crate) struct Removed<P> {
+    pub key: Key,
+    /// Control knows its MAC.
+    pub was_up: bool,
+    pub queue: Vec<Waiting<P>>,
+}
+
+/// The neighbour table.
+pub(crate) struct Table<P> {
+    entries: HashMap<Key, Entry<P>>,
+    /// Every entry's deadline.
+    timers: BTreeSet<(Time, Key)>,
+    /// The entries that may make room, best first.
+    evictable: BTreeSet<(u8, u64, Key)>,
+    /// What had to go for something else, with the reason; the engine collects it.
+    displaced: Vec<(Waiting<P>, DropReason)>,
+    serial: u64,
+    /// Things in all queues.
+    waiting: usize,
+    limits: Limits,
+    random: Random,
+}
+
+impl<P> Table<P> {
+    pub(crate) fn new(limits: Limits, random: Random) -> Self {
+        Self {
+            entries: HashMap::new(),
+            timers: BTreeSet::new(),
+            evictable: BTreeSet::new(),
+            displaced: Vec::new(),
+            serial: 0,
+            waiting: 0,
+            limits,
+            random,
+        }
+    }
+
+    /// Received packets that wait.
+    pub(crate) fn held(&self) -> usize {
+        let queues = self.entries.values().flat_map(|entry| &entry.queue);
+        queues.filter(|what| matches!(what, Waiting::Received { .. })).count()
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
+        self.timers.first().map(|&(time, _)| time)
+    }
+
+    /// The MAC of a neighbour, if known.
+    pub(crate) fn mac(&self, key: Key) -> Option<MacAddr> {
+        self.entries.get(&key)?.state.mac()
+    }
+
+    /// The state of a neighbour, if there is an entry.
+    pub(crate) fn state(&self, key: Key) -> Option<NeighbourState> {
+        Some(self.entries.get(&key)?.state.public())
+    }
+
+    /// What had to make room since the last call.
+    pub(crate) fn take_displaced(&mut self) -> Vec<(Waiting<P>, DropReason)> {
+        std::mem::take(&mut self.displaced)
+    }
+
+    /// Finds the MAC for something to be sent, or keeps it until the MAC is known.
+    pub(crate) fn resolve(&mut self, key: Key, what: Waiting<P>, now: Time) -> Resolution<P> {
+        match self.entries.get(&key).map(|entry| entry.state) {
+            Some(State::Failed) => Resolution::Refused(what, DropReason::NeighbourFailed),
+            Some(state) => match state.mac() {
+                Some(mac) => Resolution::Ready(mac, what),
+                None => self.enqueue(key, what, false),
+            },
+            None if self.create(key, State::Incomplete { tries: 1 }, now) => {
+                self.enqueue(key, what, true)
+            }
+            None => Resolution::Refused(what, DropReason::NeighbourTableFull),
+        }
+    }
+
+    /// Starts to resolve an address before anything needs it; true if a request is to be sent.
+    pub(crate) fn start(&mut self, key: Key, now: Time) -> bool {
+        !self.entries.contains_key(&key) && self.create(key, State::Incomplete { tries: 1 }, now)
+    }
+
+    /// Takes in a MAC. `create`: also of a neighbour that is not in the table yet. `None` if the
+    /// table does not take it: no entry, no room, or a static one.
+    pub(crate) fn learn(
+        &mut self,
+        key: Key,
+        mac: MacAddr,
+        evidence: Evidence,
+        create: bool,
+        now: Time,
+    ) -> Option<Learnt<P>> {
+        let fresh = match evidence {
+            Evidence::Answered => State::Reachable { mac },
+            Evidence::Heard => State::Stale { mac },
+        };
+        let Some(old) = self.entries.get(&key).map(|entry| entry.state) else {
+            return (create && self.create(key, fresh, now))
+                .then_some(Learnt { changed: true, ready: Vec::new() });
+        };
+        if matches!(old, State::Static { .. }) {
+            return None;
+        }
+        let changed = old.mac() != Some(mac);
+        if changed || evidence == Evidence::Answered {
+            self.set_state(key, fresh, now);
+        }
+        Some(Learnt { changed, ready: self.take_queue(key) })
+    }
+
+    /// A reachable neighbour may have another MAC than we know: ask it soon (RFC 4861, 7.2.5, I).
+    pub(crate) fn doubt(&mut self, key: Key, now: Time) {
+        if let Some(State::Reachable { mac }) = self.entries.get(&key).map(|entry| entry.state) {
+            self.set_state(key, State::Stale { mac }, now);
+        }
+    }
+
+    /// Enters a neighbour by configuration; what waited is ready. Configured entries may exceed
+    /// the table's bound: the configuration is the bound.
+    pub(crate) fn add_static(&mut self, key: Key, mac: MacAddr, now: Time) -> Vec<Waiting<P>> {
+        if self.entries.contains_key(&key) {
+            self.set_state(key, State::Static { mac }, now);
+        } else {
+            self.insert(key, State::Static { mac }, now);
+        }
+        self.take_queue(key)
+    }
+
+    /// Removes one neighbour.
+    pub(crate) fn remove(&mut self, key: Key) -> Option<Removed<P>> {
+        let queue = self.take_queue(key);
+        let entry = self.entries.remove(&key)?;
+        self.forget_indexes(key, &entry);
+        Some(Removed { key, was_up: entry.state.mac().is_some(), queue })
+    }
+
+    /// Removes all neighbours of a port that were not configured.
+    pub(crate) fn flush(&mut self, port: PortId) -> Vec<Removed<P>> {
+        let mut keys: Vec<Key> = self
+            .entries
+            .iter()
+            .filter(|(key, entry)| key.0 == port && !matches!(entry.state, State::Static { .. }))
+            .map(|(key, _)| *key)
+            .collect();
+        keys.sort_unstable();
+        keys.into_iter().filter_map(|key| self.remove(key)).collect()
+    }
+
+    /// Everything that waits, for the end.
+    pub(crate) fn drain(&mut self) -> Vec<Waiting<P>> {
+        let mut keys: Vec<Key> = self.entries.keys().copied().collect();
+        keys.sort_unstable();
+        keys.into_iter().flat_map(|key| self.take_queue(key)).collect()
+    }
+
+    /// The next thing that is due at `now`; call until `None`.
+    pub(crate) fn due(&mut self, now: Time) -> Option<Due<P>> {
+        loop {
+            let &(time, key) = self.timers.first()?;
+            if time > now {
+                return None;
+            }
+            let state = self.entries.get(&key)?.state;
+            match state {
+                State::Incomplete { tries } if tries < self.limits.tries => {
+                    self.set_state(key, State::Incomplete { tries: tries + 1 }, now);
+                    return Some(Due::Ask(key));
+                }
+                State::Incomplete { .. } => {
+                    self.set_state(key, State::Failed, now);
+                    return Some(Due::Unreachable(self.take_queue(key)));
+                }
+                State::Reachable { mac } | State::Stale { mac } => {
+                    self.set_state(key, State::Probing { mac, tries: 1 }, now);
+                    return Some(Due::Probe(key, mac));
+                }
+                State::Probing { mac, tries } if tries < self.limits.tries => {
+                    self.set_state(key, State::Probing { mac, tries: tries + 1 }, now);
+                    return Some(Due::Probe(key, mac));
+                }
+                State::Probing { .. } => {
+                    self.remove(key);
+                    return Some(Due::Lost(key));
+                }
+                State::Failed | State::Static { .. } => {
+                    self.remove(key);
+                }
+            }
+        }
+    }
+
+    /// The table's content, sorted by port and address.
+    pub(crate) fn list(&self, now: Time) -> Vec<NeighbourInfo> {
+        let mut all: Vec<_> = self
+            .entries
+            .iter()
+            .map(|(&(port, address), entry)| NeighbourInfo {
+                address,
+                port,
+                mac: entry.state.mac(),
+                state: entry.state.public(),
+                age: now.saturating_sub(entry.since),
+                queued: entry.queue.len(),
+                is_static: matches!(entry.state, State::Static { .. }),
+            })
+            .collect();
+        all.sort_unstable_by_key(|info| (info.port, info.address));
+        all
+    }
+
+    /// Puts something into an unresolved entry's queue; the oldest goes when the queue is full. If
+    /// all queues together are full and this one has nothing to give up, the new one goes.
+    fn enqueue(&mut self, key: Key, what: Waiting<P>, ask: bool) -> Resolution<P> {
+        let Some(entry) = self.entries.get_mut(&key) else {
+            return Resolution::Refused(what, DropReason::NeighbourFailed);
+        };
+        entry.queue.push_back(what);
+        let full = entry.queue.len() > self.limits.queue || self.waiting >= self.limits.held;
+        let oldest = if full { entry.queue.pop_front() } else { None };
+        self.displaced.extend(oldest.map(|what| (what, DropReason::NeighbourQueueFull)));
+        self.waiting += usize::from(!full);
+        Resolution::Waits { ask }
+    }
+
+    /// Takes a queue out of its entry.
+    fn take_queue(&mut self, key: Key) -> Vec<Waiting<P>> {
+        let Some(entry) = self.entries.get_mut(&key) else { return Vec::new() };
+        let queue = std::mem::take(&mut entry.queue);
+        self.waiting -= queue.len();
+        queue.into()
+    }
+
+    /// Makes an entry, evicting another one if the table is full; false if none may go.
+    fn create(&mut self, key: Key, state: State, now: Time) -> bool {
+        if self.entries.len() >= self.limits.neighbours {
+            let Some(&(_, _, victim)) = self.evictable.first() else { return false };
+            let queue = self.remove(victim).map(|removed| removed.queue).unwrap_or_default();
+            let reason = DropReason::NeighbourTableFull;
+            self.displaced.extend(queue.into_iter().map(|what| (what, reason)));
+        }
+        self.insert(key, state, now);
+        true
+    }
+
+    fn insert(&mut self, key: Key, state: State, now: Time) {
+        self.serial += 1;
+        let serial = self.serial;
+        let entry = Entry { state, since: now, deadline: None, serial, queue: VecDeque::new() };
+        self.entries.insert(key, entry);
+        self.set_state(key, state, now);
+    }
+
+    /// Changes an entry's state and with it its timer and its place in the order of eviction.
+    fn set_state(&mut self, key: Key, state: State, now: Time) {
+        let delay = match state {
+            State::Incomplete { .. } | State::Probing { .. } => Some(self.limits.retry),
+            // RFC 4861, 6.3.2: a random factor between 0.5 and 1.5, so that neighbours which came
+            // together are not probed together for ever.
+            State::Reachable { .. } => {
+                let base = self.limits.reachable;
+                Some(base / 2 + self.random.up_to(base))
+            }
+            State::Stale { .. } => Some(self.limits.probe_delay),
+            State::Failed => Some(self.limits.failed),
+            State::Static { .. } => None,
+        };
+        let Some(entry) = self.entries.get_mut(&key) else { return };
+        if let Some(deadline) = entry.deadline {
+            self.timers.remove(&(deadline, key));
+        }
+        if let Some(class) = entry.state.eviction_class() {
+            self.evictable.remove(&(class, entry.serial, key));
+        }
+        if entry.state.public() != state.public() {
+            entry.since = now;
+        }
+        entry.state = state;
+        entry.deadline = delay.map(|delay| now.saturating_add(delay));
+        if let Some(deadline) = entry.deadline {
+            self.timers.insert((deadline, key));
+        }
+        if let Some(class) = state.eviction_class() {
+            self.evictable.insert((class, entry.serial, key));
+        }
+    }
+
+    fn forget_indexes(&mut self, key: Key, entry: &Entry<P>) {
+        if let Some(deadline) = entry.deadline {
+            self.timers.remove(&(deadline, key));
+        }
+        if let Some(class) = entry.state.eviction_class() {
+            self.evictable.remove(&(class, entry.serial, key));
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! The router's own addresses: which are ours, which networks are ours, which source to use.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use dataplane::port::PortId;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use wire::MacAddr;
+use wire::address::{ALL_NODES, ALL_ROUTERS, link_local, solicited_node};
+
+use crate::PortConfig;
+
+/// `ff05::2`: all routers of the site, which a router must join too (RFC 4291, 2.8).
+const ALL_SITE_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff05, 0, 0, 0, 0, 0, 0, 2);
+
+/// A port with its addresses, sorted by family.
+pub(crate) struct Port {
+    pub id: PortId,
+    pub mac: MacAddr,
+    pub mtu: u16,
+    pub v4: Vec<Ipv4Net>,
+    pub v6: Vec<Ipv6Net>,
+    pub link_local: Ipv6Addr,
+}
+
+impl Port {
+    fn new(config: &PortConfig) -> Self {
+        let mut port = Self {
+            id: config.id,
+            mac: config.mac,
+            mtu: config.mtu,
+            v4: Vec::new(),
+            v6: Vec::new(),
+            link_local: link_local(config.mac),
+        };
+        for address in &config.addresses {
+            match *address {
+                IpNet::V4(net) => port.v4.push(net),
+                IpNet::V6(net) => port.v6.push(net),
+            }
+        }
+        port
+    }
+
+    pub(crate) fn has_v4(&self, address: Ipv4Addr) -> bool {
+        self.v4.iter().any(|net| net.addr() == address)
+    }
+
+    /// The link-local address included.
+    pub(crate) fn has_v6(&self, address: Ipv6Addr) -> bool {
+        address == self.link_local || self.v6.iter().any(|net| net.addr() == address)
+    }
+
+    /// True if the address can be a host on this port's network.
+    pub(crate) fn is_on_link(&self, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(address) => self.v4.iter().any(|net| {
+                net.contains(&address) && !is_edge(net, address) && net.addr() != address
+            }),
+            IpAddr::V6(address) if address.is_multicast() => false,
+            IpAddr::V6(address) => {
+                !self.has_v6(address)
+                    && (address.is_unicast_link_local()
+                        || self.v6.iter().any(|net| net.contains(&address)))
+            }
+        }
+    }
+
+    /// The multicast groups of this port that are reported to multicast routers: all but
+    /// `ff02::1`, which is never reported (RFC 3810, 6).
+    pub(crate) fn reported_groups(&self) -> Vec<Ipv6Addr> {
+        let mut groups = vec![ALL_ROUTERS, ALL_SITE_ROUTERS];
+        groups.extend(self.v6_addresses().map(solicited_node));
+        groups.sort_unstable();
+        groups.dedup();
+        groups
+    }
+
+    pub(crate) fn has_joined(&self, group: Ipv6Addr) -> bool {
+        group == ALL_NODES || self.reported_groups().contains(&group)
+    }
+
+    /// Link-local address first.
+    pub(crate) fn v6_addresses(&self) -> impl Iterator<Item = Ipv6Addr> {
+        std::iter::once(self.link_local).chain(self.v6.iter().map(|net| net.addr()))
+    }
+
+    /// The address to use towards `towards`: the one in the same network, else the first.
+    pub(crate) fn source_v4(&self, towards: Ipv4Addr) -> Option<Ipv4Addr> {
+        let best = self.v4.iter().find(|net| net.contains(&towards));
+        best.or(self.v4.first()).map(|net| net.addr())
+    }
+
+    /// Like [`Self::source_v4`] among the global addresses; towards a link-local address, and on
+    /// a port without global ones, the link-local address.
+    pub(crate) fn source_v6(&self, towards: Ipv6Addr) -> Ipv6Addr {
+        if towards.is_unicast_link_local() {
+            return self.link_local;
+        }
+        let best = self.v6.iter().find(|net| net.contains(&towards));
+        best.or(self.v6.first()).map_or(self.link_local, |net| net.addr())
+    }
+}
+
+/// True for a network's own and its broadcast address; a /31 and a /32 have neither (RFC 3021).
+fn is_edge(net: &Ipv4Net, address: Ipv4Addr) -> bool {
+    net.prefix_len() < 31 && (address == net.broadcast() || address == net.network())
+}
+
+/// All ports.
+pub(crate) struct Ports(Vec<Port>);
+
+impl Ports {
+    pub(crate) fn new(configs: &[PortConfig]) -> Self {
+        Self(configs.iter().map(Port::new).collect())
+    }
+
+    pub(crate) fn get(&self, id: PortId) -> Option<&Port> {
+        // Ids are positions in every configuration that control makes; the search is for others.
+        let direct = self.0.get(id.index()).filter(|port| port.id == id);
+        direct.or_else(|| self.0.iter().find(|port| port.id == id))
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Port> {
+        self.0.iter()
+    }
+
+    /// True for any address of the router that packets received on `from` may name: all global
+    /// ones, whatever the port (weak host model, RFC 1122, 3.3.4.2, as routers have it), and that
+    /// port's own link-local one.
+    pub(crate) fn is_own(&self, address: IpAddr, from: PortId) -> bool {
+        match address {
+            IpAddr::V4(address) => self.0.iter().any(|port| port.has_v4(address)),
+            IpAddr::V6(address) if address.is_unicast_link_local() => {
+                self.get(from).is_some_and(|port| port.link_local == address)
+            }
+            IpAddr::V6(address) => self.0.iter().any(|port| port.has_v6(address)),
+        }
+    }
+
+    /// True for the broadcast address of a network on any port.
+    pub(crate) fn is_directed_broadcast(&self, address: Ipv4Addr) -> bool {
+        let mut nets = self.0.iter().flat_map(|port| &port.v4);
+        nets.any(|net| net.prefix_len() < 31 && net.broadcast() == address)
+    }
+
+    /// Source for a packet towards an IPv4 address, about one that was received on `from`: an
+    /// address of that port, else any.
+    pub(crate) fn source_v4(&self, from: PortId, towards: Ipv4Addr) -> Option<Ipv4Addr> {
+        let own = self.get(from).and_then(|port| port.source_v4(towards));
+        own.or_else(|| self.0.iter().find_map(|port| port.source_v4(towards)))
+    }
+
+    /// Source for a packet towards an IPv6 address, about one that was received on `from`: a
+    /// global address of that port, else any global one; a link-local one only if the packet stays
+    /// on that link.
+    pub(crate) fn source_v6(&self, from: PortId, towards: Ipv6Addr) -> Option<Ipv6Addr> {
+        let own = self.get(from)?;
+        let source = own.source_v6(towards);
+        if !source.is_unicast_link_local() || towards.is_unicast_link_local() {
+            return Some(source);
+        }
+        let mut others = self.0.iter().map(|port| port.source_v6(towards));
+        others.find(|address| !address.is_unicast_link_local())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(index: u16, addresses: &[&str]) -> PortConfig {
+        PortConfig {
+            id: PortId::new(index).unwrap(),
+            name: format!("p{index}"),
+            mac: MacAddr([2, 0, 0, 0, 0, index as u8]),
+            mtu: 1500,
+            addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
+        }
+    }
+
+    #[test]
+    fn link_local_addresses_belong_to_their_port_and_global_ones_to_the_router() {
+        let ports = Ports::new(&[port(0, &["fd00::1/64"]), port(1, &["10.0.0.1/24"])]);
+        let first = PortId::FIRST;
+        let second = PortId::new(1).unwrap();
+        assert!(ports.is_own("fd00::1".parse().unwrap(), second));
+        assert!(ports.is_own("10.0.0.1".parse().unwrap(), first));
+        assert!(ports.is_own("fe80::ff:fe00:1".parse().unwrap(), second));
+        assert!(!ports.is_own("fe80::ff:fe00:1".parse().unwrap(), first));
+    }
+
+    #[test]
+    fn a_network_has_edges_but_for_31_and_32() {
+        let ports = Ports::new(&[port(0, &["10.0.0.1/24", "10.1.0.0/31", "10.2.0.0/32"])]);
+        let only = ports.get(PortId::FIRST).unwrap();
+        let on_link = |text: &str| only.is_on_link(text.parse().unwrap());
+        assert!(on_link("10.0.0.2") && on_link("10.1.0.1"));
+        assert!(!on_link("10.0.0.0") && !on_link("10.0.0.255") && !on_link("10.0.0.1"));
+        assert!(!on_link("10.2.0.0") && !on_link("10.0.1.2"));
+        assert!(ports.is_directed_broadcast(Ipv4Addr::new(10, 0, 0, 255)));
+        assert!(!ports.is_directed_broadcast(Ipv4Addr::new(10, 1, 0, 1)));
+        assert!(!ports.is_directed_broadcast(Ipv4Addr::new(10, 2, 0, 0)));
+    }
+
+    #[test]
+    fn the_source_is_of_the_senders_network_then_of_the_port_then_any() {
+        let ports = Ports::new(&[
+            port(0, &["10.0.0.1/24", "10.1.0.1/24", "fd00::1/64", "fd01::1/64"]),
+            port(1, &["10.2.0.1/24", "fd02::1/64"]),
+            port(2, &[]),
+        ]);
+        let v4 = |from, to: &str| {
+            ports.source_v4(PortId::new(from).unwrap(), to.parse().unwrap()).unwrap().to_string()
+        };
+        assert_eq!(v4(0, "10.1.0.9"), "10.1.0.1");
+        assert_eq!(v4(0, "192.0.2.1"), "10.0.0.1");
+        assert_eq!(v4(2, "192.0.2.1"), "10.0.0.1");
+        let v6 = |from, to: &str| {
+            ports.source_v6(PortId::new(from).unwrap(), to.parse().unwrap()).unwrap().to_string()
+        };
+        assert_eq!(v6(0, "fd01::9"), "fd01::1");
+        assert_eq!(v6(1, "2001:db8::1"), "fd02::1");
+        assert_eq!(v6(2, "2001:db8::1"), "fd00::1");
+        assert_eq!(v6(1, "fe80::9"), "fe80::ff:fe00:1");
+    }
+}
