@@ -1,2 +1,341 @@
-//! fib
-#![forbid(unsafe_code)]
+//! Route tables: longest-prefix match with batch lookup and incremental update.
+//!
+//! A table maps an address to a [`NextHopId`], 15 bits, by the longest [`Prefix`] that contains
+//! it. One owner writes it ([`Table`]); any number of readers look up at the same time
+//! ([`Lookup`]), without a lock, without a barrier, and see for each address the route before or
+//! the route after a change, never anything else.
+//!
+//! ```
+//! use std::net::Ipv4Addr;
+//! use fib::{Algorithm, NoReaders};
+//!
+//! let mut table = fib::new_ipv4(Algorithm::Runmap, Box::new(NoReaders))?;
+//! let reader = table.reader();                       // give one to each forwarder
+//! table.insert("192.0.2.0/24".parse()?, 17)?;
+//! assert_eq!(reader.lookup(Ipv4Addr::new(192, 0, 2, 1)), 17);
+//!
+//! let batch = [0xc000_0201, 0x0a00_0001];            // 192.0.2.1, 10.0.0.1
+//! let mut answers = [fib::NO_ROUTE; 2];
+//! reader.lookup_batch(&batch, &mut answers);
+//! assert_eq!(answers, [17, fib::NO_ROUTE]);
+//! # Ok::<(), fib::Error>(())
+//! ```
+//!
+//! # The structures
+//!
+//! | [`Algorithm`] | families | file | what it is |
+//! |---|---|---|---|
+//! | `Runmap` | IPv4, IPv6 | `ipv4.rs`, `ipv6.rs` | the default: run-compressed bitmaps in single words |
+//! | `Reference` | IPv4, IPv6 | `reference.rs` | slow and obviously right: the oracle of the tests |
+//!
+//! # When memory is used again
+//!
+//! Readers hold no reference counts, so a writer that takes a piece out of the table must wait
+//! until every reader has finished the lookups in which it could have seen it. The writer asks
+//! the [`GracePeriod`] given at construction; a router answers from its quiescent-state counters
+//! ([`Epochs`] is a small implementation). Reclaiming happens inside updates and in
+//! [`Table::collect`]. A wrong answer by the grace period makes a late reader return a wrong next
+//! hop; it can never make it read memory outside the table, because no memory is unmapped while a
+//! reader exists.
+
+use std::{
+    net::{Ipv4Addr, Ipv6Addr},
+    str::FromStr,
+    sync::Arc,
+};
+
+mod address;
+mod arena;
+mod grace;
+mod ipv4;
+mod ipv6;
+mod prefetch;
+mod reference;
+mod rib;
+mod runs;
+pub mod synthetic;
+mod words;
+
+pub use address::{Address, Bits, Prefix};
+pub use grace::{EpochReader, Epochs, GracePeriod, NoReaders};
+
+/// The number of a next hop: what a route leads to, 15 bits.
+pub type NextHopId = u16;
+
+/// The answer where no route matches; not a next hop that a route can have.
+pub const NO_ROUTE: NextHopId = 0;
+
+/// The largest number a route's next hop can have.
+pub const MAX_NEXT_HOP: NextHopId = 0x7fff;
+
+/// What forwarders hold: shared, read-only, lock-free.
+///
+/// Every answer is right for the table before or after a change that runs at the same time, for
+/// each address by itself: two addresses of one batch may be answered from different moments.
+pub trait Lookup<A: Address>: Send + Sync {
+    /// The next hop of the longest prefix that contains `address`, else [`NO_ROUTE`].
+    fn lookup(&self, address: A) -> NextHopId;
+
+    /// The same for each of `addresses`, written to the same place in `out`.
+    ///
+    /// Meant for batches of 1 to 64, whose table loads overlap; longer ones are cut into such.
+    /// Where the two slices differ in length, the shorter counts. Addresses are integers in host
+    /// order: `u32::from_be_bytes` or `u128::from_be_bytes` of the header's bytes.
+    fn lookup_batch(&self, addresses: &[A::Bits], out: &mut [NextHopId]);
+}
+
+/// One change of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change<A: Address> {
+    /// The route to `prefix` now leads to `next_hop`, whether there was one or not.
+    Insert {
+        /// The destination.
+        prefix: Prefix<A>,
+        /// Where it leads.
+        next_hop: NextHopId,
+    },
+    /// The route to `prefix` goes; nothing happens if there is none.
+    Remove {
+        /// The destination.
+        prefix: Prefix<A>,
+    },
+}
+
+impl<A: Address> Change<A> {
+    /// The destination whose route changes.
+    pub fn prefix(&self) -> Prefix<A> {
+        match *self {
+            Change::Insert { prefix, .. } | Change::Remove { prefix } => prefix,
+        }
+    }
+}
+
+/// The writer's side of a table: one owner, any number of [`Lookup`]s beside it.
+///
+/// A call returns when its change is visible to lookups that begin afterwards. A call that fails
+/// leaves the routes as they were, unless its documentation says otherwise.
+pub trait Table<A: Address>: Send {
+    /// A reader of this table, to be shared between threads and kept as long as wanted.
+    fn reader(&self) -> Arc<dyn Lookup<A>>;
+
+    /// Adds a route or replaces the next hop of the one there; returns the next hop before.
+    ///
+    /// # Errors
+    /// [`Error::NextHop`] for [`NO_ROUTE`] and numbers beyond [`MAX_NEXT_HOP`]; [`Error::Full`]
+    /// and [`Error::Stalled`] at the structure's limits.
+    fn insert(
+        &mut self,
+        prefix: Prefix<A>,
+        next_hop: NextHopId,
+    ) -> Result<Option<NextHopId>, Error>;
+
+    /// Removes a route; returns the next hop it had, `None` if there was no such route.
+    ///
+    /// Even a removal needs room, since readers may still use what it replaces. Should a stuck
+    /// reader hold all of it back, lookups see the removal when a later call finds room.
+    fn remove(&mut self, prefix: Prefix<A>) -> Option<NextHopId>;
+
+    /// The next hop of the route to exactly this prefix.
+    fn get(&self, prefix: Prefix<A>) -> Option<NextHopId>;
+
+    /// The number of routes.
+    fn len(&self) -> usize;
+
+    /// Whether there are no routes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes of the structure that lookups read, including pieces kept for reuse.
+    fn memory_bytes(&self) -> usize;
+
+    /// Bytes that only the writer uses: its own copy of the routes.
+    fn writer_bytes(&self) -> usize;
+
+    /// Makes all changes in order and publishes them together: no lookup returns a route that is
+    /// neither the one before the batch nor the one after it.
+    ///
+    /// # Errors
+    /// As [`Table::insert`]. A next hop out of range is found before anything changes; at a
+    /// limit, the changes before the one that failed are in force.
+    fn apply(&mut self, changes: &[Change<A>]) -> Result<(), Error>;
+
+    /// Adds many routes at once, fastest into an empty table. Of several routes to one prefix the
+    /// last counts.
+    ///
+    /// # Errors
+    /// As [`Table::insert`]; the routes before the one that failed are in force.
+    fn load(
+        &mut self,
+        routes: &mut dyn Iterator<Item = (Prefix<A>, NextHopId)>,
+    ) -> Result<(), Error>;
+
+    /// Frees what was taken out of the table and is out of every reader's sight by now; returns
+    /// how many pieces still wait. Updates do this as well, so calling it is only needed to give
+    /// memory back while the table is quiet.
+    fn collect(&mut self) -> usize;
+
+    /// The structure's name as the configuration spells it.
+    fn name(&self) -> &'static str;
+}
+
+/// The structures to choose from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Algorithm {
+    /// Run-compressed bitmaps: the fastest, the default.
+    #[default]
+    Runmap,
+    /// One ordered map per prefix length: slow, obviously right.
+    Reference,
+}
+
+impl Algorithm {
+    /// All structures.
+    pub const ALL: [Algorithm; 2] = [Algorithm::Runmap, Algorithm::Reference];
+
+    /// The name used in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Algorithm::Runmap => "runmap",
+            Algorithm::Reference => "reference",
+        }
+    }
+}
+
+impl std::fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Algorithm {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let known = Self::ALL.iter().find(|algorithm| algorithm.name() == text);
+        known.copied().ok_or_else(|| Error::UnknownAlgorithm {
+            text: text.to_owned(),
+            known: Self::ALL.map(Self::name).join(", "),
+        })
+    }
+}
+
+/// Makes an empty IPv4 table.
+///
+/// # Errors
+/// None of today's structures refuses IPv4; callers handle [`Error::Family`] for those to come.
+pub fn new_ipv4(
+    algorithm: Algorithm,
+    grace: Box<dyn GracePeriod>,
+) -> Result<Box<dyn Table<Ipv4Addr>>, Error> {
+    Ok(match algorithm {
+        Algorithm::Runmap => Box::new(ipv4::Runmap4::new(grace)),
+        Algorithm::Reference => Box::new(reference::Reference::new()),
+    })
+}
+
+/// Makes an empty IPv6 table.
+///
+/// # Errors
+/// [`Error::Family`] if the structure is for IPv4 alone.
+pub fn new_ipv6(
+    algorithm: Algorithm,
+    grace: Box<dyn GracePeriod>,
+) -> Result<Box<dyn Table<Ipv6Addr>>, Error> {
+    Ok(match algorithm {
+        Algorithm::Runmap => Box::new(ipv6::Runmap6::new(grace)),
+        Algorithm::Reference => Box::new(reference::Reference::new()),
+    })
+}
+
+/// What can go wrong.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A prefix longer than the family's addresses.
+    #[error("prefix length /{len} exceeds /{most}, the longest for {family}")]
+    PrefixLength {
+        /// The length asked for.
+        len: u8,
+        /// The family.
+        family: &'static str,
+        /// The longest there is.
+        most: u8,
+    },
+    /// An address with bits set behind the prefix.
+    #[error("prefix {prefix} has host bits set; the network is {network}")]
+    HostBits {
+        /// What was given.
+        prefix: String,
+        /// The same with the host bits cleared.
+        network: String,
+    },
+    /// Text that is not a prefix.
+    #[error("{text:?} is not an {family} prefix; write address/length")]
+    NotAPrefix {
+        /// What was given.
+        text: String,
+        /// The family.
+        family: &'static str,
+    },
+    /// A next hop that no route can have.
+    #[error("next hop {next_hop} is out of range; a route's next hop is 1 to {MAX_NEXT_HOP}")]
+    NextHop {
+        /// The number given.
+        next_hop: NextHopId,
+    },
+    /// The structure has no room for the change.
+    #[error("the {structure} table is full: {what} reached its limit of {limit}")]
+    Full {
+        /// The structure's name.
+        structure: &'static str,
+        /// What there is no more of.
+        what: &'static str,
+        /// How many there can be.
+        limit: usize,
+    },
+    /// There would be room if readers had finished with what they may still see.
+    #[error(
+        "the {structure} table has no room: {waiting} retired pieces wait for a grace period that \
+         does not end; is a reader stuck?"
+    )]
+    Stalled {
+        /// The structure's name.
+        structure: &'static str,
+        /// Pieces that wait.
+        waiting: usize,
+    },
+    /// A structure that does not exist.
+    #[error("unknown table structure {text:?}; known: {known}")]
+    UnknownAlgorithm {
+        /// What was given.
+        text: String,
+        /// The names there are.
+        known: String,
+    },
+    /// A structure that cannot hold the family.
+    #[error("the {structure} table does not hold {family}; choose another for it")]
+    Family {
+        /// The structure's name.
+        structure: &'static str,
+        /// The family.
+        family: &'static str,
+    },
+}
+
+/// Refuses numbers that a route's next hop cannot have.
+pub(crate) fn check_next_hop(next_hop: NextHopId) -> Result<(), Error> {
+    match next_hop {
+        NO_ROUTE => Err(Error::NextHop { next_hop }),
+        1..=MAX_NEXT_HOP => Ok(()),
+        _ => Err(Error::NextHop { next_hop }),
+    }
+}
+
+/// Refuses a batch in which a next hop is out of range, before anything changes.
+pub(crate) fn check_changes<A: Address>(changes: &[Change<A>]) -> Result<(), Error> {
+    changes.iter().try_for_each(|change| match *change {
+        Change::Insert { next_hop, .. } => check_next_hop(next_hop),
+        Change::Remove { .. } => Ok(()),
+    })
+}

@@ -1,0 +1,150 @@
+//! Grace periods: when may memory that left the table be used again?
+//!
+//! A grace period that starts now has passed when every reader that was in the middle of a lookup
+//! has come out of it since. The writer remembers the token of [`GracePeriod::start`] with what
+//! it took out of the table, and asks [`GracePeriod::passed`] later; it never waits.
+//!
+//! A router answers from quiescent-state counters that its forwarders advance once per loop
+//! (QSBR). [`Epochs`] is the same in a few lines, for programs without one and for tests.
+
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicU64, Ordering, fence},
+};
+
+/// Says when all readers are done with what they could see at a moment.
+pub trait GracePeriod: Send {
+    /// Begins a grace period: what left the table before this call is covered by the token.
+    fn start(&mut self) -> u64;
+
+    /// Whether every reader has been outside a lookup at least once since `token` was given.
+    fn passed(&mut self, token: u64) -> bool;
+}
+
+/// The grace period of a program whose readers never run at the same time as the writer.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoReaders;
+
+impl GracePeriod for NoReaders {
+    fn start(&mut self) -> u64 {
+        0
+    }
+
+    fn passed(&mut self, _token: u64) -> bool {
+        true
+    }
+}
+
+/// Quiescent-state counters in shared memory: a registry of readers and the writer's epoch.
+///
+/// Each reading thread takes an [`EpochReader`] and calls [`EpochReader::quiescent`] between
+/// batches; a thread that blocks for long drops its reader or calls [`EpochReader::pause`].
+///
+/// ```
+/// use fib::{Epochs, GracePeriod};
+/// let mut epochs = Epochs::default();
+/// let reader = epochs.register();
+/// let token = epochs.start();
+/// assert!(!epochs.passed(token));
+/// reader.quiescent();
+/// assert!(epochs.passed(token));
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Epochs {
+    shared: Arc<EpochState>,
+}
+
+#[derive(Debug, Default)]
+struct EpochState {
+    now: AtomicU64,
+    readers: Mutex<Vec<Arc<AtomicU64>>>,
+}
+
+/// The epoch of a reader that is outside all lookups until further notice.
+const PAUSED: u64 = u64::MAX;
+
+/// One thread's mark in [`Epochs`].
+#[derive(Debug)]
+pub struct EpochReader {
+    seen: Arc<AtomicU64>,
+    shared: Arc<EpochState>,
+}
+
+impl Epochs {
+    /// A mark for a thread that begins to read now.
+    pub fn register(&self) -> EpochReader {
+        let seen = Arc::new(AtomicU64::new(PAUSED));
+        let mut readers = self.shared.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        readers.push(Arc::clone(&seen));
+        drop(readers);
+        let reader = EpochReader { seen, shared: Arc::clone(&self.shared) };
+        reader.quiescent();
+        reader
+    }
+}
+
+impl EpochReader {
+    /// Says: this thread is not inside a lookup at this moment. One load, one store, and a full
+    /// fence, which keeps the lookups after it from being done before it.
+    pub fn quiescent(&self) {
+        self.seen.store(self.shared.now.load(Ordering::Acquire), Ordering::Release);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Says: this thread does no lookups until it calls [`EpochReader::quiescent`] again.
+    pub fn pause(&self) {
+        self.seen.store(PAUSED, Ordering::Release);
+    }
+}
+
+impl Drop for EpochReader {
+    fn drop(&mut self) {
+        let mut readers = self.shared.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        readers.retain(|reader| !Arc::ptr_eq(reader, &self.seen));
+    }
+}
+
+impl GracePeriod for Epochs {
+    fn start(&mut self) -> u64 {
+        // The fence puts the stores that took something out of the table before the new epoch.
+        fence(Ordering::SeqCst);
+        self.shared.now.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    fn passed(&mut self, token: u64) -> bool {
+        fence(Ordering::SeqCst);
+        let readers = self.shared.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        readers.iter().all(|reader| reader.load(Ordering::Acquire) >= token)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_period_passes_when_all_readers_have_been_quiescent() {
+        let mut epochs = Epochs::default();
+        let (a, b) = (epochs.register(), epochs.register());
+        let token = epochs.start();
+        a.quiescent();
+        assert!(!epochs.passed(token), "b has not been seen");
+        b.quiescent();
+        assert!(epochs.passed(token));
+        let later = epochs.start();
+        assert!(!epochs.passed(later), "an earlier quiescent state does not count");
+    }
+
+    #[test]
+    fn paused_and_dropped_readers_hold_nothing_back() {
+        let mut epochs = Epochs::default();
+        let (a, b) = (epochs.register(), epochs.register());
+        a.pause();
+        drop(b);
+        let token = epochs.start();
+        assert!(epochs.passed(token));
+        a.quiescent();
+        let token = epochs.start();
+        assert!(!epochs.passed(token), "a reads again");
+    }
+}

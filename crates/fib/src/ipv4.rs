@@ -1,0 +1,746 @@
+//! The IPv4 table: run-compressed bitmaps in single words.
+//!
+//! # The structure
+//!
+//! The address space is cut into 2^19 *blocks*, one per /19, and a block into 32 *slots*, one per
+//! /24. A block is one 64-bit word: which of its slots end a run of equal answers, and where the
+//! answers lie. Answers (*leaves*) are 16 bits.
+//!
+//! ```text
+//!  address   |        19 bits: block        | 5: slot | 8: low byte |
+//!                          |                     |           |
+//!  top       [ word | word | word | ... 2^19 ]   |           |
+//!                          |                     |           |
+//!             base (26 bits)  bitmap (32 bits)   |           |
+//!                 |      ...0 0 1 0 0 0 1 0 0    |           |
+//!                 |           '---- bits at and above the slot: popcount = 0, 1 or 2
+//!                 v                              |           |
+//!  leaves    ... [third run][second run][first run] ...      |
+//!                    base       base+1      base+2           |
+//!                                  |                         |
+//!                    0nnn nnnn nnnn nnnn  next hop           |
+//!                    1ttt tttt tttt tttt  table t ---> deep[t][low byte]
+//! ```
+//!
+//! Bit k of the bitmap is set where slots k and k+1 differ; bit 31 never is. The leaf of a slot
+//! is `base + popcount(bitmap >> slot)`: the runs lie in descending order, so that one shift by
+//! the address itself (the hardware takes it modulo 32) replaces a mask. A block with one answer
+//! has an empty bitmap and its base *is* the answer: the first 32,768 leaves are the numbers 0 to
+//! 32,767, so uniform blocks need no leaves of their own and share the few cache lines of the
+//! next hops in use. A zeroed table is a valid empty one.
+//!
+//! A /24 that contains longer prefixes has a table of 256 answers, one per address.
+//!
+//! # What a lookup costs
+//!
+//! Two dependent loads (8 and 2 bytes), a third for addresses in a /24 with longer prefixes; no
+//! branch that depends on the address but one per batch: whether any address needs the third
+//! load. A batch is looked up stage by stage with prefetches, so that its cache misses overlap.
+//!
+//! # What an update costs
+//!
+//! The writer keeps the routes in flat arrays: lengths 0 to 19 as a heap (node n has the children
+//! 2n and 2n+1), lengths 20 to 24 as a heap of 62 places per block that has any, longer ones as a
+//! sorted list per /24. From them it computes the 32 answers of each block that a prefix touches:
+//! one block for lengths from 19, 2^(19-length) for shorter ones, where it walks only the blocks
+//! that no longer prefix covers. If the block's runs keep their shape, changed leaves are stored
+//! in place. Else the new leaves are written to a free place, the word is stored, and the old
+//! leaves retire.
+//!
+//! # Why readers never notice
+//!
+//! Bitmap and base are one `u64`, stored with release ordering after the leaves they refer to;
+//! the reader's acquire fence between loading words and loading leaves pairs with it. So a reader
+//! has the old word and the old leaves, which are not reused before its grace period ends, or the
+//! new word and the new leaves. Where leaves change in place, each is one atomic store. (An entry
+//! of 16 bytes with a 64-bit bitmap, as in the first prototypes, needs a 16-byte atomic store,
+//! which stable Rust cannot express; cutting at 19 + 5 instead of 18 + 6 bits takes the same 4 MiB
+//! and makes the problem disappear.)
+//!
+//! # Limits
+//!
+//! Routes: as many as there are prefixes; the leaves have room for the worst case of 2^24. Next
+//! hops: 32,767. At most 32,768 /24s with prefixes longer than /24 ([`Error::Full`] beyond; those
+//! waiting for a grace period count). Memory that lookups read: 4 MiB, plus 2 bytes per run of
+//! equal /24s within a block, plus 512 bytes per /24 with longer prefixes.
+//!
+//! # Where it comes from
+//!
+//! Poptrie (Asai and Ohara, SIGCOMM 2015) has the popcount of a leaf bitmap and the direct
+//! index; the flat two-level form, in which the direct index *is* the only bitmap level, is also
+//! known from SAIL (Yang et al., SIGCOMM 2014) with uncompressed arrays and from Lulea (Degermark
+//! et al., SIGCOMM 1997) with run compression.
+
+use std::{
+    collections::HashMap,
+    net::Ipv4Addr,
+    sync::{
+        Arc,
+        atomic::{AtomicU16, AtomicU64, Ordering, fence},
+    },
+};
+
+use crate::{
+    Address, Change, Error, GracePeriod, Lookup, NO_ROUTE, NextHopId, Prefix, Table,
+    arena::Arena,
+    check_changes, check_next_hop,
+    prefetch::prefetch,
+    runs::Retired,
+    words::{LEAVES, Leaves, OldHalf, SLOTS, leaf_index, own_leaves},
+};
+
+/// Leading bits that choose the block.
+const BLOCK_BITS: u8 = 19;
+const BLOCKS: usize = 1 << BLOCK_BITS;
+/// The longest prefix that slots can tell apart.
+const SLOT_LEN: u8 = 24;
+
+/// Set in a leaf that is the number of a deep table.
+const DEEP: u16 = 1 << 15;
+const DEEP_TABLES: usize = if cfg!(miri) { 16 } else { 1 << 15 };
+const DEEP_SIZE: usize = 256;
+
+/// What readers see.
+struct Shared {
+    top: Arena<AtomicU64>,
+    leaves: Arena<AtomicU16>,
+    deep: Arena<AtomicU16>,
+}
+
+/// Index of the answer for an address in a deep table.
+#[inline(always)]
+fn deep_index(leaf: u16, address: u32) -> usize {
+    usize::from(leaf & !DEEP) % DEEP_TABLES * DEEP_SIZE + (address & 0xff) as usize
+}
+
+/// Addresses looked up together.
+const BATCH: usize = 64;
+
+impl Shared {
+    #[inline(always)]
+    fn lookup(&self, address: u32) -> NextHopId {
+        let word = self.top.all()[(address >> (32 - BLOCK_BITS)) as usize].load(Ordering::Acquire);
+        let leaf = self.leaves.all()[leaf_index(word, address >> 8)].load(Ordering::Acquire);
+        if leaf & DEEP == 0 {
+            return leaf;
+        }
+        self.deep.all()[deep_index(leaf, address)].load(Ordering::Relaxed)
+    }
+
+    /// Any number of addresses, in batches of at most 64.
+    #[inline(always)]
+    fn lookup_batch(&self, addresses: &[u32], out: &mut [NextHopId]) {
+        for (addresses, out) in addresses.chunks(BATCH).zip(out.chunks_mut(BATCH)) {
+            let any = self.shallow(addresses, out);
+            if any & DEEP != 0 {
+                self.deepen(addresses, out);
+            }
+        }
+    }
+
+    /// Words, then leaves; returns the OR of all leaves.
+    #[inline(always)]
+    fn shallow(&self, addresses: &[u32], out: &mut [NextHopId]) -> u16 {
+        let top: &[AtomicU64; BLOCKS] = self.top.array();
+        let leaves: &[AtomicU16; LEAVES] = self.leaves.array();
+        for &address in addresses {
+            prefetch(top, (address >> (32 - BLOCK_BITS)) as usize);
+        }
+        let mut indices = [0u32; BATCH];
+        for (&address, index) in addresses.iter().zip(&mut indices) {
+            let word = top[(address >> (32 - BLOCK_BITS)) as usize].load(Ordering::Relaxed);
+            *index = leaf_index(word, address >> 8) as u32;
+            prefetch(leaves, *index as usize);
+        }
+        // Pairs with the release stores of words: their leaves are seen as well.
+        fence(Ordering::Acquire);
+        let mut any = 0;
+        for (&index, out) in indices.iter().zip(out.iter_mut()).take(addresses.len()) {
+            let leaf = leaves[index as usize].load(Ordering::Relaxed);
+            *out = leaf;
+            any |= leaf;
+        }
+        any
+    }
+
+    /// Replaces the leaves that name deep tables by the answers in these.
+    #[inline(always)]
+    fn deepen(&self, addresses: &[u32], out: &mut [NextHopId]) {
+        let deep: &[AtomicU16; DEEP_TABLES * DEEP_SIZE] = self.deep.array();
+        // Pairs with the release stores of leaves: their deep tables are seen as well.
+        fence(Ordering::Acquire);
+        let mut list = [0u8; BATCH];
+        let mut count = 0;
+        for (at, &leaf) in out.iter().enumerate() {
+            // Appended without a branch: a place written in vain is written over.
+            list[count % BATCH] = at as u8;
+            count += usize::from(leaf >> 15);
+        }
+        let list = &list[..count.min(BATCH)];
+        for &at in list {
+            if let (Some(&address), Some(&leaf)) =
+                (addresses.get(usize::from(at)), out.get(usize::from(at)))
+            {
+                prefetch(deep, deep_index(leaf, address));
+            }
+        }
+        for &at in list {
+            let at = usize::from(at);
+            if let (Some(&address), Some(out)) = (addresses.get(at), out.get_mut(at)) {
+                *out = deep[deep_index(*out, address)].load(Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// A reader; `FAST` where the processor has `popcnt` and BMI2, found out once at construction.
+struct Reader<const FAST: bool>(Arc<Shared>);
+
+impl<const FAST: bool> Lookup<Ipv4Addr> for Reader<FAST> {
+    fn lookup(&self, address: Ipv4Addr) -> NextHopId {
+        self.0.lookup(address.bits())
+    }
+
+    fn lookup_batch(&self, addresses: &[u32], out: &mut [NextHopId]) {
+        #[cfg(target_arch = "x86_64")]
+        if FAST {
+            // SAFETY: `Reader<true>` is only made by `reader()`, after it has seen that the
+            // processor has the instructions that `lookup_batch_fast` is compiled for.
+            return unsafe { lookup_batch_fast(&self.0, addresses, out) };
+        }
+        self.0.lookup_batch(addresses, out);
+    }
+}
+
+/// [`Shared::lookup_batch`] compiled for processors since 2013.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "popcnt,bmi1,bmi2")]
+fn lookup_batch_fast(shared: &Shared, addresses: &[u32], out: &mut [NextHopId]) {
+    shared.lookup_batch(addresses, out);
+}
+
+fn reader(shared: &Arc<Shared>) -> Arc<dyn Lookup<Ipv4Addr>> {
+    let shared = Arc::clone(shared);
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("popcnt")
+        && is_x86_feature_detected!("bmi1")
+        && is_x86_feature_detected!("bmi2")
+    {
+        return Arc::new(Reader::<true>(shared));
+    }
+    Arc::new(Reader::<false>(shared))
+}
+
+/// The prefixes of lengths 20 to 24 in one block, and which of its /24s have longer ones.
+#[derive(Clone)]
+struct Record {
+    /// A heap: node 1 is the block, node 2n and 2n+1 the halves of node n, 32 to 63 the slots.
+    /// Places 2 to 63 hold next hops, 0 where there is no route.
+    nodes: [NextHopId; 2 * SLOTS],
+    /// Routes in `nodes`.
+    routes: u16,
+    /// Slots that have a deep table.
+    deep: u32,
+}
+
+impl Record {
+    const EMPTY: Record = Record { nodes: [NO_ROUTE; 2 * SLOTS], routes: 0, deep: 0 };
+
+    /// The answers of the slots, given the one of the shorter prefixes.
+    fn answers(&self, cover: NextHopId) -> [NextHopId; SLOTS] {
+        let mut answers = self.nodes;
+        answers[1] = cover;
+        for node in 2..2 * SLOTS {
+            if answers[node] == NO_ROUTE {
+                answers[node] = answers[node / 2];
+            }
+        }
+        let mut slots = [NO_ROUTE; SLOTS];
+        slots.copy_from_slice(&answers[SLOTS..]);
+        slots
+    }
+}
+
+/// The prefixes longer than /24 in one /24.
+struct Deep {
+    /// Which table of 256 answers.
+    table: u16,
+    /// Last byte, length, next hop; sorted, so that a prefix comes before those nested in it.
+    routes: Vec<(u8, u8, NextHopId)>,
+}
+
+impl Deep {
+    /// The answers for all last bytes, given the one of the shorter prefixes.
+    fn answers(&self, cover: NextHopId) -> [NextHopId; DEEP_SIZE] {
+        let mut answers = [cover; DEEP_SIZE];
+        for &(first, len, next_hop) in &self.routes {
+            let first = usize::from(first);
+            answers[first..first + (1 << (32 - len))].fill(next_hop);
+        }
+        answers
+    }
+}
+
+/// A piece that waits for its grace period.
+enum Piece {
+    Leaves { base: u32, len: usize },
+    Table { number: u16 },
+    Half(OldHalf),
+}
+
+/// Where a prefix has its place in the writer's arrays.
+enum Place {
+    /// Node of the heap of lengths 0 to 19.
+    Short(usize),
+    /// Block and node in its record, lengths 20 to 24.
+    Middle(usize, usize),
+    /// The /24's number, last byte and length, from 25.
+    Long(u32, u8, u8),
+}
+
+impl Place {
+    fn of(prefix: Prefix<Ipv4Addr>) -> Self {
+        let (bits, len) = (prefix.bits(), prefix.len());
+        let leading = |count: u8| (u64::from(bits) >> (32 - count)) as usize;
+        if len <= BLOCK_BITS {
+            Place::Short((1 << len) + leading(len))
+        } else if len <= SLOT_LEN {
+            let depth = len - BLOCK_BITS;
+            let node = (1 << depth) + (leading(len) & ((1 << depth) - 1));
+            Place::Middle(leading(BLOCK_BITS), node)
+        } else {
+            Place::Long(bits >> 8, bits as u8, len)
+        }
+    }
+}
+
+const NO_RECORD: u32 = 0;
+
+/// The writer.
+pub(crate) struct Runmap4 {
+    shared: Arc<Shared>,
+    /// Next hops of the prefixes of lengths 0 to 19 as a heap; node 1 is 0.0.0.0/0.
+    short: Vec<NextHopId>,
+    /// Per block the answer of the prefixes of lengths 0 to 19.
+    cover: Vec<NextHopId>,
+    /// Per block the number of its record, or [`NO_RECORD`].
+    record_of: Vec<u32>,
+    /// Number 0 is not used.
+    records: Vec<Record>,
+    free_records: Vec<u32>,
+    /// By the leading 24 bits.
+    deep: HashMap<u32, Deep>,
+    free_tables: Vec<u16>,
+    /// Tables that were in use at some time.
+    tables: usize,
+    routes: usize,
+    leaves: Leaves,
+    /// Deep tables without routes whose block is not published yet.
+    emptied: Vec<u16>,
+    retired: Retired<Piece>,
+    /// Blocks whose word does not yet show the routes.
+    dirty: Vec<u32>,
+    is_dirty: Vec<u64>,
+}
+
+impl Runmap4 {
+    pub fn new(grace: Box<dyn GracePeriod>) -> Self {
+        let shared = Shared {
+            top: Arena::new(BLOCKS),
+            leaves: Arena::new(LEAVES),
+            deep: Arena::new(DEEP_TABLES * DEEP_SIZE),
+        };
+        Self {
+            shared: Arc::new(shared),
+            short: vec![NO_ROUTE; 2 * BLOCKS],
+            cover: vec![NO_ROUTE; BLOCKS],
+            record_of: vec![NO_RECORD; BLOCKS],
+            records: vec![Record::EMPTY],
+            free_records: Vec::new(),
+            deep: HashMap::new(),
+            free_tables: Vec::new(),
+            tables: 0,
+            routes: 0,
+            leaves: Leaves::new(),
+            emptied: Vec::new(),
+            retired: Retired::new(grace),
+            dirty: Vec::new(),
+            is_dirty: vec![0; BLOCKS / 64],
+        }
+    }
+
+    fn word(&self, block: usize) -> u64 {
+        self.shared.top.all()[block].load(Ordering::Relaxed)
+    }
+
+    // ---- the routes -------------------------------------------------------------------------
+
+    /// Sets or (with [`NO_ROUTE`]) clears a route in the writer's arrays and marks the blocks
+    /// that must be published; returns the next hop before.
+    fn set(&mut self, prefix: Prefix<Ipv4Addr>, next_hop: NextHopId) -> Result<NextHopId, Error> {
+        let before = match Place::of(prefix) {
+            Place::Short(node) => self.set_short(node, next_hop),
+            Place::Middle(block, node) => self.set_middle(block, node, next_hop),
+            Place::Long(net, last, len) => self.set_long(net, last, len, next_hop)?,
+        };
+        self.routes += usize::from(next_hop != NO_ROUTE);
+        self.routes -= usize::from(before != NO_ROUTE);
+        Ok(before)
+    }
+
+    fn set_short(&mut self, node: usize, next_hop: NextHopId) -> NextHopId {
+        let before = std::mem::replace(&mut self.short[node], next_hop);
+        if before != next_hop {
+            let answer = self.short_answer(node);
+            self.spread(node, answer);
+        }
+        before
+    }
+
+    /// The answer of the longest prefix at or above a node.
+    fn short_answer(&self, node: usize) -> NextHopId {
+        let ancestors = std::iter::successors(Some(node), |&node| Some(node / 2));
+        let mut routes = ancestors.take_while(|&node| node > 0).map(|node| self.short[node]);
+        routes.find(|&next_hop| next_hop != NO_ROUTE).unwrap_or(NO_ROUTE)
+    }
+
+    /// Gives the blocks below a node a new answer, except where a longer prefix has its own.
+    fn spread(&mut self, node: usize, answer: NextHopId) {
+        if node >= BLOCKS {
+            self.cover[node - BLOCKS] = answer;
+            self.mark(node - BLOCKS);
+            return;
+        }
+        for child in [2 * node, 2 * node + 1] {
+            if self.short[child] == NO_ROUTE {
+                self.spread(child, answer);
+            }
+        }
+    }
+
+    fn set_middle(&mut self, block: usize, node: usize, next_hop: NextHopId) -> NextHopId {
+        if self.record_of[block] == NO_RECORD && next_hop == NO_ROUTE {
+            return NO_ROUTE;
+        }
+        let record = self.record_mut(block);
+        let before = std::mem::replace(&mut record.nodes[node], next_hop);
+        record.routes += u16::from(next_hop != NO_ROUTE);
+        record.routes -= u16::from(before != NO_ROUTE);
+        self.drop_empty_record(block);
+        if before != next_hop {
+            self.mark(block);
+        }
+        before
+    }
+
+    fn record_mut(&mut self, block: usize) -> &mut Record {
+        if self.record_of[block] == NO_RECORD {
+            let number = self.free_records.pop().unwrap_or_else(|| {
+                self.records.push(Record::EMPTY);
+                (self.records.len() - 1) as u32
+            });
+            self.record_of[block] = number;
+        }
+        &mut self.records[self.record_of[block] as usize]
+    }
+
+    fn drop_empty_record(&mut self, block: usize) {
+        let number = self.record_of[block];
+        let record = &self.records[number as usize];
+        if number != NO_RECORD && record.routes == 0 && record.deep == 0 {
+            self.record_of[block] = NO_RECORD;
+            self.free_records.push(number);
+        }
+    }
+
+    fn set_long(
+        &mut self,
+        net: u32,
+        last: u8,
+        len: u8,
+        next_hop: NextHopId,
+    ) -> Result<NextHopId, Error> {
+        let (block, slot) = ((net >> 5) as usize, net % SLOTS as u32);
+        if !self.deep.contains_key(&net) {
+            if next_hop == NO_ROUTE {
+                return Ok(NO_ROUTE);
+            }
+            let table = self.take_table()?;
+            self.deep.insert(net, Deep { table, routes: Vec::new() });
+            self.record_mut(block).deep |= 1 << slot;
+        }
+        let Some(deep) = self.deep.get_mut(&net) else { return Ok(NO_ROUTE) };
+        let found = deep.routes.binary_search_by_key(&(last, len), |&(last, len, _)| (last, len));
+        let before = match (found, next_hop) {
+            (Ok(at), NO_ROUTE) => deep.routes.remove(at).2,
+            (Ok(at), _) => std::mem::replace(&mut deep.routes[at].2, next_hop),
+            (Err(_), NO_ROUTE) => NO_ROUTE,
+            (Err(at), _) => {
+                deep.routes.insert(at, (last, len, next_hop));
+                NO_ROUTE
+            }
+        };
+        if deep.routes.is_empty() {
+            let table = deep.table;
+            self.deep.remove(&net);
+            self.emptied.push(table);
+            self.record_mut(block).deep &= !(1 << slot);
+            self.drop_empty_record(block);
+        }
+        self.mark(block);
+        Ok(before)
+    }
+
+    /// A deep table that no reader sees.
+    fn take_table(&mut self) -> Result<u16, Error> {
+        if self.free_tables.is_empty() && self.tables == DEEP_TABLES {
+            self.reclaim();
+        }
+        if let Some(table) = self.free_tables.pop() {
+            return Ok(table);
+        }
+        if self.tables < DEEP_TABLES {
+            self.tables += 1;
+            return Ok((self.tables - 1) as u16);
+        }
+        let what = "the number of /24 networks with prefixes longer than /24";
+        Err(Error::Full { structure: "runmap", what, limit: DEEP_TABLES })
+    }
+
+    /// Adds routes to the writer's arrays; stops at the first that fails.
+    fn set_all(
+        &mut self,
+        routes: &mut dyn Iterator<Item = (Prefix<Ipv4Addr>, NextHopId)>,
+    ) -> Result<(), Error> {
+        for (prefix, next_hop) in routes {
+            check_next_hop(next_hop)?;
+            self.check_room(prefix)?;
+            self.set(prefix, next_hop)?;
+        }
+        Ok(())
+    }
+
+    // ---- publication ------------------------------------------------------------------------
+
+    fn mark(&mut self, block: usize) {
+        let (word, bit) = (&mut self.is_dirty[block / 64], 1 << (block % 64));
+        if *word & bit == 0 {
+            *word |= bit;
+            self.dirty.push(block as u32);
+        }
+    }
+
+    /// Publishes the marked blocks. Those for which there is no room, because readers hold back
+    /// retired leaves, stay marked for the next time.
+    fn publish_all(&mut self) {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        dirty.retain(|&block| {
+            let block = block as usize;
+            let done = self.publish(block);
+            if done {
+                self.is_dirty[block / 64] &= !(1 << (block % 64));
+            }
+            !done
+        });
+        self.dirty = dirty;
+        if self.dirty.is_empty() {
+            let emptied = self.emptied.drain(..);
+            emptied.for_each(|number| self.retired.put(Piece::Table { number }));
+        }
+        if self.retired.is_due() {
+            self.reclaim();
+            self.compact();
+        }
+    }
+
+    /// Makes a block's word and leaves show the routes; false if there is no room.
+    fn publish(&mut self, block: usize) -> bool {
+        let cover = self.cover[block];
+        let number = self.record_of[block];
+        if number == NO_RECORD {
+            self.store_uniform(block, cover);
+            return true;
+        }
+        let record = &self.records[number as usize];
+        let mut answers = record.answers(cover);
+        let mut slots = record.deep;
+        while slots != 0 {
+            let slot = slots.trailing_zeros();
+            slots &= slots - 1;
+            if let Some(deep) = self.deep.get(&((block as u32) << 5 | slot)) {
+                let answer = &mut answers[slot as usize];
+                self.store_deep(deep, *answer);
+                *answer = DEEP | deep.table;
+            }
+        }
+        self.store_runs(block, &answers)
+    }
+
+    /// Brings a deep table up to date. Each answer is stored by itself: the table may be in use.
+    fn store_deep(&self, deep: &Deep, cover: NextHopId) {
+        let first = usize::from(deep.table) * DEEP_SIZE;
+        let table = &self.shared.deep.all()[first..first + DEEP_SIZE];
+        for (place, answer) in table.iter().zip(deep.answers(cover)) {
+            if place.load(Ordering::Relaxed) != answer {
+                place.store(answer, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn store_uniform(&mut self, block: usize, answer: NextHopId) {
+        let word = Leaves::uniform(&self.shared.leaves, answer);
+        self.store_word(block, word);
+    }
+
+    /// Publishes the answers of a block's slots; false if there is no room for the leaves.
+    fn store_runs(&mut self, block: usize, answers: &[u16; SLOTS]) -> bool {
+        if self.leaves.room() < SLOTS {
+            self.reclaim();
+            self.compact();
+        }
+        let (before, cells) = (self.word(block), &self.shared.leaves);
+        // A slot's deep table belongs to it alone, so an answer of all slots is a next hop.
+        let uniform = |answer| Some(Leaves::uniform(cells, answer));
+        let word = self.leaves.word(cells, before, answers, uniform);
+        word.inspect(|&word| self.store_word(block, word)).is_some()
+    }
+
+    /// Stores a block's word and retires the leaves of the word before.
+    fn store_word(&mut self, block: usize, word: u64) {
+        let before = self.word(block);
+        if before == word {
+            return;
+        }
+        self.shared.top.all()[block].store(word, Ordering::Release);
+        if let Some((base, len)) = own_leaves(before) {
+            self.retired.put(Piece::Leaves { base, len });
+        }
+    }
+
+    // ---- memory -----------------------------------------------------------------------------
+
+    /// Takes back what is out of every reader's sight; returns how many pieces still wait.
+    fn reclaim(&mut self) -> usize {
+        let Self { retired, leaves, free_tables, shared, .. } = self;
+        retired.collect(|piece| match piece {
+            Piece::Leaves { base, len } => leaves.release(base, len),
+            Piece::Table { number } => free_tables.push(number),
+            Piece::Half(half) => leaves.release_half(&shared.leaves, half),
+        })
+    }
+
+    /// Closes the gaps between the leaves if there are many.
+    fn compact(&mut self) {
+        if let Some(half) = self.leaves.compact(&self.shared.leaves, self.shared.top.all()) {
+            self.retired.put(Piece::Half(half));
+        }
+    }
+
+    /// Refuses a change for which there might be no room, before it is made.
+    fn check_room(&mut self, prefix: Prefix<Ipv4Addr>) -> Result<(), Error> {
+        // Blocks without a record need no leaves; the new prefix may add one record.
+        let blocks = (1usize << BLOCK_BITS.saturating_sub(prefix.len())) + self.dirty.len();
+        let needed = blocks.min(self.records.len() + 1) * SLOTS;
+        if self.leaves.room() >= needed {
+            return Ok(());
+        }
+        self.reclaim();
+        self.compact();
+        if self.leaves.room() >= needed {
+            return Ok(());
+        }
+        Err(Error::Stalled { structure: "runmap", waiting: self.retired.waiting() })
+    }
+}
+
+impl Table<Ipv4Addr> for Runmap4 {
+    fn reader(&self) -> Arc<dyn Lookup<Ipv4Addr>> {
+        reader(&self.shared)
+    }
+
+    fn insert(
+        &mut self,
+        prefix: Prefix<Ipv4Addr>,
+        next_hop: NextHopId,
+    ) -> Result<Option<NextHopId>, Error> {
+        check_next_hop(next_hop)?;
+        self.check_room(prefix)?;
+        let before = self.set(prefix, next_hop)?;
+        self.publish_all();
+        Ok(Some(before).filter(|&before| before != NO_ROUTE))
+    }
+
+    fn remove(&mut self, prefix: Prefix<Ipv4Addr>) -> Option<NextHopId> {
+        // Only an insertion can find no room for a deep table.
+        let before = self.set(prefix, NO_ROUTE).unwrap_or(NO_ROUTE);
+        self.publish_all();
+        Some(before).filter(|&before| before != NO_ROUTE)
+    }
+
+    fn get(&self, prefix: Prefix<Ipv4Addr>) -> Option<NextHopId> {
+        let next_hop = match Place::of(prefix) {
+            Place::Short(node) => self.short[node],
+            Place::Middle(block, node) => self.records[self.record_of[block] as usize].nodes[node],
+            Place::Long(net, last, len) => {
+                let routes = &self.deep.get(&net)?.routes;
+                let found = routes.binary_search_by_key(&(last, len), |r| (r.0, r.1)).ok()?;
+                routes[found].2
+            }
+        };
+        Some(next_hop).filter(|&next_hop| next_hop != NO_ROUTE)
+    }
+
+    fn len(&self) -> usize {
+        self.routes
+    }
+
+    fn memory_bytes(&self) -> usize {
+        BLOCKS * size_of::<u64>()
+            + (self.leaves.used() + self.tables * DEEP_SIZE) * size_of::<u16>()
+    }
+
+    fn writer_bytes(&self) -> usize {
+        let flat = (self.short.len() + self.cover.len()) * size_of::<NextHopId>()
+            + self.record_of.len() * size_of::<u32>()
+            + self.is_dirty.len() * size_of::<u64>();
+        let deep = self.deep.values().map(|d| d.routes.capacity() * 4 + 48).sum::<usize>();
+        flat + self.records.len() * size_of::<Record>() + deep
+    }
+
+    fn apply(&mut self, changes: &[Change<Ipv4Addr>]) -> Result<(), Error> {
+        check_changes(changes)?;
+        let made = changes.iter().try_for_each(|change| match *change {
+            Change::Insert { prefix, next_hop } => {
+                self.check_room(prefix)?;
+                self.set(prefix, next_hop).map(drop)
+            }
+            Change::Remove { prefix } => self.set(prefix, NO_ROUTE).map(drop),
+        });
+        self.publish_all();
+        made
+    }
+
+    fn load(
+        &mut self,
+        routes: &mut dyn Iterator<Item = (Prefix<Ipv4Addr>, NextHopId)>,
+    ) -> Result<(), Error> {
+        let made = self.set_all(routes);
+        // In address order, so that leaves looked up together lie together.
+        self.dirty.sort_unstable();
+        self.publish_all();
+        made
+    }
+
+    fn collect(&mut self) -> usize {
+        self.reclaim();
+        if !self.dirty.is_empty() {
+            self.publish_all();
+        }
+        self.compact();
+        self.reclaim()
+    }
+
+    fn name(&self) -> &'static str {
+        "runmap"
+    }
+}

@@ -1,0 +1,256 @@
+//! The writer's copy of the routes: a path-compressed binary trie.
+//!
+//! ```text
+//!             [0/0]
+//!            /     \
+//!      10/8 -> 5    [192.0.0.0/10]          a node without a route exists where two paths part
+//!                   /            \
+//!        192.0.2.0/24 -> 17    192.32.0.0/11 -> 3
+//! ```
+//!
+//! Tables that compute their pieces from the routes (IPv6 runmap, Poptrie, DIR-24-8) walk it:
+//! nodes are in address order, a prefix before those nested in it. At most two nodes per route,
+//! 16 bytes (IPv4) or 32 bytes (IPv6) each; a walk passes about log2(routes) nodes. Described by
+//! Morrison (PATRICIA, JACM 1968) and Sklower (the BSD routing table, USENIX 1991).
+
+use crate::{Bits, NO_ROUTE, NextHopId};
+
+/// Number of a node; [`NONE`] where there is none.
+pub(crate) type NodeId = u32;
+/// No node.
+pub(crate) const NONE: NodeId = 0;
+/// The node of the empty prefix, which is always there.
+pub(crate) const ROOT: NodeId = 1;
+
+/// A prefix with a route or a place where paths part.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Node<B> {
+    /// First address of the prefix.
+    pub bits: B,
+    /// The nodes below, by the bit behind the prefix.
+    pub children: [NodeId; 2],
+    /// [`NO_ROUTE`] if the node has no route.
+    pub next_hop: NextHopId,
+    /// Length of the prefix.
+    pub len: u8,
+}
+
+/// The routes.
+pub(crate) struct Rib<B> {
+    nodes: Vec<Node<B>>,
+    free: Vec<NodeId>,
+    routes: usize,
+}
+
+impl<B: Bits> Rib<B> {
+    pub fn new() -> Self {
+        let empty = Node { bits: B::default(), children: [NONE; 2], next_hop: NO_ROUTE, len: 0 };
+        Self { nodes: vec![empty; 2], free: Vec::new(), routes: 0 }
+    }
+
+    /// Number of routes.
+    pub fn len(&self) -> usize {
+        self.routes
+    }
+
+    /// Bytes in use.
+    pub fn bytes(&self) -> usize {
+        self.nodes.len() * size_of::<Node<B>>()
+    }
+
+    /// A node by its number.
+    pub fn node(&self, id: NodeId) -> &Node<B> {
+        &self.nodes[id as usize]
+    }
+
+    /// The last node on the way to a prefix whose prefix contains it, with its parent and its
+    /// parent's parent.
+    fn walk(&self, bits: B, len: u8) -> [NodeId; 3] {
+        let mut way = [ROOT, NONE, NONE];
+        loop {
+            let node = self.node(way[0]);
+            if node.len == len {
+                return way;
+            }
+            let next = node.children[bits.slice(node.len, 1) as usize];
+            if next == NONE || !self.contains(next, bits, len) {
+                return way;
+            }
+            way = [next, way[0], way[1]];
+        }
+    }
+
+    fn contains(&self, id: NodeId, bits: B, len: u8) -> bool {
+        let node = self.node(id);
+        node.len <= len && bits & B::mask(node.len) == node.bits
+    }
+
+    /// The next hop of a route.
+    pub fn get(&self, bits: B, len: u8) -> Option<NextHopId> {
+        let node = self.node(self.walk(bits, len)[0]);
+        Some(node.next_hop).filter(|&next_hop| node.len == len && next_hop != NO_ROUTE)
+    }
+
+    /// The answer for a prefix as a whole: the next hop of the longest route that contains it,
+    /// and the topmost node within the prefix ([`NONE`] if there is none).
+    pub fn cover(&self, bits: B, len: u8) -> (NextHopId, NodeId) {
+        let (mut cover, mut at) = (NO_ROUTE, ROOT);
+        loop {
+            let node = self.node(at);
+            if node.next_hop != NO_ROUTE {
+                cover = node.next_hop;
+            }
+            if node.len == len {
+                return (cover, at);
+            }
+            at = node.children[bits.slice(node.len, 1) as usize];
+            if at == NONE || !self.contains(at, bits, len) {
+                let inside = at != NONE
+                    && self.node(at).len > len
+                    && self.node(at).bits & B::mask(len) == bits;
+                return (cover, if inside { at } else { NONE });
+            }
+        }
+    }
+
+    /// Adds or replaces a route; returns the next hop before, or [`NO_ROUTE`].
+    pub fn insert(&mut self, bits: B, len: u8, next_hop: NextHopId) -> NextHopId {
+        let at = self.walk(bits, len)[0];
+        let before = if self.node(at).len == len {
+            std::mem::replace(&mut self.nodes[at as usize].next_hop, next_hop)
+        } else {
+            self.add_below(at, bits, len, next_hop);
+            NO_ROUTE
+        };
+        self.routes += usize::from(before == NO_ROUTE);
+        before
+    }
+
+    fn add_below(&mut self, at: NodeId, bits: B, len: u8, next_hop: NextHopId) {
+        let side = bits.slice(self.node(at).len, 1) as usize;
+        let next = self.node(at).children[side];
+        let new = self.take(Node { bits, children: [NONE; 2], next_hop, len });
+        if next == NONE {
+            self.nodes[at as usize].children[side] = new;
+            return;
+        }
+        let other = *self.node(next);
+        let common = (bits ^ other.bits).leading().min(len).min(other.len);
+        let other_side = other.bits.slice(common, 1) as usize;
+        let top = if common == len {
+            self.nodes[new as usize].children[other_side] = next;
+            new
+        } else {
+            let mut children = [new; 2];
+            children[other_side] = next;
+            let bits = bits & B::mask(common);
+            self.take(Node { bits, children, next_hop: NO_ROUTE, len: common })
+        };
+        self.nodes[at as usize].children[side] = top;
+    }
+
+    fn take(&mut self, node: Node<B>) -> NodeId {
+        if let Some(id) = self.free.pop() {
+            self.nodes[id as usize] = node;
+            return id;
+        }
+        self.nodes.push(node);
+        (self.nodes.len() - 1) as NodeId
+    }
+
+    /// Removes a route; returns the next hop it had, or [`NO_ROUTE`].
+    pub fn remove(&mut self, bits: B, len: u8) -> NextHopId {
+        let [at, parent, grandparent] = self.walk(bits, len);
+        if self.node(at).len != len || self.node(at).next_hop == NO_ROUTE {
+            return NO_ROUTE;
+        }
+        let before = std::mem::replace(&mut self.nodes[at as usize].next_hop, NO_ROUTE);
+        self.routes -= 1;
+        self.simplify(at, parent);
+        self.simplify(parent, grandparent);
+        before
+    }
+
+    /// Takes out a node that has neither a route nor two children.
+    fn simplify(&mut self, at: NodeId, parent: NodeId) {
+        let node = *self.node(at);
+        if at <= ROOT || node.next_hop != NO_ROUTE || !node.children.contains(&NONE) {
+            return;
+        }
+        let [left, right] = node.children;
+        let side = node.bits.slice(self.node(parent).len, 1) as usize;
+        self.nodes[parent as usize].children[side] = left.max(right);
+        self.free.push(at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    /// All routes in the order of a walk.
+    fn all(rib: &Rib<u32>, at: NodeId, out: &mut Vec<(u32, u8, NextHopId)>) {
+        if at == NONE {
+            return;
+        }
+        let node = *rib.node(at);
+        if node.next_hop != NO_ROUTE {
+            out.push((node.bits, node.len, node.next_hop));
+        }
+        node.children.iter().for_each(|&child| all(rib, child, out));
+    }
+
+    fn longest(model: &BTreeMap<(u32, u8), NextHopId>, bits: u32, len: u8) -> NextHopId {
+        let mut lengths = (0..=len).rev();
+        lengths.find_map(|l| model.get(&(bits & u32::mask(l), l)).copied()).unwrap_or(NO_ROUTE)
+    }
+
+    #[test]
+    fn agrees_with_an_ordered_map_under_random_changes() {
+        let mut rib = Rib::<u32>::new();
+        let mut model = BTreeMap::new();
+        let mut seed = 7u64;
+        let steps = if cfg!(miri) { 300 } else { 30_000 };
+        for step in 0..steps {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let len = (seed >> 59) as u8 % 13 * 2 + (seed >> 33) as u8 % 9;
+            // Few distinct bits, so that prefixes nest and meet.
+            let bits = ((seed >> 20) as u32 & 0x8421_8421) & u32::mask(len);
+            if (seed >> 57) & 3 == 0 {
+                let removed = rib.remove(bits, len);
+                assert_eq!(removed, model.remove(&(bits, len)).unwrap_or(NO_ROUTE));
+            } else {
+                let next_hop = (step % 1000) as u16 + 1;
+                let before = rib.insert(bits, len, next_hop);
+                assert_eq!(before, model.insert((bits, len), next_hop).unwrap_or(NO_ROUTE));
+            }
+            assert_eq!(rib.len(), model.len());
+            assert_eq!(rib.get(bits, len), model.get(&(bits, len)).copied());
+            let probe = (seed >> 13) as u32 & 0x8421_8421 & u32::mask(20);
+            let (cover, inside) = rib.cover(probe, 20);
+            assert_eq!(cover, longest(&model, probe, 20));
+            let mut nested = Vec::new();
+            all(&rib, inside, &mut nested);
+            let range = (probe, 20)..=(probe | !u32::mask(20), 32);
+            let expected = model.range(range).filter(|((_, len), _)| *len >= 20);
+            assert_eq!(nested, expected.map(|(&(b, l), &n)| (b, l, n)).collect::<Vec<_>>());
+        }
+        let mut routes = Vec::new();
+        all(&rib, ROOT, &mut routes);
+        assert_eq!(routes, model.iter().map(|(&(b, l), &n)| (b, l, n)).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn an_emptied_rib_has_no_nodes_left() {
+        let mut rib = Rib::<u128>::new();
+        let routes: Vec<(u128, u8)> =
+            (0..500u128).map(|i| (i << 97 | i << 64, 64 + (i % 60) as u8)).collect();
+        routes.iter().for_each(|&(bits, len)| assert_eq!(rib.insert(bits, len, 1), NO_ROUTE));
+        routes.iter().for_each(|&(bits, len)| assert_eq!(rib.remove(bits, len), 1));
+        assert_eq!(rib.len(), 0);
+        assert_eq!(rib.node(ROOT).children, [NONE; 2]);
+        assert_eq!(rib.free.len(), rib.nodes.len() - 2);
+    }
+}

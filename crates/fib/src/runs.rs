@@ -1,0 +1,206 @@
+//! Allocation of short runs of leaves, and the waiting room for what was retired.
+//!
+//! [`Runs`] hands out 1 to 32 consecutive places of a fixed range, exactly as many as asked for:
+//! rounding up to size classes would spread the leaves over more cache lines and slow lookups.
+//!
+//! ```text
+//!  first                                   bump                         end
+//!   | run | run |free 3| run | run |free 2| .  .  .  never used  .  .  . |
+//! ```
+//!
+//! A run comes from the list of free runs of its size, else is cut from a longer free run, else
+//! from the end. Neighbouring free runs are not joined; the owner copies everything that is alive
+//! to a fresh range when [`Runs::is_ragged`] says that it pays.
+
+use std::collections::VecDeque;
+
+use crate::GracePeriod;
+
+/// The longest run.
+pub(crate) const LONGEST: usize = 32;
+
+/// A range of places and which of them are free.
+pub(crate) struct Runs {
+    first: u32,
+    end: u32,
+    bump: u32,
+    /// Free runs by length.
+    free: [Vec<u32>; LONGEST + 1],
+    free_places: u32,
+}
+
+impl Runs {
+    /// All places from `first` to before `end`, all free.
+    pub fn new(first: u32, end: u32) -> Self {
+        Self { first, end, bump: first, free: [const { Vec::new() }; LONGEST + 1], free_places: 0 }
+    }
+
+    /// The first of `len` (1 to 32) places that are now the caller's; `None` if there are none.
+    pub fn allocate(&mut self, len: usize) -> Option<u32> {
+        if let Some(run) = self.free[len].pop() {
+            self.free_places -= len as u32;
+            return Some(run);
+        }
+        if let Some(longer) = (len + 1..=LONGEST).rev().find(|&n| !self.free[n].is_empty()) {
+            let run = self.free[longer].pop()?;
+            self.free[longer - len].push(run + len as u32);
+            self.free_places -= len as u32;
+            return Some(run);
+        }
+        let run = self.bump;
+        (self.end - run >= len as u32).then(|| {
+            self.bump += len as u32;
+            run
+        })
+    }
+
+    /// Takes back a run. One from outside the range (from before the range was changed) is
+    /// ignored.
+    pub fn release(&mut self, run: u32, len: usize) {
+        if self.contains(run) {
+            self.free[len].push(run);
+            self.free_places += len as u32;
+        }
+    }
+
+    /// Whether the place belongs to this range.
+    pub fn contains(&self, place: u32) -> bool {
+        (self.first..self.end).contains(&place)
+    }
+
+    /// Places from the first to the last ever used.
+    pub fn used(&self) -> usize {
+        (self.bump - self.first) as usize
+    }
+
+    /// Places that are certainly to be had, in runs of any length.
+    pub fn room(&self) -> usize {
+        (self.end - self.bump) as usize
+    }
+
+    /// Whether more than a sixteenth of the used range is free.
+    pub fn is_ragged(&self) -> bool {
+        self.free_places as usize > 2048 + self.used() / 16
+    }
+}
+
+/// What was taken out of a table and waits for its grace period.
+pub(crate) struct Retired<T> {
+    grace: Box<dyn GracePeriod>,
+    /// Taken out since the last grace period began.
+    open: Vec<T>,
+    /// Groups with the token of the grace period that began after they were taken out.
+    closed: VecDeque<(u64, Vec<T>)>,
+    waiting: usize,
+}
+
+/// How many pieces share one grace period, so that starting one costs little per update.
+const GROUP: usize = 32;
+
+impl<T> Retired<T> {
+    pub fn new(grace: Box<dyn GracePeriod>) -> Self {
+        Self { grace, open: Vec::new(), closed: VecDeque::new(), waiting: 0 }
+    }
+
+    /// Puts something in; it must already be unreachable for lookups that begin now.
+    pub fn put(&mut self, piece: T) {
+        self.open.push(piece);
+        self.waiting += 1;
+    }
+
+    /// Whether enough has gathered to make [`Retired::collect`] worth its cost.
+    pub fn is_due(&self) -> bool {
+        self.open.len() >= GROUP
+    }
+
+    /// Hands every piece whose grace period has passed to `free`; returns how many still wait.
+    pub fn collect(&mut self, mut free: impl FnMut(T)) -> usize {
+        if !self.open.is_empty() {
+            let token = self.grace.start();
+            self.closed.push_back((token, std::mem::take(&mut self.open)));
+        }
+        while let Some((token, _)) = self.closed.front() {
+            if !self.grace.passed(*token) {
+                break;
+            }
+            for piece in self.closed.pop_front().into_iter().flat_map(|(_, pieces)| pieces) {
+                self.waiting -= 1;
+                free(piece);
+            }
+        }
+        self.waiting
+    }
+
+    /// Pieces that wait.
+    pub fn waiting(&self) -> usize {
+        self.waiting
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::{Epochs, NoReaders};
+
+    #[test]
+    fn runs_never_overlap_and_come_back() {
+        let mut runs = Runs::new(100, 1100);
+        let mut taken: Vec<(u32, usize)> = Vec::new();
+        let mut seed = 1u32;
+        for _ in 0..20_000 {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let len = (seed >> 16) as usize % LONGEST + 1;
+            match runs.allocate(len) {
+                Some(run) => taken.push((run, len)),
+                None => {
+                    for (run, len) in taken.drain(..taken.len().div_ceil(2)) {
+                        runs.release(run, len);
+                    }
+                }
+            }
+            let places: BTreeSet<u32> =
+                taken.iter().flat_map(|&(run, len)| run..run + len as u32).collect();
+            assert_eq!(places.len(), taken.iter().map(|&(_, len)| len).sum::<usize>());
+            assert!(places.iter().all(|&place| runs.contains(place)));
+        }
+    }
+
+    #[test]
+    fn a_full_range_says_so() {
+        let mut runs = Runs::new(0, 40);
+        assert_eq!(runs.allocate(32), Some(0));
+        assert_eq!(runs.allocate(9), None);
+        assert_eq!(runs.allocate(8), Some(32));
+        runs.release(0, 32);
+        assert!(runs.allocate(5).is_some(), "cut from the longer run");
+        assert!(runs.allocate(27).is_some());
+        assert!(runs.allocate(1).is_none());
+    }
+
+    #[test]
+    fn retired_pieces_wait_for_their_readers() {
+        let epochs = Epochs::default();
+        let reader = epochs.register();
+        let mut retired = Retired::new(Box::new(epochs));
+        retired.put(1);
+        let mut freed = Vec::new();
+        assert_eq!(retired.collect(|piece| freed.push(piece)), 1);
+        reader.quiescent();
+        retired.put(2);
+        assert_eq!(retired.collect(|piece| freed.push(piece)), 1, "2 came too late");
+        assert_eq!(freed, [1]);
+        reader.quiescent();
+        assert_eq!(retired.collect(|piece| freed.push(piece)), 0);
+        assert_eq!(freed, [1, 2]);
+    }
+
+    #[test]
+    fn without_readers_nothing_waits() {
+        let mut retired = Retired::new(Box::new(NoReaders));
+        retired.put(());
+        assert_eq!(retired.waiting(), 1);
+        assert_eq!(retired.collect(|()| ()), 0);
+    }
+}

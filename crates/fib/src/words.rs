@@ -1,0 +1,308 @@
+//! Words of 32 slots and their run-compressed leaves: what both runmap tables are made of.
+//!
+//! ```text
+//!   63            38 37   32 31                                 0
+//!  +----------------+-------+------------------------------------+
+//!  | base, 26 bits  |   0   | bitmap: bit k = slots k, k+1 differ |
+//!  +----------------+-------+------------------------------------+
+//!  leaf of slot s = leaves[base + popcount(bitmap >> s)]
+//! ```
+//!
+//! The runs of a word lie in descending order, so that one shift by the address itself (the
+//! hardware takes it modulo 32) replaces a mask; bit 31 is never set. A word with an empty bitmap
+//! has one answer for all slots. The first [`IDENTITY`] leaves have their own index as value, so
+//! that a word whose one answer is a next hop needs no leaf of its own: its base is the answer.
+//!
+//! Bitmap and base change together, by one store with release ordering after the leaves were
+//! written; where only leaves change, each is one store.
+
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+use bytemuck::Zeroable;
+
+use crate::{
+    NextHopId,
+    arena::Arena,
+    runs::{LONGEST, Runs},
+};
+
+/// Slots of a word.
+pub(crate) const SLOTS: usize = 32;
+/// The leaf `n` of these has the value `n`.
+pub(crate) const IDENTITY: u32 = 1 << 15;
+
+const BASE_SHIFT: u32 = 38;
+/// Leaves are copied from one half to the other to close gaps.
+const HALF: u32 = if cfg!(miri) { 1 << 12 } else { 1 << 25 };
+/// Length of the array of leaves: no base plus 31 leaves it.
+pub(crate) const LEAVES: usize = IDENTITY as usize + 2 * HALF as usize;
+
+/// Index of the leaf for the slot that is `position` modulo 32.
+#[inline(always)]
+pub(crate) fn leaf_index(word: u64, position: u32) -> usize {
+    let behind = (word as u32).wrapping_shr(position);
+    (word >> BASE_SHIFT) as usize + behind.count_ones() as usize
+}
+
+/// The word whose slots all have the next hop's leaf.
+pub(crate) fn uniform(next_hop: NextHopId) -> u64 {
+    u64::from(next_hop) << BASE_SHIFT
+}
+
+/// The leaves a word refers to, its own ones: the first and how many. `None` for [`uniform`].
+pub(crate) fn own_leaves(word: u64) -> Option<(u32, usize)> {
+    let base = (word >> BASE_SHIFT) as u32;
+    (base >= IDENTITY).then(|| (base, (word as u32).count_ones() as usize + 1))
+}
+
+/// An atomic cell that holds a leaf.
+pub(crate) trait Cell: Zeroable + Send + Sync {
+    /// What the cell holds.
+    type Leaf: Copy + Eq + Default + From<NextHopId>;
+    /// The value; the writer's own, so no ordering is needed.
+    fn get(&self) -> Self::Leaf;
+    /// Stores with release ordering: a leaf may name something that was just written.
+    fn set(&self, leaf: Self::Leaf);
+}
+
+macro_rules! cell {
+    ($atomic:ty, $leaf:ty) => {
+        impl Cell for $atomic {
+            type Leaf = $leaf;
+
+            fn get(&self) -> $leaf {
+                self.load(Ordering::Relaxed)
+            }
+
+            fn set(&self, leaf: $leaf) {
+                self.store(leaf, Ordering::Release);
+            }
+        }
+    };
+}
+
+cell!(AtomicU16, u16);
+cell!(AtomicU32, u32);
+
+/// Stores what differs.
+pub(crate) fn store_leaves<C: Cell>(places: &[C], leaves: &[C::Leaf]) {
+    for (place, &leaf) in places.iter().zip(leaves) {
+        if place.get() != leaf {
+            place.set(leaf);
+        }
+    }
+}
+
+/// The runs of 32 answers.
+struct Shape<L> {
+    /// Bit k: slots k and k+1 differ.
+    bitmap: u32,
+    /// The runs' answers in descending order.
+    leaves: [L; SLOTS],
+    len: usize,
+}
+
+fn shape_of<L: Copy + Eq + Default>(answers: &[L; SLOTS]) -> Shape<L> {
+    let mut shape = Shape { bitmap: 0, leaves: [L::default(); SLOTS], len: 0 };
+    for slot in (0..SLOTS).rev() {
+        shape.leaves[shape.len] = answers[slot];
+        let begins = slot == 0 || answers[slot] != answers[slot - 1];
+        shape.len += usize::from(begins);
+        if begins && slot > 0 {
+            shape.bitmap |= 1 << (slot - 1);
+        }
+    }
+    shape
+}
+
+/// The leaves' number range that is no longer in use, to be given back after a grace period.
+pub(crate) struct OldHalf(u32);
+
+/// The writer's account of the leaves.
+pub(crate) struct Leaves {
+    runs: Runs,
+    /// The half that `runs` is, 0 or 1.
+    half: u32,
+    other_half_free: bool,
+}
+
+fn half(number: u32) -> Runs {
+    let first = IDENTITY + number * HALF;
+    Runs::new(first, first + HALF - LONGEST as u32)
+}
+
+impl Leaves {
+    pub fn new() -> Self {
+        Self { runs: half(0), half: 0, other_half_free: true }
+    }
+
+    /// The word for 32 answers, its leaves stored. `before` is the word that it is going to
+    /// replace; if that has runs of the same shape, its leaves are overwritten in place and it is
+    /// returned. `None` if there is no room.
+    pub fn word<C: Cell>(
+        &mut self,
+        cells: &Arena<C>,
+        before: u64,
+        answers: &[C::Leaf; SLOTS],
+        uniform: impl FnOnce(C::Leaf) -> Option<u64>,
+    ) -> Option<u64> {
+        let shape = shape_of(answers);
+        if shape.len == 1
+            && let Some(word) = uniform(answers[0])
+        {
+            return Some(word);
+        }
+        let leaves = &shape.leaves[..shape.len];
+        if let Some((base, _)) = own_leaves(before)
+            && before as u32 == shape.bitmap
+        {
+            store_leaves(&cells.all()[base as usize..], leaves);
+            return Some(before);
+        }
+        let base = self.runs.allocate(shape.len)?;
+        store_leaves(&cells.all()[base as usize..], leaves);
+        Some(u64::from(base) << BASE_SHIFT | u64::from(shape.bitmap))
+    }
+
+    /// The word whose 32 slots have this next hop.
+    pub fn uniform<C: Cell>(cells: &Arena<C>, next_hop: NextHopId) -> u64 {
+        let leaf = &cells.all()[usize::from(next_hop)];
+        store_leaves(std::slice::from_ref(leaf), &[C::Leaf::from(next_hop)]);
+        uniform(next_hop)
+    }
+
+    /// Takes back leaves whose grace period has passed.
+    pub fn release(&mut self, base: u32, len: usize) {
+        self.runs.release(base, len);
+    }
+
+    /// Takes back a half whose grace period has passed, and returns its memory.
+    pub fn release_half<C: Cell>(&mut self, cells: &Arena<C>, OldHalf(number): OldHalf) {
+        let first = (IDENTITY + number * HALF) as usize;
+        cells.discard(first..first + HALF as usize);
+        self.other_half_free = true;
+    }
+
+    /// If many leaves are free, copies those in use to the other half, in the order of `words`
+    /// (all words there are) and without gaps. The old half must be retired.
+    pub fn compact<'w, C: Cell>(
+        &mut self,
+        cells: &Arena<C>,
+        words: impl IntoIterator<Item = &'w AtomicU64>,
+    ) -> Option<OldHalf> {
+        if !self.other_half_free || !self.runs.is_ragged() {
+            return None;
+        }
+        let old = OldHalf(self.half);
+        self.half = 1 - self.half;
+        self.runs = half(self.half);
+        self.other_half_free = false;
+        let cells = cells.all();
+        for place in words {
+            let word = place.load(Ordering::Relaxed);
+            let Some((from, len)) = own_leaves(word) else { continue };
+            let to = self.runs.allocate(len).expect("they fitted into a half of this size before");
+            for (from, to) in cells[from as usize..].iter().zip(&cells[to as usize..]).take(len) {
+                to.set(from.get());
+            }
+            let word = u64::from(to) << BASE_SHIFT | u64::from(word as u32);
+            place.store(word, Ordering::Release);
+        }
+        Some(old)
+    }
+
+    /// Leaves that are certainly to be had.
+    pub fn room(&self) -> usize {
+        self.runs.room()
+    }
+
+    /// Leaves that take memory.
+    pub fn used(&self) -> usize {
+        let other_half = if self.other_half_free { 0 } else { self.runs.used() };
+        IDENTITY as usize + self.runs.used() + other_half
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(cells: &Arena<AtomicU16>, word: u64, slot: u32) -> u16 {
+        cells.all()[leaf_index(word, slot)].get()
+    }
+
+    fn next_hop_word(cells: &Arena<AtomicU16>) -> impl Fn(u16) -> Option<u64> + '_ {
+        |leaf| Some(Leaves::uniform(cells, leaf))
+    }
+
+    #[test]
+    fn every_shape_reads_back() {
+        let cells = Arena::<AtomicU16>::new(LEAVES);
+        let mut leaves = Leaves::new();
+        let patterns: [fn(usize) -> u16; 5] = [
+            |_| 9,
+            |slot| slot as u16 + 1,
+            |slot| u16::from(slot == 31),
+            |slot| u16::from(slot == 0),
+            |slot| (slot as u16 / 3) % 2 + 5,
+        ];
+        for pattern in patterns {
+            let answers = std::array::from_fn(pattern);
+            let word = leaves.word(&cells, 0, &answers, next_hop_word(&cells)).unwrap();
+            for slot in 0..32 {
+                assert_eq!(answer(&cells, word, slot), answers[slot as usize]);
+                assert_eq!(leaf_index(word, slot), leaf_index(word, slot + 32 * 77));
+            }
+        }
+    }
+
+    #[test]
+    fn the_same_shape_stays_in_place_and_another_moves() {
+        let cells = Arena::<AtomicU16>::new(LEAVES);
+        let mut leaves = Leaves::new();
+        let mut answers = [3; SLOTS];
+        answers[7] = 4;
+        let first = leaves.word(&cells, 0, &answers, next_hop_word(&cells)).unwrap();
+        answers[7] = 5;
+        let second = leaves.word(&cells, first, &answers, next_hop_word(&cells)).unwrap();
+        assert_eq!(first, second);
+        assert_eq!(answer(&cells, second, 7), 5);
+        answers[8] = 5;
+        let third = leaves.word(&cells, second, &answers, next_hop_word(&cells)).unwrap();
+        assert_ne!(second >> BASE_SHIFT, third >> BASE_SHIFT);
+        assert_eq!(answer(&cells, second, 8), 3, "readers of the old word still see it whole");
+        assert_eq!(answer(&cells, third, 8), 5);
+    }
+
+    #[test]
+    fn compaction_keeps_the_answers_and_closes_the_gaps() {
+        let cells = Arena::<AtomicU16>::new(LEAVES);
+        let mut leaves = Leaves::new();
+        let words: Vec<AtomicU64> = (0..2000u16)
+            .map(|block| {
+                let answers = std::array::from_fn(|slot| (slot as u16 / 4 + block) % 100 + 1);
+                let word = leaves.word(&cells, 0, &answers, next_hop_word(&cells)).unwrap();
+                AtomicU64::new(word)
+            })
+            .collect();
+        for place in words.iter().step_by(4).chain(words.iter().skip(1).step_by(4)) {
+            let word = place.swap(Leaves::uniform(&cells, 6), Ordering::Relaxed);
+            let (base, len) = own_leaves(word).unwrap();
+            leaves.release(base, len);
+        }
+        let expected: Vec<u16> = words
+            .iter()
+            .flat_map(|word| (0..32).map(|slot| answer(&cells, word.load(Ordering::Relaxed), slot)))
+            .collect();
+        let used = leaves.used();
+        assert!(leaves.runs.is_ragged());
+        let old = leaves.compact(&cells, &words).unwrap();
+        leaves.release_half(&cells, old);
+        assert!(leaves.used() < used);
+        let after: Vec<u16> = words
+            .iter()
+            .flat_map(|word| (0..32).map(|slot| answer(&cells, word.load(Ordering::Relaxed), slot)))
+            .collect();
+        assert_eq!(after, expected);
+    }
+}

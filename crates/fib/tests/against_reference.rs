@@ -1,0 +1,162 @@
+//! Every structure gives the reference's answers: after each of a long sequence of insertions,
+//! replacements and removals of prefixes of every length, nested and side by side.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use fib::{Address, Algorithm, Bits, Change, Lookup, NextHopId, NoReaders, Prefix, Table};
+use proptest::prelude::*;
+
+/// One step of a test: a change, or several published together.
+#[derive(Clone, Debug)]
+enum Step<A: Address> {
+    Insert(Prefix<A>, NextHopId),
+    Remove(Prefix<A>),
+    Batch(Vec<Change<A>>),
+    Collect,
+}
+
+/// Makes tables of one family; both sides of a comparison.
+trait Family: Address {
+    fn table(algorithm: Algorithm) -> Option<Box<dyn Table<Self>>>;
+    /// An address from random bits, such that prefixes meet often.
+    fn crowded(random: u128) -> Self;
+}
+
+impl Family for std::net::Ipv4Addr {
+    fn table(algorithm: Algorithm) -> Option<Box<dyn Table<Self>>> {
+        fib::new_ipv4(algorithm, Box::new(NoReaders)).ok()
+    }
+
+    fn crowded(random: u128) -> Self {
+        Self::from(random as u32 & 0xc003_07c3)
+    }
+}
+
+impl Family for std::net::Ipv6Addr {
+    fn table(algorithm: Algorithm) -> Option<Box<dyn Table<Self>>> {
+        fib::new_ipv6(algorithm, Box::new(NoReaders)).ok()
+    }
+
+    fn crowded(random: u128) -> Self {
+        Self::from(random & 0xe001_8811_8003_c003_8001_8001_0001_8003)
+    }
+}
+
+fn prefix<A: Family>() -> impl Strategy<Value = Prefix<A>> {
+    (any::<u128>(), 0..=A::Bits::WIDTH)
+        .prop_map(|(random, len)| Prefix::covering(A::crowded(random), len))
+}
+
+/// Next hops: a few often, so that neighbours are equal, and both ends of the range.
+fn next_hop() -> impl Strategy<Value = NextHopId> {
+    prop_oneof![4 => 1..4u16, 1 => 1..=fib::MAX_NEXT_HOP, 1 => Just(fib::MAX_NEXT_HOP)]
+}
+
+fn change<A: Family>() -> impl Strategy<Value = Change<A>> {
+    prop_oneof![
+        2 => (prefix(), next_hop()).prop_map(|(prefix, next_hop)| Change::Insert { prefix, next_hop }),
+        1 => prefix().prop_map(|prefix| Change::Remove { prefix }),
+    ]
+}
+
+fn steps<A: Family>() -> impl Strategy<Value = Vec<Step<A>>> {
+    let step = prop_oneof![
+        12 => (prefix(), next_hop()).prop_map(|(prefix, next_hop)| Step::Insert(prefix, next_hop)),
+        6 => prefix().prop_map(Step::Remove),
+        2 => prop::collection::vec(change(), 1..20).prop_map(Step::Batch),
+        1 => Just(Step::Collect),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+fn run<A: Family>(table: &mut dyn Table<A>, step: &Step<A>) -> Option<NextHopId> {
+    match step {
+        Step::Insert(prefix, next_hop) => table.insert(*prefix, *next_hop).unwrap(),
+        Step::Remove(prefix) => table.remove(*prefix),
+        Step::Batch(changes) => {
+            table.apply(changes).unwrap();
+            None
+        }
+        Step::Collect => {
+            assert_eq!(table.collect(), 0, "nothing is held back without readers");
+            None
+        }
+    }
+}
+
+/// The addresses at which an answer can change: both ends of each prefix and their neighbours.
+fn edges<A: Family>(prefixes: &BTreeSet<Prefix<A>>) -> Vec<A::Bits> {
+    let mut edges = BTreeSet::new();
+    for prefix in prefixes {
+        edges.extend([prefix.bits(), prefix.last_bits(), prefix.last_bits().next()]);
+        // The address before the first one.
+        edges.insert(!(!prefix.bits()).next());
+    }
+    edges.into_iter().collect()
+}
+
+fn compare<A: Family>(
+    table: &dyn Table<A>,
+    readers: &[Arc<dyn Lookup<A>>; 2],
+    addresses: &[A::Bits],
+) {
+    let mut answers = vec![7; addresses.len()];
+    let mut expected = vec![0; addresses.len()];
+    readers[0].lookup_batch(addresses, &mut answers);
+    readers[1].lookup_batch(addresses, &mut expected);
+    for ((&address, &answer), &expected) in addresses.iter().zip(&answers).zip(&expected) {
+        let address = A::from(address);
+        assert_eq!(answer, expected, "{}: batch answer for {address}", table.name());
+        assert_eq!(readers[0].lookup(address), expected, "{}: {address}", table.name());
+    }
+}
+
+fn follow<A: Family>(algorithm: Algorithm, steps: &[Step<A>]) {
+    let Some(mut table) = A::table(algorithm) else { return };
+    let mut reference = A::table(Algorithm::Reference).unwrap();
+    let readers = [table.reader(), reference.reader()];
+    let mut prefixes = BTreeSet::new();
+    for step in steps {
+        assert_eq!(run(&mut *table, step), run(&mut *reference, step), "{step:?}");
+        match step {
+            Step::Insert(prefix, _) | Step::Remove(prefix) => drop(prefixes.insert(*prefix)),
+            Step::Batch(changes) => prefixes.extend(changes.iter().map(Change::prefix)),
+            Step::Collect => {}
+        }
+        assert_eq!(table.len(), reference.len());
+        for &prefix in &prefixes {
+            assert_eq!(table.get(prefix), reference.get(prefix), "{prefix}");
+        }
+        compare(&*table, &readers, &edges(&prefixes));
+    }
+    // The same routes loaded at once give the same answers.
+    let routes: Vec<_> =
+        prefixes.iter().filter_map(|&p| reference.get(p).map(|next_hop| (p, next_hop))).collect();
+    let mut loaded = A::table(algorithm).unwrap();
+    loaded.load(&mut routes.iter().copied()).unwrap();
+    assert_eq!(loaded.len(), reference.len());
+    let readers = [loaded.reader(), reference.reader()];
+    compare(&*loaded, &readers, &edges(&prefixes));
+    // Nothing is left of them when they are removed one by one.
+    for &(prefix, next_hop) in &routes {
+        assert_eq!(table.remove(prefix), Some(next_hop));
+        assert_eq!(reference.remove(prefix), Some(next_hop));
+    }
+    assert!(table.is_empty());
+    let readers = [table.reader(), reference.reader()];
+    compare(&*table, &readers, &edges(&prefixes));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn ipv4_tables_give_the_references_answers(steps in steps::<std::net::Ipv4Addr>()) {
+        Algorithm::ALL.into_iter().for_each(|algorithm| follow(algorithm, &steps));
+    }
+
+    #[test]
+    fn ipv6_tables_give_the_references_answers(steps in steps::<std::net::Ipv6Addr>()) {
+        Algorithm::ALL.into_iter().for_each(|algorithm| follow(algorithm, &steps));
+    }
+}
