@@ -20,7 +20,7 @@ turnpike.route "2001:db8:dead::/48" { blackhole = true }
 
 @pytest.fixture(scope="module")
 def wires(module_lab):
-    return Wires(module_lab, ROUTES)
+    return Wires(module_lab, ROUTES, calm=True)
 
 
 def eth(ethertype, payload, destination=LEFT_MAC):

@@ -26,7 +26,7 @@ turnpike.route "198.51.100.0/24" { via = { { "10.0.2.10", weight = 3 }, "10.0.2.
 
 @pytest.fixture(scope="module")
 def wires(module_lab):
-    return Wires(module_lab, CONFIG, ports=PORTS)
+    return Wires(module_lab, CONFIG, ports=PORTS, calm=True)
 
 
 @pytest.fixture(autouse=True)

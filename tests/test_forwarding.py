@@ -19,7 +19,7 @@ turnpike.route "2001:db8:100::/48" { via = "fd00:2::2" }
 
 @pytest.fixture(scope="module")
 def wires(module_lab):
-    return Wires(module_lab, ROUTES)
+    return Wires(module_lab, ROUTES, calm=True)
 
 
 @pytest.fixture(autouse=True)

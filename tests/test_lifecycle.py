@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from lib.lab import HOST_A_MAC, LEFT_MAC, RIGHT_MAC, Hosts, Wires
+from lib.lab import HOST_A_MAC, LEFT_MAC, Hosts, Wires
 from lib.netns import stop_process
 from lib.packets import ethernet, icmp, icmp6, ipv4, ipv6, mac_bytes, pattern, udp
 from lib.router import Change, check_sum

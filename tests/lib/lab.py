@@ -1,14 +1,19 @@
 """Topologies: a router between two raw wires, or between two real Linux hosts."""
 
 import contextlib
+import time
 
 from .netns import Namespace, veth
+from .packets import is_announcement
 from .raw import RawPort
 from .router import Router
 
 # The router's MACs and those of the hosts behind the raw wires.
 LEFT_MAC, RIGHT_MAC = "02:00:00:00:01:01", "02:00:00:00:02:01"
 HOST_A_MAC, HOST_B_MAC = "02:00:00:00:01:02", "02:00:00:00:02:02"
+
+# Two announcements, two seconds apart (RFC 5227 1.1), and a little.
+ANNOUNCING_SECONDS = 2.3
 
 PORTS = """
 local turnpike = require "turnpike"
@@ -46,9 +51,9 @@ class Lab:
             router.wait_ready()
         return router
 
-    def raw(self, namespace, interface):
+    def raw(self, namespace, interface, ignore=None):
         """A raw port on an interface."""
-        port = RawPort(namespace, interface)
+        port = RawPort(namespace, interface, ignore)
         self._made.callback(port.close)
         return port
 
@@ -60,18 +65,23 @@ class Lab:
 class Wires:
     """A router whose ports end in raw wires: the test is both hosts, and nothing else talks.
 
-    `left` and `right` are the wires, `router` the router, `inside` its namespace.
+    `left` and `right` are the wires, `router` the router, `inside` its namespace. A router
+    announces its addresses when it starts and once more after two seconds; the wires do not show
+    that unless asked. `calm` waits until it is over, for tests that count packets.
     """
 
-    def __init__(self, lab, config="", ports=PORTS + STATIC_NEIGHBOURS, mtu=(1500, 1500), **options):
+    def __init__(self, lab, config="", ports=PORTS + STATIC_NEIGHBOURS, mtu=(1500, 1500), calm=False,
+                 **options):
         self.inside = lab.namespace("router", quiet=True)
         self.ns_left = lab.namespace("left", quiet=True)
         self.ns_right = lab.namespace("right", quiet=True)
         veth(self.inside, "tp-left", self.ns_left, "wire", LEFT_MAC, HOST_A_MAC, mtu[0])
         veth(self.inside, "tp-right", self.ns_right, "wire", RIGHT_MAC, HOST_B_MAC, mtu[1])
-        self.left = lab.raw(self.ns_left, "wire")
-        self.right = lab.raw(self.ns_right, "wire")
+        self.left = lab.raw(self.ns_left, "wire", is_announcement)
+        self.right = lab.raw(self.ns_right, "wire", is_announcement)
         self.router = lab.router(self.inside, ports + config, **options)
+        if calm:
+            time.sleep(ANNOUNCING_SECONDS)
 
     def drain(self):
         """Forgets what has arrived on both wires."""

@@ -113,6 +113,18 @@ def unpadded(frame):
     return frame
 
 
+def is_announcement(frame):
+    """Does a station tell its own addresses, unasked? By ARP (RFC 5227 2.3), by an unsolicited
+    neighbour advertisement (RFC 4861 7.2.6), or by a report of its groups (RFC 3810)."""
+    if frame[12:14] == b"\x08\x06":
+        return frame[28:32] == frame[38:42]
+    if frame[12:14] != b"\x86\xdd":
+        return False
+    report = frame[:6] == b"\x33\x33\0\0\0\x16"
+    advertised = frame[:6] == b"\x33\x33\0\0\0\x01" and frame[54] == 136 and not frame[58] & 0x40
+    return report or advertised
+
+
 def pcap_file(frames):
     """The frames as a capture file (the classic format, link type Ethernet)."""
     head = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1)

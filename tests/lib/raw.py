@@ -13,11 +13,13 @@ class RawPort:
     """A packet socket on one interface of a namespace.
 
     `send` puts frames on the wire as they are; `receive` returns the frames that arrived since
-    the last call, in order. Frames that this end itself sent are not returned.
+    the last call, in order. Frames that this end itself sent are not returned, nor are those for
+    which `ignore(frame)` is true.
     """
 
-    def __init__(self, namespace, interface):
+    def __init__(self, namespace, interface, ignore=None):
         self.interface = interface
+        self._ignore = ignore or (lambda frame: False)
         with namespace.entered():
             self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
             self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 64 << 20)
@@ -47,11 +49,11 @@ class RawPort:
 
     def expect(self, count, match=None, timeout=3.0):
         """Waits until `count` frames that `match` accepts have come, returns them (fewer at the
-        timeout), and leaves whatever comes later for the next call."""
+        timeout), and leaves whatever comes later for the next call. With `match`, it alone decides."""
         frames = []
         deadline = time.monotonic() + timeout
         while len(frames) < count and (left := deadline - time.monotonic()) > 0:
-            frame = self._next(left)
+            frame = self._next(left, all_frames=match is not None)
             if frame is not None and (match is None or match(frame)):
                 frames.append(frame)
         return frames
@@ -65,7 +67,7 @@ class RawPort:
         """Closes the socket."""
         self._socket.close()
 
-    def _next(self, timeout):
+    def _next(self, timeout, all_frames=False):
         """The next frame that arrived from the wire, None if none comes in time."""
         deadline = time.monotonic() + timeout
         while True:
@@ -76,5 +78,5 @@ class RawPort:
                 if left <= 0 or not select.select([self._socket], [], [], left)[0]:
                     return None
                 continue
-            if address[2] != _PACKET_OUTGOING:
+            if address[2] != _PACKET_OUTGOING and (all_frames or not self._ignore(frame)):
                 return frame

@@ -103,7 +103,7 @@ class Router:
         try:
             self.process.wait(timeout)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"still running {timeout} s after {signum!r}:\n{self.log()}")
+            raise AssertionError(f"runs {timeout} s after {signum!r}:\n{self.log()}") from None
         log = self.log()
         assert self.process.returncode == 0, f"exit {self.process.returncode}:\n{log}"
         assert re.search(r"mbufs: all \d+ returned", log), f"no word on the mbufs:\n{log}"
