@@ -8,7 +8,8 @@ import pytest
 from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, PORTS, RIGHT_MAC, Wires
 from lib.netns import wait_for
 from lib.packets import (
-    checksum, ethernet, forwarded, icmp6, ipv4, is_announcement, ipv6, mac_bytes, pattern, udp, unpadded,
+    checksum, ethernet, forwarded, icmp6, ipv4, ipv6, is_announcement, mac_bytes, pattern,
+    pseudo_header, udp, unpadded,
 )
 from lib.router import Change
 
@@ -100,6 +101,33 @@ def answer(target, mac=HOST_B_MAC):
     if ":" in target:
         return advertisement(mac, target, "fd00:2::1", RIGHT_MAC, 0x60)
     return arp(2, mac, target, RIGHT_MAC, "10.0.2.1")
+
+
+# --- the router announces itself ---------------------------------------------------------------
+
+
+def test_the_router_announces_its_addresses(lab):
+    wires = Wires(lab, calm=True)
+    heard = []
+    while frames := wires.left.expect(1, is_announcement, timeout=0.1):
+        heard += frames
+    link_local, group = "fe80::ff:fe00:101", "33:33:00:00:00:01"
+    gratuitous = arp_request(LEFT_MAC, "10.0.1.1", "10.0.1.1")
+    # RFC 5227 2.3: twice; RFC 4861 7.2.6: an advertisement to all nodes for each address.
+    assert [f[:42] for f in heard].count(gratuitous) == 2
+    assert heard.count(advertisement(LEFT_MAC, "fd00:1::1", "ff02::1", group, 0xA0)) == 2
+    assert heard.count(advertisement(LEFT_MAC, link_local, "ff02::1", group, 0xA0)) == 2
+    # RFC 3810 5.2: a report of the groups that neighbour discovery needs, with a router alert,
+    # so that switches let solicitations through.
+    reports = [f for f in heard if f[:6] == mac_bytes("33:33:00:00:00:16")]
+    assert reports
+    for report in reports:
+        assert report[21] == 1 and report[22:38] == packed(link_local)
+        assert report[54:62] == bytes.fromhex("3a00050200000100") and report[62] == 143
+        for address in ("fd00:1::1", link_local):
+            assert packed(solicited(address)[0]) in report[62:]
+        payload = report[62:]
+        assert checksum(pseudo_header(link_local, "ff02::16", 58, len(payload)) + payload) == 0
 
 
 # --- the router is asked -------------------------------------------------------------------------

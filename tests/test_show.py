@@ -36,7 +36,7 @@ def test_ports(wires):
     left, right = wires.router.show("ports")
     assert left["name"] == "left" and right["name"] == "right"
     assert left["device"] == "tp-left" and left["mac"] == LEFT_MAC and right["mac"] == RIGHT_MAC
-    assert left["mtu"] == 1500 and left["link"] in ("up", True) and left["rx_packets"] >= 17
+    assert left["mtu"] == 1500 and left["link"] == "up" and left["rx_packets"] == 17
     assert {"10.0.1.1/24", "fd00:1::1/64"} <= set(left["addresses"])
     text = wires.router.command("show", "ports").stdout
     assert "tp-left" in text and LEFT_MAC in text and "10.0.1.1/24" in text
@@ -44,8 +44,7 @@ def test_ports(wires):
 
 def test_routes(wires):
     routes = {r["prefix"]: r for r in wires.router.show("routes")}
-    assert routes["198.51.100.0/24"]["paths"] == [{"port": "right", "via": "10.0.2.2"}] or (
-        routes["198.51.100.0/24"]["paths"][0]["via"] == "10.0.2.2")
+    assert routes["198.51.100.0/24"]["paths"] == [{"port": "right", "via": "10.0.2.2"}]
     assert routes["10.0.1.0/24"]["source"] == "connected"
     assert routes["2001:db8::/32"]["source"] == "static"
     assert routes["192.0.2.0/24"]["type"] == "blackhole"
@@ -75,8 +74,8 @@ def test_route_to_the_router_itself_to_a_neighbour_and_to_nowhere(wires):
     neighbour = wires.router.show("route", "10.0.2.2")
     assert neighbour["paths"][0]["mac"] == HOST_B_MAC
     assert wires.router.show("route", "192.0.2.77")["type"] == "blackhole"
-    nowhere = wires.router.command("show", "route", "2002::1", "--json", check=False)
-    assert "no route" in nowhere.stdout + nowhere.stderr or json.loads(nowhere.stdout)["prefix"] is None
+    nowhere = wires.router.show("route", "2002::1")
+    assert (nowhere["prefix"], nowhere["type"], nowhere["paths"]) == (None, "no-route", [])
 
 
 def test_route_of_something_that_is_no_address(wires):
@@ -130,34 +129,36 @@ def test_graph_json_conserves_packets(wires):
 def test_graph_text(wires):
     text = wires.router.command("show", "graph").stdout
     assert text == wires.router.command("show", "graph", "--format", "text").stdout
-    for step in wires.router.show("graph")["steps"]:
-        assert step["name"] in text
+    drawn, step = set(), None
+    for line in text.splitlines():
+        if head := re.match(r"([\w-]+)  (\d+) packets$", line):
+            step = head[1]
+        else:
+            name, to, packets = re.match(r"  [|`]- ([\w-]+) +-> ([\w-]+) +(\d+)$", line).groups()
+            drawn.add((step, to, name, int(packets)))
+    assert drawn == edges(wires)
+
+
+def edges(wires):
+    """Every edge of the graph: from, to, name, packets."""
+    return {
+        (step["name"], output["to"], output["name"], output["packets"])
+        for step in wires.router.show("graph")["steps"] for output in step["outputs"]
+    }
 
 
 def test_graph_dot(wires):
     dot = wires.router.command("show", "graph", "--format", "dot").stdout
-    assert dot.startswith("digraph") and dot.rstrip().endswith("}") and dot.count("{") == dot.count("}")
-    edges = re.findall(r'"([\w-]+)" -> "([\w: -]+)"', dot)
-    assert ("classify", "ip4-checksum-offload") in edges or ("classify", "ip4-validate") in edges
-    assert re.search(r"classify.*17|17.*classify|label=.*\b17\b", dot) or "7" in dot
+    assert dot.startswith("digraph ") and dot.rstrip().endswith("}") and dot.count("{") == dot.count("}")
+    drawn = re.findall(r'"([\w-]+)" -> "([\w-]+)" \[label="([\w-]+) (\d+)"', dot)
+    assert {(a, b, name, int(n)) for a, b, name, n in drawn} == edges(wires)
 
 
 def test_graph_mermaid(wires):
     mermaid = wires.router.command("show", "graph", "--format", "mermaid").stdout
-    assert re.match(r"(flowchart|graph) (TD|LR|TB)", mermaid)
-    assert "classify" in mermaid and "-->" in mermaid
-    # Mermaid takes no bare identifier with these characters, nor unbalanced brackets.
-    assert mermaid.count("[") == mermaid.count("]") and mermaid.count('"') % 2 == 0
-
-
-def test_every_edge_is_in_every_picture(wires):
-    steps = wires.router.show("graph")["steps"]
-    dot = wires.router.command("show", "graph", "--format", "dot").stdout
-    mermaid = wires.router.command("show", "graph", "--format", "mermaid").stdout
-    edges = sum(len(step["outputs"]) for step in steps)
-    assert dot.count("->") >= edges - 1 or all(s["name"] in dot for s in steps)
-    for step in steps:
-        assert step["name"] in mermaid and step["name"] in dot
+    assert mermaid.startswith("flowchart ")
+    drawn = re.findall(r'([\w-]+) (?:-->|==>)\|"([\w-]+) (\d+)"\| ([\w-]+)', mermaid)
+    assert {(a, b, name, int(n)) for a, name, n, b in drawn} == edges(wires)
 
 
 @pytest.mark.parametrize("what", ["ports", "routes", "neighbours", "counters", "graph"])
