@@ -3,4 +3,5 @@
 
 pub mod config;
 pub mod cores;
+pub mod import;
 pub mod rib;

@@ -173,8 +173,8 @@ impl<A: Family> Routes<A> {
         let before = entry.installed;
         if best != before {
             let done = match best {
-                NO_ROUTE => self.fib.remove(prefix).map(|_| ()),
-                hop => self.fib.insert(prefix, hop).map(|_| ()),
+                NO_ROUTE => Ok(self.fib.remove(prefix)),
+                hop => self.fib.insert(prefix, hop),
             };
             if let Err(error) = done {
                 self.pending.insert(prefix);

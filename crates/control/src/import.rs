@@ -1,0 +1,373 @@
+//! Routing tables from files: MRT dumps and plain lists, spread over gateways by origin AS.
+//!
+//! | format | told by | what is read |
+//! |---|---|---|
+//! | MRT `TABLE_DUMP_V2` (RFC 6396, RFC 8050) | its binary header | prefix, and origin AS of the first path that has one |
+//! | text | otherwise | `PREFIX<TAB>AS`; lines that begin with `;` or `#` are comments |
+//!
+//! Either may be compressed by gzip or bzip2; formats are told by the first bytes, never by the
+//! name. Both families may stand in one file. A file is read completely before the first route
+//! changes anything, so a broken one leaves nothing behind.
+//!
+//! A line or record that cannot be used is refused and counted, and the rest goes on; the first
+//! [`REFUSALS_KEPT`] are kept with their place and reason.
+
+mod mrt;
+mod synthetic;
+mod text;
+
+use std::collections::HashSet;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::{Path as FilePath, PathBuf};
+
+use bzip2::read::MultiBzDecoder;
+use flate2::read::MultiGzDecoder;
+use ipnet::IpNet;
+
+use crate::config;
+use crate::rib::{self, Path, Rib, Route, RouteKind, Source};
+
+pub use synthetic::write_synthetic;
+
+/// The most refusals that a report keeps in full.
+pub const REFUSALS_KEPT: usize = 20;
+
+/// How a file is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compression {
+    /// Not at all.
+    None,
+    /// By gzip.
+    Gzip,
+    /// By bzip2.
+    Bzip2,
+}
+
+/// What a file holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// MRT `TABLE_DUMP_V2` records.
+    Mrt,
+    /// Lines of `PREFIX<TAB>AS`.
+    Text,
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Mrt => "MRT",
+            Self::Text => "text",
+        })
+    }
+}
+
+impl Format {
+    /// What a report counts: lines or records.
+    fn unit(self) -> &'static str {
+        match self {
+            Self::Mrt => "record",
+            Self::Text => "line",
+        }
+    }
+}
+
+/// A line or record that was not used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The line or record, counted from 1.
+    pub place: u64,
+    /// Why, with what was found.
+    pub reason: String,
+}
+
+/// A table read from a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table {
+    /// What the file holds.
+    pub format: Format,
+    /// How it is compressed.
+    pub compression: Compression,
+    /// Each prefix once, with its origin AS, in the order of the file.
+    pub entries: Vec<(IpNet, u32)>,
+    /// Further appearances of a prefix; the first counts.
+    pub duplicates: u64,
+    /// Lines or records that were refused.
+    pub refused: u64,
+    /// The first of them.
+    pub refusals: Vec<Refusal>,
+}
+
+impl Table {
+    fn new(format: Format, compression: Compression) -> Self {
+        let (entries, refusals) = (Vec::new(), Vec::new());
+        Self { format, compression, entries, duplicates: 0, refused: 0, refusals }
+    }
+
+    fn refuse(&mut self, place: u64, reason: impl Into<String>) {
+        self.refused += 1;
+        if self.refusals.len() < REFUSALS_KEPT {
+            self.refusals.push(Refusal { place, reason: reason.into() });
+        }
+    }
+}
+
+/// Why a file could not be read as a table. No route of it has been used then.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ImportError {
+    /// The file cannot be opened.
+    #[error("import {}: cannot be opened: {error}", .file.display())]
+    Open {
+        /// The file.
+        file: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// The file ends early, its compression is damaged, or the disk fails.
+    #[error(
+        "import {}: damaged after {taken} routes: {error}; the file is truncated or corrupt, fetch it again",
+        .file.display()
+    )]
+    Damaged {
+        /// The file.
+        file: PathBuf,
+        /// Routes that were read before.
+        taken: usize,
+        /// What is wrong.
+        error: io::Error,
+    },
+    /// A format that is recognised and not read.
+    #[error("import {}: {what}", .file.display())]
+    Unsupported {
+        /// The file.
+        file: PathBuf,
+        /// Which format, and what to do.
+        what: &'static str,
+    },
+    /// Nothing in the file is a route.
+    #[error("import {}: no route in it{}", .file.display(), first_refusal(.format, .refused, .first))]
+    NoRoute {
+        /// The file.
+        file: PathBuf,
+        /// What it was read as.
+        format: Format,
+        /// Lines or records refused.
+        refused: u64,
+        /// The first of them.
+        first: Option<Refusal>,
+    },
+}
+
+fn first_refusal(format: &Format, refused: &u64, first: &Option<Refusal>) -> String {
+    let expected = "expected MRT TABLE_DUMP_V2, or lines of PREFIX<TAB>AS";
+    match first {
+        None => format!("; {expected}"),
+        Some(Refusal { place, reason }) => {
+            let unit = format.unit();
+            format!(
+                ": {refused} {unit}s refused, the first at {unit} {place}: {reason}; {expected}"
+            )
+        }
+    }
+}
+
+/// Reads a table.
+///
+/// # Errors
+/// The file cannot be read to its end, or has no route in it.
+pub fn read_table(file: &FilePath) -> Result<Table, ImportError> {
+    let open = |error| ImportError::Open { file: file.to_owned(), error };
+    let mut raw = BufReader::with_capacity(1 << 16, File::open(file).map_err(open)?);
+    let magic = peek(&mut raw).map_err(open)?;
+    let unsupported = |what| ImportError::Unsupported { file: file.to_owned(), what };
+    let (compression, reader): (_, Box<dyn Read>) = match magic[..] {
+        [0x1f, 0x8b, ..] => (Compression::Gzip, Box::new(MultiGzDecoder::new(raw))),
+        [b'B', b'Z', b'h', ..] => (Compression::Bzip2, Box::new(MultiBzDecoder::new(raw))),
+        [0xfd, b'7', b'z', b'X', b'Z', ..] => {
+            return Err(unsupported("compressed by xz; unpack it, or use gzip or bzip2"));
+        }
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => {
+            return Err(unsupported("compressed by zstd; unpack it, or use gzip or bzip2"));
+        }
+        _ => (Compression::None, Box::new(raw)),
+    };
+    let mut reader = BufReader::with_capacity(1 << 16, reader);
+    let damaged = |taken, error| ImportError::Damaged { file: file.to_owned(), taken, error };
+    let head = peek(&mut reader).map_err(|error| damaged(0, error))?;
+    let format = if mrt::looks_like(&head) { Format::Mrt } else { Format::Text };
+    let mut table = Table::new(format, compression);
+    let mut collector = Collector { table: &mut table, seen: HashSet::new() };
+    let result = match format {
+        Format::Mrt => mrt::read(&mut reader, &mut collector),
+        Format::Text => text::read(&mut reader, &mut collector),
+    };
+    result.map_err(|error| damaged(table.entries.len(), error))?;
+    if table.entries.is_empty() {
+        let (refused, first) = (table.refused, table.refusals.into_iter().next());
+        return Err(ImportError::NoRoute { file: file.to_owned(), format, refused, first });
+    }
+    Ok(table)
+}
+
+/// The first bytes, which stay to be read.
+fn peek(reader: &mut impl BufRead) -> io::Result<Vec<u8>> {
+    const MOST: usize = 16;
+    let buffer = reader.fill_buf()?;
+    Ok(buffer[..buffer.len().min(MOST)].to_vec())
+}
+
+/// Takes what the readers of the formats find.
+struct Collector<'a> {
+    table: &'a mut Table,
+    seen: HashSet<IpNet>,
+}
+
+impl Collector<'_> {
+    fn take(&mut self, place: u64, prefix: IpNet, origin: u32) {
+        if prefix.trunc() != prefix {
+            let reason = format!("{prefix}: host bits are set; the prefix is {}", prefix.trunc());
+            self.table.refuse(place, reason);
+        } else if let Some(range) = rib::reserved_range(&prefix) {
+            self.table.refuse(place, format!("{prefix}: lies in {range}, never forwarded"));
+        } else if self.seen.insert(prefix) {
+            self.table.entries.push((prefix, origin));
+        } else {
+            self.table.duplicates += 1;
+        }
+    }
+
+    fn refuse(&mut self, place: u64, reason: impl Into<String>) {
+        self.table.refuse(place, reason);
+    }
+}
+
+/// What [`import`] did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImportReport {
+    /// The file.
+    pub file: PathBuf,
+    /// What it holds.
+    pub format: Format,
+    /// IPv4 routes in the RIB.
+    pub ipv4: usize,
+    /// IPv6 routes in the RIB.
+    pub ipv6: usize,
+    /// Further appearances of a prefix; the first counts.
+    pub duplicates: u64,
+    /// Lines or records that the file's reader refused.
+    pub refused: u64,
+    /// The first of them.
+    pub refusals: Vec<Refusal>,
+    /// IPv4 prefixes left out because `via` has no IPv4 gateway.
+    pub without_gateway4: usize,
+    /// IPv6 prefixes left out because `via` has no IPv6 gateway.
+    pub without_gateway6: usize,
+    /// Routes that the RIB had no room for.
+    pub refused_by_rib: usize,
+    /// The first of the RIB's refusals.
+    pub rib_errors: Vec<rib::Error>,
+}
+
+/// Several lines: what was taken, then what was not and why.
+impl fmt::Display for ImportReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let file = self.file.display();
+        write!(
+            f,
+            "import {file}: {} IPv4 and {} IPv6 routes ({})",
+            self.ipv4, self.ipv6, self.format
+        )?;
+        if self.duplicates > 0 {
+            write!(f, ", {} duplicates left out", self.duplicates)?;
+        }
+        for (count, family) in [(self.without_gateway4, "IPv4"), (self.without_gateway6, "IPv6")] {
+            if count > 0 {
+                write!(
+                    f,
+                    "\n  {count} {family} prefixes left out: via has no {family} gateway, add one"
+                )?;
+            }
+        }
+        let unit = self.format.unit();
+        list(f, self.refused, &format!("{unit}s refused"), &self.refusals, |refusal| {
+            format!("{unit} {}: {}", refusal.place, refusal.reason)
+        })?;
+        let by_rib = self.refused_by_rib as u64;
+        list(f, by_rib, "routes refused by the RIB", &self.rib_errors, ToString::to_string)
+    }
+}
+
+/// `COUNT what:` and the examples that were kept, or nothing.
+fn list<T>(
+    f: &mut fmt::Formatter<'_>,
+    count: u64,
+    what: &str,
+    kept: &[T],
+    text: impl Fn(&T) -> String,
+) -> fmt::Result {
+    if count == 0 {
+        return Ok(());
+    }
+    write!(f, "\n  {count} {what}:")?;
+    for item in kept {
+        write!(f, "\n    {}", text(item))?;
+    }
+    let more = count - kept.len() as u64;
+    if more > 0 { write!(f, "\n    and {more} more") } else { Ok(()) }
+}
+
+/// Reads a table and adds its routes, each over the gateway that its origin AS chooses:
+/// `gateways[AS % count]` among those of its family. `metric` ranks several imports: the smallest
+/// wins.
+///
+/// # Errors
+/// As [`read_table`]; the RIB is unchanged then.
+pub fn import(
+    rib: &mut Rib,
+    import: &config::Import,
+    metric: u32,
+) -> Result<ImportReport, ImportError> {
+    let table = read_table(&import.file)?;
+    let mut report = ImportReport {
+        file: import.file.clone(),
+        format: table.format,
+        ipv4: 0,
+        ipv6: 0,
+        duplicates: table.duplicates,
+        refused: table.refused,
+        refusals: table.refusals,
+        without_gateway4: 0,
+        without_gateway6: 0,
+        refused_by_rib: 0,
+        rib_errors: Vec::new(),
+    };
+    for (family4, gateways) in [(true, &import.via4), (false, &import.via6)] {
+        let of_family = |(prefix, _): &&(IpNet, u32)| prefix.addr().is_ipv4() == family4;
+        let entries = table.entries.iter().filter(of_family);
+        if gateways.is_empty() {
+            let count = entries.count();
+            *(if family4 { &mut report.without_gateway4 } else { &mut report.without_gateway6 }) =
+                count;
+            continue;
+        }
+        let loaded =
+            rib.load(entries.map(|&(prefix, origin)| route(prefix, origin, gateways, metric)));
+        *(if family4 { &mut report.ipv4 } else { &mut report.ipv6 }) = loaded.accepted;
+        report.refused_by_rib += loaded.refused;
+        report.rib_errors.extend(loaded.errors);
+    }
+    report.rib_errors.truncate(REFUSALS_KEPT);
+    Ok(report)
+}
+
+/// The route to a prefix over the gateway that its origin AS chooses; `gateways` is not empty.
+fn route(prefix: IpNet, origin: u32, gateways: &[Path], metric: u32) -> Route {
+    let gateway = gateways[origin as usize % gateways.len()];
+    let path = Path { weight: 1, ..gateway };
+    Route { prefix, source: Source::Import, kind: RouteKind::Unicast(vec![path]), metric }
+}
+
+#[cfg(test)]
+mod tests;
