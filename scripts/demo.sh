@@ -53,7 +53,8 @@ start_router() {
     # On a machine with one core there is no core 1 to choose.
     [ "$(nproc)" -gt 1 ] || sed -i '/^turnpike.forwarders/d' "$DIR/router.lua"
     grep -vE '^(--|$)' "$DIR/router.lua" | indent
-    on "$ROUTER" "$TURNPIKE" run "$DIR/router.lua" --socket "$DIR/sock" >"$DIR/log" 2>&1 &
+    # Not by `on`: $! must be the router itself, not a shell around it.
+    ip netns exec "$ROUTER" "$TURNPIKE" run "$DIR/router.lua" --socket "$DIR/sock" >"$DIR/log" 2>&1 &
     ROUTER_PID=$!
     router_is_up() { grep -q ready "$DIR/log" || ! kill -0 "$ROUTER_PID" 2>/dev/null; }
     wait_until 60 router_is_up && kill -0 "$ROUTER_PID" 2>/dev/null || fail "the router did not start"
@@ -149,7 +150,7 @@ step "traceroute 10.0.2.2" trace 10.0.2.2 10.0.1.1
 step "traceroute -6 fd00:2::2" trace fd00:2::2 fd00:1::1
 
 say "How fast ($SECONDS_EACH s each; hosts, router and measurement share this machine)"
-on "$RIGHT" iperf3 -s >"$DIR/server" 2>&1 &
+ip netns exec "$RIGHT" iperf3 -s >"$DIR/server" 2>&1 &
 SERVER_PID=$!
 listening() { on "$RIGHT" ss -Hltn 'sport = 5201' | grep -q .; }
 wait_until 10 listening || fail "iperf3 does not listen"
