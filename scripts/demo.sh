@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 TURNPIKE=${TURNPIKE:-$PWD/target/release/turnpike}
 ROUTES=500000
 SECONDS_EACH=5
-DIR='' ROUTER_PID='' SERVER_PID='' MADE=() DONE=''
+DIR='' ROUTER_PID='' SERVER_PID='' MADE=()
 
 say() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
 fail() {
@@ -31,13 +31,13 @@ clean_up() {
     trap '' INT TERM
     [ -n "$SERVER_PID" ] && end_process "$SERVER_PID" || true
     if [ -n "$ROUTER_PID" ]; then
-        end_process "$ROUTER_PID" || status=1
-        if [ -z "$DONE" ] || [ "$status" -ne 0 ]; then
+        # A router that does not end well is a failure as well.
+        end_process "$ROUTER_PID" || [ "$status" -ne 0 ] || status=1
+        if [ "$status" -eq 0 ]; then
+            tail -n 3 "$DIR/log" | indent
+        elif [ "$status" -ne 130 ]; then
             echo "the router's log:" >&2
             indent <"$DIR/log" >&2
-            [ "$status" -ne 0 ] || status=1
-        else
-            tail -n 3 "$DIR/log" | indent
         fi
     fi
     remove_hosts
@@ -169,7 +169,6 @@ step "turnpike show neighbours" show neighbours
 step "turnpike show counters" sum_closes
 step "turnpike show graph" show graph
 
-DONE=yes
 if [ -n "${KEEP:-}" ]; then
     trap - EXIT INT TERM
     disown "$ROUTER_PID" "$SERVER_PID"
