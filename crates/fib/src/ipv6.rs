@@ -77,7 +77,7 @@ use crate::{
     arena::Arena,
     check_changes, check_next_hop,
     prefetch::prefetch,
-    rib::{NONE, NodeId, Rib},
+    rib::{NodeId, Rib, Slot, SlotRuns},
     runs::Retired,
     words::{LEAVES, Leaves, OldHalf, SLOTS, leaf_index, own_leaves, store_leaves},
 };
@@ -275,25 +275,7 @@ fn reader(shared: &Arc<Shared>) -> Arc<dyn Lookup<Ipv6Addr>> {
 }
 
 /// A digit's range as runs with one answer each: first digit and answer, ascending.
-struct DigitRuns(Vec<(u16, Answer)>);
-
-impl DigitRuns {
-    fn new(first: u16, answer: Answer) -> Self {
-        Self(vec![(first, answer)])
-    }
-
-    /// From `first` on the answer is `answer`; `first` never descends. One beyond the last digit
-    /// is ignored.
-    fn set(&mut self, first: u32, answer: Answer) {
-        let Ok(first) = u16::try_from(first) else { return };
-        if self.0.last().is_some_and(|last| last.0 == first) {
-            self.0.pop();
-        }
-        if self.0.last().is_none_or(|last| last.1 != answer) {
-            self.0.push((first, answer));
-        }
-    }
-}
+type AnswerRuns = Vec<(u32, Answer)>;
 
 /// A piece that waits for its grace period.
 enum Piece {
@@ -344,72 +326,42 @@ impl Runmap6 {
 
     // ---- building ---------------------------------------------------------------------------
 
-    /// Adds the runs of one digit for the routes at and below a node of the RIB, whose range has
-    /// the answer `cover` from shorter prefixes.
-    fn fill(
-        &mut self,
-        at: NodeId,
-        digit: u8,
-        cover: NextHopId,
-        runs: &mut DigitRuns,
-    ) -> Result<(), NoRoom> {
-        let node = *self.rib.node(at);
-        let end = DIGIT * (digit + 1);
-        let own = if node.next_hop == NO_ROUTE { cover } else { node.next_hop };
-        let first = node.bits.slice(DIGIT * digit, DIGIT);
-        if node.len >= end {
-            let answer = self.below(at, digit + 1, cover)?;
-            runs.set(first, answer);
-            runs.set(first + 1, u32::from(cover));
-            return Ok(());
+    /// Builds what lies below each slot of a digit.
+    fn answers_of(&mut self, runs: &SlotRuns, digit: u8) -> Result<AnswerRuns, NoRoom> {
+        let mut answers = AnswerRuns::with_capacity(runs.runs.len());
+        for &(first, slot) in &runs.runs {
+            let answer = match slot {
+                Slot::Leaf(next_hop) => u32::from(next_hop),
+                Slot::Below(at, cover) => self.below(at, digit + 1, cover)?,
+            };
+            answers.push((first, answer));
         }
-        runs.set(first, u32::from(own));
-        for child in node.children.into_iter().filter(|&child| child != NONE) {
-            self.fill(child, digit, own, runs)?;
-        }
-        runs.set(first + (1 << (end - node.len)), u32::from(cover));
-        Ok(())
+        Ok(answers)
     }
 
     /// The answer for all addresses with one value of the digits before `digit`, given the
     /// topmost node of the RIB in this range.
     fn below(&mut self, at: NodeId, digit: u8, cover: NextHopId) -> Result<Answer, NoRoom> {
-        let node = *self.rib.node(at);
-        if node.len > DIGIT * digit {
-            let mut runs = DigitRuns::new(0, u32::from(cover));
-            self.fill(at, digit, cover, &mut runs)?;
-            return self.tree(&runs, digit);
-        }
-        let own = if node.next_hop == NO_ROUTE { cover } else { node.next_hop };
-        if node.children == [NONE; 2] {
-            return Ok(u32::from(own));
-        }
-        let mut runs = DigitRuns::new(0, u32::from(own));
-        for child in node.children.into_iter().filter(|&child| child != NONE) {
-            self.fill(child, digit, own, &mut runs)?;
-        }
-        self.tree(&runs, digit)
+        let runs = self.rib.slots(at, DIGIT * digit, DIGIT, cover);
+        let answers = self.answers_of(&runs, digit)?;
+        self.tree(answers, digit)
     }
 
     /// A B-tree over the runs; their answer if there is but one.
-    fn tree(&mut self, runs: &DigitRuns, digit: u8) -> Result<Answer, NoRoom> {
-        let mut level = runs.0.clone();
+    fn tree(&mut self, mut level: AnswerRuns, digit: u8) -> Result<Answer, NoRoom> {
         while level.len() > 1 {
             let nodes = level.len().div_ceil(FAN_OUT);
             let size = level.len().div_ceil(nodes);
-            let groups = level.chunks(size);
-            level = groups
-                .map(|group| {
-                    let number = self.node(group)?;
-                    Ok((group[0].0, node_answer(number, digit)))
-                })
+            level = level
+                .chunks(size)
+                .map(|group| Ok((group[0].0, node_answer(self.node(group)?, digit))))
                 .collect::<Result<_, NoRoom>>()?;
         }
         Ok(level[0].1)
     }
 
     /// Writes a node of at most [`FAN_OUT`] runs.
-    fn node(&mut self, runs: &[(u16, Answer)]) -> Result<u32, NoRoom> {
+    fn node(&mut self, runs: &[(u32, Answer)]) -> Result<u32, NoRoom> {
         let number = self.take_node()?;
         self.fresh.push(number);
         let (_, last) = runs[runs.len() - 1];
@@ -420,7 +372,7 @@ impl Runmap6 {
         for (index, &(first, answer)) in runs.iter().enumerate() {
             cells[KEY_CELLS + index] = answer;
             if index > 0 {
-                keys[index - 1] = first;
+                keys[index - 1] = first as u16;
             }
         }
         for (cell, pair) in cells.iter_mut().zip(keys.chunks_exact(2)) {
@@ -474,21 +426,14 @@ impl Runmap6 {
     fn refresh_16(&mut self, number: usize) -> Result<(), NoRoom> {
         let bits = u128::place(number as u32, 0, DIGIT);
         let (cover, at) = self.rib.cover(bits, DIGIT);
-        let mut runs = DigitRuns::new(0, u32::from(cover));
-        if at != NONE {
-            let top = *self.rib.node(at);
-            let nodes = if top.len == DIGIT { top.children } else { [at, NONE] };
-            for at in nodes.into_iter().filter(|&at| at != NONE) {
-                self.fill(at, 1, cover, &mut runs)?;
-            }
-        }
+        let runs = self.answers_of(&self.rib.slots(at, DIGIT, DIGIT, cover), 1)?;
         if let Some(slab) = self.slab(number) {
             return self.store_slots(slab, 0, DIGITS, &runs);
         }
-        if runs.0.len() > SLAB_RUNS && self.slabs < SLABS {
+        if runs.len() > SLAB_RUNS && self.slabs < SLABS {
             return self.make_slab(number, &runs);
         }
-        let answer = self.tree(&runs, 1)?;
+        let answer = self.tree(runs, 1)?;
         self.check_room(1)?;
         self.store_word(number, &[answer; SLOTS])?;
         self.fresh.clear();
@@ -500,17 +445,16 @@ impl Runmap6 {
         let bits = bits & u128::mask(len);
         let first = bits.slice(DIGIT, DIGIT);
         let (cover, at) = self.rib.cover(bits, len);
-        let mut runs = DigitRuns::new(first as u16, u32::from(cover));
-        if at != NONE {
-            self.fill(at, 1, cover, &mut runs)?;
-        }
+        let mut runs = SlotRuns::new(first, DIGITS as u32, cover);
+        self.rib.fill(at, DIGIT, DIGIT, cover, &mut runs);
+        let runs = self.answers_of(&runs, 1)?;
         let Some(slab) = self.slab(number) else { return Ok(()) };
         let count = 1usize << (2 * DIGIT - len);
         self.store_slots(slab, first as usize, first as usize + count, &runs)
     }
 
     /// Replaces a /16's single word by a slab.
-    fn make_slab(&mut self, number: usize, runs: &DigitRuns) -> Result<(), NoRoom> {
+    fn make_slab(&mut self, number: usize, runs: &[(u32, Answer)]) -> Result<(), NoRoom> {
         let slab = DIGITS + self.slabs * SLAB;
         self.store_slots(slab, 0, DIGITS, runs)?;
         self.slabs += 1;
@@ -529,7 +473,7 @@ impl Runmap6 {
         slab: usize,
         first: usize,
         end: usize,
-        runs: &DigitRuns,
+        runs: &[(u32, Answer)],
     ) -> Result<(), NoRoom> {
         self.check_room((end - first).div_ceil(SLOTS))?;
         let mut next = 0;
@@ -540,10 +484,10 @@ impl Runmap6 {
                 if !(first..end).contains(&slot) {
                     continue;
                 }
-                while runs.0.get(next + 1).is_some_and(|run| usize::from(run.0) <= slot) {
+                while runs.get(next + 1).is_some_and(|run| run.0 as usize <= slot) {
                     next += 1;
                 }
-                *answer = runs.0[next].1;
+                *answer = runs[next].1;
             }
             self.store_word(slab + word, &answers)?;
         }

@@ -26,6 +26,8 @@
 //! | [`Algorithm`] | families | file | what it is |
 //! |---|---|---|---|
 //! | `Runmap` | IPv4, IPv6 | `ipv4.rs`, `ipv6.rs` | the default: run-compressed bitmaps in single words |
+//! | `Poptrie` | IPv4, IPv6 | `poptrie.rs` | the SIGCOMM 2015 trie, one address at a time |
+//! | `Dir24_8` | IPv4 | `dir24_8.rs` | one entry per /24, 32 MiB |
 //! | `Reference` | IPv4, IPv6 | `reference.rs` | slow and obviously right: the oracle of the tests |
 //!
 //! # When memory is used again
@@ -46,9 +48,12 @@ use std::{
 
 mod address;
 mod arena;
+mod buddy;
+mod dir24_8;
 mod grace;
 mod ipv4;
 mod ipv6;
+mod poptrie;
 mod prefetch;
 mod reference;
 mod rib;
@@ -185,18 +190,25 @@ pub enum Algorithm {
     /// Run-compressed bitmaps: the fastest, the default.
     #[default]
     Runmap,
+    /// The SIGCOMM 2015 trie with 18 bits of direct pointing.
+    Poptrie,
+    /// One entry per /24: 32 MiB. IPv4 only.
+    Dir24_8,
     /// One ordered map per prefix length: slow, obviously right.
     Reference,
 }
 
 impl Algorithm {
     /// All structures.
-    pub const ALL: [Algorithm; 2] = [Algorithm::Runmap, Algorithm::Reference];
+    pub const ALL: [Algorithm; 4] =
+        [Algorithm::Runmap, Algorithm::Poptrie, Algorithm::Dir24_8, Algorithm::Reference];
 
     /// The name used in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Algorithm::Runmap => "runmap",
+            Algorithm::Poptrie => "poptrie",
+            Algorithm::Dir24_8 => "dir-24-8",
             Algorithm::Reference => "reference",
         }
     }
@@ -230,6 +242,8 @@ pub fn new_ipv4(
 ) -> Result<Box<dyn Table<Ipv4Addr>>, Error> {
     Ok(match algorithm {
         Algorithm::Runmap => Box::new(ipv4::Runmap4::new(grace)),
+        Algorithm::Poptrie => Box::new(poptrie::Poptrie::new(grace)),
+        Algorithm::Dir24_8 => Box::new(dir24_8::Dir24::new(grace)),
         Algorithm::Reference => Box::new(reference::Reference::new()),
     })
 }
@@ -244,6 +258,10 @@ pub fn new_ipv6(
 ) -> Result<Box<dyn Table<Ipv6Addr>>, Error> {
     Ok(match algorithm {
         Algorithm::Runmap => Box::new(ipv6::Runmap6::new(grace)),
+        Algorithm::Poptrie => Box::new(poptrie::Poptrie::new(grace)),
+        Algorithm::Dir24_8 => {
+            return Err(Error::Family { structure: algorithm.name(), family: "IPv6" });
+        }
         Algorithm::Reference => Box::new(reference::Reference::new()),
     })
 }

@@ -184,6 +184,96 @@ impl<B: Bits> Rib<B> {
     }
 }
 
+/// What a table has to do for one value of some bits of the address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Slot {
+    /// All addresses have this next hop.
+    Leaf(NextHopId),
+    /// Longer routes decide: the topmost node that holds them all, and the answer where none of
+    /// them matches.
+    Below(NodeId, NextHopId),
+}
+
+/// A sequence of slots as runs of equal ones: first slot of each run, ascending.
+pub(crate) struct SlotRuns {
+    /// First slot of each run and what it is.
+    pub runs: Vec<(u32, Slot)>,
+    /// One behind the last slot.
+    end: u32,
+}
+
+impl SlotRuns {
+    /// One run from slot `first` to before `end`.
+    pub fn new(first: u32, end: u32, next_hop: NextHopId) -> Self {
+        Self { runs: vec![(first, Slot::Leaf(next_hop))], end }
+    }
+
+    /// From `first` on, the slots are `slot`; `first` never descends.
+    fn set(&mut self, first: u32, slot: Slot) {
+        if first >= self.end {
+            return;
+        }
+        if self.runs.last().is_some_and(|last| last.0 == first) {
+            self.runs.pop();
+        }
+        if self.runs.last().is_none_or(|last| last.1 != slot) {
+            self.runs.push((first, slot));
+        }
+    }
+
+    /// The slots of each run.
+    pub fn ranges(&self) -> impl Iterator<Item = (std::ops::Range<usize>, Slot)> + '_ {
+        let ends = self.runs.iter().skip(1).map(|next| next.0).chain([self.end]);
+        let runs = self.runs.iter().zip(ends);
+        runs.map(|(&(first, slot), end)| (first as usize..end as usize, slot))
+    }
+}
+
+impl<B: Bits> Rib<B> {
+    /// Cuts the range of a prefix into slots, one for each value of the `count` bits that begin
+    /// `from` bits below the top: those where the routes at and below node `at` decide.
+    ///
+    /// `at` lies within a prefix of length `from`, `cover` is the answer for this prefix. The runs
+    /// must begin at or before the node's first slot, with `cover`; behind the node's last slot
+    /// they continue with it.
+    pub fn fill(&self, at: NodeId, from: u8, count: u8, cover: NextHopId, runs: &mut SlotRuns) {
+        if at == NONE {
+            return;
+        }
+        let node = self.node(at);
+        let end = from + count;
+        let first = node.bits.slice(from, count);
+        if node.len >= end {
+            runs.set(first, self.slot(at, end, cover));
+            runs.set(first + 1, Slot::Leaf(cover));
+            return;
+        }
+        let own = if node.next_hop == NO_ROUTE { cover } else { node.next_hop };
+        runs.set(first, Slot::Leaf(own));
+        for child in node.children {
+            self.fill(child, from, count, own, runs);
+        }
+        runs.set(first + (1 << (end - node.len)), Slot::Leaf(cover));
+    }
+
+    /// The slot that is the prefix of length `len` around a node.
+    fn slot(&self, at: NodeId, len: u8, cover: NextHopId) -> Slot {
+        let node = self.node(at);
+        if node.len > len {
+            return Slot::Below(at, cover);
+        }
+        let own = if node.next_hop == NO_ROUTE { cover } else { node.next_hop };
+        if node.children == [NONE; 2] { Slot::Leaf(own) } else { Slot::Below(at, own) }
+    }
+
+    /// [`Rib::fill`] for the whole range of a prefix: all `2^count` slots below it.
+    pub fn slots(&self, at: NodeId, from: u8, count: u8, cover: NextHopId) -> SlotRuns {
+        let mut runs = SlotRuns::new(0, 1 << count, cover);
+        self.fill(at, from, count, cover, &mut runs);
+        runs
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;

@@ -148,7 +148,7 @@ fn follow<A: Family>(algorithm: Algorithm, steps: &[Step<A>]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
     fn ipv4_tables_give_the_references_answers(steps in steps::<std::net::Ipv4Addr>()) {

@@ -1,0 +1,615 @@
+//! Poptrie: a multiway trie compressed by counting bits, for IPv4 and IPv6.
+//!
+//! Asai and Ohara, "Poptrie: A Compressed Trie with Population Count for Fast and Scalable
+//! Software IP Routing Table Lookup", SIGCOMM 2015: here with direct pointing of 18 bits (section
+//! 3.4), the leaf bit vector (3.3) and lock-free update (3.5). Written from the paper.
+//!
+//! # The structure
+//!
+//! ```text
+//!  address  | 18 bits: direct | 6 | 6 | 6 | ...
+//!
+//!  direct   [ leaf | node | leaf | ... 2^18 ]      top bit: a leaf, else a node's number
+//!
+//!  node     vector   64 bits   bit v: slot v leads to a node, else to a leaf
+//!           leafvec  64 bits   bit v: slot v begins a run of equal leaves
+//!           base1    32 bits   the first of its child nodes, which lie side by side
+//!           base0    32 bits   the first of its leaves
+//!
+//!  child of slot v   nodes [base1 + popcount(vector  & bits 0 to v) - 1]
+//!  leaf of slot v    leaves[base0 + popcount(leafvec & bits 0 to v) - 1]
+//! ```
+//!
+//! # What a lookup costs
+//!
+//! One load of 4 bytes if the direct entry is a leaf; else one node of 24 bytes per 6 bits and
+//! one leaf of 2 bytes, each load waiting for the one before, with a branch per step that depends
+//! on the address. The paper's algorithm looks up one address at a time; so does the batch form
+//! here.
+//!
+//! # What an update costs
+//!
+//! The nodes on the way to the changed prefix are copied, with the arrays they lie in, and the
+//! part below the prefix is built anew; then the direct entry is stored and what it led to before
+//! retires. For prefixes up to /18 each direct entry they cover is built anew.
+//!
+//! # Why readers never notice
+//!
+//! A node is not changed once it is reachable; a direct entry is one atomic store with release
+//! ordering, and readers load it with acquire ordering. Each address is governed by one entry.
+//!
+//! # Limits
+//!
+//! Next hops: 32,767. Nodes 2^22, leaves 2^25 ([`Error::Full`] beyond). Memory that lookups read:
+//! 1 MiB, plus 24 bytes per node and 2 per run of leaves, rounded up to powers of two per array.
+
+use std::{
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering},
+    },
+};
+
+use crate::{
+    Address, Bits, Change, Error, GracePeriod, Lookup, NO_ROUTE, NextHopId, Prefix, Table,
+    arena::Arena,
+    buddy::Buddy,
+    check_changes, check_next_hop,
+    rib::{NodeId, Rib, Slot, SlotRuns},
+    runs::Retired,
+};
+
+/// Bits of the direct table.
+const DIRECT: u8 = 18;
+const ENTRIES: usize = 1 << DIRECT;
+/// Bits of a node.
+const STEP: u8 = 6;
+const SLOTS: usize = 1 << STEP;
+const NODES: usize = if cfg!(miri) { 1 << 12 } else { 1 << 22 };
+const LEAVES: usize = if cfg!(miri) { 1 << 13 } else { 1 << 25 };
+/// Words of a node: vector, leafvec, bases.
+const NODE_WORDS: usize = 3;
+/// A direct entry with this bit is a leaf.
+const IS_LEAF: u32 = 1 << 31;
+
+/// What readers see.
+struct Shared {
+    direct: Arena<AtomicU32>,
+    nodes: Arena<AtomicU64>,
+    leaves: Arena<AtomicU16>,
+}
+
+/// A node's contents.
+#[derive(Clone, Copy, Default)]
+struct Node {
+    vector: u64,
+    leafvec: u64,
+    /// First leaf and first child.
+    base0: u32,
+    base1: u32,
+}
+
+/// The bits 0 to `slot`.
+#[inline(always)]
+fn up_to(slot: u32) -> u64 {
+    (2u64 << slot).wrapping_sub(1)
+}
+
+impl Shared {
+    fn new() -> Self {
+        let shared = Self {
+            direct: Arena::new(ENTRIES),
+            nodes: Arena::new(NODES * NODE_WORDS),
+            leaves: Arena::new(LEAVES),
+        };
+        for entry in shared.direct.all() {
+            entry.store(IS_LEAF | u32::from(NO_ROUTE), Ordering::Relaxed);
+        }
+        shared
+    }
+
+    #[inline(always)]
+    fn lookup<B: Bits>(&self, address: B) -> NextHopId {
+        let direct: &[AtomicU32; ENTRIES] = self.direct.array();
+        let entry = direct[address.slice(0, DIRECT) as usize % ENTRIES].load(Ordering::Acquire);
+        if entry & IS_LEAF != 0 {
+            return entry as NextHopId;
+        }
+        let nodes: &[AtomicU64; NODES * NODE_WORDS] = self.nodes.array();
+        let word = |number: u32, word: usize| {
+            nodes[number as usize % NODES * NODE_WORDS + word].load(Ordering::Relaxed)
+        };
+        let mut number = entry;
+        let mut from = DIRECT;
+        loop {
+            let vector = word(number, 0);
+            let slot = address.slice(from, STEP);
+            if vector >> slot & 1 == 0 {
+                let rank = (word(number, 1) & up_to(slot)).count_ones();
+                let leaf = (word(number, 2) as u32).wrapping_add(rank).wrapping_sub(1);
+                let leaves: &[AtomicU16; LEAVES] = self.leaves.array();
+                return leaves[leaf as usize % LEAVES].load(Ordering::Relaxed);
+            }
+            let rank = (vector & up_to(slot)).count_ones();
+            number = ((word(number, 2) >> 32) as u32).wrapping_add(rank).wrapping_sub(1);
+            from += STEP;
+        }
+    }
+
+    #[inline(always)]
+    fn lookup_all<B: Bits>(&self, addresses: &[B], out: &mut [NextHopId]) {
+        for (&address, out) in addresses.iter().zip(out) {
+            *out = self.lookup(address);
+        }
+    }
+
+    fn node(&self, number: u32) -> Node {
+        let first = number as usize * NODE_WORDS;
+        let word = |word: usize| self.nodes.all()[first + word].load(Ordering::Relaxed);
+        let (base0, base1) = (word(2) as u32, (word(2) >> 32) as u32);
+        Node { vector: word(0), leafvec: word(1), base0, base1 }
+    }
+
+    fn store_node(&self, number: u32, node: Node) {
+        let first = number as usize * NODE_WORDS;
+        let bases = u64::from(node.base1) << 32 | u64::from(node.base0);
+        for (word, value) in [node.vector, node.leafvec, bases].into_iter().enumerate() {
+            self.nodes.all()[first + word].store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// The leaf of a slot that has one.
+    fn leaf(&self, node: Node, slot: usize) -> NextHopId {
+        let rank = (node.leafvec & up_to(slot as u32)).count_ones();
+        self.leaves.all()[(node.base0 + rank - 1) as usize].load(Ordering::Relaxed)
+    }
+}
+
+/// A reader; `FAST` where the processor has `popcnt` and BMI2, found out once at construction.
+struct Reader<const FAST: bool>(Arc<Shared>);
+
+impl<A: Address, const FAST: bool> Lookup<A> for Reader<FAST> {
+    fn lookup(&self, address: A) -> NextHopId {
+        self.0.lookup(address.bits())
+    }
+
+    fn lookup_batch(&self, addresses: &[A::Bits], out: &mut [NextHopId]) {
+        #[cfg(target_arch = "x86_64")]
+        if FAST {
+            // SAFETY: `Reader<true>` is only made by `reader()`, after it has seen that the
+            // processor has the instructions that `lookup_all_fast` is compiled for.
+            return unsafe { lookup_all_fast(&self.0, addresses, out) };
+        }
+        self.0.lookup_all(addresses, out);
+    }
+}
+
+/// [`Shared::lookup_all`] compiled for processors since 2013.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "popcnt,bmi1,bmi2")]
+fn lookup_all_fast<B: Bits>(shared: &Shared, addresses: &[B], out: &mut [NextHopId]) {
+    shared.lookup_all(addresses, out);
+}
+
+fn reader<A: Address>(shared: &Arc<Shared>) -> Arc<dyn Lookup<A>> {
+    let shared = Arc::clone(shared);
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("popcnt")
+        && is_x86_feature_detected!("bmi1")
+        && is_x86_feature_detected!("bmi2")
+    {
+        return Arc::new(Reader::<true>(shared));
+    }
+    Arc::new(Reader::<false>(shared))
+}
+
+/// A piece that waits for its grace period: where it begins and how long it is.
+enum Piece {
+    Nodes(u32, usize),
+    Leaves(u32, usize),
+}
+
+/// There is no room for a node or a leaf.
+struct NoRoom;
+
+/// A slot while its node is being built.
+#[derive(Clone, Copy)]
+enum Built {
+    Leaf(NextHopId),
+    Child(Node),
+}
+
+/// The writer.
+pub(crate) struct Poptrie<A: Address> {
+    shared: Arc<Shared>,
+    rib: Rib<A::Bits>,
+    nodes: Buddy,
+    leaves: Buddy,
+    /// Made since the last publication, to be given back if it fails.
+    fresh: Vec<Piece>,
+    /// Replaced since the last publication, to be retired when it has succeeded.
+    replaced: Vec<Piece>,
+    retired: Retired<Piece>,
+    /// Prefixes whose range does not yet show the routes.
+    pending: Vec<(A::Bits, u8)>,
+}
+
+impl<A: Address> Poptrie<A> {
+    pub fn new(grace: Box<dyn GracePeriod>) -> Self {
+        Self {
+            shared: Arc::new(Shared::new()),
+            rib: Rib::new(),
+            nodes: Buddy::new(NODES),
+            leaves: Buddy::new(LEAVES),
+            fresh: Vec::new(),
+            replaced: Vec::new(),
+            retired: Retired::new(grace),
+            pending: Vec::new(),
+        }
+    }
+
+    // ---- building ---------------------------------------------------------------------------
+
+    /// A node for the bits from `from` on, given the topmost RIB node in its range.
+    fn build(&mut self, at: NodeId, from: u8, cover: NextHopId) -> Result<Node, NoRoom> {
+        let runs = self.rib.slots(at, from, STEP, cover);
+        let mut built = [Built::Leaf(NO_ROUTE); SLOTS];
+        self.build_slots(&runs, from, &mut built)?;
+        self.assemble(&built)
+    }
+
+    /// Builds what the slots of some runs lead to.
+    fn build_slots(
+        &mut self,
+        runs: &SlotRuns,
+        from: u8,
+        built: &mut [Built; SLOTS],
+    ) -> Result<(), NoRoom> {
+        for (range, slot) in runs.ranges() {
+            let new = match slot {
+                Slot::Leaf(next_hop) => Built::Leaf(next_hop),
+                Slot::Below(at, cover) => Built::Child(self.build(at, from + STEP, cover)?),
+            };
+            built[range].fill(new);
+        }
+        Ok(())
+    }
+
+    /// The node `old` with the part that a prefix covers built anew and the rest kept.
+    fn rebuild(&mut self, old: Node, from: u8, bits: A::Bits, len: u8) -> Result<Built, NoRoom> {
+        let mut built = self.slots_of(old);
+        let end = from + STEP;
+        let first = bits.slice(from, STEP);
+        let below = len.min(end);
+        let bits_here = bits & A::Bits::mask(below);
+        let (cover, at) = self.rib.cover(bits_here, below);
+        match built[first as usize] {
+            Built::Child(child) if len > end => {
+                built[first as usize] = self.rebuild(child, end, bits, len)?;
+            }
+            _ => {
+                let range = first..first + (1 << (end - below));
+                let mut runs = SlotRuns::new(range.start, range.end, cover);
+                self.rib.fill(at, from, STEP, cover, &mut runs);
+                let dropped = range.start as usize..range.end as usize;
+                self.drop_children(&built[dropped]);
+                self.build_slots(&runs, from, &mut built)?;
+            }
+        }
+        self.drop_arrays(old);
+        self.assemble_or_collapse(&built)
+    }
+
+    /// What the slots of a node lead to.
+    fn slots_of(&self, node: Node) -> [Built; SLOTS] {
+        std::array::from_fn(|slot| {
+            if node.vector >> slot & 1 == 0 {
+                return Built::Leaf(self.shared.leaf(node, slot));
+            }
+            let rank = (node.vector & up_to(slot as u32)).count_ones();
+            Built::Child(self.shared.node(node.base1 + rank - 1))
+        })
+    }
+
+    /// A leaf if all slots are equal leaves, else a node.
+    fn assemble_or_collapse(&mut self, built: &[Built; SLOTS]) -> Result<Built, NoRoom> {
+        if let Built::Leaf(first) = built[0]
+            && built.iter().all(|slot| matches!(slot, Built::Leaf(leaf) if *leaf == first))
+        {
+            return Ok(Built::Leaf(first));
+        }
+        self.assemble(built).map(Built::Child)
+    }
+
+    /// Lays the children and the runs of leaves side by side.
+    fn assemble(&mut self, built: &[Built; SLOTS]) -> Result<Node, NoRoom> {
+        let mut node = Node::default();
+        let (mut children, mut leaves) = (Vec::new(), Vec::new());
+        for (slot, built) in built.iter().enumerate() {
+            match *built {
+                Built::Child(child) => {
+                    node.vector |= 1 << slot;
+                    children.push(child);
+                }
+                Built::Leaf(leaf) if leaves.last() != Some(&leaf) => {
+                    node.leafvec |= 1 << slot;
+                    leaves.push(leaf);
+                }
+                Built::Leaf(_) => {}
+            }
+        }
+        if !children.is_empty() {
+            node.base1 = self.take_nodes(children.len())?;
+            for (number, &child) in (node.base1..).zip(&children) {
+                self.shared.store_node(number, child);
+            }
+        }
+        if !leaves.is_empty() {
+            node.base0 = self.take_leaves(leaves.len())?;
+            let places = &self.shared.leaves.all()[node.base0 as usize..];
+            for (place, &leaf) in places.iter().zip(&leaves) {
+                place.store(leaf, Ordering::Relaxed);
+            }
+        }
+        Ok(node)
+    }
+
+    fn take_nodes(&mut self, len: usize) -> Result<u32, NoRoom> {
+        if let Some(first) = self.nodes.allocate(len) {
+            self.fresh.push(Piece::Nodes(first, len));
+            return Ok(first);
+        }
+        Err(NoRoom)
+    }
+
+    fn take_leaves(&mut self, len: usize) -> Result<u32, NoRoom> {
+        if let Some(first) = self.leaves.allocate(len) {
+            self.fresh.push(Piece::Leaves(first, len));
+            return Ok(first);
+        }
+        Err(NoRoom)
+    }
+
+    /// Notes that a node's two arrays are replaced.
+    fn drop_arrays(&mut self, node: Node) {
+        let (children, leaves) = (node.vector.count_ones(), node.leafvec.count_ones());
+        if children > 0 {
+            self.replaced.push(Piece::Nodes(node.base1, children as usize));
+        }
+        if leaves > 0 {
+            self.replaced.push(Piece::Leaves(node.base0, leaves as usize));
+        }
+    }
+
+    /// Notes that all that a node leads to is replaced.
+    fn drop_tree(&mut self, node: Node) {
+        let children = node.vector.count_ones();
+        for number in node.base1..node.base1 + children {
+            self.drop_tree(self.shared.node(number));
+        }
+        self.drop_arrays(node);
+    }
+
+    fn drop_children(&mut self, slots: &[Built]) {
+        for slot in slots {
+            if let Built::Child(child) = slot {
+                self.drop_tree(*child);
+            }
+        }
+    }
+
+    // ---- publication ------------------------------------------------------------------------
+
+    /// Makes a prefix's range show the routes.
+    fn refresh(&mut self, bits: A::Bits, len: u8) -> Result<(), NoRoom> {
+        let first = bits.slice(0, DIRECT) as usize;
+        if len > DIRECT {
+            return self.refresh_part(first, bits, len);
+        }
+        let range = first..first + (1 << (DIRECT - len));
+        let (cover, at) = self.rib.cover(bits, len);
+        let mut runs = SlotRuns::new(range.start as u32, range.end as u32, cover);
+        self.rib.fill(at, 0, DIRECT, cover, &mut runs);
+        runs.ranges().try_for_each(|(range, slot)| self.refresh_entries(range, slot))
+    }
+
+    /// Builds direct entries anew.
+    fn refresh_entries(&mut self, entries: Range<usize>, slot: Slot) -> Result<(), NoRoom> {
+        for entry in entries {
+            let new = match slot {
+                Slot::Leaf(next_hop) => Ok(Built::Leaf(next_hop)),
+                Slot::Below(at, cover) => self.build(at, DIRECT, cover).map(Built::Child),
+            };
+            if let Some(old) = self.root(entry) {
+                self.drop_tree(old);
+            }
+            self.store_entry(entry, new)?;
+        }
+        Ok(())
+    }
+
+    /// Builds the part of a direct entry anew that a prefix longer than it covers.
+    fn refresh_part(&mut self, entry: usize, bits: A::Bits, len: u8) -> Result<(), NoRoom> {
+        let new = match self.root(entry) {
+            Some(old) => self.rebuild(old, DIRECT, bits, len),
+            None => {
+                let (cover, at) = self.rib.cover(bits & A::Bits::mask(DIRECT), DIRECT);
+                self.build(at, DIRECT, cover).map(Built::Child)
+            }
+        };
+        self.store_entry(entry, new)
+    }
+
+    /// The node that a direct entry leads to.
+    fn root(&self, entry: usize) -> Option<Node> {
+        let entry = self.shared.direct.all()[entry].load(Ordering::Relaxed);
+        (entry & IS_LEAF == 0).then(|| self.shared.node(entry))
+    }
+
+    /// Publishes a direct entry, or gives back what was made for it.
+    fn store_entry(&mut self, entry: usize, new: Result<Built, NoRoom>) -> Result<(), NoRoom> {
+        let place = &self.shared.direct.all()[entry];
+        let old = place.load(Ordering::Relaxed);
+        let word = match new {
+            Ok(Built::Leaf(next_hop)) => Ok(IS_LEAF | u32::from(next_hop)),
+            Ok(Built::Child(node)) => self.take_nodes(1).inspect(|&number| {
+                self.shared.store_node(number, node);
+            }),
+            Err(NoRoom) => Err(NoRoom),
+        };
+        let Ok(word) = word else {
+            self.replaced.clear();
+            let Self { fresh, nodes, leaves, .. } = self;
+            fresh.drain(..).for_each(|piece| release(nodes, leaves, piece));
+            return Err(NoRoom);
+        };
+        self.shared.direct.all()[entry].store(word, Ordering::Release);
+        self.fresh.clear();
+        if old & IS_LEAF == 0 {
+            self.retired.put(Piece::Nodes(old, 1));
+        }
+        self.replaced.drain(..).for_each(|piece| self.retired.put(piece));
+        Ok(())
+    }
+
+    /// Publishes all pending ranges; those for which there is no room stay pending.
+    fn publish(&mut self) {
+        let mut pending = std::mem::take(&mut self.pending);
+        pending.retain(|&(bits, len)| {
+            self.refresh(bits, len).is_err() && {
+                self.reclaim();
+                self.refresh(bits, len).is_err()
+            }
+        });
+        self.pending = pending;
+        if self.retired.is_due() {
+            self.reclaim();
+        }
+    }
+
+    /// Takes back what is out of every reader's sight; returns how many pieces still wait.
+    fn reclaim(&mut self) -> usize {
+        let Self { retired, nodes, leaves, .. } = self;
+        retired.collect(|piece| release(nodes, leaves, piece))
+    }
+
+    fn full(&self) -> Error {
+        match self.retired.waiting() {
+            0 => Error::Full {
+                structure: "poptrie",
+                what: "the number of nodes or leaves",
+                limit: NODES,
+            },
+            waiting => Error::Stalled { structure: "poptrie", waiting },
+        }
+    }
+
+    /// Makes a change in the RIB only; returns the next hop before, or [`NO_ROUTE`].
+    fn set(&mut self, prefix: Prefix<A>, next_hop: NextHopId) -> NextHopId {
+        let before = match next_hop {
+            NO_ROUTE => self.rib.remove(prefix.bits(), prefix.len()),
+            _ => self.rib.insert(prefix.bits(), prefix.len(), next_hop),
+        };
+        if before != next_hop {
+            self.pending.push((prefix.bits(), prefix.len()));
+        }
+        before
+    }
+}
+
+fn release(nodes: &mut Buddy, leaves: &mut Buddy, piece: Piece) {
+    match piece {
+        Piece::Nodes(first, len) => nodes.release(first, len),
+        Piece::Leaves(first, len) => leaves.release(first, len),
+    }
+}
+
+impl<A: Address> Table<A> for Poptrie<A> {
+    fn reader(&self) -> Arc<dyn Lookup<A>> {
+        reader(&self.shared)
+    }
+
+    fn insert(
+        &mut self,
+        prefix: Prefix<A>,
+        next_hop: NextHopId,
+    ) -> Result<Option<NextHopId>, Error> {
+        check_next_hop(next_hop)?;
+        let before = self.set(prefix, next_hop);
+        self.publish();
+        if !self.pending.is_empty() {
+            let error = self.full();
+            self.set(prefix, before);
+            self.publish();
+            return Err(error);
+        }
+        Ok(Some(before).filter(|&before| before != NO_ROUTE))
+    }
+
+    fn remove(&mut self, prefix: Prefix<A>) -> Option<NextHopId> {
+        let before = self.set(prefix, NO_ROUTE);
+        self.publish();
+        Some(before).filter(|&before| before != NO_ROUTE)
+    }
+
+    fn get(&self, prefix: Prefix<A>) -> Option<NextHopId> {
+        self.rib.get(prefix.bits(), prefix.len())
+    }
+
+    fn len(&self) -> usize {
+        self.rib.len()
+    }
+
+    fn memory_bytes(&self) -> usize {
+        ENTRIES * size_of::<u32>()
+            + self.nodes.used() * NODE_WORDS * size_of::<u64>()
+            + self.leaves.used() * size_of::<NextHopId>()
+    }
+
+    fn writer_bytes(&self) -> usize {
+        self.rib.bytes()
+    }
+
+    fn apply(&mut self, changes: &[Change<A>]) -> Result<(), Error> {
+        check_changes(changes)?;
+        for change in changes {
+            match *change {
+                Change::Insert { prefix, next_hop } => self.set(prefix, next_hop),
+                Change::Remove { prefix } => self.set(prefix, NO_ROUTE),
+            };
+        }
+        self.pending.sort_unstable();
+        self.pending.dedup();
+        self.publish();
+        if self.pending.is_empty() { Ok(()) } else { Err(self.full()) }
+    }
+
+    fn load(
+        &mut self,
+        routes: &mut dyn Iterator<Item = (Prefix<A>, NextHopId)>,
+    ) -> Result<(), Error> {
+        let mut made = Ok(());
+        for (prefix, next_hop) in routes {
+            made = check_next_hop(next_hop);
+            if made.is_err() {
+                break;
+            }
+            self.set(prefix, next_hop);
+        }
+        // All entries anew, once.
+        self.pending = vec![(A::Bits::default(), 0)];
+        self.publish();
+        made?;
+        if self.pending.is_empty() { Ok(()) } else { Err(self.full()) }
+    }
+
+    fn collect(&mut self) -> usize {
+        self.publish();
+        self.reclaim()
+    }
+
+    fn name(&self) -> &'static str {
+        "poptrie"
+    }
+}
