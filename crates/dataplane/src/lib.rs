@@ -1,6 +1,25 @@
 //! The packet path: batches, the mask graph, its steps, and the forwarders that run it.
+//!
+//! Start at [`default_graph()`] for where a packet goes, at [`graph`] for how the graph runs, at
+//! [`forwarder`] for the loop around it, and at [`steps`] for what each step does.
 #![forbid(unsafe_code)]
 
+pub mod batch;
+pub mod counters;
+mod default_graph;
+pub mod distribution;
+pub mod flow;
+pub mod forwarder;
+pub mod graph;
+pub mod mask;
 pub mod next_hop;
 pub mod port;
 pub mod reason;
+pub mod steps;
+pub mod tables;
+#[cfg(test)]
+mod testing;
+
+pub use batch::Batch;
+pub use default_graph::default_graph;
+pub use mask::Mask;

@@ -46,8 +46,9 @@ macro_rules! reasons {
 reasons! {
     /// Why a packet was dropped.
     DropReason {
-        // classify
+        // receive, classify
         Runt = "runt", "The frame is shorter than the headers it must have.";
+        UnusableBuffer = "unusable-buffer", "The device delivered the frame in a buffer that others use, or that is too small to be read safely.";
         MultiSegment = "multi-segment", "The device delivered the frame in several buffers.";
         NotForUs = "not-for-us", "The destination MAC is neither the port's nor a multicast.";
         UnknownEthertype = "unknown-ethertype", "Neither IPv4, IPv6 nor ARP.";

@@ -1,0 +1,116 @@
+//! What a unit of the router counted. Each counter has one writer, its unit; anyone may read.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::port::{MAX_PORTS, PortId};
+use crate::reason::DropReason;
+
+/// A number that one thread raises and others read: a load and a store, no locked instruction.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds `n`; to be called by the counter's owner only, or counts are lost.
+    #[inline(always)]
+    pub fn add(&self, n: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    /// Sets the value, for gauges; by the owner only.
+    #[inline(always)]
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    /// The value now.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Packets and bytes (Ethernet frames without FCS).
+#[derive(Debug, Default)]
+pub struct Traffic {
+    /// Packets.
+    pub packets: Counter,
+    /// Bytes.
+    pub bytes: Counter,
+}
+
+/// Drops by reason.
+#[derive(Debug)]
+pub struct Drops([Counter; DropReason::COUNT]);
+
+impl Default for Drops {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| Counter::default()))
+    }
+}
+
+impl Drops {
+    /// Counts `n` packets under this reason.
+    #[inline(always)]
+    pub fn add(&self, reason: DropReason, n: u64) {
+        self.0[reason.index()].add(n);
+    }
+
+    /// Packets dropped for this reason.
+    pub fn get(&self, reason: DropReason) -> u64 {
+        self.0[reason.index()].get()
+    }
+}
+
+/// What one forwarder counted.
+#[derive(Debug)]
+pub struct ForwarderCounters {
+    rx: [Traffic; MAX_PORTS],
+    tx: [Traffic; MAX_PORTS],
+    /// Drops outside the graph: rings, transmit queues, defects. Drops inside the graph are counted
+    /// by its edges.
+    pub drops: Drops,
+    /// Packets given to the slow path.
+    pub punted: Counter,
+    /// Packets given to the forwarder that owns their port's transmit queue.
+    pub handed_over: Counter,
+    /// Packets taken from the slow path and from other forwarders.
+    pub taken_in: Counter,
+    /// Batches run through the graph.
+    pub batches: Counter,
+    /// Times the forwarder slept because there was nothing to do.
+    pub sleeps: Counter,
+    /// Rounds of the loop.
+    pub rounds: Counter,
+    /// Packets it holds now in transmit bursts that are not full yet.
+    pub held: Counter,
+}
+
+impl Default for ForwarderCounters {
+    fn default() -> Self {
+        Self {
+            rx: std::array::from_fn(|_| Traffic::default()),
+            tx: std::array::from_fn(|_| Traffic::default()),
+            drops: Drops::default(),
+            punted: Counter::default(),
+            handed_over: Counter::default(),
+            taken_in: Counter::default(),
+            batches: Counter::default(),
+            sleeps: Counter::default(),
+            rounds: Counter::default(),
+            held: Counter::default(),
+        }
+    }
+}
+
+impl ForwarderCounters {
+    /// Received on this port.
+    #[inline(always)]
+    pub fn rx(&self, port: PortId) -> &Traffic {
+        &self.rx[port.index()]
+    }
+
+    /// Sent by this port.
+    #[inline(always)]
+    pub fn tx(&self, port: PortId) -> &Traffic {
+        &self.tx[port.index()]
+    }
+}

@@ -1,0 +1,141 @@
+//! The default graph: where a packet goes.
+//!
+//! This function is the whole packet path, top to bottom. Punts to the slow path and drops do not
+//! appear here because each step declares its own; `turnpike show graph` draws everything.
+
+use std::sync::Arc;
+
+use crate::graph::{Graph, GraphBuilder, GraphError};
+use crate::steps::{
+    Classify, CompleteChecksum, Ip4Lookup, Ip4Rewrite, Ip4Ttl, Ip4Validate, Ip6HopLimit, Ip6Lookup,
+    Ip6Rewrite, Ip6Validate, Mtu,
+};
+use crate::tables::Tables;
+
+/// Builds the graph that every forwarder runs unless the configuration says otherwise.
+pub fn default_graph(tables: &Arc<Tables>) -> Result<Graph, GraphError> {
+    let mut graph = GraphBuilder::new();
+
+    graph.add("classify", Classify)?;
+
+    graph.add("ip4-checksum-offload", CompleteChecksum)?;
+    graph.add("ip4-validate", Ip4Validate)?;
+    graph.add("ip4-lookup", Ip4Lookup::new(tables.clone()))?;
+    graph.add("ip4-ttl", Ip4Ttl)?;
+    graph.add("ip4-mtu", Mtu::new(tables))?;
+    graph.add("ip4-rewrite", Ip4Rewrite::new(tables))?;
+
+    graph.add("ip6-checksum-offload", CompleteChecksum)?;
+    graph.add("ip6-validate", Ip6Validate)?;
+    graph.add("ip6-lookup", Ip6Lookup::new(tables.clone()))?;
+    graph.add("ip6-hop-limit", Ip6HopLimit)?;
+    graph.add("ip6-mtu", Mtu::new(tables))?;
+    graph.add("ip6-rewrite", Ip6Rewrite::new(tables))?;
+
+    graph.connect("classify", "ip4", "ip4-checksum-offload")?;
+    graph.connect("ip4-checksum-offload", "next", "ip4-validate")?;
+    graph.connect("ip4-validate", "ok", "ip4-lookup")?;
+    graph.connect("ip4-lookup", "forward", "ip4-ttl")?;
+    graph.connect("ip4-ttl", "ok", "ip4-mtu")?;
+    graph.connect("ip4-mtu", "ok", "ip4-rewrite")?;
+    graph.transmit("ip4-rewrite", "transmit")?;
+
+    graph.connect("classify", "ip6", "ip6-checksum-offload")?;
+    graph.connect("ip6-checksum-offload", "next", "ip6-validate")?;
+    graph.connect("ip6-validate", "ok", "ip6-lookup")?;
+    graph.connect("ip6-lookup", "forward", "ip6-hop-limit")?;
+    graph.connect("ip6-hop-limit", "ok", "ip6-mtu")?;
+    graph.connect("ip6-mtu", "ok", "ip6-rewrite")?;
+    graph.transmit("ip6-rewrite", "transmit")?;
+
+    graph.build()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::Batch;
+    use crate::graph::{Ends, Target};
+    use crate::mask::Mask;
+    use crate::reason::{DropReason, PuntReason};
+    use crate::testing::{FrameBuilder, TestTables, batch_of};
+
+    fn run(frames: &[Vec<u8>]) -> (Ends, Graph, Batch) {
+        let mut graph = default_graph(&TestTables::every_kind()).unwrap();
+        let mut batch = batch_of(frames);
+        let ends = graph.run(&mut batch);
+        (ends, graph, batch)
+    }
+
+    #[test]
+    fn a_mixed_batch_is_sorted_and_counted() {
+        let to4 = |address| FrameBuilder::ip4().destination4(address).udp(1, 2, b"x");
+        let to6 = |address| FrameBuilder::ip6().destination6(address).udp(1, 2, b"x");
+        let (ends, graph, batch) = run(&[
+            to4("10.0.6.1").build(),
+            to6("2001:db8:6::1").build(),
+            to4("10.0.6.1").ttl(1).build(),
+            to6("2001:db8:6::1").ttl(1).build(),
+            to4("10.0.2.1").build(),
+            to4("10.0.1.1").ttl(1).build(),
+            vec![0; 20],
+        ]);
+        assert_eq!(ends.transmit, Mask(0b11));
+        assert_eq!(ends.slow_path, Mask(0b10_1100));
+        assert_eq!(ends.drop, Mask(0b101_0000));
+        assert_eq!(graph.punt_reason(2), PuntReason::Ttl);
+        assert_eq!(graph.punt_reason(3), PuntReason::Ttl);
+        assert_eq!(graph.punt_reason(5), PuntReason::Local);
+        assert_eq!(batch.head(0)[22], 63);
+        assert_eq!(batch.head(1)[21], 63);
+        assert_eq!(batch.head(2)[22], 1, "punted as it was received");
+    }
+
+    #[test]
+    fn every_packet_of_any_batch_ends_exactly_once() {
+        let mut random = 1u32;
+        let mut next = || {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (random >> 24) as u8
+        };
+        for _ in 0..200 {
+            let frames: Vec<Vec<u8>> = (0..64)
+                .map(|n| {
+                    let mut frame = if n % 2 == 0 {
+                        FrameBuilder::ip4().destination4("10.0.6.1").udp(1, 2, b"x").build()
+                    } else {
+                        FrameBuilder::ip6().destination6("2001:db8:6::1").build()
+                    };
+                    for _ in 0..next() % 4 {
+                        let at = usize::from(next()) % frame.len();
+                        frame[at] = next();
+                    }
+                    frame.truncate(usize::from(next()).max(1));
+                    frame
+                })
+                .collect();
+            let (ends, graph, _) = run(&frames);
+            assert_eq!(ends.transmit | ends.slow_path | ends.drop, Mask::first(64));
+            assert_eq!(ends.transmit.count() + ends.slow_path.count() + ends.drop.count(), 64);
+            let leaving: u64 = graph
+                .shape()
+                .steps
+                .iter()
+                .flat_map(|step| (step.first_edge..).zip(&step.outputs))
+                .filter(|(_, (_, target))| !matches!(target, Target::Step(_)))
+                .map(|(edge, _)| graph.counters().get(edge))
+                .sum();
+            assert_eq!(leaving, 64);
+        }
+    }
+
+    #[test]
+    fn no_step_of_the_default_graph_can_be_forgotten_in_the_picture() {
+        let graph = default_graph(&TestTables::every_kind()).unwrap();
+        let names: Vec<_> = graph.shape().steps.iter().map(|step| step.name.as_str()).collect();
+        assert_eq!(names[0], "classify");
+        assert_eq!(names.len(), 13);
+        let drops = graph.shape().steps.iter().flat_map(|step| &step.outputs);
+        assert!(drops.clone().any(|(_, to)| *to == Target::Drop(DropReason::Ip4Checksum)));
+    }
+}

@@ -1,0 +1,136 @@
+//! Which flow a packet belongs to, as a number: what chooses among equal-cost paths.
+//!
+//! All packets of a flow must get the same number, or they overtake each other on paths of different
+//! length (RFC 2992). The number covers addresses and protocol, and the ports of TCP, UDP, SCTP and
+//! DCCP where the packet shows them: not for a fragment, not even the first, because the others do
+//! not have them. IPv6 extension headers are not walked; such packets go by addresses and protocol.
+//!
+//! A seed of the router's own keeps routers in a row from choosing alike (RFC 6438 calls the result
+//! polarisation).
+
+use crate::batch::ETHERNET;
+
+/// Computes flow hashes with the router's seed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowHash {
+    seed: u64,
+}
+
+impl FlowHash {
+    /// Hashes with this seed; routers should differ in it.
+    pub fn new(seed: u64) -> Self {
+        Self { seed }
+    }
+
+    /// The hash of an Ethernet frame's flow; 0 for what is neither IPv4 nor IPv6.
+    pub fn of_frame(&self, frame: &[u8]) -> u32 {
+        frame.get(ETHERNET..).map_or(0, |packet| self.of_packet(packet))
+    }
+
+    /// The hash of an IP packet's flow; 0 for what is neither IPv4 nor IPv6.
+    pub fn of_packet(&self, packet: &[u8]) -> u32 {
+        match packet.first().map(|byte| byte >> 4) {
+            Some(4) => self.of_ip4(packet),
+            Some(6) => self.of_ip6(packet),
+            _ => 0,
+        }
+    }
+
+    fn of_ip4(&self, packet: &[u8]) -> u32 {
+        let Some(header) = packet.first_chunk::<20>() else { return 0 };
+        let fragment = u16::from_be_bytes([header[6], header[7]]) & 0x3fff != 0;
+        let ports = if fragment { 0 } else { ports(packet, header[9], usize::from(header[0] & 0xf) * 4) };
+        let addresses = read_u64(&header[12..20]);
+        self.mix(&[addresses, u64::from(header[9]) << 32 | u64::from(ports)])
+    }
+
+    fn of_ip6(&self, packet: &[u8]) -> u32 {
+        let Some(header) = packet.first_chunk::<40>() else { return 0 };
+        let ports = ports(packet, header[6], 40);
+        let words = [
+            read_u64(&header[8..16]),
+            read_u64(&header[16..24]),
+            read_u64(&header[24..32]),
+            read_u64(&header[32..40]),
+            u64::from(header[6]) << 32 | u64::from(ports),
+        ];
+        self.mix(&words)
+    }
+
+    /// Multiply and fold each word, as wyhash does; the upper half of a product depends on all bits.
+    fn mix(&self, words: &[u64]) -> u32 {
+        let mut state = self.seed ^ 0x9e37_79b9_7f4a_7c15;
+        for &word in words {
+            let product = u128::from(state ^ word) * 0xa076_1d64_78bd_642f;
+            state = (product as u64) ^ (product >> 64) as u64 ^ 0xe703_7ed1_a0b4_28db;
+        }
+        (state >> 32) as u32
+    }
+}
+
+fn read_u64(bytes: &[u8]) -> u64 {
+    bytes.first_chunk().map_or(0, |chunk| u64::from_be_bytes(*chunk))
+}
+
+/// Source and destination port, 0 where the protocol has none or the packet is too short.
+fn ports(packet: &[u8], protocol: u8, at: usize) -> u32 {
+    const TCP: u8 = 6;
+    const UDP: u8 = 17;
+    const DCCP: u8 = 33;
+    const SCTP: u8 = 132;
+    if !matches!(protocol, TCP | UDP | DCCP | SCTP) {
+        return 0;
+    }
+    let bytes = packet.get(at..).and_then(|rest| rest.first_chunk());
+    bytes.map_or(0, |bytes| u32::from_be_bytes(*bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::FrameBuilder;
+
+    const HASH: FlowHash = FlowHash { seed: 1 };
+
+    fn udp(port: u16) -> Vec<u8> {
+        FrameBuilder::ip4().udp(port, 53, b"x").build()
+    }
+
+    #[test]
+    fn ports_count_and_the_rest_of_the_packet_does_not() {
+        let mut other = udp(1000);
+        let end = other.len() - 1;
+        other[end] ^= 0xff;
+        other[18] ^= 0xff;
+        assert_eq!(HASH.of_frame(&udp(1000)), HASH.of_frame(&other));
+        assert_ne!(HASH.of_frame(&udp(1000)), HASH.of_frame(&udp(1001)));
+        assert_ne!(HASH.of_frame(&udp(1000)), FlowHash::new(2).of_frame(&udp(1000)));
+    }
+
+    #[test]
+    fn all_fragments_of_a_flow_stay_together() {
+        let mut first = udp(1000);
+        first[20] = 0x20;
+        let mut second = udp(4242);
+        second[20..22].copy_from_slice(&[0, 185]);
+        assert_eq!(HASH.of_frame(&first), HASH.of_frame(&second));
+    }
+
+    #[test]
+    fn ip6_ports_count() {
+        let udp = |port| FrameBuilder::ip6().udp(port, 53, b"x").build();
+        assert_eq!(HASH.of_frame(&udp(7)), HASH.of_frame(&udp(7)));
+        assert_ne!(HASH.of_frame(&udp(7)), HASH.of_frame(&udp(8)));
+    }
+
+    #[test]
+    fn any_bytes_have_a_hash() {
+        for len in 0..64 {
+            for first in [0x45, 0x4f, 0x60, 0xff] {
+                let mut packet = vec![6; len];
+                packet.iter_mut().take(1).for_each(|byte| *byte = first);
+                HASH.of_packet(&packet);
+            }
+        }
+    }
+}

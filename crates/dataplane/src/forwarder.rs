@@ -1,0 +1,253 @@
+//! Forwarders: one thread per core, receive, run the graph, send, never wait.
+//!
+//! ```text
+//!            +--------------------- forwarder, one core ----------------------+
+//!  rx queue  |  batch --> graph --+--> distribution --> tx queue / handover    |
+//!  of each --+->                  +--> ring --> slow path                      |
+//!  port      |                    +--> free, counted                           |
+//!            |  ring from slow path, rings from other forwarders --> distribution
+//!            +-----------------------------------------------------------------+
+//! ```
+//!
+//! A forwarder owns its queues, its copy of the graph, its bursts and its counters; it shares only
+//! tables that it reads (`tables.rs`), and reports a quiescent state once a round. It takes no
+//! lock, makes no system call of its own and allocates nothing while packets flow. When it finds
+//! nothing to do for a while it sleeps, for some tens of microseconds at most, so that a router and
+//! its hosts can share few cores; under load it polls.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use dpdk::{Burst, Consumer, PacketList, Producer, RxQueue};
+
+use crate::batch::{BATCH_MAX, Batch};
+use crate::counters::ForwarderCounters;
+use crate::distribution::Distribution;
+use crate::graph::{Ends, Graph, Shape};
+use crate::mask::Mask;
+use crate::port::{PortId, PortInfo};
+use crate::reason::{DropReason, Punt};
+
+/// A receive queue and the port it belongs to.
+pub struct RxSource {
+    /// The port.
+    pub port: PortId,
+    /// What the steps need to know of it.
+    pub info: PortInfo,
+    /// The queue, this forwarder's own.
+    pub queue: RxQueue,
+}
+
+/// When an idle forwarder sleeps, and how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdlePolicy {
+    /// Rounds without a packet before the first sleep.
+    pub spin_rounds: u32,
+    /// The first sleep; each next one is twice as long.
+    pub first_sleep: Duration,
+    /// The longest sleep; zero means never to sleep.
+    pub longest_sleep: Duration,
+}
+
+impl Default for IdlePolicy {
+    fn default() -> Self {
+        Self {
+            spin_rounds: 200,
+            first_sleep: Duration::from_micros(2),
+            longest_sleep: Duration::from_micros(50),
+        }
+    }
+}
+
+/// Everything a forwarder owns.
+pub struct ForwarderParts {
+    /// Where packets come from.
+    pub rx: Vec<RxSource>,
+    /// Rings with packets that only need sending; a packet's tag is its egress port's index.
+    pub inlets: Vec<Consumer>,
+    /// The steps.
+    pub graph: Graph,
+    /// Where packets leave.
+    pub distribution: Distribution,
+    /// The way to the slow path; a packet's tag is a [`Punt`].
+    pub punts: Producer,
+    /// Reports that this forwarder holds no reference into the tables.
+    pub quiescent: dpdk::qsbr::Reader,
+    /// What it counts.
+    pub counters: Arc<ForwarderCounters>,
+    /// When it sleeps.
+    pub idle: IdlePolicy,
+}
+
+/// A forwarder: make it from its parts, then [`Forwarder::run`] it on its thread.
+pub struct Forwarder {
+    parts: ForwarderParts,
+    batch: Batch,
+    arrivals: Burst,
+    punt_list: PacketList,
+    idle_rounds: u32,
+    sleep: Duration,
+}
+
+impl Forwarder {
+    /// The form of its graph.
+    pub fn shape(&self) -> &Arc<Shape> {
+        self.parts.graph.shape()
+    }
+
+    /// A forwarder that has not run yet.
+    pub fn new(parts: ForwarderParts) -> Self {
+        let nowhere = PortInfo { mac: wire::MacAddr([0; 6]), mtu: 0, partial_checksums: false };
+        let sleep = parts.idle.first_sleep;
+        Self {
+            parts,
+            batch: Batch::new(PortId::FIRST, nowhere),
+            arrivals: Burst::new(),
+            punt_list: PacketList::new(),
+            idle_rounds: 0,
+            sleep,
+        }
+    }
+
+    /// Runs until `stop` is set, then sends or drops what it holds.
+    pub fn run(&mut self, stop: &AtomicBool) {
+        self.parts.quiescent.online();
+        while !stop.load(Ordering::Relaxed) {
+            if self.round() > 0 {
+                self.idle_rounds = 0;
+                self.sleep = self.parts.idle.first_sleep;
+            } else {
+                self.rest();
+            }
+        }
+        self.parts.quiescent.offline();
+        self.shut_down();
+    }
+
+    /// One round: every receive queue and every inlet once. Returns the packets it found.
+    pub fn round(&mut self) -> usize {
+        self.parts.quiescent.quiescent();
+        let now = dpdk::tsc();
+        let mut found = 0;
+        for source in 0..self.parts.rx.len() {
+            found += self.receive(source, now);
+        }
+        for inlet in 0..self.parts.inlets.len() {
+            found += self.take_in(inlet, now);
+        }
+        self.parts.distribution.flush_due(now, &self.parts.counters);
+        self.parts.counters.rounds.add(1);
+        self.parts.counters.held.set(self.parts.distribution.held() as u64);
+        found
+    }
+
+    /// Receives one batch from a port and takes it all the way.
+    fn receive(&mut self, source: usize, now: u64) -> usize {
+        let source = &mut self.parts.rx[source];
+        let batch = &mut self.batch;
+        let counters = &self.parts.counters;
+        let unusable = source.queue.unusable();
+        let count = source.queue.receive(&mut batch.burst, BATCH_MAX);
+        let unusable = source.queue.unusable() - unusable;
+        if unusable > 0 {
+            counters.rx(source.port).packets.add(unusable);
+            counters.drops.add(DropReason::UnusableBuffer, unusable);
+        }
+        if count == 0 {
+            return 0;
+        }
+        batch.in_port = source.port;
+        batch.in_port_info = source.info;
+        batch.link_multicast = Mask::EMPTY;
+        batch.link_scope = Mask::EMPTY;
+        let bytes: u64 = batch.lens().iter().map(|&len| u64::from(len)).sum();
+        counters.rx(source.port).packets.add(count as u64);
+        counters.rx(source.port).bytes.add(bytes);
+        counters.batches.add(1);
+        let ends = self.parts.graph.run(batch);
+        self.finish(ends, now);
+        count
+    }
+
+    /// Gives every packet of the batch to the end that the graph chose for it.
+    fn finish(&mut self, ends: Ends, now: u64) {
+        if !ends.transmit.is_empty() {
+            let (burst, ports) = (&mut self.batch.burst, &self.batch.out_port);
+            let counters = &self.parts.counters;
+            self.parts.distribution.accept(burst, ends.transmit, ports, now, counters);
+        }
+        if !ends.slow_path.is_empty() {
+            self.punt(ends.slow_path);
+        }
+        let burst = &mut self.batch.burst;
+        if !ends.drop.is_empty() {
+            burst.free(ends.drop.0);
+        }
+        let lost = burst.owned();
+        if lost != 0 {
+            self.parts.counters.drops.add(DropReason::StepLost, burst.free(lost) as u64);
+        }
+    }
+
+    /// Sends packets to the slow path, each tagged with the reason.
+    fn punt(&mut self, mask: Mask) {
+        let batch = &mut self.batch;
+        for slot in mask.slots() {
+            let punt = Punt {
+                reason: self.parts.graph.punt_reason(slot),
+                port: batch.in_port,
+                next_hop: batch.next_hop[slot],
+            };
+            batch.burst.set_tag(slot, punt.to_tag());
+        }
+        batch.burst.move_to(mask.0, &mut self.punt_list);
+        let sent = self.parts.punts.send(&mut self.punt_list);
+        let refused = self.punt_list.free_tail(0);
+        self.parts.counters.punted.add(sent as u64);
+        self.parts.counters.drops.add(DropReason::SlowpathFull, refused as u64);
+    }
+
+    /// Takes packets that only need sending from a ring.
+    fn take_in(&mut self, inlet: usize, now: u64) -> usize {
+        let arrivals = &mut self.arrivals;
+        let count = self.parts.inlets[inlet].receive(arrivals, BATCH_MAX);
+        if count == 0 {
+            return 0;
+        }
+        let mut out_port = [0; BATCH_MAX];
+        let mask = Mask(arrivals.owned());
+        for slot in mask.slots() {
+            out_port[slot] = arrivals.tag(slot) as u16;
+        }
+        let counters = &self.parts.counters;
+        counters.taken_in.add(count as u64);
+        self.parts.distribution.accept(arrivals, mask, &out_port, now, counters);
+        count
+    }
+
+    /// Nothing to do: sends what waits, and after some rounds sleeps.
+    fn rest(&mut self) {
+        self.parts.distribution.flush(&self.parts.counters);
+        self.idle_rounds = self.idle_rounds.saturating_add(1);
+        let idle = self.parts.idle;
+        if self.idle_rounds < idle.spin_rounds || idle.longest_sleep.is_zero() {
+            std::hint::spin_loop();
+            return;
+        }
+        self.parts.counters.held.set(self.parts.distribution.held() as u64);
+        self.parts.counters.sleeps.add(1);
+        std::thread::sleep(self.sleep);
+        self.sleep = (self.sleep * 2).min(idle.longest_sleep);
+    }
+
+    /// Empties every ring into the distribution, sends what can be sent, drops the rest by name.
+    fn shut_down(&mut self) {
+        let now = dpdk::tsc();
+        for inlet in 0..self.parts.inlets.len() {
+            while self.take_in(inlet, now) > 0 {}
+        }
+        self.parts.distribution.shut_down(&self.parts.counters);
+        self.parts.counters.held.set(0);
+    }
+}

@@ -1,0 +1,152 @@
+//! Masks: which packets of a batch take an edge of the graph.
+//!
+//! A batch has at most 64 slots, so a set of its packets is one `u64`. Joining two paths is one OR
+//! and keeps the packets' order; no packet is ever moved between vectors.
+
+use std::fmt;
+use std::ops::{BitAnd, BitAndAssign, BitOr, BitOrAssign, Not};
+
+/// A set of the slots 0 to 63 of a batch; bit `i` stands for slot `i`.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Mask(pub u64);
+
+impl Mask {
+    /// No slot.
+    pub const EMPTY: Self = Self(0);
+
+    /// The first `n` slots; all 64 from 64 on.
+    pub fn first(n: usize) -> Self {
+        if n >= 64 { Self(u64::MAX) } else { Self((1 << n) - 1) }
+    }
+
+    /// Slot `i` if `condition`, else none: how a loop collects a mask without a branch.
+    #[inline(always)]
+    pub fn when(condition: bool, i: usize) -> Self {
+        Self(u64::from(condition) << (i & 63))
+    }
+
+    /// True if the set has no slot.
+    #[inline(always)]
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// True if slot `i` is in the set.
+    #[inline(always)]
+    pub fn has(self, i: usize) -> bool {
+        self.0 >> (i & 63) & 1 != 0
+    }
+
+    /// The number of slots in the set.
+    #[inline(always)]
+    pub fn count(self) -> u32 {
+        self.0.count_ones()
+    }
+
+    /// The slots of this set that are not in `other`.
+    #[inline(always)]
+    pub fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    /// The slots in ascending order.
+    #[inline(always)]
+    pub fn slots(self) -> Slots {
+        Slots(self.0)
+    }
+}
+
+impl fmt::Debug for Mask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.slots()).finish()
+    }
+}
+
+impl BitOr for Mask {
+    type Output = Self;
+    #[inline(always)]
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl BitOrAssign for Mask {
+    #[inline(always)]
+    fn bitor_assign(&mut self, other: Self) {
+        self.0 |= other.0;
+    }
+}
+
+impl BitAnd for Mask {
+    type Output = Self;
+    #[inline(always)]
+    fn bitand(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+}
+
+impl BitAndAssign for Mask {
+    #[inline(always)]
+    fn bitand_assign(&mut self, other: Self) {
+        self.0 &= other.0;
+    }
+}
+
+impl Not for Mask {
+    type Output = Self;
+    #[inline(always)]
+    fn not(self) -> Self {
+        Self(!self.0)
+    }
+}
+
+/// Walks the slots of a mask, one `tzcnt` each.
+#[derive(Clone, Debug)]
+pub struct Slots(u64);
+
+impl Iterator for Slots {
+    type Item = usize;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<usize> {
+        if self.0 == 0 {
+            return None;
+        }
+        let slot = self.0.trailing_zeros() as usize;
+        self.0 &= self.0 - 1;
+        Some(slot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_come_in_order_and_all() {
+        let mask = Mask(1 << 63 | 0b1010);
+        assert_eq!(mask.slots().collect::<Vec<_>>(), [1, 3, 63]);
+        assert_eq!(mask.count(), 3);
+        assert_eq!(Mask::EMPTY.slots().next(), None);
+    }
+
+    #[test]
+    fn first_n_covers_the_edges() {
+        assert_eq!(Mask::first(0), Mask::EMPTY);
+        assert_eq!(Mask::first(1), Mask(1));
+        assert_eq!(Mask::first(63), Mask(u64::MAX >> 1));
+        assert_eq!(Mask::first(64), Mask(u64::MAX));
+        assert_eq!(Mask::first(65), Mask(u64::MAX));
+    }
+
+    #[test]
+    fn set_operations() {
+        let (a, b) = (Mask(0b1100), Mask(0b1010));
+        assert_eq!(a | b, Mask(0b1110));
+        assert_eq!(a & b, Mask(0b1000));
+        assert_eq!(a.without(b), Mask(0b0100));
+        assert!(Mask::when(true, 5).has(5));
+        assert!(Mask::when(false, 5).is_empty());
+        assert!((!Mask::EMPTY).has(63));
+    }
+}

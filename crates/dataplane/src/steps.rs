@@ -1,0 +1,27 @@
+//! The built-in steps, one file each. A file's header is the step's manual: what it takes, its
+//! outputs, its drop reasons, the RFC clauses it fulfils.
+
+mod classify;
+mod complete_checksum;
+mod ip4_lookup;
+mod ip4_rewrite;
+mod ip4_ttl;
+mod ip4_validate;
+mod ip6_hop_limit;
+mod ip6_lookup;
+mod ip6_rewrite;
+mod ip6_validate;
+mod mtu;
+mod resolve;
+
+pub use classify::Classify;
+pub use complete_checksum::CompleteChecksum;
+pub use ip4_lookup::Ip4Lookup;
+pub use ip4_rewrite::Ip4Rewrite;
+pub use ip4_ttl::Ip4Ttl;
+pub use ip4_validate::Ip4Validate;
+pub use ip6_hop_limit::Ip6HopLimit;
+pub use ip6_lookup::Ip6Lookup;
+pub use ip6_rewrite::Ip6Rewrite;
+pub use ip6_validate::Ip6Validate;
+pub use mtu::Mtu;

@@ -1,0 +1,153 @@
+//! `classify`: sorts frames by what they carry.
+//!
+//! Takes every frame a port received.
+//!
+//! | output | packets |
+//! |---|---|
+//! | `ip4` | Ethertype 0x0800, for this port or a multicast MAC |
+//! | `ip6` | Ethertype 0x86dd, likewise |
+//! | punt `arp` | Ethertype 0x0806, likewise |
+//! | drop `runt` | shorter than Ethernet and the least header of its protocol |
+//! | drop `multi-segment` | delivered in several buffers; the steps read only the first |
+//! | drop `not-for-us` | sent to another station's MAC (the port is promiscuous, or a hub) |
+//! | drop `vlan-unknown` | tagged (0x8100, 0x88a8); the port has no VLANs |
+//! | drop `unknown-ethertype` | anything else, also IEEE 802.3 length fields |
+//!
+//! Sets [`Batch::link_multicast`]. Sources: RFC 894, RFC 1042, RFC 2464, IEEE 802.1Q.
+
+use crate::batch::{Batch, ETHERNET};
+use crate::graph::{Output, Outputs, Step};
+use crate::mask::Mask;
+use crate::reason::{DropReason, PuntReason};
+
+const IP4: usize = 0;
+const IP6: usize = 1;
+const ARP: usize = 2;
+const RUNT: usize = 3;
+const MULTI_SEGMENT: usize = 4;
+const NOT_FOR_US: usize = 5;
+const VLAN_UNKNOWN: usize = 6;
+const UNKNOWN_ETHERTYPE: usize = 7;
+
+const OUTPUTS: &[Output] = &[
+    Output::Next("ip4"),
+    Output::Next("ip6"),
+    Output::Punt(PuntReason::Arp),
+    Output::Drop(DropReason::Runt),
+    Output::Drop(DropReason::MultiSegment),
+    Output::Drop(DropReason::NotForUs),
+    Output::Drop(DropReason::VlanUnknown),
+    Output::Drop(DropReason::UnknownEthertype),
+];
+
+const LEAST_IP4: usize = ETHERNET + 20;
+const LEAST_IP6: usize = ETHERNET + 40;
+const LEAST_ARP: usize = ETHERNET + 28;
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub struct Classify;
+
+/// The frames of a batch by their Ethertype and by the lengths they reach.
+#[derive(Default)]
+struct Kinds {
+    ip4: Mask,
+    ip6: Mask,
+    arp: Mask,
+    vlan: Mask,
+    for_port: Mask,
+    multicast: Mask,
+    short: Mask,
+}
+
+impl Kinds {
+    fn of(batch: &Batch, input: Mask) -> Self {
+        let mac = mac_bits(&batch.in_port_info.mac.0);
+        let mut kinds = Self::default();
+        for i in input.slots() {
+            let head = batch.head(i);
+            let len = batch.len(i);
+            let ethertype = u16::from_be_bytes([head[12], head[13]]);
+            let ip4 = Mask::when(ethertype == 0x0800, i);
+            let ip6 = Mask::when(ethertype == 0x86dd, i);
+            let arp = Mask::when(ethertype == 0x0806, i);
+            kinds.ip4 |= ip4;
+            kinds.ip6 |= ip6;
+            kinds.arp |= arp;
+            kinds.vlan |= Mask::when(ethertype == 0x8100 || ethertype == 0x88a8, i);
+            kinds.multicast |= Mask::when(head[0] & 1 != 0, i);
+            kinds.for_port |= Mask::when(mac_bits(head) == mac, i);
+            kinds.short |= (ip4 & Mask::when(len < LEAST_IP4, i))
+                | (ip6 & Mask::when(len < LEAST_IP6, i))
+                | (arp & Mask::when(len < LEAST_ARP, i))
+                | Mask::when(len < ETHERNET, i);
+        }
+        kinds
+    }
+}
+
+/// The destination address as a number, first byte lowest.
+fn mac_bits(head: &[u8]) -> u64 {
+    match *head {
+        [a, b, c, d, e, f, ..] => u64::from_le_bytes([a, b, c, d, e, f, 0, 0]),
+        _ => u64::MAX,
+    }
+}
+
+impl Step for Classify {
+    fn outputs(&self) -> &'static [Output] {
+        OUTPUTS
+    }
+
+    fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
+        let kinds = Kinds::of(batch, input);
+        batch.link_multicast = kinds.multicast;
+
+        out[MULTI_SEGMENT] = input & batch.multi_segment();
+        let whole = input.without(out[MULTI_SEGMENT]);
+        out[RUNT] = whole & kinds.short;
+        let long = whole.without(kinds.short);
+        out[NOT_FOR_US] = long.without(kinds.for_port | kinds.multicast);
+        let ours = long.without(out[NOT_FOR_US]);
+
+        out[IP4] = ours & kinds.ip4;
+        out[IP6] = ours & kinds.ip6;
+        out[ARP] = ours & kinds.arp;
+        out[VLAN_UNKNOWN] = ours & kinds.vlan;
+        out[UNKNOWN_ETHERTYPE] =
+            ours.without(kinds.ip4 | kinds.ip6 | kinds.arp | kinds.vlan);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{FrameBuilder, PORT_MAC, run_step};
+
+    #[test]
+    fn each_kind_takes_its_own_output() {
+        let other = [2, 9, 9, 9, 9, 9];
+        let frames = [
+            FrameBuilder::ip4().build(),
+            FrameBuilder::ip6().build(),
+            FrameBuilder::ethernet(PORT_MAC, 0x0806).payload(&[0; 28]).build(),
+            FrameBuilder::ip4().build()[..33].to_vec(),
+            FrameBuilder::ip6().build()[..53].to_vec(),
+            FrameBuilder::ip4().to_mac(other).build(),
+            FrameBuilder::ip4().to_mac([0xff; 6]).build(),
+            FrameBuilder::ethernet(PORT_MAC, 0x8100).payload(&[0; 46]).build(),
+            FrameBuilder::ethernet(PORT_MAC, 0x88cc).payload(&[0; 46]).build(),
+            FrameBuilder::ethernet(PORT_MAC, 46).payload(&[0; 46]).build(),
+            vec![0; 13],
+        ];
+        let (result, batch) = run_step(&mut Classify, &frames);
+        assert_eq!(result["ip4"], [0, 6]);
+        assert_eq!(result["ip6"], [1]);
+        assert_eq!(result["arp"], [2]);
+        assert_eq!(result["runt"], [3, 4, 10]);
+        assert_eq!(result["not-for-us"], [5]);
+        assert_eq!(result["vlan-unknown"], [7]);
+        assert_eq!(result["unknown-ethertype"], [8, 9]);
+        assert_eq!(batch.link_multicast, Mask(1 << 6));
+    }
+}

@@ -1,0 +1,97 @@
+//! `ip4-lookup`: finds the route of each packet.
+//!
+//! Takes valid IPv4 packets. Looks up all destinations of the batch at once (longest prefix match,
+//! RFC 1812 5.2.4.3), then the meaning of each next hop. Sets [`Batch::next_hop`], [`Batch::hop`]
+//! and [`Batch::out_port`]. Outputs and drop reasons: see the table in `resolve.rs`.
+
+use std::sync::Arc;
+
+use super::resolve::{OUTPUTS, look_up, resolve};
+use crate::batch::Batch;
+use crate::graph::{Output, Outputs, Step};
+use crate::mask::Mask;
+use crate::tables::Tables;
+
+/// See the module's documentation.
+pub struct Ip4Lookup {
+    tables: Arc<Tables>,
+}
+
+impl Ip4Lookup {
+    /// Looks up in these tables.
+    pub fn new(tables: Arc<Tables>) -> Self {
+        Self { tables }
+    }
+}
+
+impl Step for Ip4Lookup {
+    fn outputs(&self) -> &'static [Output] {
+        OUTPUTS
+    }
+
+    fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
+        batch.link_scope = batch.link_scope.without(input);
+        let tables = &*self.tables;
+        look_up(batch, input, destination, |addresses, answers| {
+            tables.fib4.lookup_batch(addresses, answers);
+        });
+        resolve(batch, input, &tables.next_hops, &tables.flows, out);
+    }
+}
+
+fn destination(batch: &Batch, slot: usize) -> u32 {
+    let head = batch.head(slot);
+    u32::from_be_bytes([head[30], head[31], head[32], head[33]])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{FrameBuilder, TestTables, run_step, run_step_on};
+
+    fn to(address: &str) -> Vec<u8> {
+        FrameBuilder::ip4().destination4(address).udp(1, 2, b"x").build()
+    }
+
+    #[test]
+    fn each_kind_of_next_hop_has_its_own_output() {
+        let mut step = Ip4Lookup::new(TestTables::every_kind());
+        let frames: Vec<_> = (0..9).map(|n| to(&format!("10.0.{n}.1"))).collect();
+        let (result, batch) = run_step(&mut step, &frames);
+        assert_eq!(result["no-route"], [0]);
+        assert_eq!(result["local"], [1]);
+        assert_eq!(result["blackhole"], [2]);
+        assert_eq!(result["martian-destination"], [3]);
+        assert_eq!(result["prohibited"], [4]);
+        assert_eq!(result["unreachable"], [5]);
+        assert_eq!(result["forward"], [6]);
+        assert_eq!(result["glean"], [7]);
+        assert_eq!(result["unresolved"], [8]);
+        assert_eq!(batch.out_port[6], 3);
+        assert_eq!(batch.next_hop[8], 18);
+    }
+
+    #[test]
+    fn only_local_packets_survive_a_link_layer_broadcast() {
+        let mut step = Ip4Lookup::new(TestTables::every_kind());
+        let frames: Vec<_> = (0..9).map(|n| to(&format!("10.0.{n}.1"))).collect();
+        let (result, _) = run_step_on(&mut step, &frames, |b| b.link_multicast = Mask(0x1ff));
+        assert_eq!(result["local"], [1]);
+        assert_eq!(result["l2-broadcast"], [0, 4, 5, 6, 7, 8]);
+    }
+
+    #[test]
+    fn a_flow_keeps_its_path_and_flows_spread() {
+        let mut step = Ip4Lookup::new(TestTables::every_kind());
+        let flow = |port| {
+            FrameBuilder::ip4().destination4("10.0.9.1").udp(port, 53, b"x").build()
+        };
+        let mut frames: Vec<_> = (1000..1063).map(flow).collect();
+        frames.push(flow(1000));
+        let (result, batch) = run_step(&mut step, &frames);
+        assert_eq!(result["forward"].len(), 64);
+        assert_eq!(batch.out_port[0], batch.out_port[63]);
+        let first = batch.out_port.iter().filter(|&&port| port == 3).count();
+        assert!((16..=48).contains(&first), "{first} of 64 flows on the first path");
+    }
+}

@@ -1,0 +1,113 @@
+//! `ip4-rewrite`: makes the received frame the one to send.
+//!
+//! Takes packets to be forwarded, with [`Batch::hop`] set and a TTL of at least 2. Writes the next
+//! hop's MAC and the egress port's into the Ethernet header, decrements the TTL (RFC 1812 5.3.1)
+//! and corrects the header checksum for it.
+//!
+//! | output | packets |
+//! |---|---|
+//! | `transmit` | all |
+//!
+//! The checksum by RFC 1624, equation 3: HC' = ~(~HC + ~m + m'), all in ones' complement. The word m
+//! holds TTL and protocol, and m' = m - 0x0100, so ~m + m' = 0xffff - 0x0100 = 0xfeff and
+//! HC' = ~(~HC + 0xfeff), which is HC + 0x0100 with the carry added at the low end, but for one
+//! value: where that gives 0xffff, equation 3 gives 0 (this is the error in RFC 1141 that RFC 1624
+//! mends). Carry and exception together: add one more whenever the sum reaches 0xffff.
+
+use std::sync::Arc;
+
+use crate::batch::{Batch, HEAD};
+use crate::graph::{Output, Outputs, Step};
+use crate::mask::Mask;
+use crate::tables::{EgressMacs, Tables};
+
+const OUTPUTS: &[Output] = &[Output::Next("transmit")];
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct Ip4Rewrite {
+    macs: EgressMacs,
+}
+
+impl Ip4Rewrite {
+    /// Knows the MAC of every port.
+    pub fn new(tables: &Arc<Tables>) -> Self {
+        Self { macs: EgressMacs::new(&tables.ports) }
+    }
+}
+
+impl Step for Ip4Rewrite {
+    fn outputs(&self) -> &'static [Output] {
+        OUTPUTS
+    }
+
+    fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
+        out[0] = input;
+        for i in input.slots() {
+            let (hop, port) = (batch.hop[i], batch.out_port[i]);
+            let head = batch.head_mut(i);
+            self.macs.write(head, hop, port);
+            decrement_ttl(head);
+        }
+    }
+}
+
+fn decrement_ttl(head: &mut [u8; HEAD]) {
+    head[22] = head[22].wrapping_sub(1);
+    let checksum = u32::from(u16::from_be_bytes([head[24], head[25]])) + 0x0100;
+    let checksum = (checksum + u32::from(checksum >= 0xffff)) as u16;
+    head[24..26].copy_from_slice(&checksum.to_be_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{FrameBuilder, NEIGHBOUR_MAC, TestTables, port_mac, run_step_on};
+
+    #[test]
+    fn macs_ttl_and_checksum_change_and_nothing_else() {
+        let tables = TestTables::every_kind();
+        let sent = FrameBuilder::ip4().ttl(64).udp(1, 2, b"payload").build();
+        let mut step = Ip4Rewrite::new(&tables);
+        let (result, batch) = run_step_on(&mut step, std::slice::from_ref(&sent), |batch| {
+            batch.hop[0] = tables.next_hops.get(16);
+            batch.out_port[0] = 3;
+        });
+        let mut expected = FrameBuilder::ip4()
+            .to_mac(NEIGHBOUR_MAC)
+            .from_mac(port_mac(3))
+            .ttl(63)
+            .udp(1, 2, b"payload")
+            .build();
+        FrameBuilder::fix_ip4_checksum(&mut expected);
+        assert_eq!(result["transmit"], [0]);
+        assert_eq!(batch.frame(0), expected);
+    }
+
+    #[test]
+    fn the_exception_of_rfc_1624_is_kept() {
+        // The header of RFC 1624 section 3's kind: the new checksum must be 0, not 0xffff.
+        let mut head = [0; HEAD];
+        head[22] = 64;
+        head[24..26].copy_from_slice(&0xfeffu16.to_be_bytes());
+        decrement_ttl(&mut head);
+        assert_eq!(head[24..26], [0, 0]);
+    }
+
+    proptest::proptest! {
+        /// The incremental checksum is the one that a full computation gives.
+        #[test]
+        fn the_checksum_stays_right(id: u16, ttl in 2u8.., source: u32) {
+            let mut frame = FrameBuilder::ip4().ttl(ttl).build();
+            frame[18..20].copy_from_slice(&id.to_be_bytes());
+            frame[26..30].copy_from_slice(&source.to_be_bytes());
+            FrameBuilder::fix_ip4_checksum(&mut frame);
+            let mut head = [0; HEAD];
+            head[..34].copy_from_slice(&frame[..34]);
+            decrement_ttl(&mut head);
+            frame[22] -= 1;
+            FrameBuilder::fix_ip4_checksum(&mut frame);
+            proptest::prop_assert_eq!(&head[..34], &frame[..34]);
+        }
+    }
+}

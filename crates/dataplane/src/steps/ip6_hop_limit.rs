@@ -1,0 +1,52 @@
+//! `ip6-hop-limit`: may the packet live for one more hop?
+//!
+//! Takes packets to be forwarded; packets for the router itself never come here (RFC 8200 3: a
+//! destination does not discard by hop limit).
+//!
+//! | output | packets |
+//! |---|---|
+//! | `ok` | hop limit 2 or more; `ip6-rewrite` decrements it |
+//! | punt `ttl` | hop limit 0 or 1: the slow path answers "time exceeded" (RFC 4443 3.3) |
+
+use crate::batch::{Batch, ETHERNET};
+use crate::graph::{Output, Outputs, Step};
+use crate::mask::Mask;
+use crate::reason::PuntReason;
+
+const OK: usize = 0;
+const EXPIRED: usize = 1;
+
+const OUTPUTS: &[Output] = &[Output::Next("ok"), Output::Punt(PuntReason::Ttl)];
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub struct Ip6HopLimit;
+
+impl Step for Ip6HopLimit {
+    fn outputs(&self) -> &'static [Output] {
+        OUTPUTS
+    }
+
+    fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
+        let mut expired = Mask::EMPTY;
+        for i in input.slots() {
+            expired |= Mask::when(batch.head(i)[ETHERNET + 7] <= 1, i);
+        }
+        out[OK] = input.without(expired);
+        out[EXPIRED] = expired;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{FrameBuilder, run_step};
+
+    #[test]
+    fn one_and_zero_expire() {
+        let frames: Vec<_> = [0, 1, 2, 255].map(|ttl| FrameBuilder::ip6().ttl(ttl).build()).into();
+        let (result, _) = run_step(&mut Ip6HopLimit, &frames);
+        assert_eq!(result["ttl"], [0, 1]);
+        assert_eq!(result["ok"], [2, 3]);
+    }
+}

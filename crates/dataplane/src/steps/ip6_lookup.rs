@@ -1,0 +1,76 @@
+//! `ip6-lookup`: finds the route of each packet.
+//!
+//! Takes valid IPv6 packets; the same as `ip4-lookup` for the other family. A packet whose source
+//! must not leave its link is forwarded to nobody: see [`Batch::link_scope`] and the table of
+//! outputs in `resolve.rs`.
+
+use std::sync::Arc;
+
+use super::resolve::{OUTPUTS, look_up, resolve};
+use crate::batch::Batch;
+use crate::graph::{Output, Outputs, Step};
+use crate::mask::Mask;
+use crate::tables::Tables;
+
+/// See the module's documentation.
+pub struct Ip6Lookup {
+    tables: Arc<Tables>,
+}
+
+impl Ip6Lookup {
+    /// Looks up in these tables.
+    pub fn new(tables: Arc<Tables>) -> Self {
+        Self { tables }
+    }
+}
+
+impl Step for Ip6Lookup {
+    fn outputs(&self) -> &'static [Output] {
+        OUTPUTS
+    }
+
+    fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
+        let tables = &*self.tables;
+        look_up(batch, input, destination, |addresses, answers| {
+            tables.fib6.lookup_batch(addresses, answers);
+        });
+        resolve(batch, input, &tables.next_hops, &tables.flows, out);
+    }
+}
+
+fn destination(batch: &Batch, slot: usize) -> u128 {
+    let mut address = [0; 16];
+    address.copy_from_slice(&batch.head(slot)[38..54]);
+    u128::from_be_bytes(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{FrameBuilder, TestTables, run_step, run_step_on};
+
+    fn to(address: &str) -> Vec<u8> {
+        FrameBuilder::ip6().destination6(address).udp(1, 2, b"x").build()
+    }
+
+    #[test]
+    fn routes_are_found() {
+        let mut step = Ip6Lookup::new(TestTables::every_kind());
+        let frames = [to("2001:db8:6::1"), to("2001:db8:1::1"), to("2001:db8:7::1"), to("3fff::1")];
+        let (result, batch) = run_step(&mut step, &frames);
+        assert_eq!(result["forward"], [0]);
+        assert_eq!(result["local"], [1]);
+        assert_eq!(result["glean"], [2]);
+        assert_eq!(result["no-route"], [3]);
+        assert_eq!(batch.out_port[0], 3);
+    }
+
+    #[test]
+    fn link_scope_sources_reach_only_the_router() {
+        let mut step = Ip6Lookup::new(TestTables::every_kind());
+        let frames = [to("2001:db8:6::1"), to("2001:db8:1::1"), to("3fff::1")];
+        let (result, _) = run_step_on(&mut step, &frames, |b| b.link_scope = Mask(7));
+        assert_eq!(result["scope"], [0, 2]);
+        assert_eq!(result["local"], [1]);
+    }
+}

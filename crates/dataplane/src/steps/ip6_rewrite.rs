@@ -1,0 +1,72 @@
+//! `ip6-rewrite`: makes the received frame the one to send.
+//!
+//! Takes packets to be forwarded, with [`Batch::hop`] set and a hop limit of at least 2. Writes the
+//! next hop's MAC and the egress port's into the Ethernet header and decrements the hop limit
+//! (RFC 8200 3). IPv6 has no header checksum to correct.
+//!
+//! | output | packets |
+//! |---|---|
+//! | `transmit` | all |
+
+use std::sync::Arc;
+
+use crate::batch::{Batch, ETHERNET};
+use crate::graph::{Output, Outputs, Step};
+use crate::mask::Mask;
+use crate::tables::{EgressMacs, Tables};
+
+const OUTPUTS: &[Output] = &[Output::Next("transmit")];
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct Ip6Rewrite {
+    macs: EgressMacs,
+}
+
+impl Ip6Rewrite {
+    /// Knows the MAC of every port.
+    pub fn new(tables: &Arc<Tables>) -> Self {
+        Self { macs: EgressMacs::new(&tables.ports) }
+    }
+}
+
+impl Step for Ip6Rewrite {
+    fn outputs(&self) -> &'static [Output] {
+        OUTPUTS
+    }
+
+    fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
+        out[0] = input;
+        for i in input.slots() {
+            let (hop, port) = (batch.hop[i], batch.out_port[i]);
+            let head = batch.head_mut(i);
+            self.macs.write(head, hop, port);
+            head[ETHERNET + 7] = head[ETHERNET + 7].wrapping_sub(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{FrameBuilder, NEIGHBOUR_MAC, TestTables, port_mac, run_step_on};
+
+    #[test]
+    fn macs_and_hop_limit_change_and_nothing_else() {
+        let tables = TestTables::every_kind();
+        let sent = FrameBuilder::ip6().ttl(64).udp(1, 2, b"payload").build();
+        let mut step = Ip6Rewrite::new(&tables);
+        let (result, batch) = run_step_on(&mut step, std::slice::from_ref(&sent), |batch| {
+            batch.hop[0] = tables.next_hops.get(16);
+            batch.out_port[0] = 3;
+        });
+        let expected = FrameBuilder::ip6()
+            .to_mac(NEIGHBOUR_MAC)
+            .from_mac(port_mac(3))
+            .ttl(63)
+            .udp(1, 2, b"payload")
+            .build();
+        assert_eq!(result["transmit"], [0]);
+        assert_eq!(batch.frame(0), expected);
+    }
+}

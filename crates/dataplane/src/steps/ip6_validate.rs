@@ -1,0 +1,142 @@
+//! `ip6-validate`: is this an IPv6 packet a router may look at?
+//!
+//! Takes frames with Ethertype IPv6 and at least 40 bytes behind the Ethernet header.
+//!
+//! | output | packets |
+//! |---|---|
+//! | `ok` | valid |
+//! | punt `hop-by-hop` | valid, a hop-by-hop options header follows (RFC 8200 4.3) |
+//! | drop `ip6-version` | version is not 6 |
+//! | drop `ip6-payload-length` | payload length beyond the frame |
+//! | drop `ip6-martian-source` | source multicast (RFC 4291 2.7), loopback (2.5.3) or IPv4-mapped |
+//!
+//! Sets [`Batch::link_scope`] for link-local and unspecified sources, which must not be forwarded
+//! to another link (RFC 4291 2.5.2, 2.5.6). Bytes behind the payload (link padding) are cut off.
+//! IPv6 has no header checksum.
+
+use crate::batch::{Batch, ETHERNET, HEAD};
+use crate::graph::{Output, Outputs, Step};
+use crate::mask::Mask;
+use crate::reason::{DropReason, PuntReason};
+
+const OK: usize = 0;
+const HOP_BY_HOP: usize = 1;
+const VERSION: usize = 2;
+const PAYLOAD_LENGTH: usize = 3;
+const MARTIAN_SOURCE: usize = 4;
+
+const OUTPUTS: &[Output] = &[
+    Output::Next("ok"),
+    Output::Punt(PuntReason::HopByHop),
+    Output::Drop(DropReason::Ip6Version),
+    Output::Drop(DropReason::Ip6PayloadLength),
+    Output::Drop(DropReason::Ip6MartianSource),
+];
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub struct Ip6Validate;
+
+impl Step for Ip6Validate {
+    fn outputs(&self) -> &'static [Output] {
+        OUTPUTS
+    }
+
+    fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
+        let mut version = Mask::EMPTY;
+        let mut too_long = Mask::EMPTY;
+        let mut padded = Mask::EMPTY;
+        let mut martian = Mask::EMPTY;
+        let mut hop_by_hop = Mask::EMPTY;
+        let mut link_scope = Mask::EMPTY;
+        for i in input.slots() {
+            let (head, len) = (batch.head(i), batch.len(i));
+            let end = packet_end(head);
+            let source = u128::from_be_bytes(source(head));
+            version |= Mask::when(head[ETHERNET] >> 4 != 6, i);
+            too_long |= Mask::when(end > len, i);
+            padded |= Mask::when(end < len, i);
+            martian |= Mask::when(is_martian(source), i);
+            hop_by_hop |= Mask::when(head[20] == 0, i);
+            link_scope |= Mask::when(source >> 118 == 0xfe80 >> 6 || source == 0, i);
+        }
+        batch.link_scope = link_scope;
+        out[VERSION] = version;
+        out[PAYLOAD_LENGTH] = too_long.without(version);
+        out[MARTIAN_SOURCE] = martian.without(version | too_long);
+        let valid = input.without(version | too_long | martian);
+        out[HOP_BY_HOP] = valid & hop_by_hop;
+        out[OK] = valid.without(hop_by_hop);
+        for i in (padded & valid).slots() {
+            let end = packet_end(batch.head(i));
+            batch.trim(i, end);
+        }
+    }
+}
+
+/// Where the packet ends in the frame: Ethernet header, 40 bytes, payload.
+fn packet_end(head: &[u8; HEAD]) -> usize {
+    ETHERNET + 40 + usize::from(u16::from_be_bytes([head[18], head[19]]))
+}
+
+fn source(head: &[u8; HEAD]) -> [u8; 16] {
+    let mut source = [0; 16];
+    source.copy_from_slice(&head[22..38]);
+    source
+}
+
+/// Multicast ff00::/8, loopback ::1, IPv4-mapped ::ffff:0:0/96.
+fn is_martian(source: u128) -> bool {
+    (source >> 120 == 0xff) | (source == 1) | (source >> 32 == 0xffff)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{FrameBuilder, run_step};
+
+    fn from(source: &str) -> Vec<u8> {
+        FrameBuilder::ip6().source6(source).udp(1, 2, b"payload").build()
+    }
+
+    #[test]
+    fn each_fault_has_its_own_output() {
+        let good = from("2001:db8::1");
+        let mut version = good.clone();
+        version[14] = 0x45;
+        let mut long = good.clone();
+        long[19] += 1;
+        let mut hop_by_hop = good.clone();
+        hop_by_hop[20] = 0;
+        let frames = [
+            good,
+            version,
+            long,
+            hop_by_hop,
+            from("ff02::1"),
+            from("::1"),
+            from("::ffff:192.0.2.1"),
+            from("fe80::1"),
+            from("febf::1"),
+            from("::"),
+            from("fec0::1"),
+        ];
+        let (result, batch) = run_step(&mut Ip6Validate, &frames);
+        assert_eq!(result["ok"], [0, 7, 8, 9, 10]);
+        assert_eq!(result["ip6-version"], [1]);
+        assert_eq!(result["ip6-payload-length"], [2]);
+        assert_eq!(result["hop-by-hop"], [3]);
+        assert_eq!(result["ip6-martian-source"], [4, 5, 6]);
+        assert_eq!(batch.link_scope, Mask(0b11_1000_0000));
+    }
+
+    #[test]
+    fn padding_is_cut_off() {
+        let good = from("2001:db8::1");
+        let mut padded = good.clone();
+        padded.extend([0xee; 9]);
+        let (result, batch) = run_step(&mut Ip6Validate, &[padded]);
+        assert_eq!(result["ok"], [0]);
+        assert_eq!(batch.frame(0), good);
+    }
+}

@@ -1,0 +1,87 @@
+//! `ip4-mtu`, `ip6-mtu`: does the packet fit the link it leaves by?
+//!
+//! Takes packets with [`Batch::out_port`] set and link padding cut off.
+//!
+//! | output | packets |
+//! |---|---|
+//! | `ok` | not longer than the egress port's MTU |
+//! | punt `too-big` | longer: the slow path fragments (IPv4 without DF) or tells the sender |
+//! | drop `port-down` | the egress port does not exist |
+//!
+//! Sources: RFC 1812 4.2.2.7, RFC 1191 4, RFC 8201 4, RFC 8200 5.
+
+use std::sync::Arc;
+
+use crate::batch::{Batch, ETHERNET};
+use crate::graph::{Output, Outputs, Step};
+use crate::mask::Mask;
+use crate::port::MAX_PORTS;
+use crate::reason::{DropReason, PuntReason};
+use crate::tables::Tables;
+
+const OK: usize = 0;
+const TOO_BIG: usize = 1;
+const PORT_DOWN: usize = 2;
+
+const OUTPUTS: &[Output] = &[
+    Output::Next("ok"),
+    Output::Punt(PuntReason::TooBig),
+    Output::Drop(DropReason::PortDown),
+];
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct Mtu {
+    /// The longest frame each port sends; 0 where there is no port.
+    longest: [u16; MAX_PORTS],
+}
+
+impl Mtu {
+    /// Knows the MTU of every port.
+    pub fn new(tables: &Arc<Tables>) -> Self {
+        let mut longest = [0; MAX_PORTS];
+        for (slot, port) in longest.iter_mut().zip(&tables.ports) {
+            *slot = port.mtu.saturating_add(ETHERNET as u16);
+        }
+        Self { longest }
+    }
+}
+
+impl Step for Mtu {
+    fn outputs(&self) -> &'static [Output] {
+        OUTPUTS
+    }
+
+    fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
+        let mut too_long = Mask::EMPTY;
+        let mut no_port = Mask::EMPTY;
+        for i in input.slots() {
+            let longest = self.longest[usize::from(batch.out_port[i]) & (MAX_PORTS - 1)];
+            too_long |= Mask::when(batch.lens()[i] > longest, i);
+            no_port |= Mask::when(longest == 0, i);
+        }
+        out[OK] = input.without(too_long);
+        out[PORT_DOWN] = too_long & no_port;
+        out[TOO_BIG] = too_long.without(no_port);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{FrameBuilder, TestTables, run_step_on};
+
+    #[test]
+    fn the_limit_is_the_egress_ports() {
+        let frame = |payload: usize| FrameBuilder::ip4().payload(&vec![0; payload]).build();
+        let frames = [frame(1480), frame(1481), frame(980), frame(981), frame(10)];
+        let mut step = Mtu::new(&TestTables::every_kind());
+        // Ports 0 to 3 have an MTU of 1500, port 4 of 1000, port 9 does not exist.
+        let (result, _) = run_step_on(&mut step, &frames, |batch| {
+            batch.out_port[..5].copy_from_slice(&[0, 0, 4, 4, 9]);
+        });
+        assert_eq!(result["ok"], [0, 2]);
+        assert_eq!(result["too-big"], [1, 3]);
+        assert_eq!(result["port-down"], [4]);
+    }
+}

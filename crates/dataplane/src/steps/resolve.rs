@@ -1,0 +1,138 @@
+//! From a next hop's number to what happens with the packet; shared by both lookups.
+//!
+//! | output | packets |
+//! |---|---|
+//! | `forward` | the next hop is a neighbour whose MAC is known |
+//! | punt `local` | the router's own addresses, multicast, broadcast |
+//! | punt `no-route`, `prohibited`, `unreachable` | refused, the slow path tells the sender |
+//! | punt `glean` | the destination is on a connected network, its MAC is unknown |
+//! | punt `unresolved` | the gateway's MAC is unknown |
+//! | punt `scope` | IPv6: a link-local source, the destination is elsewhere (RFC 4291 2.5.6) |
+//! | drop `blackhole` | the route says so |
+//! | drop `martian-destination` | RFC 1812 5.3.7, RFC 4291 2.5.2 and 2.5.3 |
+//! | drop `l2-broadcast` | would be forwarded, but came as link-layer broadcast (RFC 1812 5.3.4) |
+//!
+//! Among equal-cost paths the hash of the packet's flow chooses, so that a flow keeps its path.
+
+use crate::batch::{BATCH_MAX, Batch};
+use crate::flow::FlowHash;
+use crate::graph::{Output, Outputs};
+use crate::mask::Mask;
+use crate::next_hop::{NextHop, NextHopTable};
+use crate::reason::{DropReason, PuntReason};
+
+const FORWARD: usize = 0;
+const LOCAL: usize = 1;
+const NO_ROUTE: usize = 2;
+const PROHIBITED: usize = 3;
+const UNREACHABLE: usize = 4;
+const GLEAN: usize = 5;
+const UNRESOLVED: usize = 6;
+const SCOPE: usize = 7;
+const BLACKHOLE: usize = 8;
+const MARTIAN_DESTINATION: usize = 9;
+const L2_BROADCAST: usize = 10;
+
+/// The outputs of both lookups.
+pub(super) const OUTPUTS: &[Output] = &[
+    Output::Next("forward"),
+    Output::Punt(PuntReason::Local),
+    Output::Punt(PuntReason::NoRoute),
+    Output::Punt(PuntReason::Prohibited),
+    Output::Punt(PuntReason::Unreachable),
+    Output::Punt(PuntReason::Glean),
+    Output::Punt(PuntReason::Unresolved),
+    Output::Punt(PuntReason::Scope),
+    Output::Drop(DropReason::Blackhole),
+    Output::Drop(DropReason::MartianDestination),
+    Output::Drop(DropReason::L2Broadcast),
+];
+
+/// Looks up the destinations of `input` with `lookup` (addresses in, next-hop numbers out) and
+/// stores the numbers. Slots outside the mask are left out, so that a mixed batch costs what its
+/// packets cost.
+pub(super) fn look_up<A: Copy + Default>(
+    batch: &mut Batch,
+    input: Mask,
+    destination: impl Fn(&Batch, usize) -> A,
+    lookup: impl FnOnce(&[A], &mut [u16]),
+) {
+    let mut addresses = [A::default(); BATCH_MAX];
+    let mut answers = [0; BATCH_MAX];
+    let mut count = 0;
+    for (address, slot) in addresses.iter_mut().zip(input.slots()) {
+        *address = destination(batch, slot);
+        count += 1;
+    }
+    lookup(&addresses[..count], &mut answers[..count]);
+    for (&answer, slot) in answers[..count].iter().zip(input.slots()) {
+        batch.next_hop[slot] = answer;
+    }
+}
+
+/// Sorts the packets of `input` by the meaning of their next-hop numbers, and stores the meaning
+/// and the egress port.
+pub(super) fn resolve(
+    batch: &mut Batch,
+    input: Mask,
+    table: &NextHopTable,
+    flows: &FlowHash,
+    out: &mut Outputs,
+) {
+    let (mut forward, groups) = read_hops(batch, input, table);
+    if !groups.is_empty() {
+        choose_paths(batch, groups, table, flows);
+        forward |= read_hops(batch, groups, table).0;
+    }
+    out[FORWARD] = forward;
+    let unusual =
+        input.without(forward) | (forward & (batch.link_multicast | batch.link_scope));
+    if !unusual.is_empty() {
+        sort_unusual(batch, unusual, out);
+    }
+}
+
+/// Reads the meaning of each packet's next hop; returns those to forward and those that have a
+/// choice of paths.
+#[inline(always)]
+fn read_hops(batch: &mut Batch, slots: Mask, table: &NextHopTable) -> (Mask, Mask) {
+    let mut forward = Mask::EMPTY;
+    let mut groups = Mask::EMPTY;
+    for i in slots.slots() {
+        let hop = table.get(batch.next_hop[i]);
+        batch.hop[i] = hop;
+        batch.out_port[i] = hop.port_index();
+        forward |= Mask::when(hop.is_forward(), i);
+        groups |= Mask::when(hop.is_group(), i);
+    }
+    (forward, groups)
+}
+
+fn choose_paths(batch: &mut Batch, groups: Mask, table: &NextHopTable, flows: &FlowHash) {
+    for i in groups.slots() {
+        let hash = flows.of_frame(batch.frame(i));
+        batch.next_hop[i] = table.select(batch.hop[i], hash);
+    }
+}
+
+fn sort_unusual(batch: &Batch, unusual: Mask, out: &mut Outputs) {
+    for i in unusual.slots() {
+        let bit = Mask::when(true, i);
+        let leaves = match NextHop::from(batch.hop[i]) {
+            NextHop::Local => LOCAL,
+            NextHop::Blackhole => BLACKHOLE,
+            NextHop::Martian => MARTIAN_DESTINATION,
+            _ if batch.link_multicast.has(i) => L2_BROADCAST,
+            _ if batch.link_scope.has(i) => SCOPE,
+            NextHop::Prohibited => PROHIBITED,
+            NextHop::Unreachable => UNREACHABLE,
+            NextHop::Glean { .. } => GLEAN,
+            NextHop::Unresolved { .. } => UNRESOLVED,
+            NextHop::Forward { .. } => FORWARD,
+            // A group in a group is never made; should it be, it leads nowhere.
+            NextHop::NoRoute | NextHop::Group { .. } => NO_ROUTE,
+        };
+        out[FORWARD] = out[FORWARD].without(bit);
+        out[leaves] |= bit;
+    }
+}

@@ -1,0 +1,53 @@
+//! What the steps look up: shared by all forwarders, read without lock.
+//!
+//! One owner, the RIB, writes the FIBs and the next hops; forwarders read them between two reports
+//! of a quiescent state (QSBR), so that what the writer retires is freed only when no forwarder can
+//! still see it.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use crate::batch::HEAD;
+use crate::flow::FlowHash;
+use crate::next_hop::{NextHopTable, Packed};
+use crate::port::{MAX_PORTS, PortInfo};
+
+/// The tables of a router.
+pub struct Tables {
+    /// IPv4 destinations to next-hop numbers.
+    pub fib4: Arc<dyn fib::Lookup<Ipv4Addr>>,
+    /// IPv6 destinations to next-hop numbers.
+    pub fib6: Arc<dyn fib::Lookup<Ipv6Addr>>,
+    /// Next-hop numbers to their meaning.
+    pub next_hops: Arc<NextHopTable>,
+    /// The ports by their index, at most [`MAX_PORTS`].
+    pub ports: Vec<PortInfo>,
+    /// Chooses among equal-cost paths.
+    pub flows: FlowHash,
+}
+
+/// The source MAC of every port, ready to be written.
+#[derive(Clone, Debug)]
+pub(crate) struct EgressMacs {
+    /// The six bytes in the low 48 bits, first byte lowest.
+    bits: [u64; MAX_PORTS],
+}
+
+impl EgressMacs {
+    pub(crate) fn new(ports: &[PortInfo]) -> Self {
+        let mut bits = [0; MAX_PORTS];
+        for (slot, port) in bits.iter_mut().zip(ports) {
+            let [a, b, c, d, e, f] = port.mac.0;
+            *slot = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
+        }
+        Self { bits }
+    }
+
+    /// Writes both MACs of an Ethernet header as one 8-byte and one 4-byte store.
+    #[inline(always)]
+    pub(crate) fn write(&self, head: &mut [u8; HEAD], hop: Packed, port: u16) {
+        let source = self.bits[usize::from(port) & (MAX_PORTS - 1)];
+        head[0..8].copy_from_slice(&(hop.mac_bits() | source << 48).to_le_bytes());
+        head[8..12].copy_from_slice(&((source >> 16) as u32).to_le_bytes());
+    }
+}
