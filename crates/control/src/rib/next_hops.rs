@@ -6,7 +6,7 @@
 //! its meaning until a grace period has passed, because a forwarder may still hold it from a
 //! lookup; then it is free. The places of a group's members are treated the same way.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -343,17 +343,20 @@ fn gateway_hop(port: PortId, mac: Option<MacAddr>) -> NextHop {
 }
 
 /// Each member as often as its weight says, weights reduced by their greatest common divisor, in
-/// the order of the numbers so that equal sets of paths are one group.
+/// the order of the numbers so that equal sets of paths are one group. A member that is given
+/// twice has the sum of its weights.
 fn places_of(members: &[(u16, u32)]) -> Result<Vec<u16>, Refused> {
-    let mut sorted = members.to_vec();
-    sorted.sort_unstable();
-    let divisor = sorted.iter().fold(0, |divisor, &(_, weight)| gcd(divisor, weight)).max(1);
-    let total: u32 = sorted.iter().map(|&(_, weight)| weight / divisor).sum();
+    let mut weights: BTreeMap<u16, u32> = BTreeMap::new();
+    for &(id, weight) in members {
+        *weights.entry(id).or_default() += weight;
+    }
+    let divisor = weights.values().fold(0, |divisor, &weight| gcd(divisor, weight)).max(1);
+    let total: u32 = weights.values().map(|&weight| weight / divisor).sum();
     if total > GROUP_PLACES_MOST {
         return Err(Refused::Weights(total));
     }
-    let repeat = |&(id, weight): &(u16, u32)| std::iter::repeat_n(id, (weight / divisor) as usize);
-    Ok(sorted.iter().flat_map(repeat).collect())
+    let repeat = |(id, weight)| std::iter::repeat_n(id, (weight / divisor) as usize);
+    Ok(weights.into_iter().flat_map(repeat).collect())
 }
 
 fn gcd(a: u32, b: u32) -> u32 {

@@ -1,4 +1,12 @@
-//! The RIB against a naive model.
+//! The RIB by example, at its limits, and against a naive model in `model.rs`.
+
+mod model;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fib::{Change, Epochs, Lookup, NextHopId, NoReaders};
+
+use dataplane::next_hop::NextHop;
 
 use super::*;
 
@@ -6,24 +14,493 @@ pub(crate) fn port(index: u16) -> PortId {
     PortId::new(index).unwrap()
 }
 
-/// A RIB with the ports of the example, 10.0.1.1/24 and 10.0.2.1/24 and their IPv6 likes.
-pub(crate) fn two_ports() -> Rib {
+fn net(text: &str) -> IpNet {
+    text.parse().unwrap()
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn mac(last: u8) -> MacAddr {
+    MacAddr([2, 0, 0, 0, 1, last])
+}
+
+/// Two ports, 10.0.1.1/24 and 10.0.2.1/24 and their IPv6 likes.
+fn example_ports() -> Vec<RibPort> {
     let make = |index: u16| RibPort {
         id: port(index),
         name: format!("port{index}"),
         mac: MacAddr([2, 0, 0, 0, 0, index as u8]),
         mtu: 1500,
         addresses: vec![
-            format!("10.0.{}.1/24", index + 1).parse().unwrap(),
-            format!("fd00:{}::1/64", index + 1).parse().unwrap(),
+            net(&format!("10.0.{}.1/24", index + 1)),
+            net(&format!("fd00:{}::1/64", index + 1)),
         ],
     };
-    Rib::new(
-        vec![make(0), make(1)],
-        fib::new_ipv4(fib::Algorithm::default(), Box::new(fib::NoReaders)).unwrap(),
-        fib::new_ipv6(fib::Algorithm::default(), Box::new(fib::NoReaders)).unwrap(),
-        Arc::new(NextHopTable::new()),
-        Box::new(fib::NoReaders),
-    )
-    .unwrap()
+    vec![make(0), make(1)]
+}
+
+/// A RIB and what forwarders see of it.
+struct Bench {
+    rib: Rib,
+    table: Arc<NextHopTable>,
+    reader4: Arc<dyn Lookup<Ipv4Addr>>,
+    reader6: Arc<dyn Lookup<Ipv6Addr>>,
+}
+
+impl Bench {
+    fn new(grace: impl Fn() -> Box<dyn GracePeriod>) -> Self {
+        let fib4 = fib::new_ipv4(fib::Algorithm::default(), grace()).unwrap();
+        Self::with_fib(fib4, &grace)
+    }
+
+    fn with_fib(fib4: Box<dyn Table<Ipv4Addr>>, grace: impl Fn() -> Box<dyn GracePeriod>) -> Self {
+        let fib6 = fib::new_ipv6(fib::Algorithm::default(), grace()).unwrap();
+        let table = Arc::new(NextHopTable::new());
+        let (reader4, reader6) = (fib4.reader(), fib6.reader());
+        let rib = Rib::new(example_ports(), fib4, fib6, table.clone(), grace()).unwrap();
+        Self { rib, table, reader4, reader6 }
+    }
+
+    fn without_readers() -> Self {
+        Self::new(|| Box::new(NoReaders))
+    }
+
+    /// The number that a forwarder finds for an address.
+    fn id(&self, address: IpAddr) -> u16 {
+        match address {
+            IpAddr::V4(v4) => self.reader4.lookup(v4),
+            IpAddr::V6(v6) => self.reader6.lookup(v6),
+        }
+    }
+
+    /// The next hop that a forwarder finds.
+    fn hop(&self, address: &str) -> NextHop {
+        self.table.get(self.id(ip(address))).into()
+    }
+
+    /// The numbers in the places of a group.
+    fn members(&self, id: u16) -> Vec<u16> {
+        let NextHop::Group { len, .. } = self.table.get(id).into() else { return Vec::new() };
+        // The smallest hash that multiply-shift maps to each place.
+        let hash = |place: u64| (place << 32).div_ceil(u64::from(len)) as u32;
+        (0..u64::from(len))
+            .map(|place| self.table.select(self.table.get(id), hash(place)))
+            .collect()
+    }
+
+    fn add(&mut self, prefix: &str, paths: &[(u16, &str, u16)]) -> Result<(), Error> {
+        self.rib.add(unicast(prefix, paths))
+    }
+}
+
+/// A RIB for tests of other modules.
+pub(crate) fn two_ports() -> Rib {
+    Bench::without_readers().rib
+}
+
+fn unicast(prefix: &str, paths: &[(u16, &str, u16)]) -> Route {
+    let paths = paths.iter().map(|&(p, via, weight)| Path { port: port(p), via: ip(via), weight });
+    Route {
+        prefix: net(prefix),
+        source: Source::Static,
+        kind: RouteKind::Unicast(paths.collect()),
+        metric: 0,
+    }
+}
+
+#[test]
+fn ports_make_connected_local_and_reserved_routes() {
+    let bench = Bench::without_readers();
+    for (address, hop) in [
+        ("10.0.1.1", NextHop::Local),
+        ("10.0.1.255", NextHop::Local),
+        ("10.0.1.7", NextHop::Glean { port: port(0) }),
+        ("10.0.2.7", NextHop::Glean { port: port(1) }),
+        ("224.0.0.5", NextHop::Local),
+        ("255.255.255.255", NextHop::Local),
+        ("127.0.0.1", NextHop::Martian),
+        ("0.1.2.3", NextHop::Martian),
+        ("240.0.0.1", NextHop::Martian),
+        ("8.8.8.8", NextHop::NoRoute),
+        ("fd00:1::1", NextHop::Local),
+        ("fd00:1::", NextHop::Local),
+        ("fd00:1::7", NextHop::Glean { port: port(0) }),
+        ("fe80::1", NextHop::Local),
+        ("ff02::1", NextHop::Local),
+        ("::", NextHop::Martian),
+        ("::1", NextHop::Martian),
+        ("2001:db8::1", NextHop::NoRoute),
+    ] {
+        assert_eq!(bench.hop(address), hop, "{address}");
+    }
+}
+
+#[test]
+fn point_to_point_networks_have_no_broadcast() {
+    let mut ports = example_ports();
+    ports[0].addresses = vec![net("192.0.2.0/31"), net("2001:db8::/127"), net("192.0.2.9/32")];
+    let fib4 = fib::new_ipv4(fib::Algorithm::default(), Box::new(NoReaders)).unwrap();
+    let fib6 = fib::new_ipv6(fib::Algorithm::default(), Box::new(NoReaders)).unwrap();
+    let table = Arc::new(NextHopTable::new());
+    let (reader4, reader6) = (fib4.reader(), fib6.reader());
+    Rib::new(ports, fib4, fib6, table.clone(), Box::new(NoReaders)).unwrap();
+    let hop4 = |text: &str| NextHop::from(table.get(reader4.lookup(text.parse().unwrap())));
+    let hop6 = |text: &str| NextHop::from(table.get(reader6.lookup(text.parse().unwrap())));
+    let glean = NextHop::Glean { port: port(0) };
+    assert_eq!((hop4("192.0.2.0"), hop4("192.0.2.1")), (NextHop::Local, glean));
+    assert_eq!((hop6("2001:db8::"), hop6("2001:db8::1")), (NextHop::Local, glean));
+    assert_eq!((hop4("192.0.2.9"), hop4("192.0.2.8")), (NextHop::Local, NextHop::NoRoute));
+}
+
+#[test]
+fn a_gateway_is_one_next_hop_for_all_its_routes_and_resolves_with_one_store() {
+    let mut bench = Bench::without_readers();
+    bench.add("198.51.100.0/24", &[(1, "10.0.2.2", 1)]).unwrap();
+    bench.add("0.0.0.0/0", &[(1, "10.0.2.2", 1)]).unwrap();
+    let id = bench.id(ip("198.51.100.1"));
+    assert_eq!(id, bench.id(ip("8.8.8.8")));
+    assert_eq!(bench.hop("8.8.8.8"), NextHop::Unresolved { port: port(1) });
+    let told = ResolverCommand::NextHop { id, port: port(1), address: ip("10.0.2.2") };
+    assert_eq!(bench.rib.drain_commands(), [told]);
+    bench.rib.neighbour_up(port(1), ip("10.0.2.2"), mac(2)).unwrap();
+    let forward = NextHop::Forward { port: port(1), mac: mac(2) };
+    assert_eq!((bench.hop("8.8.8.8"), bench.hop("10.0.2.2")), (forward, forward));
+    bench.rib.neighbour_down(port(1), ip("10.0.2.2"));
+    assert_eq!(bench.hop("8.8.8.8"), NextHop::Unresolved { port: port(1) });
+    assert_eq!(bench.hop("10.0.2.2"), NextHop::Glean { port: port(1) });
+    assert_eq!(bench.rib.remove(net("0.0.0.0/0"), Source::Static), 1);
+    assert_eq!(bench.rib.drain_commands(), []);
+    assert_eq!(bench.rib.remove(net("198.51.100.0/24"), Source::Static), 1);
+    assert_eq!(bench.rib.drain_commands(), [ResolverCommand::RemoveNextHop { id }]);
+}
+
+#[test]
+fn a_link_local_gateway_gets_no_host_route() {
+    let mut bench = Bench::without_readers();
+    bench.add("::/0", &[(1, "fe80::2", 1)]).unwrap();
+    bench.rib.neighbour_up(port(1), ip("fe80::2"), mac(2)).unwrap();
+    assert_eq!(bench.hop("2001:db8::1"), NextHop::Forward { port: port(1), mac: mac(2) });
+    assert_eq!(bench.hop("fe80::2"), NextHop::Local);
+    bench.rib.neighbour_up(port(0), ip("fe80::2"), mac(3)).unwrap();
+    assert_eq!(bench.hop("2001:db8::1"), NextHop::Forward { port: port(1), mac: mac(2) });
+}
+
+#[test]
+fn equal_cost_paths_share_a_group_and_weights_are_reduced() {
+    let mut bench = Bench::without_readers();
+    bench.add("198.51.100.0/24", &[(0, "10.0.1.2", 20), (1, "10.0.2.2", 60)]).unwrap();
+    bench.add("203.0.113.0/24", &[(1, "10.0.2.2", 3), (0, "10.0.1.2", 1)]).unwrap();
+    let group = bench.id(ip("198.51.100.1"));
+    assert_eq!(group, bench.id(ip("203.0.113.1")), "the same set in another order");
+    let members = bench.members(group);
+    assert_eq!(members.len(), 4);
+    let to_right = members
+        .iter()
+        .filter(|&&id| NextHop::from(bench.table.get(id)) == NextHop::Unresolved { port: port(1) });
+    assert_eq!(to_right.count(), 3);
+    let info = bench.rib.lookup(ip("198.51.100.1")).unwrap();
+    assert_eq!(info.next_hop, group);
+    let Target::Unicast(paths) = info.route.target else { panic!("not unicast") };
+    let shares: Vec<_> = paths.iter().map(|path| (path.via, path.weight)).collect();
+    assert_eq!(shares, [(ip("10.0.1.2"), 1), (ip("10.0.2.2"), 3)]);
+    // Both paths over one gateway need no group.
+    bench.add("192.0.2.0/24", &[(0, "10.0.1.2", 1), (0, "10.0.1.2", 5)]).unwrap();
+    assert_eq!(bench.hop("192.0.2.1"), NextHop::Unresolved { port: port(0) });
+    // A gateway that is given twice has the sum of its weights, before they are reduced.
+    let twice = [(0, "10.0.1.2", 1), (0, "10.0.1.2", 1), (1, "10.0.2.2", 2)];
+    bench.add("192.0.2.0/24", &twice).unwrap();
+    assert_eq!(bench.members(bench.id(ip("192.0.2.1"))).len(), 2);
+}
+
+#[test]
+fn the_best_source_wins_and_the_next_takes_over() {
+    let mut bench = Bench::without_readers();
+    let prefix = net("198.51.100.0/24");
+    let route = |source, kind, metric| Route { prefix, source, kind, metric };
+    bench.rib.add(route(Source::Import, RouteKind::Blackhole, 0)).unwrap();
+    bench.rib.add(route(Source::Static, RouteKind::Prohibited, 5)).unwrap();
+    assert_eq!(bench.hop("198.51.100.1"), NextHop::Prohibited);
+    bench.rib.add(route(Source::Static, RouteKind::Unreachable, 1)).unwrap();
+    assert_eq!(bench.hop("198.51.100.1"), NextHop::Unreachable);
+    let infos: Vec<_> = bench.rib.routes_within(prefix).collect();
+    let shown: Vec<_> = infos.iter().map(|i| (i.source, i.metric, i.active)).collect();
+    assert_eq!(
+        shown,
+        [(Source::Static, 1, true), (Source::Static, 5, false), (Source::Import, 0, false)]
+    );
+    assert!(bench.rib.remove_one(prefix, Source::Static, 1));
+    assert_eq!(bench.hop("198.51.100.1"), NextHop::Prohibited);
+    assert_eq!(bench.rib.remove(prefix, Source::Static), 1);
+    assert_eq!(bench.hop("198.51.100.1"), NextHop::Blackhole);
+    assert_eq!(bench.rib.remove(prefix, Source::Import), 1);
+    assert_eq!(bench.hop("198.51.100.1"), NextHop::NoRoute);
+    assert_eq!(bench.rib.remove(net("10.0.1.0/24"), Source::Connected), 0, "the RIB's own stay");
+}
+
+#[test]
+fn routes_are_listed_in_order() {
+    let mut bench = Bench::without_readers();
+    bench.add("198.51.100.0/24", &[(1, "10.0.2.2", 1)]).unwrap();
+    bench.add("0.0.0.0/0", &[(1, "10.0.2.2", 1)]).unwrap();
+    bench.add("2001:db8::/32", &[(1, "fe80::2", 1)]).unwrap();
+    let shown: Vec<String> = bench.rib.routes().map(|info| info.prefix.to_string()).collect();
+    let expected = "0.0.0.0/0 0.0.0.0/8 10.0.1.0/24 10.0.1.1/32 10.0.1.255/32 10.0.2.0/24 \
+                    10.0.2.1/32 10.0.2.255/32 127.0.0.0/8 198.51.100.0/24 224.0.0.0/4 240.0.0.0/4 \
+                    255.255.255.255/32 ::/128 ::1/128 2001:db8::/32 fd00:1::/64 fd00:1::/128 \
+                    fd00:1::1/128 fd00:2::/64 fd00:2::/128 fd00:2::1/128 fe80::/10 ff00::/8";
+    assert_eq!(shown.join(" "), expected);
+}
+
+#[test]
+fn a_static_route_within_a_network_keeps_its_meaning_for_neighbours() {
+    let mut bench = Bench::without_readers();
+    bench.rib.neighbour_up(port(0), ip("10.0.1.9"), mac(9)).unwrap();
+    let forward = NextHop::Forward { port: port(0), mac: mac(9) };
+    assert_eq!(bench.hop("10.0.1.9"), forward);
+    bench.rib.add(Route { kind: RouteKind::Blackhole, ..unicast("10.0.1.8/29", &[]) }).unwrap();
+    assert_eq!(bench.hop("10.0.1.9"), NextHop::Blackhole);
+    bench.rib.neighbour_up(port(0), ip("10.0.1.9"), mac(10)).unwrap();
+    assert_eq!(bench.hop("10.0.1.9"), NextHop::Blackhole);
+    bench.rib.remove(net("10.0.1.8/29"), Source::Static);
+    assert_eq!(bench.hop("10.0.1.9"), NextHop::Forward { port: port(0), mac: mac(10) });
+    // A neighbour that claims to be on the other port does not draw traffic there.
+    bench.rib.neighbour_up(port(1), ip("10.0.1.33"), mac(11)).unwrap();
+    assert_eq!(bench.hop("10.0.1.33"), NextHop::Glean { port: port(0) });
+    // Nor does one that claims an address of the router.
+    bench.rib.neighbour_up(port(0), ip("10.0.1.1"), mac(12)).unwrap();
+    assert_eq!(bench.hop("10.0.1.1"), NextHop::Local);
+}
+
+#[test]
+fn routes_that_cannot_be_are_refused_and_counted() {
+    let mut bench = Bench::without_readers();
+    let many = [(0, "10.0.1.2", 1); 129];
+    for (route, message) in [
+        (
+            unicast("198.51.100.7/24", &[(0, "10.0.1.2", 1)]),
+            "route 198.51.100.7/24: host bits are set; the prefix is 198.51.100.0/24",
+        ),
+        (
+            unicast("127.0.0.0/16", &[(0, "10.0.1.2", 1)]),
+            "route 127.0.0.0/16: lies in 127.0.0.0/8 (loopback), which is never forwarded",
+        ),
+        (unicast("0.0.0.0/0", &[]), "route 0.0.0.0/0: 0 paths; a route has 1 to 128"),
+        (unicast("0.0.0.0/0", &many), "route 0.0.0.0/0: 129 paths; a route has 1 to 128"),
+        (
+            unicast("0.0.0.0/0", &[(0, "10.0.1.2", 0)]),
+            "route 0.0.0.0/0: weight 0 of path 10.0.1.2; a weight is 1 to 256",
+        ),
+        (
+            unicast("0.0.0.0/0", &[(0, "fd00:1::2", 1)]),
+            "route 0.0.0.0/0: next hop fd00:1::2 is of the other address family",
+        ),
+        (
+            unicast("0.0.0.0/0", &[(2, "10.0.1.2", 1)]),
+            "route 0.0.0.0/0: next hop 10.0.1.2 is on port 2, which this router does not have",
+        ),
+        (
+            Route { source: Source::Local, ..unicast("8.8.8.8/32", &[(0, "10.0.1.2", 1)]) },
+            "route 8.8.8.8/32: local routes follow from ports and neighbours; they cannot be set",
+        ),
+    ] {
+        assert_eq!(bench.rib.add(route).unwrap_err().to_string(), message);
+    }
+    assert_eq!(bench.rib.summary().refused, 8);
+    let fine: Vec<String> = (1..=128u32).map(|i| format!("10.0.1.{i}")).collect();
+    let paths: Vec<_> =
+        fine.iter().zip(129..=256).map(|(via, weight)| (0, &**via, weight)).collect();
+    assert_eq!(
+        bench.add("0.0.0.0/0", &paths).unwrap_err().to_string(),
+        "route 0.0.0.0/0: its weights need 24640 places, 4096 is the most; use weights with a common divisor"
+    );
+    assert_eq!(bench.rib.summary().next_hops, 2, "nothing is left of refused routes");
+}
+
+#[test]
+fn running_out_of_next_hops_is_an_error_and_heals() {
+    let mut bench = Bench::without_readers();
+    let gateway = |i: u32| IpAddr::from(Ipv6Addr::from(0xfe80_u128 << 112 | u128::from(i)));
+    let prefix =
+        |i: u32| IpNet::from(IpAddr::from(Ipv6Addr::from(0x2001_u128 << 112 | u128::from(i))));
+    let route = |i: u32| Route {
+        prefix: prefix(i),
+        source: Source::Static,
+        kind: RouteKind::Unicast(vec![Path { port: port(0), via: gateway(i), weight: 1 }]),
+        metric: 0,
+    };
+    // Two numbers are the ports' gleans, 16 are reserved.
+    let room = dataplane::next_hop::NEXT_HOPS as u32 - 16 - 2;
+    let report = bench.rib.load((0..room + 3).map(route));
+    assert_eq!((report.accepted, report.refused), (room as usize, 3));
+    assert_eq!(
+        report.errors[0].to_string(),
+        format!(
+            "route {}: all 32768 next hops are in use; let routes share gateways, or remove some",
+            prefix(room)
+        )
+    );
+    assert_eq!(bench.id(prefix(room).addr()), 0);
+    assert_eq!(bench.rib.remove(prefix(7), Source::Static), 1);
+    bench.rib.add(route(room)).unwrap();
+    assert_ne!(bench.id(prefix(room).addr()), 0);
+}
+
+#[test]
+fn running_out_of_group_places_is_an_error_and_leaves_nothing() {
+    let mut bench = Bench::without_readers();
+    // 16 gateways with weights 1 and 256 apart from one: about 4000 places a group, 65 groups.
+    let mut refused = None;
+    for i in 0..100u32 {
+        let paths: Vec<Path> = (0..16u32)
+            .map(|j| Path {
+                port: port(0),
+                via: Ipv4Addr::from(0x0a00_0102 + j).into(),
+                weight: if j == i % 16 { 255 - (i / 16) as u16 } else { 253 },
+            })
+            .collect();
+        let prefix = IpNet::from(IpAddr::from(Ipv4Addr::from(0xc633_6400 + i)));
+        let kind = RouteKind::Unicast(paths);
+        if let Err(error) = bench.rib.add(Route { prefix, source: Source::Static, kind, metric: 0 })
+        {
+            refused.get_or_insert((prefix, error));
+        }
+    }
+    let (prefix, error) = refused.expect("the places are used up");
+    assert!(matches!(error, Error::GroupsFull { .. }), "{error}");
+    assert_eq!(bench.id(prefix.addr()), 0);
+    assert!(error.to_string().contains("among 262144 places; use fewer paths or smaller weights"));
+    for i in 0..100u32 {
+        bench
+            .rib
+            .remove(IpNet::from(IpAddr::from(Ipv4Addr::from(0xc633_6400 + i))), Source::Static);
+    }
+    bench.rib.tick();
+    let summary = bench.rib.summary();
+    assert_eq!((summary.next_hops, summary.next_hops_waiting, summary.group_places), (2, 0, 0));
+}
+
+#[test]
+fn a_number_keeps_its_meaning_until_readers_have_let_go() {
+    let epochs = Epochs::default();
+    let reader = epochs.register();
+    let mut bench = Bench::new(|| Box::new(epochs.clone()));
+    let paths = [(0, "10.0.1.2", 1), (1, "10.0.2.2", 1)];
+    bench.add("198.51.100.0/24", &paths).unwrap();
+    let id = bench.id(ip("198.51.100.1"));
+    let (before, members) = (bench.table.get(id), bench.members(id));
+    bench.rib.remove(net("198.51.100.0/24"), Source::Static);
+    for i in 3..9u16 {
+        let (left, right) = (format!("10.0.1.{i}"), format!("10.0.2.{i}"));
+        let prefix = format!("203.0.113.{i}/32");
+        bench.add(&prefix, &[(0, &left, 1), (1, &right, 1)]).unwrap();
+    }
+    assert!(bench.rib.tick() > 0);
+    assert_eq!(bench.table.get(id), before);
+    assert_eq!(bench.members(id), members);
+    assert!(members.iter().all(|&m| NextHop::from(bench.table.get(m)) != NextHop::NoRoute));
+    reader.quiescent();
+    assert_eq!(bench.rib.tick(), 0);
+    assert_eq!(NextHop::from(bench.table.get(id)), NextHop::NoRoute);
+}
+
+/// A FIB that refuses insertions while told to.
+struct Moody(Box<dyn Table<Ipv4Addr>>, Arc<AtomicBool>);
+
+impl Moody {
+    fn check(&self) -> Result<(), fib::Error> {
+        if self.1.load(Ordering::Relaxed) {
+            return Err(fib::Error::Stalled { structure: "moody", waiting: 1 });
+        }
+        Ok(())
+    }
+}
+
+impl Table<Ipv4Addr> for Moody {
+    fn reader(&self) -> Arc<dyn Lookup<Ipv4Addr>> {
+        self.0.reader()
+    }
+    fn insert(
+        &mut self,
+        prefix: Prefix<Ipv4Addr>,
+        next_hop: NextHopId,
+    ) -> Result<Option<NextHopId>, fib::Error> {
+        self.check()?;
+        self.0.insert(prefix, next_hop)
+    }
+    fn remove(&mut self, prefix: Prefix<Ipv4Addr>) -> Option<NextHopId> {
+        self.0.remove(prefix)
+    }
+    fn get(&self, prefix: Prefix<Ipv4Addr>) -> Option<NextHopId> {
+        self.0.get(prefix)
+    }
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+    fn memory_bytes(&self) -> usize {
+        self.0.memory_bytes()
+    }
+    fn writer_bytes(&self) -> usize {
+        self.0.writer_bytes()
+    }
+    fn apply(&mut self, changes: &[Change<Ipv4Addr>]) -> Result<(), fib::Error> {
+        self.check()?;
+        self.0.apply(changes)
+    }
+    fn load(
+        &mut self,
+        routes: &mut dyn Iterator<Item = (Prefix<Ipv4Addr>, NextHopId)>,
+    ) -> Result<(), fib::Error> {
+        if self.check().is_err() {
+            // The first of the routes still finds room.
+            if let Some((prefix, next_hop)) = routes.next() {
+                self.0.insert(prefix, next_hop)?;
+            }
+            self.check()?;
+        }
+        self.0.load(routes)
+    }
+    fn collect(&mut self) -> usize {
+        self.0.collect()
+    }
+    fn name(&self) -> &'static str {
+        "moody"
+    }
+}
+
+#[test]
+fn a_fib_without_room_refuses_routes_and_loses_none() {
+    let refuses = Arc::new(AtomicBool::new(false));
+    let set = |value| refuses.store(value, Ordering::Relaxed);
+    let inner = fib::new_ipv4(fib::Algorithm::Reference, Box::new(NoReaders)).unwrap();
+    let fib4 = Box::new(Moody(inner, refuses.clone()));
+    let mut bench = Bench::with_fib(fib4, || Box::new(NoReaders));
+    let blackhole = |prefix: &str| Route { kind: RouteKind::Blackhole, ..unicast(prefix, &[]) };
+    bench.add("198.51.100.0/24", &[(0, "10.0.1.2", 1)]).unwrap();
+    bench.rib.add(Route { source: Source::Import, ..blackhole("198.51.100.0/24") }).unwrap();
+    let before = bench.hop("198.51.100.1");
+
+    set(true);
+    let error = bench.rib.add(blackhole("198.51.100.0/24")).unwrap_err();
+    assert!(error.to_string().starts_with("route 198.51.100.0/24: the moody table has no room"));
+    assert_eq!(bench.hop("198.51.100.1"), before, "the route that was replaced is back");
+    assert!(bench.rib.add(blackhole("203.0.113.0/24")).is_err());
+    assert_eq!(bench.rib.lookup(ip("203.0.113.1")), None);
+
+    // A bulk load takes what finds room and refuses the rest by name.
+    let report = bench.rib.load(["192.0.2.0/25", "192.0.2.128/25"].map(blackhole));
+    assert_eq!((report.accepted, report.refused), (1, 1));
+    assert_eq!(bench.hop("192.0.2.1"), NextHop::Blackhole);
+    assert_eq!(bench.rib.lookup(ip("192.0.2.129")), None);
+
+    // A removal whose successor finds no room keeps the old route, and its next hop, until later.
+    bench.rib.remove(net("198.51.100.0/24"), Source::Static);
+    assert_eq!((bench.hop("198.51.100.1"), bench.rib.summary().pending), (before, 1));
+    assert!(!bench.rib.lookup(ip("198.51.100.1")).unwrap().route.active);
+    set(false);
+    bench.rib.tick();
+    assert_eq!(bench.hop("198.51.100.1"), NextHop::Blackhole);
+    assert_eq!((bench.rib.summary().pending, bench.rib.summary().next_hops), (0, 2));
+    assert_eq!(bench.rib.summary().refused, 3);
 }
