@@ -11,7 +11,8 @@ const OLDEST: &str = "22.11";
 
 /// Structs that clang lays out and Rust cannot (an aligned struct inside a packed one). They are
 /// bound as opaque bytes of the right size.
-const OPAQUE: &[&str] = &["rte_arp_hdr", "rte_arp_ipv4", "rte_l2tpv2_combined_msg_hdr", "rte_gtp_psc.*"];
+const OPAQUE: &[&str] =
+    &["rte_arp_hdr", "rte_arp_ipv4", "rte_l2tpv2_combined_msg_hdr", "rte_gtp_psc.*"];
 
 fn main() {
     println!("cargo:rerun-if-changed=wrapper.h");
@@ -21,7 +22,9 @@ fn main() {
         .cargo_metadata(false)
         .probe("libdpdk")
         .unwrap_or_else(|error| {
-            panic!("DPDK {OLDEST} or newer is needed: apt-get install libdpdk-dev pkg-config\n{error}")
+            panic!(
+                "DPDK {OLDEST} or newer is needed: apt-get install libdpdk-dev pkg-config\n{error}"
+            )
         });
     let flags = compiler_flags();
     pin_libclang();
@@ -81,7 +84,7 @@ fn generate(flags: &[String], bindings: &Path, inline_c: &Path) {
         .clang_args(flags)
         .allowlist_function("(rte|shim)_.*")
         .allowlist_type("rte_.*|shim_.*")
-        .allowlist_var("(rte|RTE|SHIM|MBUF|RING|LCORE)_.*")
+        .allowlist_var("(rte|RTE|SHIM|MBUF|RING|SOCKET)_.*")
         // Vector types that only some instruction-set-specific functions take.
         .blocklist_function(".*x4|.*_x8|rte_mov.*|rte_memcpy.*")
         .wrap_static_fns(true)

@@ -53,8 +53,8 @@ static inline int shim_errno(void) { return rte_errno; }
 static inline bool shim_link_up(const struct rte_eth_link *link) { return link->link_status != 0; }
 static inline uint32_t shim_link_speed(const struct rte_eth_link *link) { return link->link_speed; }
 
-/* Offload flags are macros of the form RTE_BIT64(n), which bindgen does not evaluate. */
+/* Macros of the form RTE_BIT64(n) or UINT32_MAX, which bindgen does not evaluate. */
 static const uint64_t SHIM_RX_OFFLOAD_SCATTER = RTE_ETH_RX_OFFLOAD_SCATTER;
 static const uint64_t SHIM_TX_OFFLOAD_MULTI_SEGS = RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
 static const uint64_t SHIM_RSS_IP_TCP_UDP = RTE_ETH_RSS_IP | RTE_ETH_RSS_TCP | RTE_ETH_RSS_UDP;
-static const unsigned int SHIM_THRID_INVALID = RTE_QSBR_THRID_INVALID;
+static const unsigned int SHIM_LCORE_ID_ANY = LCORE_ID_ANY;

@@ -1,1 +1,45 @@
-//! dpdk
+//! Safe wrappers around DPDK. What DPDK's documentation asks for in prose, types decide here.
+//!
+//! **Who owns a packet.** A packet is in exactly one place, and whoever holds that place owns it:
+//! an [`Mbuf`], a slot of a [`Burst`], an entry of a [`PacketList`], or, inside DPDK, a [`Ring`]
+//! or a queue. Receiving fills a burst; sending moves packets out of a list, and what the device
+//! did not take stays in the list, in order. Whatever is dropped returns its packets to their
+//! [`Mempool`]. No packet can be freed twice, and [`Mempool::in_use`] says when one was not freed.
+//!
+//! **Who may call.** Queues and ring ends can move to another thread but cannot be shared between
+//! two ([`RxQueue`], [`TxQueue`], [`Producer`] and [`Consumer`] are `Send`, not `Sync`, and take
+//! `&mut self`), which is what DPDK demands of their callers.
+//!
+//! **Who outlives whom.** Everything holds what it was made from: queues their port, a port its
+//! pool, all of them the [`Eal`]. A port is stopped and closed when it and all its queues are
+//! gone. The EAL is shut down when nothing made from it is left; otherwise it stays up until the
+//! process ends, because memory that a packet may still be in must not go away.
+//!
+//! The calls per packet are plain loads and stores on arrays that [`Burst`] fills once per burst;
+//! calls into DPDK are per burst.
+
+mod burst;
+mod device;
+mod eal;
+mod error;
+mod mbuf;
+mod mempool;
+mod port;
+pub mod qsbr;
+mod queue;
+mod ring;
+mod time;
+
+pub use burst::{BURST_MAX, Burst, HEAD, LIST_MAX, PacketList};
+pub use device::{Device, Driver};
+pub use eal::{Eal, EalConfig, HugeMode, LogLevel, Memory, ThreadRegistration, version};
+pub use error::{Errno, Error};
+pub use mbuf::Mbuf;
+pub use mempool::{Mempool, MempoolConfig};
+pub use port::{Link, Port, PortConfig, Stats};
+pub use queue::{RxQueue, Sent, TxQueue};
+pub use ring::{Consumer, Producer, Ring};
+pub use time::{prefetch, tsc, tsc_hz};
+
+#[cfg(test)]
+mod testing;

@@ -1,0 +1,495 @@
+//! Where packets are while they are worked on: numbered slots, and lists.
+//!
+//! A [`Burst`] is filled once by a queue or a ring. What the packet path asks of it afterwards
+//! (which slots hold a packet, how long it is, its first 64 bytes) are loads from arrays without
+//! a branch; asking for a slot that holds no packet is harmless and answers zeros or scratch.
+//! A [`PacketList`] collects packets on their way out.
+//!
+//! Invariants of a burst, which its `unsafe` blocks rely on: for a slot whose bit is set in
+//! `owned`, `mbufs` is a packet that the burst owns alone, `heads` its first data byte with at
+//! least [`HEAD`] bytes of buffer behind it, and `lens` the data length of its first segment. For
+//! any other slot, `heads` is `scratch` and `lens` is 0. Slots keep packets in the order received.
+
+use std::ptr::NonNull;
+use std::{fmt, slice};
+
+use crate::mbuf::{Mbuf, RawMbuf, free_bulk};
+use crate::time::prefetch;
+
+/// Slots in a burst.
+pub const BURST_MAX: usize = 64;
+
+/// Bytes of every packet that [`Burst::head`] reaches, whatever the packet's length.
+pub const HEAD: usize = 64;
+
+/// Packets that a [`PacketList`] holds at most.
+pub const LIST_MAX: usize = 256;
+
+/// Up to 64 packets in numbered slots, owned.
+pub struct Burst {
+    owned: u64,
+    multi: u64,
+    lens: [u16; BURST_MAX],
+    heads: [NonNull<[u8; HEAD]>; BURST_MAX],
+    mbufs: [RawMbuf; BURST_MAX],
+    /// From `Box::into_raw`, freed on drop: what slots without a packet point at.
+    scratch: NonNull<[u8; HEAD]>,
+}
+
+// SAFETY: packets belong to no thread, and the scratch is the burst's own.
+unsafe impl Send for Burst {}
+
+/// The bit of a slot, which is taken modulo 64.
+#[inline(always)]
+fn bit(slot: usize) -> u64 {
+    1 << (slot % BURST_MAX)
+}
+
+/// The slots in a mask, from the lowest.
+#[inline(always)]
+fn slots(mut mask: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let slot = mask.trailing_zeros() as usize;
+        (mask != 0).then(|| {
+            mask &= mask - 1;
+            slot
+        })
+    })
+}
+
+impl Burst {
+    /// An empty burst.
+    pub fn new() -> Self {
+        let scratch = NonNull::from(Box::leak(Box::new([0; HEAD])));
+        Self {
+            owned: 0,
+            multi: 0,
+            lens: [0; BURST_MAX],
+            heads: [scratch; BURST_MAX],
+            mbufs: [RawMbuf::NULL; BURST_MAX],
+            scratch,
+        }
+    }
+
+    /// The slots that hold a packet, one bit each.
+    #[inline(always)]
+    pub fn owned(&self) -> u64 {
+        self.owned
+    }
+
+    /// How many packets the burst holds.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.owned.count_ones() as usize
+    }
+
+    /// Whether the burst holds no packet.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.owned == 0
+    }
+
+    /// The slots whose packet has more than one segment.
+    #[inline(always)]
+    pub fn multi_segment(&self) -> u64 {
+        self.multi
+    }
+
+    /// The length of each slot's first segment, which is the packet's unless
+    /// [`Burst::multi_segment`] says otherwise; 0 for a slot without a packet.
+    #[inline(always)]
+    pub fn lens(&self) -> &[u16; BURST_MAX] {
+        &self.lens
+    }
+
+    /// The first 64 bytes of the buffer that the packet begins in, of which only the first
+    /// [`Burst::lens`] belong to the packet. Of a slot without a packet: some bytes. `slot` is
+    /// taken modulo 64.
+    #[inline(always)]
+    pub fn head(&self, slot: usize) -> &[u8; HEAD] {
+        // SAFETY: by the invariants, a packet of ours or the scratch, both borrowed with `self`.
+        unsafe { self.heads[slot % BURST_MAX].as_ref() }
+    }
+
+    /// As [`Burst::head`], to be changed. Changes to a slot without a packet go nowhere.
+    #[inline(always)]
+    pub fn head_mut(&mut self, slot: usize) -> &mut [u8; HEAD] {
+        // SAFETY: as in `head`; one slot at a time can be borrowed, so slots that share the
+        // scratch do not overlap.
+        unsafe { self.heads[slot % BURST_MAX].as_mut() }
+    }
+
+    /// The bytes of the packet's first segment; none for a slot without a packet.
+    #[inline]
+    pub fn frame(&self, slot: usize) -> &[u8] {
+        let slot = slot % BURST_MAX;
+        // SAFETY: by the invariants, `lens` bytes of the packet lie behind its head; they are 0
+        // for the scratch.
+        unsafe { slice::from_raw_parts(self.heads[slot].as_ptr().cast(), self.lens[slot].into()) }
+    }
+
+    /// As [`Burst::frame`], to be changed.
+    #[inline]
+    pub fn frame_mut(&mut self, slot: usize) -> &mut [u8] {
+        let slot = slot % BURST_MAX;
+        let len = usize::from(self.lens[slot]);
+        // SAFETY: as in `frame`; the packet is ours alone.
+        unsafe { slice::from_raw_parts_mut(self.heads[slot].as_ptr().cast(), len) }
+    }
+
+    /// Shortens a packet to `len` bytes. Nothing happens to one that is not longer, nor to a
+    /// slot without a packet.
+    #[inline]
+    pub fn trim(&mut self, slot: usize, len: u16) {
+        let slot = slot % BURST_MAX;
+        if self.multi & bit(slot) != 0 {
+            return self.trim_segments(slot, len);
+        }
+        // A slot without a packet has length 0, which nothing is below.
+        if len < self.lens[slot] {
+            self.lens[slot] = len;
+            // SAFETY: the slot has a length, hence a packet of ours, which is longer.
+            unsafe { self.mbufs[slot].set_single_len(len) };
+        }
+    }
+
+    #[cold]
+    fn trim_segments(&mut self, slot: usize, len: u16) {
+        let mbuf = self.mbufs[slot];
+        // SAFETY: a slot in `multi` holds a packet of ours.
+        unsafe {
+            if u32::from(len) < mbuf.pkt_len() {
+                mbuf.cut(len.into());
+            }
+            self.lens[slot] = mbuf.data_len();
+            if mbuf.segments() == 1 {
+                self.multi &= !bit(slot);
+            }
+        }
+    }
+
+    /// The packet's tag, see [`Mbuf::tag`]; 0 for a slot without a packet.
+    #[inline]
+    pub fn tag(&self, slot: usize) -> u64 {
+        if self.owned & bit(slot) == 0 {
+            return 0;
+        }
+        // SAFETY: the slot holds a packet of ours.
+        unsafe { self.mbufs[slot % BURST_MAX].tag() }
+    }
+
+    /// Sets the packet's tag. Nothing happens to a slot without a packet.
+    #[inline]
+    pub fn set_tag(&mut self, slot: usize, tag: u64) {
+        if self.owned & bit(slot) != 0 {
+            // SAFETY: the slot holds a packet of ours.
+            unsafe { self.mbufs[slot % BURST_MAX].set_tag(tag) }
+        }
+    }
+
+    /// Takes the packet out of a slot.
+    pub fn take(&mut self, slot: usize) -> Option<Mbuf> {
+        let slot = slot % BURST_MAX;
+        if self.owned & bit(slot) == 0 {
+            return None;
+        }
+        let mbuf = self.mbufs[slot];
+        self.forget(bit(slot));
+        // SAFETY: the packet was ours, and the slot has forgotten it.
+        Some(unsafe { Mbuf::from_raw(mbuf) })
+    }
+
+    /// Puts a packet into the lowest free slot and says which.
+    ///
+    /// # Errors
+    /// Gives the packet back when the burst is full, or when less than 64 bytes of its buffer
+    /// are left behind the packet's beginning.
+    pub fn put(&mut self, packet: Mbuf) -> Result<usize, Mbuf> {
+        let slot = (!self.owned).trailing_zeros() as usize;
+        // SAFETY: the packet is the caller's, who has given it to us.
+        if slot == BURST_MAX || !unsafe { usable(packet.raw()) } {
+            return Err(packet);
+        }
+        self.mbufs[slot] = packet.into_raw();
+        self.admit(slot);
+        self.owned |= bit(slot);
+        Ok(slot)
+    }
+
+    /// Frees the packets in these slots; returns how many there were.
+    pub fn free(&mut self, mask: u64) -> usize {
+        let mask = mask & self.owned;
+        if mask == 0 {
+            return 0;
+        }
+        let mut packets = [RawMbuf::NULL; BURST_MAX];
+        let mut count = 0;
+        for slot in slots(mask) {
+            packets[count] = self.mbufs[slot];
+            count += 1;
+        }
+        self.forget(mask);
+        // SAFETY: the packets were ours, and their slots have forgotten them.
+        unsafe { free_bulk(&mut packets[..count]) };
+        count
+    }
+
+    /// Moves the packet of each slot in `mask` to the end of `lists[index[slot]]`, from the
+    /// lowest slot up. Returns the slots whose packet could not be moved, because that list does
+    /// not exist or has no room; the burst still has them.
+    #[inline]
+    pub fn append_to(
+        &mut self,
+        mask: u64,
+        index: &[u16; BURST_MAX],
+        lists: &mut [PacketList],
+    ) -> u64 {
+        let mask = mask & self.owned;
+        let mut left = 0;
+        for slot in slots(mask) {
+            // Both tests fail so rarely that the processor predicts them; which list it is
+            // decides an address, never a jump.
+            match lists.get_mut(usize::from(index[slot])) {
+                Some(list) if list.room() > 0 => list.push_raw(self.mbufs[slot]),
+                _ => left |= bit(slot),
+            }
+        }
+        self.forget(mask & !left);
+        left
+    }
+
+    /// Moves the packet of each slot in `mask` to the end of one list, from the lowest slot up.
+    /// Returns the slots for which the list had no room; the burst still has them.
+    #[inline]
+    pub fn move_to(&mut self, mask: u64, list: &mut PacketList) -> u64 {
+        self.append_to(mask, &[0; BURST_MAX], slice::from_mut(list))
+    }
+
+    /// Where a queue or a ring writes packets, if the burst is empty. [`Burst::received`] follows.
+    #[inline]
+    pub(crate) fn space(&mut self) -> Option<&mut [RawMbuf; BURST_MAX]> {
+        self.is_empty().then_some(&mut self.mbufs)
+    }
+
+    /// Takes over the first `count` packets of [`Burst::space`] and returns how many of them were
+    /// unusable and have been freed: shared with someone, or with less than 64 bytes of buffer.
+    ///
+    /// # Safety
+    /// The burst is empty, and the first `count` entries are packets the caller owned.
+    #[inline]
+    pub(crate) unsafe fn received(&mut self, count: usize) -> usize {
+        let count = count.min(BURST_MAX);
+        let mut bad = 0;
+        self.multi = 0;
+        for slot in 0..count {
+            // SAFETY: by the caller, a packet of ours.
+            bad |= u64::from(!unsafe { usable(self.mbufs[slot]) }) << slot;
+            self.admit(slot);
+            prefetch(self.heads[slot].as_ptr());
+        }
+        self.owned = if count == 0 { 0 } else { u64::MAX >> (BURST_MAX - count) };
+        if bad == 0 { 0 } else { self.free(bad) }
+    }
+
+    /// Fills the arrays of a slot from its packet.
+    #[inline(always)]
+    fn admit(&mut self, slot: usize) {
+        let mbuf = self.mbufs[slot];
+        // SAFETY: the callers own the packet; its data pointer is not null, as it lies in a
+        // buffer. (An unusable packet's head is never read: `received` frees it.)
+        unsafe {
+            self.heads[slot] = NonNull::new_unchecked(mbuf.data().cast());
+            self.lens[slot] = mbuf.data_len();
+            self.multi |= u64::from(mbuf.segments() > 1) << slot;
+        }
+    }
+
+    /// Clears slots whose packets have gone.
+    #[inline]
+    fn forget(&mut self, mask: u64) {
+        if mask == self.owned && mask.count_ones() > 16 {
+            // Most of the array: straight vector stores are cheaper than walking the mask.
+            self.heads = [self.scratch; BURST_MAX];
+            self.lens = [0; BURST_MAX];
+        } else {
+            for slot in slots(mask) {
+                self.heads[slot] = self.scratch;
+                self.lens[slot] = 0;
+            }
+        }
+        self.owned &= !mask;
+        self.multi &= !mask;
+    }
+}
+
+/// Whether a packet can be in a burst: nobody shares it, and its buffer holds both its data and
+/// the [`HEAD`] bytes that are looked at whatever its length.
+///
+/// # Safety
+/// The caller owns the packet.
+#[inline(always)]
+unsafe fn usable(mbuf: RawMbuf) -> bool {
+    // SAFETY: by the caller.
+    unsafe {
+        let seen = u32::from(mbuf.data_len()).max(HEAD as u32);
+        let fits = u32::from(mbuf.data_off()) + seen <= u32::from(mbuf.buf_len());
+        fits & (mbuf.refcnt() == 1)
+    }
+}
+
+impl Default for Burst {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Burst {
+    fn drop(&mut self) {
+        self.free(u64::MAX);
+        // SAFETY: from `Box::leak` in `new`; no slot is borrowed any more.
+        drop(unsafe { Box::from_raw(self.scratch.as_ptr()) });
+    }
+}
+
+impl fmt::Debug for Burst {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Burst({:#018x})", self.owned)
+    }
+}
+
+/// Up to 256 packets in order, owned.
+pub struct PacketList {
+    len: usize,
+    packets: [RawMbuf; LIST_MAX],
+}
+
+// SAFETY: packets belong to no thread.
+unsafe impl Send for PacketList {}
+
+impl PacketList {
+    /// An empty list.
+    pub fn new() -> Self {
+        Self { len: 0, packets: [RawMbuf::NULL; LIST_MAX] }
+    }
+
+    /// How many packets the list holds.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the list holds no packet.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// How many more packets fit.
+    #[inline]
+    pub fn room(&self) -> usize {
+        LIST_MAX - self.len
+    }
+
+    /// Bytes of all packets together.
+    pub fn bytes(&self) -> u64 {
+        // SAFETY: the packets are ours.
+        self.as_slice().iter().map(|mbuf| u64::from(unsafe { mbuf.pkt_len() })).sum()
+    }
+
+    /// Adds a packet at the end.
+    ///
+    /// # Errors
+    /// Gives it back when the list is full.
+    #[inline]
+    pub fn push(&mut self, packet: Mbuf) -> Result<(), Mbuf> {
+        if self.room() == 0 {
+            return Err(packet);
+        }
+        self.push_raw(packet.into_raw());
+        Ok(())
+    }
+
+    /// Takes the packet at the front.
+    pub fn pop(&mut self) -> Option<Mbuf> {
+        let &first = self.as_slice().first()?;
+        self.forget_front(1);
+        // SAFETY: the packet was ours, and the list has forgotten it.
+        Some(unsafe { Mbuf::from_raw(first) })
+    }
+
+    /// Frees the newest packets so that at most `keep` stay; returns how many it freed.
+    pub fn free_tail(&mut self, keep: usize) -> usize {
+        let keep = keep.min(self.len);
+        let freed = self.len - keep;
+        if freed > 0 {
+            let tail = keep..self.len;
+            self.len = keep;
+            // SAFETY: the packets were ours, and the list has forgotten them.
+            unsafe { free_bulk(&mut self.packets[tail]) };
+        }
+        freed
+    }
+
+    /// Adds a packet. There must be room; that it is ours is `RawMbuf`'s users' promise.
+    #[inline(always)]
+    fn push_raw(&mut self, packet: RawMbuf) {
+        self.packets[self.len] = packet;
+        self.len += 1;
+    }
+
+    #[inline]
+    pub(crate) fn as_slice(&self) -> &[RawMbuf] {
+        &self.packets[..self.len]
+    }
+
+    #[inline]
+    pub(crate) fn as_mut_slice(&mut self) -> &mut [RawMbuf] {
+        &mut self.packets[..self.len]
+    }
+
+    /// Forgets the first `count` packets, which someone else now owns.
+    #[inline]
+    pub(crate) fn forget_front(&mut self, count: usize) {
+        let count = count.min(self.len);
+        self.packets.copy_within(count..self.len, 0);
+        self.len -= count;
+    }
+
+    /// Keeps the packets that `keep` accepts, in order, and frees the others; returns how many.
+    pub(crate) fn retain(&mut self, keep: impl Fn(RawMbuf) -> bool) -> usize {
+        let mut refused = [RawMbuf::NULL; LIST_MAX];
+        let (mut kept, mut dropped) = (0, 0);
+        for at in 0..self.len {
+            let packet = self.packets[at];
+            if keep(packet) {
+                self.packets[kept] = packet;
+                kept += 1;
+            } else {
+                refused[dropped] = packet;
+                dropped += 1;
+            }
+        }
+        self.len = kept;
+        // SAFETY: the packets were ours, and the list has forgotten them.
+        unsafe { free_bulk(&mut refused[..dropped]) };
+        dropped
+    }
+}
+
+impl Default for PacketList {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for PacketList {
+    fn drop(&mut self) {
+        self.free_tail(0);
+    }
+}
+
+impl fmt::Debug for PacketList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PacketList({} packets)", self.len)
+    }
+}

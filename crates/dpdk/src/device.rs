@@ -1,0 +1,173 @@
+//! What a port is made from: a PCI device, a DPDK virtual device, or a kernel interface.
+
+use std::ffi::CStr;
+use std::fmt;
+
+use crate::Error;
+
+/// What a port is made from. [`Device::parse`] reads the text that a configuration has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Device {
+    /// A NIC bound to a DPDK driver, by its address `0000:01:00.0`. [`crate::EalConfig::pci`]
+    /// must name it too.
+    Pci(String),
+    /// A DPDK virtual device, as in `net_pcap0,rx_pcap=in.pcap,tx_pcap=out.pcap`.
+    Vdev {
+        /// The driver and a number: `net_pcap0`.
+        name: String,
+        /// The driver's arguments, possibly none: `rx_pcap=in.pcap,tx_pcap=out.pcap`.
+        args: String,
+    },
+    /// A network interface of the kernel, by its name.
+    Kernel(String),
+}
+
+/// How packets are taken from a kernel interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Driver {
+    /// AF_XDP sockets: the kernel's stack never sees the packets.
+    AfXdp,
+    /// Packet sockets: slower, on any interface.
+    AfPacket,
+}
+
+impl Device {
+    /// Reads a device name: a kernel interface of that name, else a PCI address, else a DPDK
+    /// virtual device (`net_…` or `eth_…`, with a number and perhaps arguments).
+    ///
+    /// # Errors
+    /// [`Error::DeviceNotFound`] names the interfaces there are; [`Error::DeviceSyntax`] says
+    /// what a virtual device must look like.
+    ///
+    /// ```
+    /// use dpdk::Device;
+    /// assert_eq!(Device::parse("01:00.0"), Ok(Device::Pci("0000:01:00.0".into())));
+    /// assert_eq!(
+    ///     Device::parse("net_null0,size=60"),
+    ///     Ok(Device::Vdev { name: "net_null0".into(), args: "size=60".into() }),
+    /// );
+    /// let error = Device::parse("eth99").unwrap_err().to_string();
+    /// assert!(error.starts_with("device eth99 not found; known: "));
+    /// ```
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        let interfaces = kernel_interfaces();
+        if interfaces.iter().any(|name| name == text) {
+            return Ok(Self::Kernel(text.into()));
+        }
+        if let Some(address) = pci_address(text) {
+            return Ok(Self::Pci(address));
+        }
+        let (name, args) = text.split_once(',').unwrap_or((text, ""));
+        if name.starts_with("net_") || name.starts_with("eth_") {
+            return vdev(name, args);
+        }
+        let known = if interfaces.is_empty() { "none".into() } else { interfaces.join(", ") };
+        Err(Error::DeviceNotFound { device: text.into(), known })
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pci(name) | Self::Kernel(name) => f.write_str(name),
+            Self::Vdev { name, args } if args.is_empty() => f.write_str(name),
+            Self::Vdev { name, args } => write!(f, "{name},{args}"),
+        }
+    }
+}
+
+/// The PCI address with its domain, if the text is one: `[dddd:]bb:dd.f`, in hexadecimal.
+fn pci_address(text: &str) -> Option<String> {
+    let (rest, function) = text.split_once('.')?;
+    let mut parts = rest.rsplit(':');
+    let (device, bus) = (parts.next()?, parts.next()?);
+    let domain = parts.next().unwrap_or("0000");
+    let hex =
+        |text: &str, len| text.len() == len && text.chars().all(|digit| digit.is_ascii_hexdigit());
+    let function_fits = matches!(function.as_bytes(), [b'0'..=b'7']);
+    let fits = hex(domain, 4) && hex(bus, 2) && hex(device, 2) && function_fits;
+    (fits && parts.next().is_none()).then(|| format!("{domain}:{bus}:{device}.{function}"))
+}
+
+fn vdev(name: &str, args: &str) -> Result<Device, Error> {
+    let refuse = |problem: &str| {
+        let device = if args.is_empty() { name.into() } else { format!("{name},{args}") };
+        Err(Error::DeviceSyntax { device, problem: problem.into() })
+    };
+    if !name.ends_with(|last: char| last.is_ascii_digit()) {
+        return refuse("needs a number behind the driver's name, as in net_pcap0");
+    }
+    if name.len() >= 64 {
+        return refuse("has a name of more than 63 characters");
+    }
+    if !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-' || c == '.') {
+        return refuse("has a name with other characters than letters, digits, '_', '-' and '.'");
+    }
+    Ok(Device::Vdev { name: name.into(), args: args.into() })
+}
+
+/// The interfaces of this network namespace, without the loopback. (Not from `/sys`, which
+/// shows the namespace it was mounted in.)
+fn kernel_interfaces() -> Vec<String> {
+    let mut names = Vec::new();
+    // SAFETY: returns an array that ends with an index of 0, or null; freed below, once.
+    unsafe {
+        let array = libc::if_nameindex();
+        if array.is_null() {
+            return names;
+        }
+        let mut entry = array;
+        while (*entry).if_index != 0 {
+            names.push(CStr::from_ptr((*entry).if_name).to_string_lossy().into_owned());
+            entry = entry.add(1);
+        }
+        libc::if_freenameindex(array);
+    }
+    names.retain(|name| name != "lo");
+    names.sort();
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(text: &str) -> String {
+        Device::parse(text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn pci_addresses_have_a_domain() {
+        assert_eq!(pci_address("01:00.0"), Some("0000:01:00.0".into()));
+        assert_eq!(pci_address("0002:af:1f.7"), Some("0002:af:1f.7".into()));
+        for wrong in ["01:00", "01:00.8", "1:00.0", "0:0000:01:00.0", "00g0:01:00.0", "01:00.00"] {
+            assert_eq!(pci_address(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn virtual_devices_keep_their_arguments() {
+        let text = "net_pcap1,rx_pcap=a.pcap,tx_pcap=b.pcap";
+        let device = Device::parse(text).unwrap();
+        let args = "rx_pcap=a.pcap,tx_pcap=b.pcap".into();
+        assert_eq!(device, Device::Vdev { name: "net_pcap1".into(), args });
+        assert_eq!(device.to_string(), text);
+    }
+
+    #[test]
+    fn errors_name_the_device_and_the_way_out() {
+        assert!(problem("eth99").starts_with("device eth99 not found; known: "));
+        assert!(!problem("eth99").contains("lo,"));
+        assert_eq!(
+            problem("net_pcap,rx_pcap=a"),
+            "device \"net_pcap,rx_pcap=a\" needs a number behind the driver's name, as in net_pcap0"
+        );
+        assert!(problem("net_pc ap0").contains("other characters"));
+        assert!(problem(&format!("net_{}0", "x".repeat(64))).contains("63 characters"));
+    }
+
+    #[test]
+    fn the_loopback_is_no_device() {
+        assert!(problem("lo").starts_with("device lo not found"));
+    }
+}

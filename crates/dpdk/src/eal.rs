@@ -1,0 +1,362 @@
+//! DPDK's environment: its memory, its threads, and whether it may go away again.
+
+use std::ffi::{CStr, CString, c_char};
+use std::marker::PhantomData;
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, ThreadId};
+use std::{fmt, fs, mem};
+
+use dpdk_sys as sys;
+
+use crate::{Errno, Error};
+
+/// Whether to use hugepages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HugeMode {
+    /// Use them when enough are free.
+    #[default]
+    Auto,
+    /// Use ordinary memory.
+    Never,
+}
+
+/// What DPDK writes to standard error.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogLevel {
+    /// Errors only.
+    Error,
+    /// Errors and warnings.
+    #[default]
+    Warning,
+    /// What DPDK says by itself, and what drivers find worth saying.
+    Notice,
+    /// How each thing is set up.
+    Info,
+    /// Everything.
+    Debug,
+}
+
+/// How DPDK is to start.
+#[derive(Clone, Debug)]
+pub struct EalConfig {
+    /// Megabytes: how much ordinary memory to take without hugepages, and how much must be free
+    /// in hugepages for them to be used.
+    pub memory_mb: usize,
+    /// Whether to use hugepages.
+    pub huge: HugeMode,
+    /// What DPDK writes to standard error.
+    pub log_level: LogLevel,
+    /// PCI devices that ports will ask for (`0000:01:00.0`). With none, the PCI bus is left alone.
+    pub pci: Vec<String>,
+    /// More arguments for `rte_eal_init`, as on the command line of a DPDK program.
+    pub extra_args: Vec<String>,
+    /// The core on which DPDK runs its own work; any of this process when not given.
+    pub main_core: Option<usize>,
+}
+
+impl Default for EalConfig {
+    fn default() -> Self {
+        Self {
+            memory_mb: 256,
+            huge: HugeMode::Auto,
+            log_level: LogLevel::default(),
+            pci: Vec::new(),
+            extra_args: Vec::new(),
+            main_core: None,
+        }
+    }
+}
+
+/// The memory that DPDK works in. Its `Display` says which, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// Hugepages of one size.
+    Hugepages {
+        /// Kilobytes per page.
+        size_kb: usize,
+        /// Pages that were free when the EAL started.
+        free: usize,
+    },
+    /// Ordinary pages, taken when the EAL started.
+    NoHuge {
+        /// Megabytes.
+        mb: usize,
+        /// Why not hugepages.
+        why: String,
+    },
+}
+
+impl fmt::Display for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hugepages { size_kb, free } => {
+                write!(f, "hugepages: {free} of {size_kb} kB were free")
+            }
+            Self::NoHuge { mb, why } => write!(f, "{mb} MB without hugepages: {why}"),
+        }
+    }
+}
+
+/// DPDK's version, as in `DPDK 22.11.11`.
+pub fn version() -> String {
+    // SAFETY: returns a static C string.
+    unsafe { CStr::from_ptr(sys::rte_version()) }.to_string_lossy().into_owned()
+}
+
+/// DPDK, started. A process starts it once.
+///
+/// Dropping it shuts DPDK down, if that happens on the thread that started it and nothing made
+/// from it is left: no pool, port, ring, registered thread or packet. Otherwise DPDK stays until
+/// the process ends, because its memory may still be used.
+pub struct Eal {
+    shared: EalRef,
+    starter: ThreadId,
+}
+
+/// What everything made from an [`Eal`] holds to keep it.
+#[derive(Clone)]
+pub(crate) struct EalRef(Arc<Shared>);
+
+struct Shared {
+    memory: Memory,
+    /// Pools without handles, to be freed with the EAL.
+    retired: Mutex<Vec<Pool>>,
+}
+
+struct Pool {
+    pool: NonNull<sys::rte_mempool>,
+    /// Packets that drivers kept, which nobody can reach.
+    written_off: usize,
+}
+
+// SAFETY: DPDK's mempools may be used from any thread.
+unsafe impl Send for Pool {}
+
+impl EalRef {
+    pub(crate) fn retire_pool(&self, pool: NonNull<sys::rte_mempool>, written_off: usize) {
+        let mut retired = self.0.retired.lock().unwrap_or_else(PoisonError::into_inner);
+        retired.push(Pool { pool, written_off });
+    }
+
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.0.memory
+    }
+}
+
+static STARTED: AtomicBool = AtomicBool::new(false);
+
+impl Eal {
+    /// Starts DPDK. The calling thread keeps its CPU affinity.
+    ///
+    /// # Errors
+    /// [`Error::EalStarted`] the second time, [`Error::NoSuchCore`], [`Error::EalArgument`], or
+    /// [`Error::EalInit`] with what DPDK says.
+    pub fn init(config: &EalConfig) -> Result<Self, Error> {
+        let allowed = Affinity::of_this_thread();
+        if let Some(core) = config.main_core.filter(|&core| !allowed.contains(core)) {
+            return Err(Error::NoSuchCore { core, allowed: allowed.to_string() });
+        }
+        let memory = choose_memory(config, Path::new("/sys/kernel/mm/hugepages"));
+        let arguments = arguments(config, &memory, &allowed)
+            .into_iter()
+            .map(|text| CString::new(text.clone()).map_err(|_| Error::EalArgument(text)))
+            .collect::<Result<Vec<_>, _>>()?;
+        if STARTED.swap(true, Ordering::SeqCst) {
+            return Err(Error::EalStarted);
+        }
+        let result = start(arguments);
+        // The EAL pins its caller to the main core.
+        allowed.apply_to_this_thread();
+        if let Err(errno) = result {
+            STARTED.store(false, Ordering::SeqCst);
+            return Err(Error::EalInit { memory: memory.to_string(), errno });
+        }
+        let shared = EalRef(Arc::new(Shared { memory, retired: Mutex::default() }));
+        Ok(Self { shared, starter: thread::current().id() })
+    }
+
+    /// The memory that DPDK works in, and why that.
+    pub fn memory(&self) -> &Memory {
+        self.shared.memory()
+    }
+
+    /// Gives the calling thread a number in DPDK, so that it has a cache of its own in every
+    /// pool. The guard takes the number back; a thread that has one already just keeps it.
+    ///
+    /// # Errors
+    /// [`Error::RegisterThread`] when DPDK has no number left (it has 128).
+    pub fn register_thread(&self) -> Result<ThreadRegistration, Error> {
+        // SAFETY: reads a per-thread number.
+        let known = unsafe { sys::rte_lcore_id() } != sys::SHIM_LCORE_ID_ANY;
+        // SAFETY: the EAL is up, and this thread has no number.
+        if !known && unsafe { sys::rte_thread_register() } != 0 {
+            return Err(Error::RegisterThread(Errno::of_dpdk()));
+        }
+        Ok(ThreadRegistration { mine: !known, _eal: self.share(), not_send: PhantomData })
+    }
+
+    pub(crate) fn share(&self) -> EalRef {
+        self.shared.clone()
+    }
+}
+
+impl Drop for Eal {
+    fn drop(&mut self) {
+        let on_starter = thread::current().id() == self.starter;
+        let Some(shared) = Arc::get_mut(&mut self.shared.0).filter(|_| on_starter) else {
+            return;
+        };
+        let pools = mem::take(shared.retired.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let in_use = |retired: &Pool| {
+            // SAFETY: the pool is alive.
+            let out = unsafe { sys::rte_mempool_in_use_count(retired.pool.as_ptr()) as usize };
+            out > retired.written_off
+        };
+        if pools.iter().any(in_use) {
+            return;
+        }
+        for Pool { pool, .. } in pools {
+            // SAFETY: no handle is left, no packet is out, no other thread is registered; a
+            // thread that is not registered touches the pool last with the store that makes
+            // its packet count as free; this thread is here.
+            unsafe { sys::rte_mempool_free(pool.as_ptr()) };
+        }
+        // SAFETY: nothing made from the EAL is left, and this is the thread that started it.
+        unsafe { sys::rte_eal_cleanup() };
+    }
+}
+
+/// A thread's number in DPDK, for as long as this lives.
+pub struct ThreadRegistration {
+    mine: bool,
+    _eal: EalRef,
+    not_send: PhantomData<*mut ()>,
+}
+
+impl Drop for ThreadRegistration {
+    fn drop(&mut self) {
+        if self.mine {
+            // SAFETY: this thread was registered by us; the guard cannot leave it.
+            unsafe { sys::rte_thread_unregister() };
+        }
+    }
+}
+
+/// Calls `rte_eal_init`.
+fn start(arguments: Vec<CString>) -> Result<(), Errno> {
+    // DPDK may keep pointers into its arguments, so they stay, with the array of pointers:
+    // once per process.
+    let mut argv: Vec<*mut c_char> = arguments.into_iter().map(CString::into_raw).collect();
+    let argc = argv.len() as i32;
+    argv.push(std::ptr::null_mut());
+    let argv = argv.leak();
+    // SAFETY: `argv` is an array of `argc` C strings that live for ever, ended by a null.
+    let result = unsafe { sys::rte_eal_init(argc, argv.as_mut_ptr()) };
+    if result < 0 { Err(Errno::of_dpdk()) } else { Ok(()) }
+}
+
+/// The command line for `rte_eal_init`.
+fn arguments(config: &EalConfig, memory: &Memory, allowed: &Affinity) -> Vec<String> {
+    let mut list: Vec<String> = vec!["dpdk".into(), "--no-telemetry".into()];
+    list.push("--iova-mode=va".into());
+    // One EAL thread, number 0, which is the caller; forwarders are registered later.
+    list.push(match config.main_core {
+        Some(core) => format!("--lcores=0@{core}"),
+        None => format!("--lcores=0@({allowed})"),
+    });
+    match memory {
+        // Takes hugepages without a mount of hugetlbfs, and leaves no files behind.
+        Memory::Hugepages { .. } => list.push("--in-memory".into()),
+        // Cannot be combined with --in-memory.
+        Memory::NoHuge { mb, .. } => {
+            list.extend(["--no-huge".into(), "--no-shconf".into(), "-m".into(), mb.to_string()]);
+        }
+    }
+    if config.pci.is_empty() {
+        list.push("--no-pci".into());
+    }
+    list.extend(config.pci.iter().flat_map(|address| ["-a".into(), address.clone()]));
+    list.extend(log_arguments(config.log_level));
+    list.extend(config.extra_args.iter().cloned());
+    list
+}
+
+fn log_arguments(level: LogLevel) -> Vec<String> {
+    let name = match level {
+        LogLevel::Error => "error",
+        LogLevel::Warning => "warning",
+        LogLevel::Notice => "notice",
+        LogLevel::Info => "info",
+        LogLevel::Debug => "debug",
+    };
+    let mut list = vec![format!("--log-level={name}")];
+    if level == LogLevel::Info || level == LogLevel::Debug {
+        list.push(format!("--log-level=*:{name}"));
+    }
+    list
+}
+
+/// Hugepages when those of one size that are free make up the memory asked for.
+fn choose_memory(config: &EalConfig, sysfs: &Path) -> Memory {
+    let ordinary = |why| Memory::NoHuge { mb: config.memory_mb, why };
+    if config.huge == HugeMode::Never {
+        return ordinary("as configured".into());
+    }
+    let pages = free_hugepages(sysfs);
+    let enough = |&(size_kb, free): &(usize, usize)| size_kb * free >= config.memory_mb * 1024;
+    if let Some(&(size_kb, free)) = pages.iter().find(|page| enough(page)) {
+        return Memory::Hugepages { size_kb, free };
+    }
+    let free_kb: usize = pages.iter().map(|(size_kb, free)| size_kb * free).max().unwrap_or(0);
+    ordinary(format!("{} MB of hugepages are free", free_kb / 1024))
+}
+
+/// Page size in kB and number of free pages, of each size the kernel has.
+fn free_hugepages(sysfs: &Path) -> Vec<(usize, usize)> {
+    let Ok(entries) = fs::read_dir(sysfs) else { return Vec::new() };
+    let page = |entry: fs::DirEntry| {
+        let name = entry.file_name().into_string().ok()?;
+        let size_kb = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+        let free = fs::read_to_string(entry.path().join("free_hugepages")).ok()?;
+        Some((size_kb, free.trim().parse().ok()?))
+    };
+    let mut pages: Vec<_> = entries.flatten().filter_map(page).collect();
+    pages.sort_unstable();
+    pages
+}
+
+/// The cores a thread may run on.
+struct Affinity(libc::cpu_set_t);
+
+impl Affinity {
+    fn of_this_thread() -> Self {
+        // SAFETY: a `cpu_set_t` is an array of integers, for which zeros are a value.
+        let mut set = unsafe { mem::zeroed() };
+        // SAFETY: the kernel fills at most the size given. Should it fail (a machine with more
+        // than 1,024 cores), the set stays empty.
+        unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) };
+        Self(set)
+    }
+
+    fn apply_to_this_thread(&self) {
+        // SAFETY: the set is initialised; an empty one is refused and changes nothing.
+        unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &self.0) };
+    }
+
+    fn contains(&self, core: usize) -> bool {
+        // SAFETY: `CPU_ISSET` indexes the set by `core`, which is checked to be inside.
+        core < libc::CPU_SETSIZE as usize && unsafe { libc::CPU_ISSET(core, &self.0) }
+    }
+}
+
+/// The list as the EAL reads it: `0,1,5`.
+impl fmt::Display for Affinity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cores = (0..libc::CPU_SETSIZE as usize).filter(|&core| self.contains(core));
+        let names: Vec<String> = cores.map(|core| core.to_string()).collect();
+        f.write_str(&names.join(","))
+    }
+}

@@ -1,0 +1,115 @@
+//! What can go wrong when the router is set up. Nothing on the packet path returns an error.
+
+use std::fmt;
+
+/// An error number of the system or of DPDK.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Errno(pub i32);
+
+impl Errno {
+    /// What DPDK left in this thread's `rte_errno`.
+    pub(crate) fn of_dpdk() -> Self {
+        // SAFETY: reads a per-thread integer.
+        Self(unsafe { dpdk_sys::shim_errno() })
+    }
+
+    /// What the last system call of this thread left.
+    pub(crate) fn of_system() -> Self {
+        Self(std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
+    }
+
+    /// From a DPDK function's result, which is negative when it failed.
+    pub(crate) fn of_result(result: i32) -> Self {
+        Self(-result)
+    }
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", std::io::Error::from_raw_os_error(self.0))
+    }
+}
+
+/// Why something could not be set up: the thing, the value, and the way out.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// A process has one EAL, started once.
+    #[error("DPDK's EAL was already started by this process, which can do so only once")]
+    EalStarted,
+    /// `rte_eal_init` refused.
+    #[error("DPDK's EAL did not start ({memory}): {errno}; a higher log level shows its own words")]
+    EalInit {
+        /// The memory it was asked to use.
+        memory: String,
+        /// DPDK's error number.
+        errno: Errno,
+    },
+    /// An argument for the EAL holds a NUL byte.
+    #[error("EAL argument {0:?} holds a NUL byte")]
+    EalArgument(String),
+    /// A core that this machine lacks or that this process may not use.
+    #[error("core {core} does not exist or is not allowed to this process; allowed: {allowed}")]
+    NoSuchCore {
+        /// The core asked for.
+        core: usize,
+        /// The cores this process may run on.
+        allowed: String,
+    },
+    /// DPDK has no number left for another registered thread.
+    #[error("the thread cannot be registered with DPDK: {0}")]
+    RegisterThread(Errno),
+    /// DPDK memory ran out, or a size is out of range.
+    #[error("{what}: {errno}; the EAL has {memory}")]
+    Memory {
+        /// What was to be made.
+        what: String,
+        /// DPDK's error number.
+        errno: Errno,
+        /// The EAL's memory.
+        memory: String,
+    },
+    /// A number in a configuration is out of range.
+    #[error("{what} is {value}, which must be {range}")]
+    OutOfRange {
+        /// What the number is.
+        what: String,
+        /// The number.
+        value: usize,
+        /// The numbers that would do.
+        range: String,
+    },
+    /// The text names no device on this machine.
+    #[error("device {device} not found; known: {known}")]
+    DeviceNotFound {
+        /// The text.
+        device: String,
+        /// The kernel interfaces there are.
+        known: String,
+    },
+    /// The text is not a device name at all.
+    #[error("device {device:?} {problem}")]
+    DeviceSyntax {
+        /// The text.
+        device: String,
+        /// What is wrong with it, and what would be right.
+        problem: String,
+    },
+    /// DPDK or the kernel refused a step of setting up a port.
+    #[error("port {port:?}: {step}: {errno}")]
+    Port {
+        /// The port's name in the configuration.
+        port: String,
+        /// What was to be done.
+        step: String,
+        /// The error number.
+        errno: Errno,
+    },
+    /// A port cannot be what its configuration asks for.
+    #[error("port {port:?}: {problem}")]
+    PortConfig {
+        /// The port's name in the configuration.
+        port: String,
+        /// What does not fit, and the way out.
+        problem: String,
+    },
+}

@@ -1,0 +1,347 @@
+//! A packet outside a burst: what the slow path works on, one at a time.
+
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+use std::{fmt, slice};
+
+use dpdk_sys as sys;
+
+/// The fields of DPDK's `rte_mbuf` that the packet path reads and writes without a call. DPDK
+/// nests them in anonymous unions that differ between releases, so they are reached by the
+/// offsets that the C compiler computed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(transparent)]
+pub(crate) struct RawMbuf(pub(crate) *mut sys::rte_mbuf);
+
+impl RawMbuf {
+    pub(crate) const NULL: Self = Self(std::ptr::null_mut());
+
+    #[inline(always)]
+    fn field<T>(self, offset: u32) -> *mut T {
+        self.0.cast::<u8>().wrapping_add(offset as usize).cast()
+    }
+
+    /// Where the first segment's packet bytes begin.
+    ///
+    /// # Safety
+    /// `self` points to an mbuf that nobody else uses meanwhile. So for all functions below.
+    #[inline(always)]
+    pub(crate) unsafe fn data(self) -> *mut u8 {
+        // SAFETY: by the caller, the field is there to read.
+        let buffer = unsafe { self.field::<*mut u8>(sys::MBUF_BUF_ADDR).read() };
+        // SAFETY: as above.
+        buffer.wrapping_add(usize::from(unsafe { self.data_off() }))
+    }
+
+    #[inline(always)]
+    pub(crate) unsafe fn data_off(self) -> u16 {
+        // SAFETY: by the caller, the field is there to read.
+        unsafe { self.field::<u16>(sys::MBUF_DATA_OFF).read() }
+    }
+
+    #[inline(always)]
+    pub(crate) unsafe fn data_len(self) -> u16 {
+        // SAFETY: by the caller, the field is there to read.
+        unsafe { self.field::<u16>(sys::MBUF_DATA_LEN).read() }
+    }
+
+    #[inline(always)]
+    pub(crate) unsafe fn pkt_len(self) -> u32 {
+        // SAFETY: by the caller, the field is there to read.
+        unsafe { self.field::<u32>(sys::MBUF_PKT_LEN).read() }
+    }
+
+    #[inline(always)]
+    pub(crate) unsafe fn buf_len(self) -> u16 {
+        // SAFETY: by the caller, the field is there to read.
+        unsafe { self.field::<u16>(sys::MBUF_BUF_LEN).read() }
+    }
+
+    #[inline(always)]
+    pub(crate) unsafe fn refcnt(self) -> u16 {
+        // SAFETY: by the caller, the field is there to read.
+        unsafe { self.field::<u16>(sys::MBUF_REFCNT).read() }
+    }
+
+    #[inline(always)]
+    pub(crate) unsafe fn segments(self) -> u16 {
+        // SAFETY: by the caller, the field is there to read.
+        unsafe { self.field::<u16>(sys::MBUF_NB_SEGS).read() }
+    }
+
+    pub(crate) unsafe fn next(self) -> Self {
+        // SAFETY: by the caller, the field is there to read.
+        Self(unsafe { self.field::<*mut sys::rte_mbuf>(sys::MBUF_NEXT).read() })
+    }
+
+    /// The application's 8 bytes: the `hash` union, which lies at a multiple of 4 only.
+    #[inline(always)]
+    pub(crate) unsafe fn tag(self) -> u64 {
+        // SAFETY: by the caller, the field is there to read.
+        unsafe { self.field::<u64>(sys::MBUF_HASH).read_unaligned() }
+    }
+
+    #[inline(always)]
+    pub(crate) unsafe fn set_tag(self, tag: u64) {
+        // SAFETY: by the caller, the field is there to write.
+        unsafe { self.field::<u64>(sys::MBUF_HASH).write_unaligned(tag) }
+    }
+
+    #[inline(always)]
+    unsafe fn set_data(self, off: u16, len: u16) {
+        // SAFETY: by the caller, the fields are there to write.
+        unsafe {
+            self.field::<u16>(sys::MBUF_DATA_OFF).write(off);
+            self.field::<u16>(sys::MBUF_DATA_LEN).write(len);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn set_pkt_len(self, len: u32) {
+        // SAFETY: by the caller, the field is there to write.
+        unsafe { self.field::<u32>(sys::MBUF_PKT_LEN).write(len) }
+    }
+
+    /// Shortens a single-segment packet; `len` is at most its length.
+    #[inline(always)]
+    pub(crate) unsafe fn set_single_len(self, len: u16) {
+        // SAFETY: by the caller, the fields are there to write.
+        unsafe {
+            self.field::<u16>(sys::MBUF_DATA_LEN).write(len);
+            self.set_pkt_len(len.into());
+        }
+    }
+
+    /// Bytes free behind the data of this segment.
+    unsafe fn tailroom(self) -> u16 {
+        // SAFETY: by the caller, the fields are there to read.
+        unsafe { self.buf_len().saturating_sub(self.data_off()).saturating_sub(self.data_len()) }
+    }
+
+    /// Cuts the packet at `len` bytes and frees the segments behind the cut; `len` is at most
+    /// the packet's length.
+    pub(crate) unsafe fn cut(self, len: u32) {
+        let (mut segment, mut kept, mut before) = (self, 1u16, 0u32);
+        // SAFETY: by the caller the chain is ours, so its links lead to segments or end in null,
+        // and the freed tail is unlinked before anyone can reach it.
+        unsafe {
+            while before + u32::from(segment.data_len()) < len && !segment.next().0.is_null() {
+                before += u32::from(segment.data_len());
+                segment = segment.next();
+                kept += 1;
+            }
+            segment.field::<u16>(sys::MBUF_DATA_LEN).write((len - before) as u16);
+            let tail = segment.next();
+            segment.field::<*mut sys::rte_mbuf>(sys::MBUF_NEXT).write(std::ptr::null_mut());
+            self.field::<u16>(sys::MBUF_NB_SEGS).write(kept);
+            self.set_pkt_len(len);
+            if !tail.0.is_null() {
+                free_chain(tail);
+            }
+        }
+    }
+}
+
+/// Frees segments that were cut off a packet.
+///
+/// # Safety
+/// `first` and what it links to belong to the caller, who gives them up.
+unsafe fn free_chain(first: RawMbuf) {
+    // SAFETY: by the caller; `rte_pktmbuf_free` follows `next`, not the count of segments.
+    unsafe { sys::rte_pktmbuf_free(first.0) }
+}
+
+/// Gives packets back to their pools.
+///
+/// # Safety
+/// The caller owns each of these packets and gives it up.
+pub(crate) unsafe fn free_bulk(packets: &mut [RawMbuf]) {
+    // SAFETY: by the caller; `RawMbuf` is a transparent pointer, and the length fits because no
+    // burst or list has more than a few hundred packets.
+    unsafe { sys::rte_pktmbuf_free_bulk(packets.as_mut_ptr().cast(), packets.len() as u32) }
+}
+
+/// A packet, owned: dropping it returns it to its pool. Its bytes may lie in several segments;
+/// [`Mbuf::data`] is the first.
+pub struct Mbuf {
+    raw: NonNull<sys::rte_mbuf>,
+    not_sync: PhantomData<*mut ()>,
+}
+
+// SAFETY: an mbuf belongs to no thread; pools take packets back from any thread.
+unsafe impl Send for Mbuf {}
+
+impl Mbuf {
+    /// Takes over a packet.
+    ///
+    /// # Safety
+    /// `raw` is an mbuf, or the first of a chain, that the caller owns alone (reference count 1,
+    /// data inside the buffer) and gives up.
+    #[inline]
+    pub(crate) unsafe fn from_raw(raw: RawMbuf) -> Self {
+        // SAFETY: by the caller, not null.
+        Self { raw: unsafe { NonNull::new_unchecked(raw.0) }, not_sync: PhantomData }
+    }
+
+    #[inline]
+    pub(crate) fn raw(&self) -> RawMbuf {
+        RawMbuf(self.raw.as_ptr())
+    }
+
+    /// Gives the packet up without freeing it.
+    #[inline]
+    pub(crate) fn into_raw(self) -> RawMbuf {
+        ManuallyDrop::new(self).raw()
+    }
+
+    /// The bytes of the first segment; the whole packet unless [`Mbuf::segments`] says otherwise.
+    #[inline]
+    pub fn data(&self) -> &[u8] {
+        // SAFETY: the packet is ours; its data lie inside its buffer (checked on receive, kept
+        // by every method here) and its buffer is initialised memory of the pool.
+        unsafe { slice::from_raw_parts(self.raw().data(), usize::from(self.raw().data_len())) }
+    }
+
+    /// The bytes of the first segment, to be changed.
+    #[inline]
+    pub fn data_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `data`, and nobody else has the packet (reference count 1).
+        unsafe { slice::from_raw_parts_mut(self.raw().data(), usize::from(self.raw().data_len())) }
+    }
+
+    /// The bytes of each segment in turn.
+    pub fn chunks(&self) -> impl Iterator<Item = &[u8]> {
+        let mut segment = self.raw();
+        std::iter::from_fn(move || {
+            if segment.0.is_null() {
+                return None;
+            }
+            // SAFETY: the segment is part of our packet; as in `data`.
+            let bytes =
+                unsafe { slice::from_raw_parts(segment.data(), usize::from(segment.data_len())) };
+            // SAFETY: the segment is part of our packet.
+            segment = unsafe { segment.next() };
+            Some(bytes)
+        })
+    }
+
+    /// Bytes in the packet, all segments together.
+    #[inline]
+    pub fn len(&self) -> usize {
+        // SAFETY: the packet is ours.
+        unsafe { self.raw().pkt_len() as usize }
+    }
+
+    /// Whether the packet has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The number of segments, at least 1.
+    pub fn segments(&self) -> usize {
+        // SAFETY: the packet is ours.
+        usize::from(unsafe { self.raw().segments() })
+    }
+
+    /// Shortens the packet to its first `len` bytes, freeing segments that are left empty.
+    /// False, and nothing done, if it is shorter already.
+    #[must_use]
+    pub fn trim_to(&mut self, len: usize) -> bool {
+        if len > self.len() {
+            return false;
+        }
+        // SAFETY: the packet is ours and has at least `len` bytes, which therefore fit an u32.
+        unsafe { self.raw().cut(len as u32) };
+        true
+    }
+
+    /// Adds `len` zero bytes in front and returns them; `None`, and nothing done, without room.
+    pub fn prepend(&mut self, len: usize) -> Option<&mut [u8]> {
+        let raw = self.raw();
+        // SAFETY: the packet is ours.
+        let (off, data_len, total) = unsafe { (raw.data_off(), raw.data_len(), raw.pkt_len()) };
+        let grown = u16::try_from(len).ok()?;
+        // SAFETY: the packet is ours; the data grow into the headroom, inside the buffer.
+        unsafe {
+            raw.set_data(off.checked_sub(grown)?, data_len.checked_add(grown)?);
+            raw.set_pkt_len(total + u32::from(grown));
+        }
+        let front = &mut self.data_mut()[..len];
+        front.fill(0);
+        Some(front)
+    }
+
+    /// Adds `len` zero bytes at the end of the last segment and returns them; `None`, and
+    /// nothing done, without room.
+    pub fn append(&mut self, len: usize) -> Option<&mut [u8]> {
+        let first = self.raw();
+        let mut last = first;
+        let grown = u16::try_from(len).ok()?;
+        // SAFETY: the packet is ours, so its links lead to segments or end in null; the data
+        // grow into the tailroom, inside the last segment's buffer.
+        unsafe {
+            while !last.next().0.is_null() {
+                last = last.next();
+            }
+            if grown > last.tailroom() {
+                return None;
+            }
+            let used = last.data_len();
+            last.set_data(last.data_off(), used + grown);
+            first.set_pkt_len(first.pkt_len() + u32::from(grown));
+            let back = slice::from_raw_parts_mut(last.data().add(usize::from(used)), len);
+            back.fill(0);
+            Some(back)
+        }
+    }
+
+    /// Removes `len` bytes in front. False, and nothing done, if the first segment has fewer.
+    #[must_use]
+    pub fn adj(&mut self, len: usize) -> bool {
+        let raw = self.raw();
+        // SAFETY: the packet is ours.
+        let (off, data_len, total) = unsafe { (raw.data_off(), raw.data_len(), raw.pkt_len()) };
+        let Some(cut) = u16::try_from(len).ok().filter(|&cut| cut <= data_len) else {
+            return false;
+        };
+        // SAFETY: the packet is ours; the data shrink inside the buffer.
+        unsafe {
+            raw.set_data(off + cut, data_len - cut);
+            raw.set_pkt_len(total - u32::from(cut));
+        }
+        true
+    }
+
+    /// The 8 bytes that travel with the packet through lists and rings. A device may have left
+    /// anything in it (its receive hash, usually) until [`Mbuf::set_tag`] is called.
+    #[inline]
+    pub fn tag(&self) -> u64 {
+        // SAFETY: the packet is ours.
+        unsafe { self.raw().tag() }
+    }
+
+    /// Sets the 8 bytes that travel with the packet.
+    #[inline]
+    pub fn set_tag(&mut self, tag: u64) {
+        // SAFETY: the packet is ours.
+        unsafe { self.raw().set_tag(tag) }
+    }
+}
+
+impl Drop for Mbuf {
+    fn drop(&mut self) {
+        // SAFETY: the packet is ours, and this is the last use.
+        unsafe { sys::rte_pktmbuf_free(self.raw.as_ptr()) }
+    }
+}
+
+impl fmt::Debug for Mbuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mbuf")
+            .field("len", &self.len())
+            .field("segments", &self.segments())
+            .field("tag", &self.tag())
+            .finish()
+    }
+}

@@ -1,0 +1,186 @@
+//! Packet buffers: a pool of them, allocated once.
+
+use std::ffi::CString;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use dpdk_sys as sys;
+
+use crate::burst::HEAD;
+use crate::eal::{Eal, EalRef};
+use crate::mbuf::{Mbuf, RawMbuf};
+use crate::{Errno, Error};
+
+/// What a pool is to be.
+#[derive(Clone, Debug)]
+pub struct MempoolConfig {
+    /// A name for messages; need not be unique.
+    pub name: String,
+    /// How many packets. A port takes `rx_desc` of them per receive queue (an AF_XDP port at
+    /// least 2,048), and as many may wait in each transmit queue.
+    pub count: usize,
+    /// How many free packets each registered thread may keep for itself, at most 512; 0 for none.
+    pub cache: usize,
+    /// Bytes of packet data per buffer, after the headroom of 128 bytes; at least 64.
+    pub data_room: u16,
+}
+
+impl Default for MempoolConfig {
+    fn default() -> Self {
+        Self { name: "packets".into(), count: 16_383, cache: 256, data_room: 2048 }
+    }
+}
+
+/// A pool of packet buffers. Clones are handles to the same pool.
+///
+/// The pool's memory stays until the [`Eal`] ends, so a packet may outlive every handle.
+#[derive(Clone)]
+pub struct Mempool {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    pool: NonNull<sys::rte_mempool>,
+    data_room: u16,
+    /// Packets that a driver kept when its port was closed.
+    written_off: AtomicUsize,
+    eal: EalRef,
+}
+
+// SAFETY: DPDK's mempools are safe to use from any number of threads at once, registered or not.
+unsafe impl Send for Inner {}
+// SAFETY: as above.
+unsafe impl Sync for Inner {}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Not freed here: a packet may be in use still, or just be on its way back.
+        self.eal.retire_pool(self.pool, self.written_off.load(Ordering::Relaxed));
+    }
+}
+
+impl Mempool {
+    /// Allocates a pool.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for a number that no pool can have, [`Error::Memory`] when the EAL
+    /// has not enough memory.
+    pub fn new(eal: &Eal, config: &MempoolConfig) -> Result<Self, Error> {
+        check(config)?;
+        static MADE: AtomicUsize = AtomicUsize::new(0);
+        let serial = MADE.fetch_add(1, Ordering::Relaxed);
+        let name = CString::new(format!("pool{serial}")).expect("digits hold no NUL");
+        let room = config.data_room + sys::RTE_PKTMBUF_HEADROOM as u16;
+        // SAFETY: the EAL is up (there is an `Eal`); the name is a C string for the call; the
+        // numbers were checked.
+        let pool = unsafe {
+            sys::rte_pktmbuf_pool_create(
+                name.as_ptr(),
+                config.count as u32,
+                config.cache as u32,
+                0,
+                room,
+                sys::SOCKET_ID_ANY,
+            )
+        };
+        let Some(pool) = NonNull::new(pool) else {
+            return Err(Error::Memory {
+                what: format!(
+                    "pool {:?} of {} packets of {} bytes",
+                    config.name, config.count, config.data_room
+                ),
+                errno: Errno::of_dpdk(),
+                memory: eal.memory().to_string(),
+            });
+        };
+        let eal = eal.share();
+        let (data_room, written_off) = (config.data_room, AtomicUsize::new(0));
+        Ok(Self { inner: Arc::new(Inner { pool, data_room, written_off, eal }) })
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut sys::rte_mempool {
+        self.inner.pool.as_ptr()
+    }
+
+    /// An empty packet; `None` when the pool has none left.
+    pub fn alloc(&self) -> Option<Mbuf> {
+        // SAFETY: the pool is alive; a packet from it is ours alone and empty.
+        unsafe {
+            let raw = sys::rte_pktmbuf_alloc(self.as_ptr());
+            (!raw.is_null()).then(|| Mbuf::from_raw(RawMbuf(raw)))
+        }
+    }
+
+    /// A packet with these bytes; `None` when the pool has none left or one is too small.
+    pub fn copy_of(&self, bytes: &[u8]) -> Option<Mbuf> {
+        let mut packet = self.alloc()?;
+        packet.append(bytes.len())?.copy_from_slice(bytes);
+        Some(packet)
+    }
+
+    /// Packets in the pool, free or not.
+    pub fn size(&self) -> usize {
+        // SAFETY: the pool is alive; its size never changes.
+        unsafe { (*self.as_ptr()).size as usize }
+    }
+
+    /// Packets that are out: held by anyone, or by a device. Free packets in the caches of
+    /// threads count as free. While packets move, the number is a snapshot.
+    pub fn in_use(&self) -> usize {
+        // SAFETY: the pool is alive.
+        let out = unsafe { sys::rte_mempool_in_use_count(self.as_ptr()) as usize };
+        out.saturating_sub(self.inner.written_off.load(Ordering::Relaxed))
+    }
+
+    /// Counts packets as not in use that a driver will never give back: nobody has them, the
+    /// pool is just smaller by them.
+    pub(crate) fn write_off(&self, count: usize) {
+        self.inner.written_off.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Pieces of memory that the pool's packets lie in.
+    pub(crate) fn chunks(&self) -> u32 {
+        // SAFETY: the pool is alive; the number never changes.
+        unsafe { (*self.as_ptr()).nb_mem_chunks }
+    }
+
+    /// The leak check: the packets that did not come back. To be asked when every port, queue,
+    /// ring, burst and list that used the pool is gone; not 0 then means that one was forgotten.
+    pub fn leaked(&self) -> usize {
+        self.in_use()
+    }
+
+    /// Bytes of packet data that fit one buffer.
+    pub fn data_room(&self) -> u16 {
+        self.inner.data_room
+    }
+}
+
+impl fmt::Debug for Mempool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Mempool({} of {} in use)", self.in_use(), self.size())
+    }
+}
+
+/// Refuses numbers that no pool can have, by name.
+fn check(config: &MempoolConfig) -> Result<(), Error> {
+    let refuse = |what: &str, value: usize, range: String| {
+        let what = format!("pool {:?}: {what}", config.name);
+        Err(Error::OutOfRange { what, value, range })
+    };
+    let room_max = usize::from(u16::MAX) - sys::RTE_PKTMBUF_HEADROOM as usize;
+    if !(HEAD..=room_max).contains(&usize::from(config.data_room)) {
+        return refuse("data_room", config.data_room.into(), format!("{HEAD} to {room_max}"));
+    }
+    if !(1..=u32::MAX as usize / 2).contains(&config.count) {
+        return refuse("count", config.count, "1 to 2147483647".into());
+    }
+    // DPDK flushes a cache at 1.5 times its size, and wants the pool to be able to fill one.
+    let cache_max = (sys::RTE_MEMPOOL_CACHE_MAX_SIZE as usize).min(config.count * 2 / 3);
+    if config.cache > cache_max {
+        return refuse("cache", config.cache, format!("0 to {cache_max}"));
+    }
+    Ok(())
+}

@@ -1,0 +1,713 @@
+//! Ports: a device, configured and started, with its queues.
+//!
+//! A port exists only started: [`Port::open`] attaches the device, configures it, sets up its
+//! queues and starts it, or fails and leaves nothing behind. It closes when the [`Port`] and all
+//! of its queues are gone.
+//!
+//! A kernel interface is taken over by AF_XDP if that works through the whole sequence, else by
+//! AF_PACKET; [`Port::driver`] and [`Port::notes`] say which, and why.
+
+mod bpf;
+mod kernel;
+
+use std::ffi::{CStr, CString};
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+
+use dpdk_sys as sys;
+
+use self::kernel::KernelInterface;
+use crate::eal::{Eal, EalRef};
+use crate::{Device, Driver, Errno, Error, Mempool, RxQueue, TxQueue};
+
+/// Bytes of an Ethernet header and one VLAN tag, in front of what the MTU counts.
+const FRAME_OVERHEAD: usize = 18;
+
+/// Descriptors in each ring of an AF_XDP socket, and packets its driver keeps for receiving.
+const AF_XDP_DESCRIPTORS: u16 = 2048;
+
+/// Bytes that AF_XDP leaves free in front of each packet, beside DPDK's own headroom.
+const AF_XDP_HEADROOM: usize = 256;
+
+/// What a port is to be.
+#[derive(Clone, Debug)]
+pub struct PortConfig {
+    /// The name in the configuration, for messages.
+    pub name: String,
+    /// What the port is made from.
+    pub device: Device,
+    /// For a kernel interface: the driver that must be used; AF_XDP else AF_PACKET when not given.
+    pub driver: Option<Driver>,
+    /// Receive queues wished for; the device may have fewer.
+    pub rx_queues: u16,
+    /// Transmit queues wished for; the device may have fewer.
+    pub tx_queues: u16,
+    /// Packets that may wait in each receive queue; the device may round it.
+    pub rx_desc: u16,
+    /// Packets that may wait in each transmit queue; the device may round it.
+    pub tx_desc: u16,
+    /// The largest IP packet in bytes; the kernel interface's own, or 1,500, when not given.
+    pub mtu: Option<u16>,
+    /// Whether to receive frames for other MAC addresses.
+    pub promiscuous: bool,
+}
+
+impl PortConfig {
+    /// One queue each way, 1,024 descriptors, the device's MTU.
+    pub fn new(name: &str, device: Device) -> Self {
+        Self {
+            name: name.into(),
+            device,
+            driver: None,
+            rx_queues: 1,
+            tx_queues: 1,
+            rx_desc: 1024,
+            tx_desc: 1024,
+            mtu: None,
+            promiscuous: false,
+        }
+    }
+
+    fn error(&self, step: impl Into<String>, errno: Errno) -> Error {
+        Error::Port { port: self.name.clone(), step: step.into(), errno }
+    }
+
+    fn refuse(&self, problem: String) -> Error {
+        Error::PortConfig { port: self.name.clone(), problem }
+    }
+}
+
+/// The state of a port's link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Whether frames can pass.
+    pub up: bool,
+    /// Megabits per second; 0 or [`u32::MAX`] when the device does not know.
+    pub speed_mbps: u32,
+}
+
+/// A port's own counters, since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Packets received.
+    pub ipackets: u64,
+    /// Bytes received.
+    pub ibytes: u64,
+    /// Packets that the device dropped because the queue was full.
+    pub imissed: u64,
+    /// Packets received broken.
+    pub ierrors: u64,
+    /// Packets dropped because the pool was empty.
+    pub rx_nombuf: u64,
+    /// Packets sent.
+    pub opackets: u64,
+    /// Bytes sent.
+    pub obytes: u64,
+    /// Packets that could not be sent.
+    pub oerrors: u64,
+}
+
+/// A started port. Clones are handles to the same port; each of its queues holds one too.
+#[derive(Clone)]
+pub struct Port {
+    open: Arc<OpenPort>,
+}
+
+/// A port as its queues and handles share it. Fields are dropped in this order: the device
+/// first, then the kernel interface is given back.
+pub(crate) struct OpenPort {
+    started: Started,
+    name: String,
+    notes: Vec<String>,
+    mtu: u16,
+    rx_queues: u16,
+    tx_queues: u16,
+    kernel: Option<KernelInterface>,
+}
+
+impl OpenPort {
+    #[inline]
+    pub(crate) fn id(&self) -> u16 {
+        self.started.device.id
+    }
+
+    #[inline]
+    pub(crate) fn supports_multi_segment(&self) -> bool {
+        self.started.multi_segment
+    }
+}
+
+impl Port {
+    /// Opens and starts a port whose receive queues take their packets from `pool`. As many
+    /// queues are made as were wished for and the device has.
+    ///
+    /// # Errors
+    /// [`Error::PortConfig`] says what does not fit and the way out; [`Error::Port`] which step
+    /// failed.
+    pub fn open(
+        eal: &Eal,
+        config: &PortConfig,
+        pool: &Mempool,
+    ) -> Result<(Self, Vec<RxQueue>, Vec<TxQueue>), Error> {
+        if config.rx_queues == 0 || config.tx_queues == 0 {
+            return Err(config.refuse("needs at least one queue each way".into()));
+        }
+        let open = Arc::new(match &config.device {
+            Device::Kernel(name) => open_kernel(eal, config, pool, name)?,
+            Device::Vdev { name, args } => open_dpdk(eal, config, pool, "vdev", name, args)?,
+            Device::Pci(address) => open_dpdk(eal, config, pool, "pci", address, "")?,
+        });
+        let rx = (0..open.rx_queues).map(|queue| RxQueue::new(open.clone(), queue)).collect();
+        let tx = (0..open.tx_queues).map(|queue| TxQueue::new(open.clone(), queue)).collect();
+        Ok((Self { open }, rx, tx))
+    }
+
+    /// DPDK's number for the port.
+    pub fn id(&self) -> u16 {
+        self.open.id()
+    }
+
+    /// The name in the configuration.
+    pub fn name(&self) -> &str {
+        &self.open.name
+    }
+
+    /// The DPDK driver: `net_af_xdp`, `net_af_packet`, `net_null`, `net_ixgbe` …
+    pub fn driver(&self) -> &str {
+        &self.open.started.driver
+    }
+
+    /// What an operator should know about how the port was set up, one sentence each.
+    pub fn notes(&self) -> &[String] {
+        &self.open.notes
+    }
+
+    /// The port's MAC address.
+    pub fn mac(&self) -> [u8; 6] {
+        let mut mac = MaybeUninit::<sys::rte_ether_addr>::zeroed();
+        // SAFETY: the port is open; the function writes an address, or nothing and fails, and
+        // zeros are an address too.
+        unsafe {
+            sys::rte_eth_macaddr_get(self.id(), mac.as_mut_ptr());
+            mac.assume_init().addr_bytes
+        }
+    }
+
+    /// The largest IP packet that the port sends and receives, in bytes.
+    pub fn mtu(&self) -> u16 {
+        self.open.mtu
+    }
+
+    /// Receive queues.
+    pub fn rx_queues(&self) -> u16 {
+        self.open.rx_queues
+    }
+
+    /// Transmit queues.
+    pub fn tx_queues(&self) -> u16 {
+        self.open.tx_queues
+    }
+
+    /// The state of the link, now.
+    pub fn link(&self) -> Link {
+        let mut link = MaybeUninit::<sys::rte_eth_link>::zeroed();
+        // SAFETY: the port is open; the function writes a link state, or nothing and fails, and
+        // zeros are a state too (down).
+        let (up, speed_mbps) = unsafe {
+            sys::rte_eth_link_get_nowait(self.id(), link.as_mut_ptr());
+            (sys::shim_link_up(link.as_ptr()), sys::shim_link_speed(link.as_ptr()))
+        };
+        // The drivers for kernel interfaces do not watch the link.
+        let up = self.open.kernel.as_ref().map_or(up, KernelInterface::is_running);
+        Link { up, speed_mbps }
+    }
+
+    /// The port's counters.
+    pub fn stats(&self) -> Stats {
+        let mut stats = MaybeUninit::<sys::rte_eth_stats>::zeroed();
+        // SAFETY: the port is open; the function writes numbers, or fails, and zeros are
+        // numbers too.
+        let stats = unsafe {
+            sys::rte_eth_stats_get(self.id(), stats.as_mut_ptr());
+            stats.assume_init()
+        };
+        Stats {
+            ipackets: stats.ipackets,
+            ibytes: stats.ibytes,
+            imissed: stats.imissed,
+            ierrors: stats.ierrors,
+            rx_nombuf: stats.rx_nombuf,
+            opackets: stats.opackets,
+            obytes: stats.obytes,
+            oerrors: stats.oerrors,
+        }
+    }
+
+    /// Whether packets may arrive with a TCP or UDP checksum that their sender left to its
+    /// device. Such a device is a piece of memory shared with the sender, not a wire.
+    pub fn partial_checksums(&self) -> bool {
+        const DRIVERS: [&str; 5] =
+            ["net_af_xdp", "net_af_packet", "net_tap", "net_virtio_user", "net_vhost"];
+        DRIVERS.contains(&self.driver())
+    }
+
+    /// Whether the device sends packets of several segments. If not, [`TxQueue::send`] refuses
+    /// them.
+    pub fn supports_multi_segment(&self) -> bool {
+        self.open.supports_multi_segment()
+    }
+}
+
+/// Opens a device that DPDK drives by itself.
+fn open_dpdk(
+    eal: &Eal,
+    config: &PortConfig,
+    pool: &Mempool,
+    bus: &'static str,
+    device: &str,
+    args: &str,
+) -> Result<OpenPort, Error> {
+    if config.driver.is_some() {
+        let problem = format!("a driver can be chosen for kernel interfaces, not for {device}");
+        return Err(config.refuse(problem));
+    }
+    let mtu = config.mtu.unwrap_or(1500);
+    check_room(config, pool, mtu, 0)?;
+    let device = Attached::new(eal, config, bus, device, args)?;
+    let want = Queues::wished(config);
+    let started = device.start(config, pool, want, config.mtu)?;
+    Ok(OpenPort::new(started, config, Vec::new(), mtu, None))
+}
+
+/// Opens a kernel interface with AF_XDP, else with AF_PACKET.
+fn open_kernel(
+    eal: &Eal,
+    config: &PortConfig,
+    pool: &Mempool,
+    name: &str,
+) -> Result<OpenPort, Error> {
+    let failed = |step: &str| {
+        let step = format!("{name}: {step}");
+        move |errno| config.error(step, errno)
+    };
+    let mut kernel = KernelInterface::open(name).map_err(failed("opening the interface"))?;
+    if let Some(mtu) = config.mtu {
+        kernel.set_mtu(mtu).map_err(failed(&format!("setting the MTU to {mtu}")))?;
+    }
+    let mtu = kernel.mtu().map_err(failed("reading the MTU"))?;
+    kernel.take_over().map_err(failed("bringing the interface up"))?;
+
+    let mut notes = Vec::new();
+    if config.driver != Some(Driver::AfPacket) {
+        match start_af_xdp(eal, config, pool, &kernel, mtu, &mut notes) {
+            Ok(started) => return Ok(OpenPort::new(started, config, notes, mtu, Some(kernel))),
+            Err(error) if config.driver == Some(Driver::AfXdp) => return Err(error),
+            Err(error) => notes.push(format!("AF_PACKET, because AF_XDP failed: {error}")),
+        }
+    }
+    notes.extend(kernel.prepare_packet_socket());
+    notes.push("the kernel reassembles IPv4 fragments that arrive by AF_PACKET".into());
+    let started = start_af_packet(eal, config, pool, &kernel, mtu)?;
+    Ok(OpenPort::new(started, config, notes, mtu, Some(kernel)))
+}
+
+/// The whole sequence for AF_XDP, whose driver finds out only late whether it can work.
+fn start_af_xdp(
+    eal: &Eal,
+    config: &PortConfig,
+    pool: &Mempool,
+    kernel: &KernelInterface,
+    mtu: u16,
+    notes: &mut Vec<String>,
+) -> Result<Started, Error> {
+    check_room(config, pool, mtu, AF_XDP_HEADROOM)?;
+    if pool.chunks() != 1 {
+        let chunks = pool.chunks();
+        return Err(config.refuse(format!("its pool lies in {chunks} pieces of memory, not one")));
+    }
+    kernel.try_xdp().map_err(|problem| config.refuse(problem))?;
+    let have = kernel.receive_queues();
+    let queues = config.rx_queues.max(config.tx_queues).min(have);
+    if queues < have {
+        notes.push(format!(
+            "{} has {have} receive queues and the port uses {queues}; packets in the others go to \
+             the host: ethtool -L {} combined {queues}",
+            kernel.name, kernel.name
+        ));
+    }
+    let args = format!("iface={},start_queue=0,queue_count={queues}", kernel.name);
+    let device = format!("net_af_xdp_{}", kernel.name);
+    let want =
+        Queues { rx: queues, tx: queues, rx_desc: AF_XDP_DESCRIPTORS, tx_desc: AF_XDP_DESCRIPTORS };
+    let mut attached = Attached::new(eal, config, "vdev", &device, &args)?;
+    attached.keeps_packets = true;
+    attached.start(config, pool, want, Some(mtu))
+}
+
+fn start_af_packet(
+    eal: &Eal,
+    config: &PortConfig,
+    pool: &Mempool,
+    kernel: &KernelInterface,
+    mtu: u16,
+) -> Result<Started, Error> {
+    check_room(config, pool, mtu, 0)?;
+    let want = Queues::wished(config);
+    let queues = want.rx.max(want.tx);
+    let ring = PacketRing::for_mtu(mtu, pool.data_room(), want.rx_desc.max(want.tx_desc))
+        .ok_or_else(|| {
+            let (room, needed) = (pool.data_room(), PacketRing::room_for(mtu));
+            config.refuse(format!(
+                "MTU {mtu} needs packet buffers of {needed} bytes with AF_PACKET; they have {room}"
+            ))
+        })?;
+    let args = format!(
+        "iface={},qpairs={queues},framesz={},blocksz={},framecnt={}",
+        kernel.name, ring.frame, ring.block, ring.frames
+    );
+    let device = format!("net_af_packet_{}", kernel.name);
+    // The driver has a queue pair for every socket and does not mind the MTU, which the kernel
+    // has; ethdev would refuse one above 1,500.
+    let want = Queues { rx: queues, tx: queues, ..want };
+    Attached::new(eal, config, "vdev", &device, &args)?.start(config, pool, want, None)
+}
+
+/// Whether packets of this MTU fit the pool's buffers.
+fn check_room(config: &PortConfig, pool: &Mempool, mtu: u16, extra: usize) -> Result<(), Error> {
+    let room = usize::from(pool.data_room());
+    let needed = usize::from(mtu) + FRAME_OVERHEAD + extra;
+    if needed <= room {
+        return Ok(());
+    }
+    Err(config
+        .refuse(format!("MTU {mtu} needs packet buffers of {needed} bytes; they have {room}")))
+}
+
+/// The geometry of an AF_PACKET ring: frames of equal size in blocks of whole pages.
+#[derive(Debug, PartialEq, Eq)]
+struct PacketRing {
+    frame: usize,
+    block: usize,
+    frames: usize,
+}
+
+impl PacketRing {
+    const PAGE: usize = 4096;
+    /// What TPACKET_V2 puts in front of a received packet: its header (48 bytes with alignment,
+    /// a socket address of 20) and 16 more, before the Ethernet header.
+    const HEADER: usize = 84;
+    /// What the driver counts as header when it checks that a frame fits a packet buffer.
+    const HEADER_COUNTED: usize = 32;
+
+    /// Frames for this MTU; `None` when one might not fit a packet buffer.
+    fn for_mtu(mtu: u16, data_room: u16, wished: u16) -> Option<Self> {
+        let frame = Self::frame(mtu);
+        if frame - Self::HEADER_COUNTED > usize::from(data_room) {
+            return None;
+        }
+        // The driver finds frame n at n times the frame size, so blocks must be full.
+        let mut block = Self::PAGE;
+        while !block.is_multiple_of(frame) {
+            block += Self::PAGE;
+        }
+        let per_block = block / frame;
+        let frames = usize::from(wished).max(1).next_multiple_of(per_block);
+        Some(Self { frame, block, frames })
+    }
+
+    /// A multiple of 512, which keeps blocks below 8 frames.
+    fn frame(mtu: u16) -> usize {
+        (usize::from(mtu) + FRAME_OVERHEAD + Self::HEADER).next_multiple_of(512)
+    }
+
+    fn room_for(mtu: u16) -> usize {
+        Self::frame(mtu) - Self::HEADER_COUNTED
+    }
+}
+
+/// Queues and descriptors that a device is asked for.
+#[derive(Clone, Copy)]
+struct Queues {
+    rx: u16,
+    tx: u16,
+    rx_desc: u16,
+    tx_desc: u16,
+}
+
+impl Queues {
+    fn wished(config: &PortConfig) -> Self {
+        Self {
+            rx: config.rx_queues,
+            tx: config.tx_queues,
+            rx_desc: config.rx_desc,
+            tx_desc: config.tx_desc,
+        }
+    }
+
+    /// No more than the device has.
+    fn clamp(mut self, info: &sys::rte_eth_dev_info) -> Self {
+        self.rx = self.rx.min(info.max_rx_queues);
+        self.tx = self.tx.min(info.max_tx_queues);
+        self
+    }
+}
+
+/// A device that DPDK has probed. Dropping it closes and removes it.
+struct Attached {
+    id: u16,
+    bus: &'static str,
+    device: CString,
+    /// Its driver does not return the packets that wait in its receive rings when it is closed.
+    keeps_packets: bool,
+    eal: EalRef,
+}
+
+/// A device whose queues receive and send. Dropping it stops it first.
+struct Started {
+    device: Attached,
+    driver: String,
+    multi_segment: bool,
+    queues: Queues,
+    pool: Mempool,
+    /// Packets of the pool that its driver will never give back.
+    kept: usize,
+}
+
+impl OpenPort {
+    fn new(
+        started: Started,
+        config: &PortConfig,
+        notes: Vec<String>,
+        mtu: u16,
+        kernel: Option<KernelInterface>,
+    ) -> Self {
+        let Queues { rx, tx, .. } = started.queues;
+        // More queues may have been made than asked for (AF_XDP has pairs); they stay unused.
+        let (rx_queues, tx_queues) = (rx, tx.min(config.tx_queues));
+        Self { started, name: config.name.clone(), notes, mtu, rx_queues, tx_queues, kernel }
+    }
+}
+
+impl Attached {
+    /// Makes DPDK probe a device.
+    fn new(
+        eal: &Eal,
+        config: &PortConfig,
+        bus: &'static str,
+        device: &str,
+        args: &str,
+    ) -> Result<Self, Error> {
+        let text = |text: &str| {
+            CString::new(text).map_err(|_| config.refuse(format!("{text:?} holds a NUL byte")))
+        };
+        let (device, args) = (text(device)?, text(args)?);
+        if let Some(id) = port_of(&device) {
+            // PCI devices are probed when the EAL starts.
+            return Self { id, bus, device, keeps_packets: false, eal: eal.share() }.unused(config);
+        }
+        let bus_name = text(bus)?;
+        // SAFETY: the EAL is up; three C strings for the call.
+        let result =
+            unsafe { sys::rte_eal_hotplug_add(bus_name.as_ptr(), device.as_ptr(), args.as_ptr()) };
+        let name = device.to_string_lossy().into_owned();
+        if result < 0 {
+            let step = format!("DPDK does not take device {name}");
+            return Err(config.error(step, Errno::of_result(result)));
+        }
+        let Some(id) = port_of(&device) else {
+            remove(bus, &device);
+            return Err(config.refuse(format!("device {name} is no network device")));
+        };
+        Ok(Self { id, bus, device, keeps_packets: false, eal: eal.share() })
+    }
+
+    /// A device can be one port only.
+    fn unused(self, config: &PortConfig) -> Result<Self, Error> {
+        let info = self.info(config);
+        // SAFETY: asks for a state; the port exists.
+        let configured = info.is_ok_and(|info| info.nb_rx_queues + info.nb_tx_queues > 0);
+        if configured {
+            let name = self.device.to_string_lossy().into_owned();
+            std::mem::forget(self);
+            return Err(config.refuse(format!("device {name} is in use by another port")));
+        }
+        Ok(self)
+    }
+
+    fn info(&self, config: &PortConfig) -> Result<sys::rte_eth_dev_info, Error> {
+        let mut info = MaybeUninit::<sys::rte_eth_dev_info>::zeroed();
+        // SAFETY: the port exists; the function writes the information, or fails.
+        let result = unsafe { sys::rte_eth_dev_info_get(self.id, info.as_mut_ptr()) };
+        if result != 0 {
+            let step = "DPDK says nothing about the device";
+            return Err(config.error(step, Errno::of_result(result)));
+        }
+        // SAFETY: written; and zeros are a value of every field.
+        Ok(unsafe { info.assume_init() })
+    }
+
+    /// Configures the device, sets up its queues and starts it.
+    fn start(
+        self,
+        config: &PortConfig,
+        pool: &Mempool,
+        want: Queues,
+        mtu: Option<u16>,
+    ) -> Result<Started, Error> {
+        let info = self.info(config)?;
+        let mut queues = want.clamp(&info);
+        self.configure(config, &info, &mut queues, mtu)?;
+        let before = pool.in_use();
+        let result = self.set_up_queues(config, &info, queues, pool);
+        let kept = if self.keeps_packets { pool.in_use().saturating_sub(before) } else { 0 };
+        if let Err(error) = result {
+            drop(self);
+            pool.write_off(kept);
+            return Err(error);
+        }
+        // SAFETY: the driver's name is a static C string.
+        let driver = unsafe { CStr::from_ptr(info.driver_name) }.to_string_lossy().into_owned();
+        let multi_segment = info.tx_offload_capa & sys::SHIM_TX_OFFLOAD_MULTI_SEGS != 0;
+        let pool = pool.clone();
+        let started = Started { device: self, driver, multi_segment, queues, pool, kept };
+        started.go(config)?;
+        Ok(started)
+    }
+
+    fn configure(
+        &self,
+        config: &PortConfig,
+        info: &sys::rte_eth_dev_info,
+        queues: &mut Queues,
+        mtu: Option<u16>,
+    ) -> Result<(), Error> {
+        let mut settings = sys::rte_eth_conf::default();
+        if let Some(mtu) = mtu {
+            if !(info.min_mtu..=info.max_mtu).contains(&mtu) {
+                let (min, max) = (info.min_mtu, info.max_mtu);
+                return Err(
+                    config.refuse(format!("MTU {mtu} is not one of the device: {min} to {max}"))
+                );
+            }
+            settings.rxmode.mtu = mtu.into();
+        }
+        let hash = info.flow_type_rss_offloads & sys::SHIM_RSS_IP_TCP_UDP;
+        if queues.rx > 1 && hash != 0 {
+            settings.rxmode.mq_mode = sys::RTE_ETH_MQ_RX_RSS;
+            settings.rx_adv_conf.rss_conf.rss_hf = hash;
+        }
+        settings.txmode.offloads = info.tx_offload_capa & sys::SHIM_TX_OFFLOAD_MULTI_SEGS;
+        // SAFETY: the port exists and is not started; the settings live for the call.
+        let result =
+            unsafe { sys::rte_eth_dev_configure(self.id, queues.rx, queues.tx, &settings) };
+        self.check(config, "configuring the device", result)?;
+        // SAFETY: the port exists; two numbers for the call.
+        let result = unsafe {
+            let (rx, tx) = (&mut queues.rx_desc, &mut queues.tx_desc);
+            sys::rte_eth_dev_adjust_nb_rx_tx_desc(self.id, rx, tx)
+        };
+        self.check(config, "choosing the size of the queues", result)
+    }
+
+    fn set_up_queues(
+        &self,
+        config: &PortConfig,
+        info: &sys::rte_eth_dev_info,
+        queues: Queues,
+        pool: &Mempool,
+    ) -> Result<(), Error> {
+        let socket = sys::SOCKET_ID_ANY as u32;
+        for queue in 0..queues.rx {
+            // SAFETY: the port is configured with this queue; the pool stays with `Started`.
+            let result = unsafe {
+                let (rx, pool) = (&info.default_rxconf, pool.as_ptr());
+                sys::rte_eth_rx_queue_setup(self.id, queue, queues.rx_desc, socket, rx, pool)
+            };
+            self.check(config, &format!("setting up receive queue {queue}"), result)?;
+        }
+        for queue in 0..queues.tx {
+            let mut tx = info.default_txconf;
+            tx.offloads = info.tx_queue_offload_capa & sys::SHIM_TX_OFFLOAD_MULTI_SEGS;
+            // SAFETY: the port is configured with this queue; the settings live for the call.
+            let result =
+                unsafe { sys::rte_eth_tx_queue_setup(self.id, queue, queues.tx_desc, socket, &tx) };
+            self.check(config, &format!("setting up transmit queue {queue}"), result)?;
+        }
+        Ok(())
+    }
+
+    fn check(&self, config: &PortConfig, step: &str, result: i32) -> Result<(), Error> {
+        if result < 0 {
+            let device = self.device.to_string_lossy();
+            return Err(config.error(format!("{device}: {step}"), Errno::of_result(result)));
+        }
+        Ok(())
+    }
+}
+
+impl Started {
+    fn go(&self, config: &PortConfig) -> Result<(), Error> {
+        let id = self.device.id;
+        // SAFETY: the port is configured and its queues are set up.
+        let result = unsafe { sys::rte_eth_dev_start(id) };
+        self.device.check(config, "starting the device", result)?;
+        if config.promiscuous {
+            // SAFETY: the port exists.
+            let result = unsafe { sys::rte_eth_promiscuous_enable(id) };
+            self.device.check(config, "receiving frames for other MAC addresses", result)?;
+        }
+        Ok(())
+    }
+
+    /// Sends nothing a few times: the AF_XDP driver takes back the packets it has sent only when
+    /// it is called to send more.
+    fn reclaim_sent(&self) {
+        for _ in 0..20 {
+            for queue in 0..self.queues.tx {
+                let mut none = [std::ptr::null_mut()];
+                // SAFETY: the port is started, and none of its queues has another owner left.
+                unsafe { sys::rte_eth_tx_burst(self.device.id, queue, none.as_mut_ptr(), 0) };
+            }
+            if self.pool.in_use() <= self.kept {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        if self.device.keeps_packets {
+            self.reclaim_sent();
+        }
+        // SAFETY: the port exists; its queues are gone.
+        unsafe { sys::rte_eth_dev_stop(self.device.id) };
+        self.pool.write_off(self.kept);
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        // SAFETY: the port exists, is stopped or was never started, and nobody uses it.
+        unsafe { sys::rte_eth_dev_close(self.id) };
+        remove(self.bus, &self.device);
+        // Only now may the EAL go.
+        let _ = &self.eal;
+    }
+}
+
+/// DPDK's number of the port that a device has become.
+fn port_of(device: &CStr) -> Option<u16> {
+    let mut id = 0;
+    // SAFETY: a C string and a number for the call.
+    let result = unsafe { sys::rte_eth_dev_get_port_by_name(device.as_ptr(), &mut id) };
+    (result == 0).then_some(id)
+}
+
+/// Makes DPDK forget a device, so that its name can be used again. It may be gone already.
+fn remove(bus: &str, device: &CStr) {
+    let bus = CString::new(bus).expect("a literal without NUL");
+    // SAFETY: the EAL is up; two C strings for the call.
+    unsafe { sys::rte_eal_hotplug_remove(bus.as_ptr(), device.as_ptr()) };
+}

@@ -1,0 +1,114 @@
+//! Two BPF programs of two instructions each, attached by BPF links, which the kernel removes
+//! when their descriptor is closed, also when the process is killed. Loaded by the system call
+//! itself: what BPF libraries add (object files, maps, relocation) is not needed for them.
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use crate::Errno;
+
+const BPF_PROG_LOAD: libc::c_long = 5;
+const BPF_LINK_CREATE: libc::c_long = 28;
+
+/// What a program is attached to, and what it answers for every packet.
+#[derive(Clone, Copy)]
+pub(super) struct Hook {
+    program_type: u32,
+    attach_type: u32,
+    link_flags: u32,
+    verdict: i32,
+}
+
+/// XDP in the driver: let every packet pass. What it is good for is its presence: the kernel
+/// stops the peer of a veth interface from sending super-frames (TCP segmentation is done in
+/// software), because XDP programs cannot take them.
+pub(super) const XDP_PASS_NATIVE: Hook =
+    Hook { program_type: 6, attach_type: 37, link_flags: 1 << 2, verdict: 2 };
+
+/// XDP in whichever way the interface supports: to try whether there is one.
+pub(super) const XDP_PASS: Hook = Hook { link_flags: 0, ..XDP_PASS_NATIVE };
+
+/// Traffic control, on reception: drop every packet. Packet sockets have seen it by then; the
+/// host's network stack does not. Needs Linux 6.6.
+pub(super) const TC_DROP: Hook =
+    Hook { program_type: 3, attach_type: 46, link_flags: 0, verdict: 2 };
+
+/// `struct bpf_insn`.
+#[repr(C)]
+struct Instruction {
+    code: u8,
+    registers: u8,
+    offset: i16,
+    immediate: i32,
+}
+
+/// The part of `union bpf_attr` for `BPF_PROG_LOAD` up to the field needed last.
+#[repr(C)]
+#[derive(Default)]
+struct LoadAttributes {
+    program_type: u32,
+    instruction_count: u32,
+    instructions: u64,
+    license: u64,
+    log_level: u32,
+    log_size: u32,
+    log: u64,
+    kernel_version: u32,
+    flags: u32,
+    name: [u8; 16],
+    interface: u32,
+    expected_attach_type: u32,
+}
+
+/// The part of `union bpf_attr` for `BPF_LINK_CREATE` up to the field needed last, padded to
+/// what the kernel reads at least.
+#[repr(C)]
+#[derive(Default)]
+struct LinkAttributes {
+    program: u32,
+    interface: u32,
+    attach_type: u32,
+    flags: u32,
+    rest: [u64; 4],
+}
+
+/// Attaches the hook's program to an interface, for as long as the descriptor is open.
+pub(super) fn attach(hook: Hook, interface: u32) -> Result<OwnedFd, Errno> {
+    let program = load(hook)?;
+    let attributes = LinkAttributes {
+        program: program.as_raw_fd() as u32,
+        interface,
+        attach_type: hook.attach_type,
+        flags: hook.link_flags,
+        ..LinkAttributes::default()
+    };
+    bpf(BPF_LINK_CREATE, &attributes)
+}
+
+fn load(hook: Hook) -> Result<OwnedFd, Errno> {
+    // r0 = verdict; exit
+    let program = [
+        Instruction { code: 0xb7, registers: 0, offset: 0, immediate: hook.verdict },
+        Instruction { code: 0x95, registers: 0, offset: 0, immediate: 0 },
+    ];
+    let attributes = LoadAttributes {
+        program_type: hook.program_type,
+        instruction_count: program.len() as u32,
+        instructions: program.as_ptr() as u64,
+        license: c"Apache-2.0".as_ptr() as u64,
+        name: *b"turnpike\0\0\0\0\0\0\0\0",
+        expected_attach_type: hook.attach_type,
+        ..LoadAttributes::default()
+    };
+    bpf(BPF_PROG_LOAD, &attributes)
+}
+
+fn bpf<T>(command: libc::c_long, attributes: &T) -> Result<OwnedFd, Errno> {
+    // SAFETY: the kernel reads `size_of::<T>()` bytes of attributes, whose pointers lead to
+    // arrays that live until the call returns; it writes nothing (no log was asked for).
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command, attributes, size_of::<T>()) };
+    if result < 0 {
+        return Err(Errno::of_system());
+    }
+    // SAFETY: a descriptor that the kernel has just made for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(result as i32) })
+}

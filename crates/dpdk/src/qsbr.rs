@@ -1,0 +1,142 @@
+//! Grace periods by quiescent states (DPDK's `rte_rcu_qsbr`): a writer replaces shared data and
+//! learns when no reader can still see the old.
+//!
+//! Each reading thread has a [`Reader`]. Between two calls of [`Reader::quiescent`] it may look
+//! at shared data; at the call it promises that it looks at nothing. A reader that goes to sleep
+//! says [`Reader::offline`] first, so that nobody waits for it. A writer unlinks the old data,
+//! calls [`Qsbr::start`], and frees it when [`Qsbr::passed`] says so, or just waits in
+//! [`Qsbr::synchronize`].
+//!
+//! Needs no EAL.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use dpdk_sys as sys;
+
+use crate::Error;
+
+/// One group of readers, and the writers that wait for them.
+pub struct Qsbr {
+    state: NonNull<sys::rte_rcu_qsbr>,
+    layout: Layout,
+    /// Which reader numbers are taken.
+    taken: Mutex<Vec<bool>>,
+}
+
+// SAFETY: the state is made to be used by many threads at once; the operations that belong to one
+// reader are `&mut self` methods of `Reader`.
+unsafe impl Send for Qsbr {}
+// SAFETY: as above.
+unsafe impl Sync for Qsbr {}
+
+/// A moment that readers have to pass, from [`Qsbr::start`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Token(u64);
+
+/// One reading thread. Offline at first; dropping it takes it out of the group.
+pub struct Reader {
+    group: Arc<Qsbr>,
+    number: u32,
+    not_sync: PhantomData<std::cell::Cell<()>>,
+}
+
+impl Qsbr {
+    /// A group for at most `max_threads` readers at a time (taken as 1 to 65,536).
+    pub fn new(max_threads: usize) -> Arc<Self> {
+        let count = max_threads.clamp(1, 65_536) as u32;
+        // SAFETY: computes a size from a number above 0.
+        let size = unsafe { sys::rte_rcu_qsbr_get_memsize(count) };
+        let layout = Layout::from_size_align(size, sys::RTE_CACHE_LINE_SIZE as usize)
+            .expect("a few kilobytes, aligned to a cache line");
+        // SAFETY: the size is not 0.
+        let memory = unsafe { alloc_zeroed(layout) };
+        let Some(state) = NonNull::new(memory.cast()) else { handle_alloc_error(layout) };
+        // SAFETY: the memory is ours and has the size that DPDK asks for this many readers; the
+        // function fails only for null or 0.
+        unsafe { sys::rte_rcu_qsbr_init(state.as_ptr(), count) };
+        Arc::new(Self { state, layout, taken: Mutex::new(vec![false; count as usize]) })
+    }
+
+    /// Adds a reader, offline.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] when there are `max_threads` readers.
+    pub fn register(self: &Arc<Self>) -> Result<Reader, Error> {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(number) = taken.iter().position(|&taken| !taken) else {
+            let (what, value) = ("the number of RCU readers".into(), taken.len() + 1);
+            return Err(Error::OutOfRange { what, value, range: format!("1 to {}", taken.len()) });
+        };
+        taken[number] = true;
+        let number = number as u32;
+        // SAFETY: the number is below the maximum, and nobody else has it.
+        unsafe { sys::rte_rcu_qsbr_thread_register(self.state.as_ptr(), number) };
+        Ok(Reader { group: self.clone(), number, not_sync: PhantomData })
+    }
+
+    /// Begins a grace period: what was unlinked before is seen by no reader once the token has
+    /// passed.
+    pub fn start(&self) -> Token {
+        // SAFETY: the state is alive.
+        Token(unsafe { sys::rte_rcu_qsbr_start(self.state.as_ptr()) })
+    }
+
+    /// Whether every reader that is online has been quiescent since the token was made.
+    pub fn passed(&self, token: Token) -> bool {
+        // SAFETY: the state is alive; without `wait` the function returns at once.
+        unsafe { sys::rte_rcu_qsbr_check(self.state.as_ptr(), token.0, false) == 1 }
+    }
+
+    /// Waits for a grace period, letting others run. Never to be called by a thread whose own
+    /// reader is online: it would wait for itself.
+    pub fn synchronize(&self) {
+        let token = self.start();
+        while !self.passed(token) {
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Qsbr {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout; readers hold the group, so none is left.
+        unsafe { dealloc(self.state.as_ptr().cast(), self.layout) };
+    }
+}
+
+impl Reader {
+    /// Says that this thread now holds nothing that it read from shared data.
+    #[inline]
+    pub fn quiescent(&mut self) {
+        // SAFETY: the reader is registered and used by one thread.
+        unsafe { sys::rte_rcu_qsbr_quiescent(self.group.state.as_ptr(), self.number) }
+    }
+
+    /// Begins to take part: from here on, writers wait for this reader. Needed before it looks at
+    /// shared data.
+    #[inline]
+    pub fn online(&mut self) {
+        // SAFETY: the reader is registered and used by one thread.
+        unsafe { sys::rte_rcu_qsbr_thread_online(self.group.state.as_ptr(), self.number) }
+    }
+
+    /// Stops taking part, for instance to sleep: nobody waits for this reader.
+    #[inline]
+    pub fn offline(&mut self) {
+        // SAFETY: the reader is registered and used by one thread.
+        unsafe { sys::rte_rcu_qsbr_thread_offline(self.group.state.as_ptr(), self.number) }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.offline();
+        // SAFETY: the reader is registered; nobody uses it after.
+        unsafe { sys::rte_rcu_qsbr_thread_unregister(self.group.state.as_ptr(), self.number) };
+        let mut taken = self.group.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        taken[self.number as usize] = false;
+    }
+}

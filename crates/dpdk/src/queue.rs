@@ -1,0 +1,128 @@
+//! A port's receive and transmit queues: one burst per call.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use dpdk_sys as sys;
+
+use crate::burst::{BURST_MAX, Burst, PacketList};
+use crate::port::OpenPort;
+
+/// A receive queue of a port, which stays started as long as this lives. It can move to another
+/// thread, not be shared.
+pub struct RxQueue {
+    port: Arc<OpenPort>,
+    queue: u16,
+    unusable: u64,
+    not_sync: PhantomData<Cell<()>>,
+}
+
+/// A transmit queue of a port, which stays started as long as this lives. It can move to another
+/// thread, not be shared.
+pub struct TxQueue {
+    port: Arc<OpenPort>,
+    queue: u16,
+    not_sync: PhantomData<Cell<()>>,
+}
+
+/// What became of a list that was sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// Packets that the device took.
+    pub packets: usize,
+    /// Their bytes, as they were when it took them.
+    pub bytes: u64,
+    /// Packets that were freed, because they have several segments and the device takes one.
+    pub refused: usize,
+}
+
+impl RxQueue {
+    pub(crate) fn new(port: Arc<OpenPort>, queue: u16) -> Self {
+        Self { port, queue, unusable: 0, not_sync: PhantomData }
+    }
+
+    /// Receives up to `max` packets (at most 64) into an empty burst and returns how many; 0 if
+    /// the burst is not empty. A packet whose buffer the burst cannot hold (shared, or with less
+    /// than 64 bytes) is freed and counted by [`RxQueue::unusable`].
+    #[inline]
+    pub fn receive(&mut self, burst: &mut Burst, max: usize) -> usize {
+        let Some(space) = burst.space() else { return 0 };
+        let max = max.min(BURST_MAX) as u16;
+        // SAFETY: the port is started while we hold it, the queue was set up, and `&mut self` of
+        // its only owner calls; at most `max` pointers are written, and the packets are ours.
+        let count = unsafe {
+            sys::rte_eth_rx_burst(self.port.id(), self.queue, space.as_mut_ptr().cast(), max)
+        };
+        if count == 0 {
+            return 0;
+        }
+        // SAFETY: the burst is empty, and the device gave its first `count` entries to us.
+        self.unusable += unsafe { burst.received(count.into()) } as u64;
+        burst.len()
+    }
+
+    /// How many packets were freed because no burst could hold them.
+    pub fn unusable(&self) -> u64 {
+        self.unusable
+    }
+
+    /// The number of the queue in its port.
+    pub fn index(&self) -> u16 {
+        self.queue
+    }
+}
+
+impl TxQueue {
+    pub(crate) fn new(port: Arc<OpenPort>, queue: u16) -> Self {
+        Self { port, queue, not_sync: PhantomData }
+    }
+
+    /// Sends up to `max` packets from the front of the list. What the device does not take stays
+    /// in the list, in order.
+    #[inline]
+    pub fn send(&mut self, list: &mut PacketList, max: usize) -> Sent {
+        let count = list.len().min(max);
+        if count == 0 {
+            return Sent::default();
+        }
+        let (mut bytes, mut segments) = (0, 0);
+        for packet in &list.as_slice()[..count] {
+            // SAFETY: the packets are the list's.
+            unsafe {
+                bytes += u64::from(packet.pkt_len());
+                segments |= packet.segments();
+            }
+        }
+        if segments > 1 && !self.port.supports_multi_segment() {
+            return self.send_single_segments(list, max);
+        }
+        let packets = list.as_mut_slice();
+        // SAFETY: the port is started while we hold it, the queue was set up, and `&mut self` of
+        // its only owner calls; the list forgets the packets that the device takes.
+        let taken = usize::from(unsafe {
+            let table = packets.as_mut_ptr().cast();
+            sys::rte_eth_tx_burst(self.port.id(), self.queue, table, count as u16)
+        });
+        for packet in &packets[taken..count] {
+            // SAFETY: what the device has not taken is the list's still.
+            bytes -= u64::from(unsafe { packet.pkt_len() });
+        }
+        list.forget_front(taken);
+        Sent { packets: taken, bytes, refused: 0 }
+    }
+
+    /// Drivers that take one segment read the packet's whole length from it: such packets must
+    /// not reach them.
+    #[cold]
+    fn send_single_segments(&mut self, list: &mut PacketList, max: usize) -> Sent {
+        // SAFETY: the packets are the list's.
+        let refused = list.retain(|packet| unsafe { packet.segments() } == 1);
+        Sent { refused, ..self.send(list, max) }
+    }
+
+    /// The number of the queue in its port.
+    pub fn index(&self) -> u16 {
+        self.queue
+    }
+}

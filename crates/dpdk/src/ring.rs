@@ -1,0 +1,196 @@
+//! Rings between threads: one sends, one receives, neither waits.
+
+use std::ffi::CString;
+use std::marker::PhantomData;
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use dpdk_sys as sys;
+
+use crate::burst::{BURST_MAX, Burst, PacketList};
+use crate::eal::{Eal, EalRef};
+use crate::mbuf::{Mbuf, RawMbuf, free_bulk};
+use crate::{Errno, Error};
+
+/// The most packets a ring can hold.
+const SIZE_MAX: usize = 1 << 24;
+
+/// A ring of packets, which is reached by its two ends. When both are gone, so is the ring, and
+/// the packets in it return to their pools.
+pub struct Ring {
+    ring: NonNull<sys::rte_ring>,
+    _eal: EalRef,
+}
+
+// SAFETY: a ring is made to be used by two threads at once; that each end is used by one thread
+// only is the ends' business.
+unsafe impl Send for Ring {}
+// SAFETY: as above.
+unsafe impl Sync for Ring {}
+
+/// The end of a ring that packets are sent into. It can move between threads, not be shared.
+pub struct Producer {
+    ring: Arc<Ring>,
+    not_sync: PhantomData<std::cell::Cell<()>>,
+}
+
+/// The end of a ring that packets are received from. It can move between threads, not be shared.
+pub struct Consumer {
+    ring: Arc<Ring>,
+    /// Packets that no burst could take, see [`Consumer::receive`].
+    unusable: u64,
+    not_sync: PhantomData<std::cell::Cell<()>>,
+}
+
+impl Ring {
+    /// A ring for one sending and one receiving thread that holds up to `size` packets. The name
+    /// is for messages and need not be unique.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for a size of 0 or above 16,777,216, [`Error::Memory`] when the EAL
+    /// has not enough memory.
+    pub fn spsc(eal: &Eal, name: &str, size: usize) -> Result<(Producer, Consumer), Error> {
+        if !(1..=SIZE_MAX).contains(&size) {
+            let what = format!("the size of ring {name:?}");
+            return Err(Error::OutOfRange { what, value: size, range: format!("1 to {SIZE_MAX}") });
+        }
+        static MADE: AtomicUsize = AtomicUsize::new(0);
+        let serial = MADE.fetch_add(1, Ordering::Relaxed);
+        let dpdk_name = CString::new(format!("ring{serial}")).expect("digits hold no NUL");
+        let flags = sys::RING_F_SP_ENQ | sys::RING_F_SC_DEQ | sys::RING_F_EXACT_SZ;
+        // SAFETY: the EAL is up (there is an `Eal`); the name is a C string for the call.
+        let ring = unsafe {
+            sys::rte_ring_create(dpdk_name.as_ptr(), size as u32, sys::SOCKET_ID_ANY, flags)
+        };
+        let Some(ring) = NonNull::new(ring) else {
+            return Err(Error::Memory {
+                what: format!("ring {name:?} of {size} packets"),
+                errno: Errno::of_dpdk(),
+                memory: eal.memory().to_string(),
+            });
+        };
+        let ring = Arc::new(Self { ring, _eal: eal.share() });
+        let producer = Producer { ring: ring.clone(), not_sync: PhantomData };
+        Ok((producer, Consumer { ring, unusable: 0, not_sync: PhantomData }))
+    }
+
+    fn len(&self) -> usize {
+        // SAFETY: the ring is alive; the count is a snapshot.
+        unsafe { sys::rte_ring_count(self.ring.as_ptr()) as usize }
+    }
+
+    /// Takes up to `space.len()` packets out.
+    ///
+    /// # Safety
+    /// No other thread takes packets out of this ring meanwhile. The caller owns what was taken.
+    #[inline]
+    unsafe fn dequeue(&self, space: &mut [RawMbuf]) -> usize {
+        // SAFETY: by the caller we are the one consumer; `RawMbuf` is a transparent pointer, and
+        // at most `space.len()` of them are written.
+        unsafe {
+            let (table, count) = (space.as_mut_ptr().cast(), space.len() as u32);
+            sys::rte_ring_dequeue_burst(self.ring.as_ptr(), table, count, null_mut()) as usize
+        }
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        let mut packets = [RawMbuf::NULL; BURST_MAX];
+        // SAFETY: both ends are gone, so nobody else uses the ring, whose packets are ours.
+        unsafe {
+            loop {
+                let count = self.dequeue(&mut packets);
+                if count == 0 {
+                    break;
+                }
+                free_bulk(&mut packets[..count]);
+            }
+            sys::rte_ring_free(self.ring.as_ptr());
+        }
+    }
+}
+
+impl Producer {
+    /// Sends packets from the front of the list, as many as there is room for, and returns how
+    /// many; the others stay in the list, in order.
+    #[inline]
+    pub fn send(&mut self, list: &mut PacketList) -> usize {
+        let packets = list.as_slice();
+        // SAFETY: `&mut self` of the only producer; the packets are the list's, which forgets
+        // those that the ring has taken.
+        let sent = unsafe {
+            let (table, count) = (packets.as_ptr().cast(), packets.len() as u32);
+            sys::rte_ring_enqueue_burst(self.ring.ring.as_ptr(), table, count, null_mut())
+        };
+        list.forget_front(sent as usize);
+        sent as usize
+    }
+
+    /// Sends one packet.
+    ///
+    /// # Errors
+    /// Gives it back when the ring is full.
+    pub fn push(&mut self, packet: Mbuf) -> Result<(), Mbuf> {
+        let raw = packet.raw();
+        // SAFETY: `&mut self` of the only producer; when the ring has taken the packet, it is
+        // given up below.
+        let sent = unsafe {
+            let table = std::ptr::from_ref(&raw).cast();
+            sys::rte_ring_enqueue_burst(self.ring.ring.as_ptr(), table, 1, null_mut())
+        };
+        if sent == 0 {
+            return Err(packet);
+        }
+        packet.into_raw();
+        Ok(())
+    }
+
+    /// Packets in the ring.
+    pub fn len(&self) -> usize {
+        self.ring.len()
+    }
+
+    /// Whether the ring is empty.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl Consumer {
+    /// Receives up to `max` packets into an empty burst and returns how many; 0 if the burst is
+    /// not empty. A packet with less than 64 bytes of buffer behind its beginning is freed and
+    /// counted by [`Consumer::unusable`].
+    #[inline]
+    pub fn receive(&mut self, burst: &mut Burst, max: usize) -> usize {
+        let Some(space) = burst.space() else { return 0 };
+        // SAFETY: `&mut self` of the only consumer.
+        let count = unsafe { self.ring.dequeue(&mut space[..max.min(BURST_MAX)]) };
+        // SAFETY: the burst is empty, and the ring gave its first `count` entries to us.
+        self.unusable += unsafe { burst.received(count) } as u64;
+        burst.len()
+    }
+
+    /// Receives one packet.
+    pub fn pop(&mut self) -> Option<Mbuf> {
+        let mut packet = [RawMbuf::NULL];
+        // SAFETY: `&mut self` of the only consumer; what the ring gives is ours.
+        unsafe { (self.ring.dequeue(&mut packet) == 1).then(|| Mbuf::from_raw(packet[0])) }
+    }
+
+    /// Packets in the ring.
+    pub fn len(&self) -> usize {
+        self.ring.len()
+    }
+
+    /// Whether the ring is empty.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many packets [`Consumer::receive`] freed because no burst could hold them.
+    pub fn unusable(&self) -> u64 {
+        self.unusable
+    }
+}
