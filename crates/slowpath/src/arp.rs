@@ -139,3 +139,144 @@ fn parse(frame: &[u8]) -> Option<ArpMessage> {
         && !sender.is_loopback();
     valid.then_some(message)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{A, B, Bench, L, LEFT, Out, drops, hex, ip, secs};
+    use crate::{Command, NeighbourState};
+
+    /// "Who has 10.0.1.1? Tell 10.0.1.2", as A sends it.
+    fn request() -> Vec<u8> {
+        hex("ffffffffffff 020000000a01 0806 0001 0800 06 04 0001
+             020000000a01 0a000102 000000000000 0a000101")
+    }
+
+    fn message(operation: u16, sender: (MacAddr, &str), target: (MacAddr, &str)) -> Vec<u8> {
+        let sender = (sender.0, sender.1.parse().unwrap());
+        let target = (target.0, target.1.parse().unwrap());
+        let message = ArpMessage::new(operation, sender, target);
+        build::arp(Link { destination: L, source: sender.0 }, &message)
+    }
+
+    #[test]
+    fn a_request_for_our_address_is_answered_byte_by_byte() {
+        let mut bench = Bench::new();
+        let reply = hex("020000000a01 020000000001 0806 0001 0800 06 04 0002
+                         020000000001 0a000101 020000000a01 0a000102");
+        let up = Event::NeighbourUp { port: LEFT, address: ip("10.0.1.2"), mac: A };
+        let want = [Out::Event(up), Out::Originate(LEFT, reply), Out::ToHost(request())];
+        assert_eq!(bench.arp(request()), want);
+    }
+
+    #[test]
+    fn padding_behind_the_message_does_not_matter() {
+        let mut bench = Bench::new();
+        let mut padded = request();
+        padded.resize(60, 0);
+        assert!(
+            matches!(bench.arp(padded)[1], Out::Originate(LEFT, ref reply) if reply.len() == 42)
+        );
+    }
+
+    #[test]
+    fn a_probe_is_answered_and_teaches_nothing() {
+        let mut bench = Bench::new();
+        let probe = message(REQUEST, (A, "0.0.0.0"), (MacAddr::default(), "10.0.1.1"));
+        let outs = bench.arp(probe);
+        assert!(matches!(outs[..], [Out::Originate(LEFT, _), Out::ToHost(_)]), "{outs:?}");
+        assert!(bench.router.neighbours(secs(0)).is_empty());
+        let other = message(REQUEST, (A, "0.0.0.0"), (MacAddr::default(), "10.0.1.9"));
+        assert_eq!(bench.arp(other), [Out::Drop(DropReason::ArpRejected)]);
+    }
+
+    #[test]
+    fn what_does_not_concern_us_is_rejected() {
+        let mut bench = Bench::new();
+        for frame in [
+            // For another host.
+            message(REQUEST, (A, "10.0.1.2"), (MacAddr::default(), "10.0.1.9")),
+            // For another port's address.
+            message(REQUEST, (A, "10.0.1.2"), (MacAddr::default(), "10.0.2.1")),
+            // From off the network.
+            message(REQUEST, (A, "10.9.9.9"), (MacAddr::default(), "10.0.1.1")),
+            // From the network's broadcast address.
+            message(REQUEST, (A, "10.0.1.255"), (MacAddr::default(), "10.0.1.1")),
+            // Gratuitous, from a stranger.
+            message(REQUEST, (A, "10.0.1.2"), (MacAddr::default(), "10.0.1.2")),
+        ] {
+            assert_eq!(bench.arp(frame), [Out::Drop(DropReason::ArpRejected)]);
+        }
+        assert!(bench.router.neighbours(secs(0)).is_empty());
+    }
+
+    #[test]
+    fn a_reply_that_nobody_asked_for_makes_no_entry() {
+        let mut bench = Bench::new();
+        let outs = bench.arp(message(REPLY, (A, "10.0.1.2"), (L, "10.0.1.1")));
+        assert!(matches!(outs[..], [Out::ToHost(_)]));
+        assert!(bench.router.neighbours(secs(0)).is_empty());
+    }
+
+    #[test]
+    fn malformed_messages_are_dropped() {
+        let mut bench = Bench::new();
+        let mut frames: Vec<Vec<u8>> = vec![request()[..41].to_vec(), request()[..14].to_vec()];
+        for (offset, value) in [(15, 2), (16, 9), (18, 5), (19, 6), (21, 3), (22, 1), (28, 224)] {
+            let mut frame = request();
+            frame[offset] = value;
+            frames.push(frame);
+        }
+        for sender in ["255.255.255.255", "127.0.0.1"] {
+            frames.push(message(REQUEST, (A, sender), (L, "10.0.1.1")));
+        }
+        frames.push(message(REQUEST, (MacAddr::default(), "10.0.1.2"), (L, "10.0.1.1")));
+        for frame in frames {
+            assert_eq!(bench.arp(frame), [Out::Drop(DropReason::ArpMalformed)]);
+        }
+    }
+
+    #[test]
+    fn a_gratuitous_message_moves_a_neighbour_that_is_known() {
+        let mut bench = Bench::new();
+        bench.arp(request());
+        let outs = bench.arp(message(REQUEST, (B, "10.0.1.2"), (MacAddr::default(), "10.0.1.2")));
+        let up = Event::NeighbourUp { port: LEFT, address: ip("10.0.1.2"), mac: B };
+        assert_eq!(outs[0], Out::Event(up));
+        assert!(matches!(outs[1], Out::ToHost(_)));
+        assert_eq!(bench.router.neighbours(secs(0))[0].state, NeighbourState::Stale);
+    }
+
+    #[test]
+    fn a_static_neighbour_is_not_moved() {
+        let mut bench = Bench::new();
+        let address = ip("10.0.1.2");
+        bench.command(Command::AddStaticNeighbour { port: LEFT, address, mac: B });
+        bench.take();
+        let outs = bench.arp(request());
+        assert!(matches!(outs[..], [Out::Originate(..), Out::ToHost(_)]), "{outs:?}");
+        assert_eq!(bench.router.neighbours(secs(0))[0].mac, Some(B));
+    }
+
+    #[test]
+    fn a_conflict_is_reported_and_the_address_defended_once_in_a_while() {
+        let mut bench = Bench::new();
+        let theft = || message(REQUEST, (A, "10.0.1.1"), (MacAddr::default(), "10.0.1.1"));
+        let conflict = Event::AddressConflict { port: LEFT, address: ip("10.0.1.1"), mac: A };
+        let defence = hex("ffffffffffff 020000000001 0806 0001 0800 06 04 0001
+                           020000000001 0a000101 000000000000 0a000101");
+        let want = [
+            Out::Event(conflict),
+            Out::Originate(LEFT, defence),
+            Out::Drop(DropReason::ArpRejected),
+        ];
+        assert_eq!(bench.arp(theft()), want);
+        assert_eq!(bench.arp(theft()).len(), 2, "not defended again at once");
+        bench.pass(secs(11));
+        assert_eq!(bench.arp(theft()), want);
+        // Our own announcement, back from a loop.
+        let own = message(REQUEST, (L, "10.0.1.1"), (MacAddr::default(), "10.0.1.1"));
+        assert_eq!(drops(&bench.arp(own.clone())), [DropReason::ArpRejected]);
+        assert_eq!(bench.arp(own).len(), 1);
+    }
+}

@@ -31,7 +31,7 @@ pub struct SlowPath<P> {
     /// Gateways by the number of their next hop.
     gateways: HashMap<u16, Key>,
     /// The identification field of the next IPv4 packet that the router makes.
-    identification: u16,
+    pub(crate) identification: u16,
 }
 
 /// When which port tells its addresses to its neighbours.
@@ -416,5 +416,241 @@ fn has_link_local_source(frame: &[u8]) -> bool {
 fn discard<P>(waiting: Waiting<P>, reason: DropReason, out: &mut impl Output<P>) {
     if let Waiting::Received { packet, .. } = waiting {
         out.drop(packet, reason);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{
+        A, B, Bench, GATEWAY, GLEAN_LEFT, GLEAN_RIGHT, LEFT, Net, Out, TO_B, config,
+        fix_icmpv6_checksum, fix_v4_checksum, hex, ip, originated, secs, udp, v4, v4_with_options,
+        v6,
+    };
+    use dataplane::next_hop::{LOCAL, NO_ROUTE};
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_first_tick_announces_every_address_twice() {
+        let mut router: SlowPath<Vec<u8>> = SlowPath::new(config());
+        let mut net = Net::default();
+        assert_eq!(router.next_deadline(), Some(Time::ZERO));
+        router.tick(Time::ZERO, &mut net);
+        let first = std::mem::take(&mut net.outs);
+        // Per port: one ARP, one listener report, two advertisements (link-local and global).
+        assert_eq!(originated(&first).len(), 8);
+        let arp = hex("ffffffffffff 020000000001 0806 0001 0800 06 04 0001
+                       020000000001 0a000101 000000000000 0a000101");
+        assert_eq!(first[0], Out::Originate(LEFT, arp));
+        let na = originated(&first)[3];
+        assert_eq!(na[..6], [0x33, 0x33, 0, 0, 0, 1]);
+        assert_eq!(na[58], 0xa0, "router and override, not solicited");
+        router.tick(secs(1), &mut net);
+        assert_eq!(net.outs, []);
+        assert_eq!(router.next_deadline(), Some(secs(2)));
+        router.tick(secs(2), &mut net);
+        assert_eq!(net.outs, first);
+        assert_eq!(router.next_deadline(), None);
+    }
+
+    #[test]
+    fn a_port_without_addresses_speaks_only_link_local() {
+        let mut config = config();
+        config.ports.truncate(1);
+        config.ports[0].addresses.clear();
+        let mut router: SlowPath<Vec<u8>> = SlowPath::new(config);
+        let mut net = Net::default();
+        router.tick(Time::ZERO, &mut net);
+        assert_eq!(originated(&net.outs).len(), 2);
+    }
+
+    #[test]
+    fn the_same_inputs_give_the_same_outputs() {
+        let run = || {
+            let mut bench = Bench::new();
+            let mut outs = Vec::new();
+            for host in 2..20 {
+                let frame = v4("10.0.1.2", &format!("10.0.2.{host}"), 17, &udp(9));
+                outs.extend(bench.punt(PuntReason::Glean, LEFT, GLEAN_RIGHT, frame));
+                outs.extend(bench.pass(Time::from_millis(700)));
+            }
+            outs.extend(bench.pass(secs(100)));
+            outs
+        };
+        assert_eq!(run(), run());
+    }
+
+    #[test]
+    fn a_link_local_source_does_not_leave_its_link() {
+        let mut bench = Bench::with_hosts(config());
+        // A ping from behind B to the left port's link-local address.
+        let mut ping = v6("2001:db8::9", "fe80::ff:fe00:1", 58, &[128, 0, 0, 0, 0, 1, 0, 1]);
+        fix_icmpv6_checksum(&mut ping, 54);
+        let outs = bench.local(ping);
+        assert!(matches!(outs[..], [Out::ToHost(_)]), "{outs:?}");
+    }
+
+    /// Frames that reach every corner, to be mutated.
+    fn seeds() -> Vec<Vec<u8>> {
+        let mut all = vec![
+            hex("ffffffffffff 020000000a01 0806 0001 0800 06 04 0001
+                 020000000a01 0a000102 000000000000 0a000101"),
+            hex("020000000001 020000000a01 0806 0001 0800 06 04 0002
+                 020000000a01 0a000102 020000000001 0a000101"),
+            hex("3333ff000001 020000000a01 86dd 6000000000203aff
+                 fd000001000000000000000000000002 ff0200000000000000000001ff000001
+                 87007396 00000000 fd000001000000000000000000000001 0101020000000a01"),
+            v4("10.0.1.2", "10.0.1.1", 1, &[8, 0, 0xf7, 0xfd, 0, 1, 0, 1]),
+            v4("10.0.1.2", "10.0.1.1", 17, &udp(30)),
+            v4("10.0.1.2", "10.0.2.7", 17, &udp(1500)),
+            v4_with_options("192.0.2.9", &[7, 7, 4, 0, 0, 0, 0, 0]),
+            v4_with_options("192.0.2.9", &[131, 7, 4, 10, 0, 2, 2, 0]),
+            v6("fd00:1::2", "fd00:2::7", 17, &udp(1500)),
+            v6("fd00:1::2", "2001:db8::7", 0, &[&[17, 0, 1, 4, 0, 0, 0, 0][..], &udp(9)].concat()),
+            v6(
+                "fe80::a",
+                "ff02::1",
+                0,
+                &[
+                    58, 0, 5, 2, 0, 0, 1, 0, 130, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+                    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+                ],
+            ),
+            v6("fd00:1::2", "fd00:1::1", 44, &[&[17, 0, 0, 1, 0, 0, 0, 9][..], &udp(9)].concat()),
+            v6("fd00:1::2", "fd00:1::1", 43, &[&[17, 0, 0, 1, 0, 0, 0, 0][..], &udp(9)].concat()),
+        ];
+        for kind in [128, 133, 134, 135, 136, 137] {
+            let message = [
+                &[kind, 0, 0, 0, 0xe0, 0, 0, 0][..],
+                &[0xfd, 0, 0, 1],
+                &[0; 11],
+                &[2],
+                &[2, 1, 2, 0, 0, 0, 0x0a, 1],
+            ];
+            let mut frame = v6("fd00:1::2", "fd00:1::1", 58, &message.concat());
+            frame[21] = 255;
+            all.push(frame);
+        }
+        all
+    }
+
+    prop_compose! {
+        fn frames()(
+            random in any::<bool>(),
+            bytes in prop::collection::vec(any::<u8>(), 0..120),
+            seed in prop::sample::select(seeds()),
+            changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+            cut in prop::option::weighted(0.2, 0usize..120),
+            repair in any::<bool>(),
+        ) -> Vec<u8> {
+            if random {
+                return bytes;
+            }
+            let mut frame = seed;
+            for (index, value) in changes {
+                let near = frame.len().min(110);
+                frame[index.index(near)] = value;
+            }
+            frame.truncate(cut.unwrap_or(usize::MAX));
+            // Checksums made right, so that what lies behind them is reached too.
+            if repair && frame.len() >= 74 {
+                if frame[12..14] == [8, 0] {
+                    fix_v4_checksum(&mut frame);
+                } else if frame[12..14] == [0x86, 0xdd] {
+                    let at = if frame[20] == 0 { 62 } else { 54 };
+                    fix_icmpv6_checksum(&mut frame, at);
+                }
+            }
+            frame
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Input {
+        Packet(Vec<u8>, PuntReason, u16, u16),
+        Pass(u64),
+        Command(Command),
+    }
+
+    fn inputs() -> impl Strategy<Value = Input> {
+        let reasons = prop::sample::select(PuntReason::ALL);
+        let hops = prop::sample::select(vec![
+            NO_ROUTE,
+            LOCAL,
+            2,
+            3,
+            4,
+            5,
+            GATEWAY,
+            TO_B,
+            GLEAN_LEFT,
+            GLEAN_RIGHT,
+            999,
+        ]);
+        let key = (0u16..3).prop_map(|index| PortId::new(index).unwrap());
+        let addresses = prop::sample::select(vec![ip("10.0.1.2"), ip("10.0.2.7"), ip("fd00:2::7")]);
+        let commands = (key, addresses, 0..6).prop_map(|(port, address, kind)| match kind {
+            0 => Command::NextHop { id: GATEWAY, port, address },
+            1 => Command::RemoveNextHop { id: GATEWAY },
+            2 => {
+                Command::AddStaticNeighbour { port, address, mac: if port == LEFT { A } else { B } }
+            }
+            3 => Command::RemoveNeighbour { port, address },
+            4 => Command::PortLink { port, up: false },
+            _ => Command::PortLink { port, up: true },
+        });
+        prop_oneof![
+            8 => (frames(), reasons, 0u16..3, hops)
+                .prop_map(|(frame, reason, port, hop)| Input::Packet(frame, reason, port, hop)),
+            1 => (0u64..8000).prop_map(Input::Pass),
+            1 => commands.prop_map(Input::Command),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(512))]
+
+        /// No bytes do harm, every packet comes back, everything originated is well-formed (the
+        /// test bench checks each frame).
+        #[test]
+        fn any_input_is_survived_and_nothing_is_lost(
+            inputs in prop::collection::vec(inputs(), 1..60),
+            small in any::<bool>(),
+        ) {
+            let mut config = config();
+            if small {
+                config.limits.neighbours = 3;
+                config.limits.queue = 2;
+                config.limits.held = 4;
+                config.ports[1].mtu = 300;
+            }
+            let mut bench = Bench::with(config);
+            for input in inputs {
+                match input {
+                    Input::Packet(frame, reason, port, hop) => {
+                        bench.punt(reason, PortId::new(port).unwrap(), hop, frame);
+                    }
+                    Input::Pass(millis) => drop(bench.pass(Time::from_millis(millis))),
+                    Input::Command(command) => bench.command(command),
+                }
+                bench.assert_nothing_lost();
+            }
+            bench.router.shutdown(&mut bench.net);
+            prop_assert_eq!(bench.router.held(), 0);
+            bench.assert_nothing_lost();
+        }
+    }
+
+    #[test]
+    fn a_defect_in_the_bench_would_show() {
+        // The checker of originated frames refuses a wrong checksum.
+        let mut frame = v4("10.0.1.1", "10.0.1.2", 17, &udp(4));
+        frame[6..12].copy_from_slice(&crate::testing::L.0);
+        crate::testing::check_frame(&frame, crate::testing::L);
+        frame[24] ^= 1;
+        let wrong = std::panic::catch_unwind(|| {
+            crate::testing::check_frame(&frame, crate::testing::L);
+        });
+        assert!(wrong.is_err());
     }
 }

@@ -279,3 +279,235 @@ fn copied_header(header: &[u8]) -> Vec<u8> {
     copy[0] = 0x40 | (copy.len() / 4) as u8;
     copy
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{
+        A, B, Bench, GATEWAY, GLEAN_RIGHT, LEFT, Out, R, TO_B, config, drops, fix_v4_checksum,
+        icmp_type, originated, right, udp, v4, v4_with_options, v6,
+    };
+    use dataplane::next_hop::{BLACKHOLE, MARTIAN, NO_ROUTE};
+    use dataplane::reason::PuntReason;
+
+    fn bench() -> Bench {
+        Bench::with_hosts(config())
+    }
+
+    fn glean(bench: &mut Bench, frame: Vec<u8>) -> Vec<Out> {
+        bench.punt(PuntReason::Glean, LEFT, GLEAN_RIGHT, frame)
+    }
+
+    #[test]
+    fn a_forwarded_packet_has_new_macs_and_one_less_ttl() {
+        let frame = v4("10.0.1.2", "10.0.2.2", 17, &udp(40));
+        let mut want = frame.clone();
+        want[..6].copy_from_slice(&B.0);
+        want[6..12].copy_from_slice(&R.0);
+        want[22] = 63;
+        fix_v4_checksum(&mut want);
+        assert_eq!(glean(&mut bench(), frame), [Out::Forward(right(), want)]);
+
+        let frame = v6("fd00:1::2", "fd00:2::2", 17, &udp(40));
+        let mut want = frame.clone();
+        want[..6].copy_from_slice(&B.0);
+        want[6..12].copy_from_slice(&R.0);
+        want[21] = 63;
+        assert_eq!(glean(&mut bench(), frame), [Out::Forward(right(), want)]);
+    }
+
+    #[test]
+    fn the_checksum_follows_every_ttl() {
+        for ttl in 2..=255 {
+            let mut frame = v4("10.0.1.2", "10.0.2.2", 17, &udp(4));
+            frame[22] = ttl;
+            fix_v4_checksum(&mut frame);
+            decrement_ttl(&mut frame);
+            assert_eq!(frame[22], ttl - 1);
+            assert_eq!(checksum(&frame[14..34]), 0);
+        }
+    }
+
+    #[test]
+    fn bytes_behind_the_packet_do_not_travel() {
+        let mut frame = v4("10.0.1.2", "10.0.2.2", 17, &udp(4));
+        let length = frame.len();
+        frame.resize(60, 0xee);
+        let outs = glean(&mut bench(), frame);
+        assert!(matches!(&outs[..], [Out::Forward(_, sent)] if sent.len() == length), "{outs:?}");
+    }
+
+    #[test]
+    fn what_must_not_be_forwarded_is_not() {
+        let cases = [
+            (BLACKHOLE, DropReason::Blackhole, None),
+            (MARTIAN, DropReason::MartianDestination, None),
+            (NO_ROUTE, DropReason::NoRoute, Some((3, 0))),
+            (999, DropReason::NoRoute, Some((3, 0))),
+        ];
+        for (next_hop, reason, error) in cases {
+            let frame = v4("10.0.1.2", "10.0.2.2", 17, &udp(4));
+            let outs = bench().punt(PuntReason::Unresolved, LEFT, next_hop, frame);
+            assert_eq!(drops(&outs), [reason]);
+            assert_eq!(originated(&outs).first().map(|f| icmp_type(f)), error);
+        }
+        let mut ttl = v4("10.0.1.2", "10.0.2.2", 17, &udp(4));
+        ttl[22] = 1;
+        assert_eq!(drops(&glean(&mut bench(), ttl)), [DropReason::TtlExpired]);
+        let mut broadcast = v4("10.0.1.2", "10.0.2.2", 17, &udp(4));
+        broadcast[..6].fill(0xff);
+        assert_eq!(glean(&mut bench(), broadcast), [Out::Drop(DropReason::L2Broadcast)]);
+        let unspecified = v6("::", "fd00:2::2", 17, &udp(4));
+        assert_eq!(glean(&mut bench(), unspecified), [Out::Drop(DropReason::Ip6MartianSource)]);
+        let scope = v6("fe80::a", "fd00:2::2", 17, &udp(4));
+        assert_eq!(drops(&glean(&mut bench(), scope)), [DropReason::BeyondScope]);
+    }
+
+    #[test]
+    fn a_next_hop_without_a_gateway_or_port_is_refused() {
+        let mut bench = bench();
+        bench.command(crate::Command::RemoveNextHop { id: GATEWAY });
+        let frame = || v4("10.0.1.2", "198.51.100.1", 17, &udp(4));
+        let outs = bench.punt(PuntReason::Unresolved, LEFT, GATEWAY, frame());
+        assert_eq!(drops(&outs), [DropReason::NeighbourFailed]);
+        assert_eq!(icmp_type(originated(&outs)[0]), (3, 1));
+        let nowhere = PortId::new(9).unwrap();
+        bench.net.hops.insert(40, NextHop::Forward { port: nowhere, mac: A });
+        let outs = bench.punt(PuntReason::Unresolved, LEFT, 40, frame());
+        assert_eq!(outs, [Out::Drop(DropReason::PortDown)]);
+        let outs = bench.punt(PuntReason::Glean, nowhere, GLEAN_RIGHT, frame());
+        assert_eq!(outs, [Out::Drop(DropReason::PortDown)]);
+    }
+
+    #[test]
+    fn malformed_packets_are_dropped_by_name() {
+        let good4 = v4("10.0.1.2", "10.0.2.2", 17, &udp(4));
+        let good6 = v6("fd00:1::2", "fd00:2::2", 17, &udp(4));
+        let change = |frame: &[u8], offset: usize, value: u8| {
+            let mut frame = frame.to_vec();
+            frame[offset] = value;
+            frame
+        };
+        for (frame, reason) in [
+            (good4[..13].to_vec(), DropReason::Runt),
+            (good4[..33].to_vec(), DropReason::Runt),
+            (good6[..53].to_vec(), DropReason::Runt),
+            (change(&good4, 12, 9), DropReason::UnknownEthertype),
+            (change(&good4, 14, 0x55), DropReason::Ip4Version),
+            (change(&good4, 14, 0x44), DropReason::Ip4HeaderLength),
+            (change(&good4, 14, 0x4f), DropReason::Ip4HeaderLength),
+            (change(&good4, 17, 19), DropReason::Ip4TotalLength),
+            (change(&good4, 17, 200), DropReason::Ip4TotalLength),
+            (change(&good6, 14, 0x50), DropReason::Ip6Version),
+            (change(&good6, 19, 200), DropReason::Ip6PayloadLength),
+        ] {
+            assert_eq!(glean(&mut bench(), frame), [Out::Drop(reason)]);
+        }
+    }
+
+    #[test]
+    fn a_packet_with_good_options_is_looked_up_and_forwarded() {
+        let frame = v4_with_options("192.0.2.9", &[7, 7, 4, 0, 0, 0, 0, 0]);
+        let outs = bench().punt(PuntReason::Ip4Options, LEFT, NO_ROUTE, frame);
+        assert!(matches!(&outs[..], [Out::Forward(_, sent)] if sent[14] == 0x47), "{outs:?}");
+        let hop_by_hop = [&[17, 0, 1, 4, 0, 0, 0, 0][..], &udp(9)].concat();
+        let frame = v6("fd00:1::2", "2001:db8::9", 0, &hop_by_hop);
+        let outs = bench().punt(PuntReason::HopByHop, LEFT, NO_ROUTE, frame);
+        assert!(matches!(outs[..], [Out::Forward(..)]), "{outs:?}");
+        // For the router itself.
+        let frame = v4_with_options("10.0.1.1", &[1, 1, 1, 1]);
+        let outs = bench().punt(PuntReason::Ip4Options, LEFT, NO_ROUTE, frame);
+        assert_eq!(drops(&outs), [DropReason::NoListener]);
+    }
+
+    #[test]
+    fn bad_options_are_refused() {
+        for (options, error) in [([131, 3, 4, 0], (3, 5)), ([7, 9, 4, 0], (12, 0))] {
+            let frame = v4_with_options("192.0.2.9", &options);
+            let outs = bench().punt(PuntReason::Ip4Options, LEFT, NO_ROUTE, frame);
+            assert_eq!(drops(&outs), [DropReason::Ip4Options]);
+            assert_eq!(icmp_type(originated(&outs)[0]), error);
+        }
+        let silent = [&[17, 0, 0x7e, 4, 0, 0, 0, 0][..], &udp(9)].concat();
+        let frame = v6("fd00:1::2", "2001:db8::9", 0, &silent);
+        let outs = bench().punt(PuntReason::HopByHop, LEFT, NO_ROUTE, frame);
+        assert_eq!(outs, [Out::Drop(DropReason::Ip6Extension)]);
+    }
+
+    /// The payload of fragments put together again, and their headers.
+    fn reassemble(frames: &[&[u8]]) -> (Vec<u8>, Vec<Vec<u8>>) {
+        let (mut data, mut headers) = (Vec::new(), Vec::new());
+        for (index, frame) in frames.iter().enumerate() {
+            let header = usize::from(frame[14] & 0xf) * 4;
+            let flags = u16::from_be_bytes([frame[20], frame[21]]);
+            assert_eq!(usize::from(flags & 0x1fff) * 8, data.len(), "offset");
+            assert_eq!(flags & 0x2000 != 0, index + 1 < frames.len(), "more fragments");
+            assert_eq!(checksum(&frame[14..14 + header]), 0);
+            data.extend_from_slice(&frame[14 + header..]);
+            headers.push(frame[14..14 + header].to_vec());
+        }
+        (data, headers)
+    }
+
+    #[test]
+    fn a_large_packet_leaves_in_fragments() {
+        let mut config = config();
+        config.ports[1].mtu = 600;
+        let mut bench = Bench::with_hosts(config);
+        let payload = udp(1400);
+        let frame = v4("10.0.1.2", "10.0.2.2", 17, &payload);
+        let outs = bench.punt(PuntReason::TooBig, LEFT, TO_B, frame);
+        let [Out::Forward(_, first), rest @ ..] = &outs[..] else { panic!("{outs:?}") };
+        let mut frames = vec![first.as_slice()];
+        frames.extend(originated(rest));
+        assert_eq!(frames.iter().map(|f| f.len() - 14).collect::<Vec<_>>(), [596, 596, 276]);
+        let (data, headers) = reassemble(&frames);
+        assert_eq!(data, payload);
+        assert!(headers.iter().all(|h| h[8] == 63 && h[4..6] == [0, 7]));
+        bench.assert_nothing_lost();
+    }
+
+    #[test]
+    fn only_options_with_the_copy_bit_are_in_later_fragments() {
+        // Record route (not copied), stream identifier (copied), no operation.
+        let options = [7, 3, 4, 136, 4, 0xab, 0xcd, 1];
+        let frame = v4_with_options("192.0.2.9", &options);
+        let fragments = fragment(&frame, 60).unwrap();
+        let frames: Vec<&[u8]> = fragments.iter().map(Vec::as_slice).collect();
+        let (data, headers) = reassemble(&frames);
+        assert_eq!(data, udp(92));
+        assert_eq!(headers[0][20..], options);
+        assert!(headers[1..].iter().all(|h| h[20..] == [136, 4, 0xab, 0xcd] && h[0] == 0x46));
+        assert!(frames.iter().all(|f| f.len() <= 74));
+    }
+
+    #[test]
+    fn a_fragment_is_cut_into_fragments_of_the_same_datagram() {
+        let mut frame = v4("10.0.1.2", "10.0.2.2", 17, &udp(72));
+        frame[20..22].copy_from_slice(&(0x2000u16 | 10).to_be_bytes());
+        let fragments = fragment(&frame, 60).unwrap();
+        let flags: Vec<_> = fragments.iter().map(|f| u16::from_be_bytes([f[20], f[21]])).collect();
+        assert_eq!(flags, [0x2000 | 10, 0x2000 | 15]);
+    }
+
+    #[test]
+    fn what_cannot_be_cut_is_not() {
+        let frame = v4("10.0.1.2", "10.0.2.2", 17, &udp(72));
+        assert_eq!(fragment(&frame, 27), None);
+        assert_eq!(fragment(&frame, 10), None);
+        let mut beyond = frame.clone();
+        beyond[20..22].copy_from_slice(&0x1fffu16.to_be_bytes());
+        assert_eq!(fragment(&beyond, 60), None);
+        let mut whole = frame;
+        whole[20] = 0x40;
+        assert_eq!(fragment(&whole, 60), None);
+        assert_eq!(fragment(&v6("fd00:1::2", "fd00:2::2", 17, &udp(72)), 60), None);
+        // With an MTU without room for data the packet is dropped.
+        let mut config = config();
+        config.ports[1].mtu = 24;
+        let mut bench = Bench::with_hosts(config);
+        let frame = v4("10.0.1.2", "10.0.2.2", 17, &udp(72));
+        let outs = bench.punt(PuntReason::TooBig, LEFT, TO_B, frame);
+        assert_eq!(outs, [Out::Drop(DropReason::TooBig)]);
+    }
+}

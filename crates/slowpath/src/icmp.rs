@@ -325,3 +325,245 @@ mod tests {
         assert!(!TokenBucket::new(0, 100).take(Time::from_secs(1)));
     }
 }
+
+#[cfg(test)]
+mod frames {
+    use super::*;
+    use crate::testing::{
+        Bench, GATEWAY, LEFT, Out, TO_B, config, drops, fix_icmpv6_checksum, fix_v4_checksum, hex,
+        icmp_type, originated, right, udp, v4, v6,
+    };
+    use dataplane::next_hop::{NO_ROUTE, PROHIBITED, UNREACHABLE};
+    use dataplane::reason::PuntReason;
+
+    fn bench() -> Bench {
+        Bench::with_hosts(config())
+    }
+
+    #[test]
+    fn time_exceeded_byte_by_byte() {
+        let probe = hex("020000000001 020000000a01 0800 4500002142420000011160870a0001020a000202
+                         80e8829a000da07870726f6265");
+        let error = hex("020000000a01 020000000001 0800 45c0003d00010000400163fd0a0001010a000102
+                         0b000c2200000000
+                         4500002142420000011160870a0001020a000202 80e8829a000da07870726f6265");
+        let outs = bench().punt(PuntReason::Ttl, LEFT, TO_B, probe);
+        assert_eq!(outs, [Out::Originate(LEFT, error), Out::Drop(DropReason::TtlExpired)]);
+    }
+
+    #[test]
+    fn time_exceeded_over_ipv6_byte_by_byte() {
+        let probe = hex("020000000001 020000000a01 86dd 60000000000d1101
+                         fd000001000000000000000000000002 fd000002000000000000000000000002
+                         80e8829a000dbd7370726f6265");
+        let error = hex("020000000a01 020000000001 86dd 60000000003d3a40
+                         fd000001000000000000000000000001 fd000001000000000000000000000002
+                         0300919100000000 60000000000d1101
+                         fd000001000000000000000000000002 fd000002000000000000000000000002
+                         80e8829a000dbd7370726f6265");
+        let outs = bench().punt(PuntReason::Ttl, LEFT, TO_B, probe);
+        assert_eq!(outs, [Out::Originate(LEFT, error), Out::Drop(DropReason::TtlExpired)]);
+    }
+
+    #[test]
+    fn fragmentation_needed_byte_by_byte() {
+        let mut config = config();
+        config.ports[1].mtu = 30;
+        let mut bench = Bench::with_hosts(config);
+        let probe = hex("020000000001 020000000a01 0800 4500002742424000091118810a0001020a000202
+                         80e8829a00134c736e6565647320666f727479");
+        let error = hex("020000000a01 020000000001 0800 45c0004300010000400163f70a0001010a000102
+                         030414060000001e
+                         4500002742424000091118810a0001020a000202
+                         80e8829a00134c736e6565647320666f727479");
+        let outs = bench.punt(PuntReason::TooBig, LEFT, TO_B, probe);
+        assert_eq!(outs, [Out::Originate(LEFT, error), Out::Drop(DropReason::TooBig)]);
+    }
+
+    #[test]
+    fn packet_too_big_byte_by_byte() {
+        let mut config = config();
+        config.ports[1].mtu = 1280;
+        let mut bench = Bench::with_hosts(config);
+        let mut probe = hex("020000000001 020000000a01 86dd 60000000051c1109
+                             fd000001000000000000000000000002 fd000002000000000000000000000002
+                             80e8829a051c6194");
+        probe.resize(14 + 1348, 0xa5);
+        let mut error = hex("020000000a01 020000000001 86dd 6000000004d83a40
+                             fd000001000000000000000000000001 fd000001000000000000000000000002
+                             0200107600000500 60000000051c1109
+                             fd000001000000000000000000000002 fd000002000000000000000000000002
+                             80e8829a051c6194");
+        error.resize(14 + 1280, 0xa5);
+        let outs = bench.punt(PuntReason::TooBig, LEFT, TO_B, probe);
+        assert_eq!(outs, [Out::Originate(LEFT, error), Out::Drop(DropReason::TooBig)]);
+    }
+
+    #[test]
+    fn each_refusal_has_its_type_and_code() {
+        for (reason, next_hop, drop, error4, error6) in [
+            (PuntReason::NoRoute, NO_ROUTE, DropReason::NoRoute, (3, 0), (1, 0)),
+            (PuntReason::Prohibited, PROHIBITED, DropReason::Prohibited, (3, 13), (1, 1)),
+            (PuntReason::Unreachable, UNREACHABLE, DropReason::Unreachable, (3, 1), (1, 3)),
+        ] {
+            let mut bench = bench();
+            let outs = bench.punt(reason, LEFT, next_hop, v4("10.0.1.2", "9.9.9.9", 17, &udp(9)));
+            assert_eq!((icmp_type(originated(&outs)[0]), drops(&outs)), (error4, vec![drop]));
+            let outs = bench.punt(reason, LEFT, next_hop, v6("fd00:1::2", "2003::9", 17, &udp(9)));
+            assert_eq!((icmp_type(originated(&outs)[0]), drops(&outs)), (error6, vec![drop]));
+        }
+    }
+
+    #[test]
+    fn a_link_local_source_is_told_on_its_link() {
+        let mut bench = Bench::new();
+        let frame = v6("fe80::a", "fd00:2::2", 17, &udp(9));
+        let outs = bench.punt(PuntReason::Scope, LEFT, TO_B, frame);
+        assert_eq!(drops(&outs), [DropReason::BeyondScope]);
+        // First the neighbour is asked for; then the error goes from the link-local address.
+        assert_eq!(icmp_type(originated(&outs)[0]), (135, 0));
+        let mac = wire::MacAddr([2, 0, 0, 0, 0, 0x0a]);
+        let address = "fe80::a".parse().unwrap();
+        bench.command(crate::Command::AddStaticNeighbour { port: LEFT, address, mac });
+        let outs = bench.take();
+        assert_eq!(icmp_type(originated(&outs)[0]), (1, 2));
+        assert_eq!(originated(&outs)[0][22..38], hex("fe80000000000000000000fffe000001"));
+    }
+
+    #[test]
+    fn the_error_takes_the_way_that_the_fib_knows() {
+        let mut bench = bench();
+        // The sender is behind B, though the packet came by the left port.
+        let outs = bench.punt(
+            PuntReason::NoRoute,
+            LEFT,
+            NO_ROUTE,
+            v4("192.0.2.7", "9.9.9.9", 17, &udp(9)),
+        );
+        assert!(matches!(outs[0], Out::Originate(port, _) if port == right()));
+        // A sender behind a gateway that is not resolved: the gateway is asked for.
+        let outs = bench.punt(
+            PuntReason::NoRoute,
+            LEFT,
+            NO_ROUTE,
+            v4("198.51.100.7", "9.9.9.9", 17, &udp(9)),
+        );
+        assert_eq!(bench.router.gateway(GATEWAY).unwrap().1.to_string(), "10.0.2.254");
+        assert_eq!(originated(&outs)[0][38..42], [10, 0, 2, 254]);
+        // No way back: nothing is sent.
+        let outs =
+            bench.punt(PuntReason::NoRoute, LEFT, NO_ROUTE, v4("8.8.8.8", "9.9.9.9", 17, &udp(9)));
+        assert_eq!(outs, [Out::Drop(DropReason::NoRoute)]);
+    }
+
+    #[test]
+    fn quotes_end_where_the_rfcs_say() {
+        let mut bench = bench();
+        let outs = bench.punt(
+            PuntReason::NoRoute,
+            LEFT,
+            NO_ROUTE,
+            v4("10.0.1.2", "9.9.9.9", 17, &udp(1400)),
+        );
+        assert_eq!(originated(&outs)[0].len(), 14 + 576);
+        let outs = bench.punt(
+            PuntReason::NoRoute,
+            LEFT,
+            NO_ROUTE,
+            v6("fd00:1::2", "2003::9", 17, &udp(1400)),
+        );
+        assert_eq!(originated(&outs)[0].len(), 14 + 1280);
+    }
+
+    fn refused(bench: &mut Bench, frame: Vec<u8>) -> usize {
+        let outs = bench.punt(PuntReason::NoRoute, LEFT, NO_ROUTE, frame);
+        assert_eq!(drops(&outs), [DropReason::NoRoute]);
+        originated(&outs).len()
+    }
+
+    #[test]
+    fn no_error_is_sent_about_what_must_not_have_one() {
+        let mut bench = bench();
+        let good = || v4("10.0.1.2", "9.9.9.9", 17, &udp(9));
+        assert_eq!(refused(&mut bench, good()), 1);
+        for source in [
+            "0.0.0.0",
+            "0.1.2.3",
+            "127.0.0.1",
+            "224.0.0.1",
+            "240.0.0.1",
+            "255.255.255.255",
+            "10.0.1.255",
+            "10.0.2.255",
+            "10.0.1.1",
+        ] {
+            assert_eq!(refused(&mut bench, v4(source, "9.9.9.9", 17, &udp(9))), 0, "{source}");
+        }
+        let mut later_fragment = good();
+        later_fragment[21] = 1;
+        fix_v4_checksum(&mut later_fragment);
+        assert_eq!(refused(&mut bench, later_fragment), 0);
+        let mut first_fragment = good();
+        first_fragment[20] = 0x20;
+        fix_v4_checksum(&mut first_fragment);
+        assert_eq!(refused(&mut bench, first_fragment), 1);
+        for (kind, errors) in [(8, 1), (0, 1), (3, 0), (4, 0), (5, 0), (11, 0), (12, 0), (99, 0)] {
+            let message = [kind, 0, 0, 0, 0, 0, 0, 0];
+            assert_eq!(refused(&mut bench, v4("10.0.1.2", "9.9.9.9", 1, &message)), errors);
+        }
+        assert_eq!(refused(&mut bench, v4("10.0.1.2", "9.9.9.9", 1, &[])), 0);
+        let mut broadcast = good();
+        broadcast[..6].fill(0xff);
+        assert_eq!(bench.punt(PuntReason::Ttl, LEFT, TO_B, broadcast).len(), 1);
+        let multicast = v4("10.0.1.2", "239.1.1.1", 17, &udp(9));
+        assert_eq!(bench.punt(PuntReason::Ttl, LEFT, TO_B, multicast).len(), 1);
+    }
+
+    #[test]
+    fn no_error_is_sent_about_ipv6_that_must_not_have_one() {
+        let mut bench = bench();
+        assert_eq!(refused(&mut bench, v6("fd00:1::2", "2003::9", 17, &udp(9))), 1);
+        for source in ["::1", "ff02::1", "::ffff:10.0.1.2", "fd00:2::1"] {
+            assert_eq!(refused(&mut bench, v6(source, "2003::9", 17, &udp(9))), 0, "{source}");
+        }
+        for (kind, errors) in
+            [(128, 1), (129, 1), (1, 0), (2, 0), (3, 0), (4, 0), (100, 0), (137, 0)]
+        {
+            let frame = v6("fd00:1::2", "2003::9", 58, &[kind, 0, 0, 0, 0, 0, 0, 0]);
+            assert_eq!(refused(&mut bench, frame), errors, "type {kind}");
+            // Behind destination options, too.
+            let hidden = [58, 0, 1, 4, 0, 0, 0, 0, kind, 0, 0, 0, 0, 0, 0, 0];
+            assert_eq!(refused(&mut bench, v6("fd00:1::2", "2003::9", 60, &hidden)), errors);
+        }
+        let later = [17, 0, 0, 8, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(refused(&mut bench, v6("fd00:1::2", "2003::9", 44, &later)), 0);
+    }
+
+    #[test]
+    fn an_unknown_option_in_multicast_is_reported_when_its_bits_say_so() {
+        for (option, errors) in [(0xbe, 1), (0xfe, 0)] {
+            let mut bench = bench();
+            let payload = [58, 0, option, 4, 0, 0, 0, 0, 128, 0, 0, 0, 0, 0, 0, 0];
+            let mut frame = v6("fd00:1::2", "ff02::1", 0, &payload);
+            frame[..6].copy_from_slice(&[0x33, 0x33, 0, 0, 0, 1]);
+            fix_icmpv6_checksum(&mut frame, 62);
+            let outs = bench.punt(PuntReason::HopByHop, LEFT, NO_ROUTE, frame);
+            assert_eq!(drops(&outs), [DropReason::Ip6Extension]);
+            assert_eq!(originated(&outs).len(), errors);
+        }
+    }
+
+    #[test]
+    fn the_rate_limit_holds_for_all_together_and_is_counted() {
+        let mut config = config();
+        config.limits.icmp_rate = 10;
+        config.limits.icmp_burst = 4;
+        let mut bench = Bench::with_hosts(config);
+        let mut sent = 0;
+        for _ in 0..10 {
+            sent += refused(&mut bench, v4("10.0.1.2", "9.9.9.9", 17, &udp(9)));
+            sent += refused(&mut bench, v6("fd00:1::2", "2003::9", 17, &udp(9)));
+        }
+        assert_eq!((sent, bench.router.suppressed_errors()), (4, 16));
+    }
+}

@@ -243,3 +243,230 @@ fn link_layer_address(options: &[u8], kind: u8) -> Result<Option<MacAddr>, Inval
         found => Ok(found),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{
+        A, B, Bench, GLEAN_LEFT, L, LEFT, Out, fix_icmpv6_checksum, hex, icmp_type, ip, originated,
+        right, secs, udp,
+    };
+    use dataplane::reason::PuntReason;
+
+    /// A asks for fd00:1::1 by its solicited-node group.
+    fn solicitation() -> Vec<u8> {
+        hex("3333ff000001 020000000a01 86dd 6000000000203aff
+             fd000001000000000000000000000002 ff0200000000000000000001ff000001
+             87007396 00000000 fd000001000000000000000000000001 0101020000000a01")
+    }
+
+    /// The same with a change and the checksum made right again.
+    fn changed(change: impl Fn(&mut Vec<u8>)) -> Vec<u8> {
+        let mut frame = solicitation();
+        change(&mut frame);
+        let length = (frame.len() - 54) as u16;
+        frame[18..20].copy_from_slice(&length.to_be_bytes());
+        fix_icmpv6_checksum(&mut frame, 54);
+        frame
+    }
+
+    fn advertisement(target: &str, mac: MacAddr, flags: u8) -> Vec<u8> {
+        let link = Link { destination: L, source: mac };
+        let target = target.parse().unwrap();
+        build::neighbour_advertisement(link, target, "fd00:1::1".parse().unwrap(), target, flags)
+    }
+
+    fn up(address: &str, mac: MacAddr) -> Out {
+        Out::Event(Event::NeighbourUp { port: LEFT, address: ip(address), mac })
+    }
+
+    #[test]
+    fn a_solicitation_for_our_address_is_answered_byte_by_byte() {
+        let mut bench = Bench::new();
+        let reply = hex("020000000a01 020000000001 86dd 6000000000203aff
+                         fd000001000000000000000000000001 fd000001000000000000000000000002
+                         88009c98 e0000000 fd000001000000000000000000000001 0201020000000001");
+        let want = [up("fd00:1::2", A), Out::Originate(LEFT, reply), Out::ToHost(solicitation())];
+        assert_eq!(bench.local(solicitation()), want);
+    }
+
+    #[test]
+    fn duplicate_address_detection_by_another_host_is_answered_to_all_nodes() {
+        let mut bench = Bench::new();
+        let probe = changed(|frame| {
+            frame[22..38].fill(0);
+            frame.truncate(54 + 24);
+        });
+        let outs = bench.local(probe);
+        let reply = originated(&outs)[0];
+        assert_eq!(reply[..6], [0x33, 0x33, 0, 0, 0, 1]);
+        assert_eq!(reply[38..54], ALL_NODES.octets());
+        assert_eq!(reply[58], FLAG_ROUTER | FLAG_OVERRIDE);
+        assert!(bench.router.neighbours(secs(0)).is_empty());
+    }
+
+    #[test]
+    fn a_solicitation_without_its_mac_is_answered_after_asking_back() {
+        let mut bench = Bench::new();
+        let outs = bench.local(changed(|frame| frame.truncate(54 + 24)));
+        let [question] = originated(&outs)[..] else { panic!("{outs:?}") };
+        assert_eq!(icmp_type(question), (v6::NEIGHBOUR_SOLICITATION, 0));
+        let flags = FLAG_SOLICITED | FLAG_OVERRIDE;
+        let outs = bench.local(advertisement("fd00:1::2", A, flags));
+        let [answer] = originated(&outs)[..] else { panic!("{outs:?}") };
+        assert_eq!(icmp_type(answer), (v6::NEIGHBOUR_ADVERTISEMENT, 0));
+        assert_eq!(answer[..6], A.0);
+    }
+
+    #[test]
+    fn link_local_addresses_are_answered_for_on_their_port_only() {
+        let mut bench = Bench::new();
+        let own = link_local_target(1);
+        let outs = bench.local(own);
+        assert_eq!(originated(&outs).len(), 1);
+        // The other port's: not even its group is joined here.
+        let outs = bench.local(link_local_target(2));
+        assert_eq!(outs, [Out::Drop(DropReason::MulticastNotRouted)]);
+    }
+
+    fn link_local_target(last: u8) -> Vec<u8> {
+        changed(|frame| {
+            let address: Ipv6Addr = format!("fe80::ff:fe00:{last}").parse().unwrap();
+            frame[62..78].copy_from_slice(&address.octets());
+            let group = solicited_node(address);
+            frame[38..54].copy_from_slice(&group.octets());
+            frame[..6].copy_from_slice(&multicast_mac_v6(group).0);
+        })
+    }
+
+    #[test]
+    fn a_solicitation_for_an_address_that_is_not_ours_is_not_answered() {
+        let mut bench = Bench::new();
+        // In the same solicited-node group as fd00:1::1.
+        let other = changed(|frame| frame[70] = 0x55);
+        assert_eq!(bench.local(other), [Out::Drop(DropReason::NotLocal)]);
+    }
+
+    #[test]
+    fn invalid_messages_are_dropped() {
+        let mut bench = Bench::new();
+        let mut wrong_checksum = solicitation();
+        wrong_checksum[57] ^= 1;
+        let frames = [
+            wrong_checksum,
+            changed(|frame| frame[21] = 254),         // hop limit
+            changed(|frame| frame[55] = 1),           // code
+            changed(|frame| frame.truncate(54 + 23)), // length
+            changed(|frame| frame[79] = 0),           // option length 0
+            changed(|frame| frame[79] = 2),           // option past the end
+            changed(|frame| frame[80] = 3),           // a multicast MAC
+            changed(|frame| frame[80..86].fill(0)),   // no MAC
+            changed(|frame| frame[22..38].fill(0)),   // probe with a MAC
+            changed(|frame| frame[62] = 0xff),        // multicast target
+            changed(|frame| frame[54] = v6::ROUTER_ADVERTISEMENT), // not from a link-local address
+            changed(|frame| frame[54] = v6::REDIRECT), // too short
+        ];
+        for (index, frame) in frames.into_iter().enumerate() {
+            let outs = bench.local(frame);
+            assert_eq!(outs, [Out::Drop(DropReason::NdMalformed)], "frame {index}");
+        }
+    }
+
+    #[test]
+    fn a_host_from_off_the_link_is_answered_but_not_learned() {
+        let mut bench = Bench::new();
+        let outs = bench.local(changed(|frame| frame[22..24].fill(0x20)));
+        // The answer to a foreign address goes to the MAC it gave; no entry is made of it.
+        assert_eq!(originated(&outs).len(), 1);
+        assert!(bench.router.neighbours(secs(0)).is_empty());
+    }
+
+    #[test]
+    fn router_solicitations_teach_and_router_advertisements_do_nothing() {
+        let mut bench = Bench::new();
+        let solicit = |kind: u8, fixed: usize| {
+            changed(|frame| {
+                frame[54] = kind;
+                let address: Ipv6Addr = "fe80::a".parse().unwrap();
+                frame[22..38].copy_from_slice(&address.octets());
+                let all_routers: Ipv6Addr = "ff02::2".parse().unwrap();
+                frame[38..54].copy_from_slice(&all_routers.octets());
+                let option = frame.split_off(78);
+                frame.truncate(58);
+                frame.resize(54 + fixed, 0);
+                frame.extend(option);
+            })
+        };
+        let outs = bench.local(solicit(v6::ROUTER_SOLICITATION, 8));
+        assert!(matches!(outs[..], [Out::Event(_), Out::ToHost(_)]), "{outs:?}");
+        assert_eq!(bench.router.neighbours(secs(0))[0].address, ip("fe80::a"));
+        for (kind, fixed) in [(v6::ROUTER_ADVERTISEMENT, 16), (v6::REDIRECT, 40)] {
+            let outs = bench.local(solicit(kind, fixed));
+            assert!(matches!(outs[..], [Out::ToHost(_)]), "{outs:?}");
+        }
+    }
+
+    /// RFC 4861, 7.2.5, case by case.
+    #[test]
+    fn advertisements_move_a_neighbour_as_the_rfc_says() {
+        let mut bench = Bench::new();
+        let state = |bench: &Bench| {
+            let all = bench.router.neighbours(bench.now);
+            all.first().map(|info| (info.state, info.mac))
+        };
+        let (s, o) = (FLAG_SOLICITED, FLAG_OVERRIDE);
+        // No entry: nothing.
+        bench.local(advertisement("fd00:1::2", A, s | o));
+        assert_eq!(state(&bench), None);
+        // Incomplete: any MAC is taken; not solicited makes it stale.
+        bench.punt(PuntReason::Glean, right(), GLEAN_LEFT, {
+            crate::testing::v6("fd00:2::2", "fd00:1::2", 17, &udp(8))
+        });
+        assert_eq!(state(&bench).unwrap().0, NeighbourState::Incomplete);
+        bench.local(advertisement("fd00:1::2", A, 0));
+        assert_eq!(state(&bench), Some((NeighbourState::Stale, Some(A))));
+        // Solicited: reachable.
+        bench.local(advertisement("fd00:1::2", A, s));
+        assert_eq!(state(&bench), Some((NeighbourState::Reachable, Some(A))));
+        // Another MAC without override: only doubt.
+        bench.local(advertisement("fd00:1::2", B, s));
+        assert_eq!(state(&bench), Some((NeighbourState::Stale, Some(A))));
+        bench.local(advertisement("fd00:1::2", B, s));
+        assert_eq!(state(&bench), Some((NeighbourState::Stale, Some(A))));
+        // With override: moved.
+        let outs = bench.local(advertisement("fd00:1::2", B, s | o));
+        assert_eq!(outs[0], up("fd00:1::2", B));
+        assert_eq!(state(&bench), Some((NeighbourState::Reachable, Some(B))));
+        bench.local(advertisement("fd00:1::2", A, o));
+        assert_eq!(state(&bench), Some((NeighbourState::Stale, Some(A))));
+    }
+
+    #[test]
+    fn a_solicited_advertisement_to_a_group_is_invalid() {
+        let mut bench = Bench::new();
+        let mut frame = advertisement("fd00:1::2", A, FLAG_SOLICITED);
+        frame[38..54].copy_from_slice(&ALL_NODES.octets());
+        fix_icmpv6_checksum(&mut frame, 54);
+        assert_eq!(bench.local(frame), [Out::Drop(DropReason::NdMalformed)]);
+    }
+
+    #[test]
+    fn a_conflict_is_reported() {
+        let mut bench = Bench::new();
+        let outs = bench.local(advertisement("fd00:1::1", A, FLAG_OVERRIDE));
+        let address = ip("fd00:1::1");
+        assert_eq!(outs[0], Out::Event(Event::AddressConflict { port: LEFT, address, mac: A }));
+        assert_eq!(bench.local(advertisement("fd00:1::1", L, 0)).len(), 1);
+    }
+
+    #[test]
+    fn our_own_solicitation_is_that_of_the_rfc() {
+        let mut bench = Bench::new();
+        let packet = crate::testing::v6("fd00:2::2", "fd00:1::2", 17, &udp(8));
+        let outs = bench.punt(PuntReason::Glean, right(), GLEAN_LEFT, packet);
+        let want = hex("3333ff000002 020000000001 86dd 6000000000203aff
+                        fd000001000000000000000000000001 ff0200000000000000000001ff000002
+                        87007d95 00000000 fd000001000000000000000000000002 0101020000000001");
+        assert_eq!(outs, [Out::Originate(LEFT, want)]);
+    }
+}

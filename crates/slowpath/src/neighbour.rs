@@ -428,3 +428,311 @@ impl<P> Table<P> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{
+        A, B, Bench, GATEWAY, GLEAN_RIGHT, LEFT, Out, config, drops, icmp_type, ip, originated,
+        right, secs, udp, v4, v6,
+    };
+    use crate::{Command, Config, Event};
+    use dataplane::reason::PuntReason;
+    use std::time::Duration;
+    use wire::arp::{ArpMessage, REPLY};
+    use wire::build::{self, Link};
+
+    /// A packet from A to 10.0.2.`host`, numbered by its UDP length.
+    fn packet(host: u8, number: usize) -> Vec<u8> {
+        v4("10.0.1.2", &format!("10.0.2.{host}"), 17, &udp(number))
+    }
+
+    fn glean(bench: &mut Bench, host: u8, number: usize) -> Vec<Out> {
+        bench.punt(PuntReason::Glean, LEFT, GLEAN_RIGHT, packet(host, number))
+    }
+
+    fn reply(bench: &mut Bench, host: u8, mac: MacAddr) -> Vec<Out> {
+        let sender = (mac, format!("10.0.2.{host}").parse().unwrap());
+        let target = (crate::testing::R, "10.0.2.1".parse().unwrap());
+        let message = ArpMessage::new(REPLY, sender, target);
+        let link = Link { destination: crate::testing::R, source: mac };
+        bench.punt(PuntReason::Arp, right(), 0, build::arp(link, &message))
+    }
+
+    fn state(bench: &Bench, address: &str) -> Option<NeighbourState> {
+        let all = bench.router.neighbours(bench.now);
+        all.iter().find(|info| info.address == ip(address)).map(|info| info.state)
+    }
+
+    /// A router that knows A, so that errors reach it at once.
+    fn bench_with(config: Config) -> Bench {
+        let mut bench = Bench::with(config);
+        let command = Command::AddStaticNeighbour { port: LEFT, address: ip("10.0.1.2"), mac: A };
+        bench.command(command);
+        bench.take();
+        bench
+    }
+
+    #[test]
+    fn packets_wait_and_leave_in_order() {
+        let mut bench = bench_with(config());
+        let outs = glean(&mut bench, 2, 1);
+        let [request] = originated(&outs)[..] else { panic!("{outs:?}") };
+        assert_eq!((&request[..6], &request[38..42]), (&[0xff; 6][..], &[10, 0, 2, 2][..]));
+        assert_eq!(glean(&mut bench, 2, 2), [], "one request for all");
+        assert_eq!(glean(&mut bench, 2, 3), []);
+        assert_eq!(bench.router.held(), 3);
+        let outs = reply(&mut bench, 2, B);
+        let up = Event::NeighbourUp { port: right(), address: ip("10.0.2.2"), mac: B };
+        assert_eq!(outs[0], Out::Event(up));
+        let lengths: Vec<_> = outs
+            .iter()
+            .filter_map(|out| match out {
+                Out::Forward(port, frame) if *port == right() && frame[..6] == B.0 => {
+                    Some(frame.len() - 42)
+                }
+                _ => None,
+            })
+            .collect();
+        assert_eq!(lengths, [1, 2, 3]);
+        assert_eq!(bench.router.held(), 0);
+        assert!(matches!(glean(&mut bench, 2, 4)[..], [Out::Forward(..)]), "known now");
+        bench.assert_nothing_lost();
+    }
+
+    #[test]
+    fn a_full_queue_drops_its_oldest() {
+        let mut config = config();
+        config.limits.queue = 2;
+        let mut bench = bench_with(config);
+        glean(&mut bench, 2, 1);
+        assert_eq!(glean(&mut bench, 2, 2), []);
+        assert_eq!(glean(&mut bench, 2, 3), [Out::Drop(DropReason::NeighbourQueueFull)]);
+        let outs = reply(&mut bench, 2, B);
+        let lengths: Vec<_> = outs
+            .iter()
+            .filter_map(|out| if let Out::Forward(_, f) = out { Some(f.len() - 42) } else { None })
+            .collect();
+        assert_eq!(lengths, [2, 3]);
+        bench.assert_nothing_lost();
+    }
+
+    #[test]
+    fn all_queues_together_have_a_bound() {
+        let mut config = config();
+        config.limits.held = 3;
+        let mut bench = bench_with(config);
+        glean(&mut bench, 2, 1);
+        glean(&mut bench, 3, 1);
+        glean(&mut bench, 4, 1);
+        let outs = glean(&mut bench, 5, 1);
+        assert_eq!(drops(&outs), [DropReason::NeighbourQueueFull]);
+        assert_eq!(originated(&outs).len(), 1, "asked for all the same");
+        assert_eq!(drops(&glean(&mut bench, 4, 2)), [DropReason::NeighbourQueueFull]);
+        assert_eq!(bench.router.held(), 3);
+        reply(&mut bench, 2, B);
+        assert_eq!(glean(&mut bench, 5, 2), []);
+        bench.assert_nothing_lost();
+    }
+
+    #[test]
+    fn three_requests_a_second_apart_then_the_senders_are_told() {
+        let mut bench = bench_with(config());
+        assert_eq!(originated(&glean(&mut bench, 2, 1)).len(), 1);
+        glean(&mut bench, 2, 2);
+        assert_eq!(bench.pass(Duration::from_millis(999)), []);
+        assert_eq!(originated(&bench.pass(Duration::from_millis(1))).len(), 1);
+        assert_eq!(originated(&bench.pass(secs(1))).len(), 1);
+        let outs = bench.pass(secs(1));
+        assert_eq!(drops(&outs), [DropReason::NeighbourFailed; 2]);
+        assert_eq!(originated(&outs).len(), 2);
+        assert!(originated(&outs).iter().all(|f| icmp_type(f) == (3, 1)));
+        // For a while nobody is asked again; senders are told at once.
+        let outs = glean(&mut bench, 2, 3);
+        assert_eq!(drops(&outs), [DropReason::NeighbourFailed]);
+        assert_eq!(icmp_type(originated(&outs)[0]), (3, 1));
+        assert_eq!(state(&bench, "10.0.2.2"), Some(NeighbourState::Failed));
+        assert_eq!(bench.pass(secs(3)), []);
+        assert_eq!(state(&bench, "10.0.2.2"), None);
+        let outs = glean(&mut bench, 2, 4);
+        assert_eq!(originated(&outs)[0][12..14], [8, 6], "asked again");
+        bench.assert_nothing_lost();
+    }
+
+    #[test]
+    fn a_failed_neighbour_that_speaks_is_back() {
+        let mut bench = bench_with(config());
+        glean(&mut bench, 2, 1);
+        bench.pass(secs(3));
+        reply(&mut bench, 2, B);
+        assert!(matches!(glean(&mut bench, 2, 2)[..], [Out::Forward(..)]));
+    }
+
+    #[test]
+    fn ipv6_neighbours_that_fail_are_address_unreachable() {
+        let mut bench = bench_with(config());
+        let command = Command::AddStaticNeighbour { port: LEFT, address: ip("fd00:1::2"), mac: A };
+        bench.command(command);
+        let frame = v6("fd00:1::2", "fd00:2::2", 17, &udp(1));
+        bench.punt(PuntReason::Glean, LEFT, GLEAN_RIGHT, frame);
+        let outs = bench.pass(secs(3));
+        let last = *originated(&outs).last().unwrap();
+        assert_eq!((icmp_type(last), &last[..6]), ((1, 3), &A.0[..]));
+    }
+
+    #[test]
+    fn a_neighbour_is_probed_by_unicast_and_kept_when_it_answers() {
+        let mut bench = bench_with(config());
+        glean(&mut bench, 2, 1);
+        reply(&mut bench, 2, B);
+        assert_eq!(state(&bench, "10.0.2.2"), Some(NeighbourState::Reachable));
+        assert_eq!(bench.pass(secs(14)), [], "reachable for 15 to 45 s");
+        let mut probes = Vec::new();
+        for _ in 0..3100 {
+            probes.extend(bench.pass(Duration::from_millis(10)));
+            if !probes.is_empty() {
+                break;
+            }
+        }
+        let [probe] = originated(&probes)[..] else { panic!("{probes:?}") };
+        assert_eq!(probe[..6], B.0);
+        assert_eq!(state(&bench, "10.0.2.2"), Some(NeighbourState::Probing));
+        assert!(matches!(glean(&mut bench, 2, 2)[..], [Out::Forward(..)]), "used meanwhile");
+        let outs = reply(&mut bench, 2, B);
+        assert!(matches!(outs[..], [Out::ToHost(_)]), "no event: nothing changed");
+        assert_eq!(state(&bench, "10.0.2.2"), Some(NeighbourState::Reachable));
+    }
+
+    #[test]
+    fn a_neighbour_that_does_not_answer_probes_is_down() {
+        let mut bench = bench_with(config());
+        glean(&mut bench, 2, 1);
+        reply(&mut bench, 2, B);
+        let outs = bench.pass(secs(49));
+        assert_eq!(originated(&outs).len(), 3);
+        let down = Event::NeighbourDown { port: right(), address: ip("10.0.2.2") };
+        assert_eq!(outs.last(), Some(&Out::Event(down)));
+        assert_eq!(state(&bench, "10.0.2.2"), None);
+    }
+
+    #[test]
+    fn a_gateway_is_resolved_before_anything_needs_it() {
+        let mut bench = bench_with(config());
+        let gateway = ip("10.0.2.254");
+        let command = Command::NextHop { id: GATEWAY, port: right(), address: gateway };
+        bench.command(command);
+        assert_eq!(originated(&bench.take())[0][38..42], [10, 0, 2, 254]);
+        bench.command(command);
+        assert_eq!(bench.take(), [], "being resolved");
+        let frame = v4("10.0.1.2", "198.51.100.1", 17, &udp(1));
+        assert_eq!(bench.punt(PuntReason::Unresolved, LEFT, GATEWAY, frame), []);
+        let outs = reply(&mut bench, 254, B);
+        let up = Out::Event(Event::NeighbourUp { port: right(), address: gateway, mac: B });
+        assert_eq!(outs[0], up);
+        assert!(matches!(&outs[1], Out::Forward(_, f) if f[30..34] == [198, 51, 100, 1]));
+        bench.command(command);
+        assert_eq!(bench.take(), [up], "told again");
+    }
+
+    #[test]
+    fn commands_add_and_remove_neighbours() {
+        let mut bench = bench_with(config());
+        glean(&mut bench, 2, 1);
+        let address = ip("10.0.2.2");
+        bench.command(Command::AddStaticNeighbour { port: right(), address, mac: B });
+        assert!(matches!(bench.take()[..], [Out::Event(_), Out::Forward(..)]));
+        let info = &bench.router.neighbours(bench.now)[1];
+        assert!(info.is_static && info.mac == Some(B) && info.state == NeighbourState::Static);
+        assert_eq!(bench.pass(secs(1000)), [], "no timers");
+        bench.command(Command::RemoveNeighbour { port: right(), address });
+        let down = Event::NeighbourDown { port: right(), address };
+        assert_eq!(bench.take(), [Out::Event(down)]);
+        glean(&mut bench, 2, 2);
+        bench.command(Command::RemoveNeighbour { port: right(), address });
+        assert_eq!(bench.take(), [Out::Drop(DropReason::NeighbourFailed)]);
+        bench.assert_nothing_lost();
+    }
+
+    #[test]
+    fn a_link_that_goes_down_forgets_its_learned_neighbours() {
+        let mut bench = bench_with(config());
+        glean(&mut bench, 2, 1);
+        reply(&mut bench, 2, B);
+        glean(&mut bench, 3, 1);
+        bench.command(Command::PortLink { port: right(), up: false });
+        let down = Event::NeighbourDown { port: right(), address: ip("10.0.2.2") };
+        let want = [Out::Event(down), Out::Drop(DropReason::NeighbourFailed)];
+        assert_eq!(bench.take(), want);
+        bench.command(Command::PortLink { port: LEFT, up: false });
+        assert_eq!(state(&bench, "10.0.1.2"), Some(NeighbourState::Static));
+        assert_eq!(bench.router.next_deadline(), None);
+        bench.command(Command::PortLink { port: right(), up: true });
+        assert!(!originated(&bench.pass(secs(0))).is_empty(), "announced again");
+    }
+
+    #[test]
+    fn a_full_table_evicts_failed_then_unresolved_and_never_a_resolved_one() {
+        let mut config = config();
+        config.limits.neighbours = 3; // one is A
+        let mut bench = bench_with(config);
+        glean(&mut bench, 2, 1);
+        bench.pass(secs(3));
+        glean(&mut bench, 3, 1);
+        assert_eq!(originated(&glean(&mut bench, 4, 1)).len(), 1);
+        assert_eq!(state(&bench, "10.0.2.2"), None, "failed");
+        let outs = glean(&mut bench, 5, 1);
+        assert_eq!(drops(&outs), [DropReason::NeighbourTableFull]);
+        assert_eq!(state(&bench, "10.0.2.3"), None, "the oldest unresolved");
+        reply(&mut bench, 4, B);
+        reply(&mut bench, 5, B);
+        assert_eq!(glean(&mut bench, 6, 1), [Out::Drop(DropReason::NeighbourTableFull)]);
+        assert_eq!(bench.router.neighbours(bench.now).len(), 3);
+        bench.assert_nothing_lost();
+    }
+
+    #[test]
+    fn shutdown_gives_back_what_waits() {
+        let mut bench = bench_with(config());
+        glean(&mut bench, 2, 1);
+        glean(&mut bench, 3, 1);
+        bench.router.shutdown(&mut bench.net);
+        assert_eq!(drops(&bench.take()), [DropReason::Shutdown; 2]);
+        assert_eq!(bench.router.held(), 0);
+        bench.assert_nothing_lost();
+    }
+
+    #[test]
+    fn indexes_and_counts_stay_in_step_with_the_entries() {
+        let limits = Limits { neighbours: 8, held: 20, queue: 4, ..Limits::default() };
+        let mut table: Table<u32> = Table::new(limits, Random::new(9));
+        let mut random = Random::new(7);
+        let mut now = Time::ZERO;
+        for step in 0..20_000u32 {
+            now += random.up_to(Duration::from_millis(300));
+            let host = (random.next() % 20) as u8;
+            let key = (LEFT, IpAddr::from([10, 0, 1, host]));
+            match random.next() % 8 {
+                0..4 => {
+                    let what = Waiting::Received { packet: step, from: LEFT };
+                    table.resolve(key, what, now);
+                }
+                4 => drop(table.learn(key, A, Evidence::Answered, true, now)),
+                5 => drop(table.learn(key, B, Evidence::Heard, false, now)),
+                6 => drop(table.remove(key)),
+                _ => while table.due(now).is_some() {},
+            }
+            table.take_displaced();
+            let queued: usize = table.entries.values().map(|entry| entry.queue.len()).sum();
+            assert_eq!(table.waiting, queued);
+            assert_eq!(table.held(), queued);
+            assert!(queued <= 20 && table.entries.len() <= 8);
+            let timed = table.entries.values().filter(|entry| entry.deadline.is_some()).count();
+            assert_eq!(table.timers.len(), timed);
+            let evictable =
+                table.entries.values().filter(|e| e.state.eviction_class().is_some()).count();
+            assert_eq!(table.evictable.len(), evictable);
+            let known = table.entries.values().filter(|e| e.state.mac().is_some());
+            assert!(known.into_iter().all(|entry| entry.queue.is_empty()));
+        }
+    }
+}

@@ -274,3 +274,183 @@ pub fn listener_report(
     let link = Link { destination: multicast_mac_v6(ALL_MLDV2_ROUTERS), source: source_mac };
     ethernet(link, ETHERTYPE_IPV6, &[ip.as_bytes(), &hop_by_hop, &message].concat())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arp::{REPLY, REQUEST};
+    use crate::icmp::v4;
+    use crate::ip::PROTOCOL_UDP;
+    use crate::nd::{CHANGE_TO_EXCLUDE, FLAG_OVERRIDE, FLAG_ROUTER, FLAG_SOLICITED};
+    use proptest::prelude::*;
+    use zerocopy::FromBytes;
+
+    const ROUTER: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+    const HOST: MacAddr = MacAddr([2, 0, 0, 0, 0x0a, 1]);
+
+    fn hex(text: &str) -> Vec<u8> {
+        let digits: Vec<u8> =
+            text.chars().filter_map(|c| c.to_digit(16)).map(|d| d as u8).collect();
+        digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
+    }
+
+    fn to_host() -> Link {
+        Link { destination: HOST, source: ROUTER }
+    }
+
+    fn address(text: &str) -> Ipv6Addr {
+        text.parse().unwrap()
+    }
+
+    // The frames below were made by scapy 2, not by this code.
+
+    #[test]
+    fn arp_messages() {
+        let (router, host) = (Ipv4Addr::new(10, 0, 1, 1), Ipv4Addr::new(10, 0, 1, 2));
+        let reply = ArpMessage::new(REPLY, (ROUTER, router), (HOST, host));
+        assert_eq!(
+            arp(to_host(), &reply),
+            hex("020000000a01 020000000001 0806 0001080006040002
+                 020000000001 0a000101 020000000a01 0a000102")
+        );
+        let request = ArpMessage::new(REQUEST, (ROUTER, router), (MacAddr::default(), router));
+        let link = Link { destination: MacAddr::BROADCAST, source: ROUTER };
+        assert_eq!(
+            arp(link, &request),
+            hex("ffffffffffff 020000000001 0806 0001080006040001
+                 020000000001 0a000101 000000000000 0a000101")
+        );
+        assert!(reply.is_ethernet_ipv4());
+    }
+
+    #[test]
+    fn neighbour_discovery_messages() {
+        let (router, host) = (address("fd00:1::1"), address("fd00:1::2"));
+        assert_eq!(
+            neighbour_solicitation(ROUTER, router, host, None),
+            hex("3333ff000002 020000000001 86dd 6000000000203aff
+                 fd000001000000000000000000000001 ff0200000000000000000001ff000002
+                 87007d95 00000000 fd000001000000000000000000000002 0101020000000001")
+        );
+        let probe = neighbour_solicitation(ROUTER, router, host, Some(HOST));
+        assert_eq!((&probe[..6], &probe[38..54]), (&HOST.0[..], &host.octets()[..]));
+        let flags = FLAG_ROUTER | FLAG_SOLICITED | FLAG_OVERRIDE;
+        assert_eq!(
+            neighbour_advertisement(to_host(), router, host, router, flags),
+            hex("020000000a01 020000000001 86dd 6000000000203aff
+                 fd000001000000000000000000000001 fd000001000000000000000000000002
+                 88009c98 e0000000 fd000001000000000000000000000001 0201020000000001")
+        );
+    }
+
+    #[test]
+    fn a_listener_report() {
+        let groups = [address("ff02::2"), address("ff02::1:ff00:1")];
+        let source = address("fe80::ff:fe00:1");
+        assert_eq!(
+            listener_report(ROUTER, source, CHANGE_TO_EXCLUDE, &groups),
+            hex("333300000016 020000000001 86dd 6000000000380001
+                 fe80000000000000000000fffe000001 ff020000000000000000000000000016
+                 3a00050200000100 8f006eed00000002
+                 04000000ff020000000000000000000000000002
+                 04000000ff0200000000000000000001ff000001")
+        );
+    }
+
+    fn fields_v4() -> Ipv4Fields {
+        Ipv4Fields {
+            tos: 0xc0,
+            identification: 1,
+            ttl: 64,
+            protocol: PROTOCOL_UDP,
+            source: Ipv4Addr::new(10, 0, 1, 1),
+            destination: Ipv4Addr::new(10, 0, 1, 2),
+        }
+    }
+
+    fn fields_v6() -> Ipv6Fields {
+        Ipv6Fields {
+            class: 0,
+            hop_limit: 64,
+            next_header: PROTOCOL_UDP,
+            source: address("fd00:1::1"),
+            destination: address("fd00:1::2"),
+        }
+    }
+
+    #[test]
+    fn icmp_errors() {
+        let offending = hex("4500002142420000011160870a0001020a000202 80e8829a000da07870726f6265");
+        assert_eq!(
+            icmpv4_error(to_host(), fields_v4(), (v4::TIME_EXCEEDED, 0, 0), &offending),
+            hex("020000000a01 020000000001 0800 45c0003d00010000400163fd0a0001010a000102
+                 0b000c2200000000
+                 4500002142420000011160870a0001020a000202 80e8829a000da07870726f6265")
+        );
+        let offending = hex("60000000000d1101 fd000001000000000000000000000002
+                             fd000002000000000000000000000002 80e8829a000dbd7370726f6265");
+        assert_eq!(
+            icmpv6_error(to_host(), fields_v6(), (v6::TIME_EXCEEDED, 0, 0), &offending),
+            hex("020000000a01 020000000001 86dd 60000000003d3a40
+                 fd000001000000000000000000000001 fd000001000000000000000000000002
+                 0300919100000000 60000000000d1101
+                 fd000001000000000000000000000002 fd000002000000000000000000000002
+                 80e8829a000dbd7370726f6265")
+        );
+    }
+
+    #[test]
+    fn the_traffic_class_stands_between_version_and_flow_label() {
+        let header = ipv6_header(Ipv6Fields { class: 0xb8, ..fields_v6() }, 9);
+        assert_eq!(header.as_bytes()[..6], [0x6b, 0x80, 0, 0, 0, 9]);
+        assert_eq!(header.version(), 6);
+    }
+
+    #[test]
+    fn lengths_beyond_the_fields_saturate() {
+        assert_eq!(ipv4_header(fields_v4(), 70_000).total_length, 65_535);
+        assert_eq!(ipv6_header(fields_v6(), 70_000).payload_length, 65_535);
+    }
+
+    proptest! {
+        #[test]
+        fn errors_quote_what_fits_and_verify(offending in prop::collection::vec(any::<u8>(), 0..1500)) {
+            let frame = icmpv4_error(to_host(), fields_v4(), (3, 4, 1400), &offending);
+            let (header, message) = Ipv4Header::ref_from_prefix(&frame[14..]).unwrap();
+            let quoted = offending.len().min(576 - 28);
+            prop_assert_eq!(usize::from(header.total_length.get()), 28 + quoted);
+            prop_assert_eq!(frame.len(), 14 + 28 + quoted);
+            prop_assert_eq!(checksum(&frame[14..34]), 0);
+            prop_assert_eq!(checksum(message), 0);
+            prop_assert_eq!(&message[4..8], [0, 0, 5, 120]);
+            prop_assert_eq!(&message[8..], &offending[..quoted]);
+
+            let frame = icmpv6_error(to_host(), fields_v6(), (2, 0, 1400), &offending);
+            let (header, message) = Ipv6Header::ref_from_prefix(&frame[14..]).unwrap();
+            let quoted = offending.len().min(1280 - 48);
+            prop_assert_eq!(usize::from(header.payload_length.get()), 8 + quoted);
+            let length = message.len() as u32;
+            let mut sum = pseudo_header_v6(header.source(), header.destination(), 58, length);
+            sum.add(message);
+            prop_assert_eq!(sum.finish(), 0);
+            prop_assert_eq!(&message[8..], &offending[..quoted]);
+        }
+
+        #[test]
+        fn headers_read_back_what_was_built(
+            tos in any::<u8>(), identification in any::<u16>(), ttl in any::<u8>(),
+            protocol in any::<u8>(), source in any::<[u8; 4]>(), destination in any::<[u8; 4]>(),
+            payload in 0usize..1500,
+        ) {
+            let (source, destination) = (Ipv4Addr::from(source), Ipv4Addr::from(destination));
+            let fields = Ipv4Fields { tos, identification, ttl, protocol, source, destination };
+            let header = ipv4_header(fields, payload);
+            prop_assert_eq!(checksum(header.as_bytes()), 0);
+            prop_assert_eq!((header.version(), header.header_len()), (4, 20));
+            prop_assert_eq!((header.source(), header.destination()), (source, destination));
+            prop_assert_eq!((header.tos, header.ttl, header.protocol), (tos, ttl, protocol));
+            prop_assert_eq!(usize::from(header.total_length.get()), 20 + payload);
+            prop_assert!(!header.is_fragment() && !header.dont_fragment());
+        }
+    }
+}

@@ -53,3 +53,20 @@ impl VlanTag {
         self.control.get() & 0x0fff
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tagged_frame_is_read_header_by_header() {
+        let frame =
+            [0x33, 0x33, 0, 0, 0, 1, 2, 0, 0, 0, 0, 1, 0x81, 0x00, 0xe0, 0x64, 0x86, 0xdd, 0x60];
+        let (ethernet, rest) = EthernetHeader::ref_from_prefix(&frame).unwrap();
+        assert_eq!(ethernet.ethertype, ETHERTYPE_VLAN);
+        assert!(ethernet.destination.is_multicast() && !ethernet.source.is_multicast());
+        let (tag, rest) = VlanTag::ref_from_prefix(rest).unwrap();
+        assert_eq!((tag.vlan(), tag.ethertype.get()), (100, ETHERTYPE_IPV6));
+        assert_eq!(rest, [0x60]);
+    }
+}

@@ -181,3 +181,43 @@ impl Ipv6FragmentHeader {
         usize::from(self.offset_more.get() & 0xfff8)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_and_offsets_are_read_from_their_bits() {
+        let mut bytes = [0u8; 20];
+        bytes[0] = 0x4f;
+        bytes[6..8].copy_from_slice(&0x2003u16.to_be_bytes());
+        let header = Ipv4Header::ref_from_bytes(&bytes).unwrap();
+        assert_eq!((header.version(), header.header_len()), (4, 60));
+        assert_eq!((header.fragment_offset(), header.is_fragment()), (24, true));
+        assert!(!header.dont_fragment());
+        bytes[6..8].copy_from_slice(&0x4000u16.to_be_bytes());
+        let header = Ipv4Header::ref_from_bytes(&bytes).unwrap();
+        assert!(header.dont_fragment() && !header.is_fragment());
+    }
+
+    #[test]
+    fn extension_headers_have_their_lengths() {
+        assert_eq!(Ipv6ExtensionHeader { next_header: 0, length: 0 }.header_len(), 8);
+        assert_eq!(Ipv6ExtensionHeader { next_header: 0, length: 255 }.header_len(), 2048);
+        let fragment = Ipv6FragmentHeader::ref_from_bytes(&[17, 0, 1, 0x69, 0, 0, 0, 1]).unwrap();
+        assert_eq!(fragment.fragment_offset(), 0x168);
+    }
+
+    #[test]
+    fn layouts_have_the_sizes_of_the_rfcs() {
+        assert_eq!((IPV4_MIN_LEN, IPV6_LEN, size_of::<Ipv6FragmentHeader>()), (20, 40, 8));
+        assert_eq!((crate::l4::UDP_LEN, crate::l4::TCP_MIN_LEN, crate::icmp::ICMP_LEN), (8, 20, 8));
+        assert_eq!(size_of::<crate::arp::ArpMessage>(), 28);
+        assert_eq!(size_of::<crate::nd::NeighbourSolicitation>(), 24);
+        assert_eq!(size_of::<crate::nd::NeighbourAdvertisement>(), 24);
+        assert_eq!(size_of::<crate::nd::RouterAdvertisement>(), 16);
+        assert_eq!(size_of::<crate::nd::RouterSolicitation>(), 8);
+        assert_eq!(size_of::<crate::nd::ListenerRecord>(), 20);
+        assert_eq!(crate::ethernet::ETHERNET_LEN, 14);
+    }
+}
