@@ -21,7 +21,7 @@ turnpike.route "203.0.113.0/24" { via = { "10.0.1.2", "10.0.2.2" } }
 turnpike.neighbour "10.0.2.9" { port = "right", mac = "02:00:00:00:00:09" }
 
 -- A whole table, MRT or PREFIX<TAB>AS, spread over gateways by origin AS. The file is sought
--- beside this one; `turnpike generate` makes one to try.
+-- beside this one; `turnpike generate-table 500000 table.dat.gz` makes one to try.
 -- turnpike.import { file = "table.dat.gz", via = { "10.0.1.2", "10.0.2.2" } }
 
 -- One forwarder, on core 1; core 0 stays with the slow path and the rest of the machine.

@@ -12,7 +12,7 @@
 //! turnpike.import { file = "table.dat.gz", via = { "10.0.1.2", "10.0.2.2" } }
 //! turnpike.forwarders { cores = "1,3-5" }
 //! turnpike.tx { burst = 32, flush_us = 50 }
-//! turnpike.slowpath { neighbours = 16384, queue = 8, retries = 3, timeout_s = 1200 }
+//! turnpike.slowpath { neighbours = 16384, queue = 16, retries = 3, timeout_s = 30 }
 //! turnpike.memory { mbufs = 16384, no_huge = true }
 //! turnpike.fib { ipv4 = "runmap", ipv6 = "runmap" }
 //! turnpike.log { level = "info" }
@@ -202,7 +202,7 @@ pub struct Slowpath {
 
 impl Default for Slowpath {
     fn default() -> Self {
-        Self { neighbours: 16_384, queue: 8, retries: 3, timeout: Duration::from_secs(1200) }
+        Self { neighbours: 16_384, queue: 16, retries: 3, timeout: Duration::from_secs(30) }
     }
 }
 

@@ -136,3 +136,84 @@ fn list_or_none(items: impl Iterator<Item = impl ToString>) -> String {
     let items: Vec<String> = items.map(|item| item.to_string()).collect();
     if items.is_empty() { "none".to_owned() } else { items.join(", ") }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::{Limits, parse};
+    use super::*;
+
+    fn machine() -> Machine {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        Machine {
+            cores: BTreeSet::from([0, 1, 2]),
+            allowed: BTreeSet::from([0, 1]),
+            interfaces: names(&["lo", "eth0", "eth1"]),
+            pci: BTreeSet::new(),
+        }
+    }
+
+    fn errors(text: &str) -> String {
+        let text = format!("local turnpike = require 'turnpike'\n{text}");
+        let config = parse(Path::new("r.lua"), &text, Limits::default()).unwrap();
+        check_machine_with(&config, &machine()).map_or_else(|e| e.to_string(), |()| String::new())
+    }
+
+    #[test]
+    fn what_is_there_is_accepted() {
+        let text = "turnpike.port 'a' { device = 'eth0' }\n\
+                    turnpike.port 'b' { device = 'net_null0' }\n\
+                    turnpike.forwarders { cores = '0-1' }";
+        assert_eq!(errors(text), "");
+    }
+
+    #[test]
+    fn what_is_missing_is_named_with_what_there_is() {
+        for (text, expected) in [
+            (
+                "turnpike.port 'a' { device = 'eth9' }",
+                "r.lua:2: port \"a\": device eth9 not found; did you mean \"eth0\"? known: eth0, eth1, lo",
+            ),
+            (
+                "turnpike.port 'a' { device = 'wan' }",
+                "r.lua:2: port \"a\": device wan not found; known: eth0, eth1, lo",
+            ),
+            (
+                "turnpike.port 'a' { device = '03:00.0' }",
+                "r.lua:2: port \"a\": PCI device 0000:03:00.0 not found; known: none",
+            ),
+            (
+                "turnpike.port 'a' { device = 'eth0' }\nturnpike.forwarders { cores = '1-3' }",
+                "r.lua:3: forwarders: core 2 is not allowed to this process (cpuset or taskset); allowed: 0, 1\n\
+                 r.lua:3: forwarders: core 3 does not exist; this machine has 0, 1, 2",
+            ),
+            (
+                "turnpike.port 'a' { device = 'eth0', address = '10.0.0.1/24' }\n\
+                 turnpike.import { file = '/nonexistent/t', via = '10.0.0.2' }",
+                "r.lua:3: import: file /nonexistent/t cannot be read: No such file or directory (os error 2)",
+            ),
+            (
+                "turnpike.port 'a' { device = 'eth0', address = '10.0.0.1/24' }\n\
+                 turnpike.import { file = '/', via = '10.0.0.2' }",
+                "r.lua:3: import: file / cannot be read: it is a directory",
+            ),
+        ] {
+            assert_eq!(errors(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn this_machine_has_a_core_and_a_loopback_interface() {
+        let machine = Machine::here().unwrap();
+        assert!(machine.allowed.is_subset(&machine.cores) && !machine.allowed.is_empty());
+        assert!(machine.interfaces.contains("lo"), "{machine:?}");
+    }
+
+    #[test]
+    fn the_kernels_table_of_interfaces_is_read() {
+        let table = "Inter-|   Receive\n face |bytes\n    lo: 1 2 3\ntp-left: 4 5\n eth0.5:6\n";
+        let expected = ["eth0.5", "lo", "tp-left"].map(str::to_owned);
+        assert_eq!(interfaces(table), BTreeSet::from(expected));
+    }
+}

@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
+use proptest::prelude::*;
+
 use super::*;
 
 const PORTS: &str = r#"local turnpike = require "turnpike"
@@ -659,4 +661,27 @@ fn files_that_cannot_be_read_are_named() {
             .ends_with("cannot be read: not a text file in UTF-8; a configuration is a Lua script"),
         "{error}"
     );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// A configuration with random damage gives a configuration or errors with lines that exist.
+    #[test]
+    fn damaged_scripts_do_no_harm(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<char>()), 1..6)
+    ) {
+        let mut text: Vec<char> =
+            include_str!("../../../../examples/two-hosts.lua").chars().collect();
+        for (at, new) in changes {
+            let at = at.index(text.len());
+            text[at] = new;
+        }
+        let text: String = text.into_iter().collect();
+        if let Err(errors) = read(&text) {
+            prop_assert!(!errors.0.is_empty());
+            let lines = text.split('\n').count();
+            prop_assert!(errors.0.iter().all(|e| e.line.is_none_or(|line| line <= lines)), "{errors}");
+        }
+    }
 }

@@ -32,7 +32,6 @@ pub fn write_synthetic(file: &Path, ipv4: usize, ipv6: usize) -> io::Result<()> 
 }
 
 fn write_table(output: &mut impl Write, ipv4: usize, ipv6: usize) -> io::Result<()> {
-    writeln!(output, "; a made-up table: {ipv4} IPv4 and {ipv6} IPv6 prefixes with origin ASes")?;
     // More than asked for, because some are left out.
     let spare = |wanted: usize| wanted + wanted / 20 + 64;
     let v4 = synthetic::ipv4(spare(ipv4), ORIGINS).into_iter();

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use bzip2::write::BzEncoder;
 use flate2::write::GzEncoder;
+use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
@@ -330,4 +331,49 @@ fn half_a_million_routes_load_quickly() {
     assert_eq!(report.ipv4, 500_000);
     println!("500,000 routes in {elapsed:?}");
     assert!(elapsed < Duration::from_secs(20), "{elapsed:?}");
+}
+
+/// Bytes of a file, some of them replaced, the end perhaps cut off.
+fn damaged(whole: Vec<u8>) -> impl Strategy<Value = Vec<u8>> {
+    let most = whole.len();
+    let changes = prop::collection::vec((0..most, any::<u8>()), 0..6);
+    (changes, most / 2..=most).prop_map(move |(changes, length)| {
+        let mut bytes = whole.clone();
+        for (at, byte) in changes {
+            bytes[at] = byte;
+        }
+        bytes.truncate(length);
+        bytes
+    })
+}
+
+/// A table made of damaged bytes has sound prefixes, or there is an error; never a panic.
+fn check_damaged(bytes: &[u8]) {
+    if let Ok(table) = read(bytes) {
+        assert!(table.entries.iter().all(|(prefix, _)| prefix.trunc() == *prefix));
+        assert!(table.entries.iter().all(|(prefix, _)| rib::reserved_range(prefix).is_none()));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn damaged_dumps_do_no_harm(bytes in damaged(mrt_table())) {
+        check_damaged(&bytes);
+    }
+
+    #[test]
+    fn damaged_compressed_dumps_do_no_harm(
+        gz in damaged(gzip(&mrt_table())),
+        bz in damaged(bzip2(&mrt_table())),
+    ) {
+        check_damaged(&gz);
+        check_damaged(&bz);
+    }
+
+    #[test]
+    fn damaged_lists_do_no_harm(bytes in damaged(TEXT.as_bytes().to_vec())) {
+        check_damaged(&bytes);
+    }
 }
