@@ -60,7 +60,7 @@ impl Announcements {
         self.pending.retain(|&(other, ..)| other != port);
     }
 
-    /// True if the port may answer a conflict with an announcement now (RFC 5227, 2.4 (c)).
+    /// True if the port may report a conflict and defend its address now (RFC 5227, 2.4 (c)).
     pub(crate) fn may_defend(&mut self, port: PortId, now: Time) -> bool {
         let last = self.defended.iter().position(|&(other, _)| other == port);
         if let Some(index) = last {

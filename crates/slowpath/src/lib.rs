@@ -205,7 +205,9 @@ pub trait Output<P> {
 /// What the slow path tells control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A neighbour's MAC became known, or changed: install its host route and next hops.
+    /// A neighbour's MAC became known, or changed: install its host route and next hops. Link-local
+    /// addresses come too; they name a neighbour only together with the port, so they are good for
+    /// next hops and get no host route.
     NeighbourUp {
         /// The port it is on.
         port: PortId,

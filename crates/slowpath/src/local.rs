@@ -346,6 +346,17 @@ mod tests {
     }
 
     #[test]
+    fn a_query_that_was_punted_for_its_options_is_answered_too() {
+        use dataplane::port::PortId;
+        use dataplane::reason::PuntReason;
+        let mut bench = bench();
+        let frame = query("fe80::9", 1, 5);
+        let outs = bench.punt(PuntReason::HopByHop, PortId::FIRST, 0, frame);
+        assert!(matches!(outs[..], [Out::ToHost(_)]), "{outs:?}");
+        assert!(bench.router.next_deadline().is_some());
+    }
+
+    #[test]
     fn invalid_queries_are_dropped() {
         let mut bench = bench();
         for frame in [query("fd00:1::2", 1, 5), query("fe80::9", 2, 5), query("fe80::9", 1, 1)] {

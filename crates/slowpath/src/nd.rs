@@ -160,7 +160,9 @@ impl<P: Packet> SlowPath<P> {
         let Some(port) = self.ports.get(from) else { return Ok(false) };
         let key = (from, IpAddr::V6(target));
         if port.has_v6(target) {
-            if let Some(mac) = heard.filter(|&mac| mac != port.mac) {
+            if let Some(mac) = heard.filter(|&mac| mac != port.mac)
+                && self.announcements.may_defend(from, now)
+            {
                 out.event(Event::AddressConflict { port: from, address: key.1, mac });
             }
             return Ok(true);
@@ -456,7 +458,10 @@ mod tests {
         let outs = bench.local(advertisement("fd00:1::1", A, FLAG_OVERRIDE));
         let address = ip("fd00:1::1");
         assert_eq!(outs[0], Out::Event(Event::AddressConflict { port: LEFT, address, mac: A }));
-        assert_eq!(bench.local(advertisement("fd00:1::1", L, 0)).len(), 1);
+        let again = bench.local(advertisement("fd00:1::1", A, FLAG_OVERRIDE));
+        assert!(matches!(again[..], [Out::ToHost(_)]), "not again at once");
+        bench.pass(secs(11));
+        assert_eq!(bench.local(advertisement("fd00:1::1", L, 0)).len(), 1, "our own");
     }
 
     #[test]

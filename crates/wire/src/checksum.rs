@@ -506,6 +506,22 @@ mod tests {
     }
 
     #[test]
+    fn a_completed_udp_checksum_is_never_zero() {
+        let mut packet = vec![0u8; 30];
+        packet[0] = 0x45;
+        packet[3] = 30;
+        packet[9] = PROTOCOL_UDP;
+        packet[12..16].copy_from_slice(&[10, 0, 0, 1]);
+        packet[25] = 10;
+        // Pseudo-header 0x0a00 + 1 + 17 + 10, UDP length 10: this word makes the sum 0xffff.
+        let partial = 0x0a00 + 1 + 17 + 10u16;
+        packet[28..30].copy_from_slice(&(!(partial + 10)).to_be_bytes());
+        packet[26..28].copy_from_slice(&partial.to_be_bytes());
+        assert_eq!(complete_l4_checksum(&mut packet), Completion::Completed);
+        assert_eq!(packet[26..28], [0xff, 0xff]);
+    }
+
+    #[test]
     fn a_udp_packet_without_checksum_stays_without() {
         let mut packet = vec![0u8; 28];
         packet[0] = 0x45;
