@@ -372,8 +372,7 @@ mod tests {
     }
 
     prop_compose! {
-        fn samples()(
-            v6 in any::<bool>(),
+        fn samples_of(v6: bool)(
             udp in any::<bool>(),
             addresses in prop::collection::vec(any::<u8>(), 32),
             options in 0usize..3,
@@ -409,6 +408,10 @@ mod tests {
             sample.set(0);
             sample
         }
+    }
+
+    fn samples() -> impl Strategy<Value = Sample> {
+        any::<bool>().prop_flat_map(samples_of)
     }
 
     proptest! {
@@ -479,8 +482,7 @@ mod tests {
         }
 
         #[test]
-        fn a_fragment_is_left_alone(mut sample in samples(), offset in 1u16..0x3fff) {
-            prop_assume!(sample.packet[0] >> 4 == 4);
+        fn a_fragment_is_left_alone(mut sample in samples_of(false), offset in 1u16..0x3fff) {
             sample.set(slow_sum(&sample.pseudo_header()));
             sample.packet[6..8].copy_from_slice(&offset.to_be_bytes());
             let before = sample.packet.clone();
