@@ -1,4 +1,86 @@
-//! The Turnpike software router.
+//! The Turnpike software router: `turnpike run`, `check`, `show`, `generate-table`, `bench`.
 #![forbid(unsafe_code)]
 
-fn main() {}
+mod api;
+mod bench;
+mod commands;
+mod picture;
+mod router;
+mod table;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::commands::run::RunArgs;
+use crate::commands::show::ShowArgs;
+
+/// A software router: packets by DPDK, routes by one Lua file
+#[derive(Debug, Parser)]
+#[command(name = "turnpike", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the router that a configuration describes, until SIGTERM or Ctrl-C
+    Run(RunArgs),
+    /// Say whether a configuration is right, without touching any device
+    Check {
+        /// The configuration
+        file: PathBuf,
+        /// Leave out what depends on this machine: cores, devices
+        #[arg(long)]
+        offline: bool,
+    },
+    /// Ask a running router
+    Show(ShowArgs),
+    /// Write a made-up table with realistic prefix lengths, one PREFIX<TAB>AS a line
+    GenerateTable {
+        /// Number of IPv4 prefixes
+        ipv4: usize,
+        /// The file; compressed if its name ends in .gz
+        file: PathBuf,
+        /// Number of IPv6 prefixes
+        #[arg(long, default_value_t = 0)]
+        ipv6: usize,
+    },
+    /// Measure
+    #[command(subcommand)]
+    Bench(bench::Bench),
+}
+
+fn main() -> ExitCode {
+    match execute(Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn execute(command: Command) -> Result<()> {
+    match command {
+        Command::Run(args) => commands::run::run(&args),
+        Command::Check { file, offline } => print(&commands::check::check(&file, offline)?),
+        Command::Show(args) => print(&commands::show::show(&args)?),
+        Command::GenerateTable { ipv4, file, ipv6 } => {
+            print(&commands::generate::generate(ipv4, ipv6, &file)?)
+        }
+        Command::Bench(bench) => bench::run(&bench),
+    }
+}
+
+/// Prints a report. A reader that has seen enough (`show routes | head`) is not an error.
+fn print(report: &str) -> Result<()> {
+    use std::io::{ErrorKind, Write};
+    match writeln!(std::io::stdout(), "{report}") {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}

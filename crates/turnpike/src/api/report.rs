@@ -1,0 +1,166 @@
+//! The shapes of what `show` reports: the JSON of `--json`, and what the text tables are made of.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+/// A port. Packets and bytes are those that forwarders received and sent, Ethernet frames without
+/// FCS; `rx_missed`, `rx_errors` and `tx_errors` are the device's own counts.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Port {
+    /// Its name in the configuration.
+    pub name: String,
+    /// The device as the configuration says it.
+    pub device: String,
+    /// The driver that drives it.
+    pub driver: String,
+    /// Its MAC.
+    pub mac: String,
+    /// Its addresses with prefix lengths.
+    pub addresses: Vec<String>,
+    /// `up` or `down`.
+    pub link: String,
+    /// The largest IP packet it sends, in bytes.
+    pub mtu: u16,
+    /// Receive queues in use.
+    pub rx_queues: usize,
+    /// Transmit queues in use.
+    pub tx_queues: usize,
+    /// Packets received.
+    pub rx_packets: u64,
+    /// Bytes received.
+    pub rx_bytes: u64,
+    /// Packets that the device had no room for.
+    pub rx_missed: u64,
+    /// Packets that the device received broken.
+    pub rx_errors: u64,
+    /// Packets sent.
+    pub tx_packets: u64,
+    /// Bytes sent.
+    pub tx_bytes: u64,
+    /// Packets that the device failed to send.
+    pub tx_errors: u64,
+}
+
+/// One path of a route.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Path {
+    /// The port it leaves by.
+    pub port: String,
+    /// The gateway; none for a connected network.
+    pub via: Option<IpAddr>,
+}
+
+/// A route.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Route {
+    /// The destinations.
+    pub prefix: String,
+    /// Where the router has it from.
+    pub source: String,
+    /// `unicast`, `connected`, `local`, `blackhole`, …
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Where packets go; none for a route that keeps or refuses them.
+    pub paths: Vec<Path>,
+}
+
+/// A path, and whether packets can take it now.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ResolvedPath {
+    /// The port it leaves by.
+    pub port: String,
+    /// The neighbour; none while the destination itself must be found on a connected network.
+    pub via: Option<IpAddr>,
+    /// The neighbour's MAC, if known.
+    pub mac: Option<String>,
+    /// `reachable` or `unresolved`.
+    pub state: String,
+}
+
+/// What happens with packets to an address.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RouteAnswer {
+    /// The address asked for.
+    pub address: IpAddr,
+    /// The longest prefix that matches; none without a route.
+    pub prefix: Option<String>,
+    /// Where the router has the route from.
+    pub source: Option<String>,
+    /// As in [`Route`]; `no-route` without one.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The paths.
+    pub paths: Vec<ResolvedPath>,
+}
+
+/// A neighbour: a station on a port's network.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Neighbour {
+    /// Its address.
+    pub address: IpAddr,
+    /// The port it is on.
+    pub port: String,
+    /// Its MAC, if known.
+    pub mac: Option<String>,
+    /// `incomplete`, `reachable`, …
+    pub state: String,
+    /// True if the configuration says it.
+    #[serde(rename = "static")]
+    pub is_static: bool,
+    /// Packets that wait for its MAC.
+    pub queued: usize,
+}
+
+/// Every packet there ever was, and where it went:
+/// `received + originated = sent + to_host + dropped_total + in_flight + unaccounted`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Counters {
+    /// Packets that forwarders received.
+    pub received: u64,
+    /// Packets that the router made: ARP, ND, ICMP.
+    pub originated: u64,
+    /// Packets that devices took to send.
+    pub sent: u64,
+    /// Packets for the router itself that it understood.
+    pub to_host: u64,
+    /// Drops by reason, all reasons.
+    pub dropped: BTreeMap<String, u64>,
+    /// The sum of `dropped`.
+    pub dropped_total: u64,
+    /// Packets inside: in rings, in transmit bursts, waiting for a neighbour.
+    pub in_flight: u64,
+    /// What is missing or too much; 0 when nothing moves. While packets move, the counters are read
+    /// at slightly different moments.
+    pub unaccounted: i64,
+}
+
+/// The graph and the packets that took its edges, all forwarders together.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Graph {
+    /// The steps in the order in which they run.
+    pub steps: Vec<Step>,
+}
+
+/// A step of the graph.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Step {
+    /// Its name.
+    pub name: String,
+    /// Packets it handled.
+    pub packets: u64,
+    /// Its outputs.
+    pub outputs: Vec<Edge>,
+}
+
+/// An output of a step.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Edge {
+    /// Its name.
+    pub name: String,
+    /// The step it leads to, or `transmit`, `slow-path`, `drop`.
+    pub to: String,
+    /// Packets that took it.
+    pub packets: u64,
+}

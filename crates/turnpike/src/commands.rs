@@ -1,0 +1,6 @@
+//! What the commands of the binary do; `bench` has a module of its own.
+
+pub mod check;
+pub mod generate;
+pub mod run;
+pub mod show;

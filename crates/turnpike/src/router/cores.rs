@@ -1,0 +1,30 @@
+//! Cores: which ones this process may use, and staying on one.
+
+use anyhow::{Context, Result};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+
+/// The calling thread.
+const SELF: Pid = Pid::from_raw(0);
+
+/// The cores that this thread may run on, ascending.
+pub fn allowed() -> Result<Vec<usize>> {
+    let set = sched_getaffinity(SELF).context("the kernel does not say which cores are allowed")?;
+    Ok((0..CpuSet::count()).filter(|&core| set.is_set(core).unwrap_or(false)).collect())
+}
+
+/// Keeps the calling thread on this core.
+pub fn pin(core: usize) -> Result<()> {
+    let mut set = CpuSet::new();
+    set.set(core).with_context(|| format!("core {core}: no such core"))?;
+    let allowed = allowed()?;
+    sched_setaffinity(SELF, &set)
+        .with_context(|| format!("core {core}: cannot be used; allowed: {allowed:?}"))
+}
+
+/// Lets short sleeps of the calling thread be short: by default the kernel may add 50 µs.
+pub fn sharpen_timer() {
+    if let Err(error) = nix::sys::prctl::set_timerslack(1) {
+        tracing::warn!("short sleeps may take 50 µs more: {error}");
+    }
+}

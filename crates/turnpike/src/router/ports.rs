@@ -1,0 +1,94 @@
+//! Opens the ports of a configuration.
+
+use anyhow::{Context, Result};
+use control::config::{self, Config};
+use dataplane::port::{PortId, PortInfo};
+use dpdk::{Device, Driver, Eal, Mempool, Port, PortConfig};
+use ipnet::IpNet;
+
+use super::wiring::Queues;
+
+/// A port that receives and sends.
+pub struct OpenPort {
+    /// Its number.
+    pub id: PortId,
+    /// Its name in the configuration.
+    pub name: String,
+    /// Its device as the configuration says it.
+    pub device: String,
+    /// What the data plane knows of it.
+    pub info: PortInfo,
+    /// Its addresses.
+    pub addresses: Vec<IpNet>,
+    /// Queues in use, receive and transmit.
+    pub queues: (usize, usize),
+    /// The device.
+    pub port: Port,
+}
+
+/// Opens all ports, each with a queue for each of `forwarders` where the device has them.
+pub fn open_all(
+    config: &Config,
+    forwarders: usize,
+    eal: &Eal,
+    pool: &Mempool,
+) -> Result<(Vec<OpenPort>, Vec<Queues>)> {
+    let mut ports = Vec::new();
+    let mut queues = Vec::new();
+    for (index, wanted) in config.ports.iter().enumerate() {
+        let id = PortId::new(index as u16).context("the configuration has too many ports")?;
+        let (port, its_queues) = open(id, wanted, forwarders, eal, pool)
+            .with_context(|| format!("port \"{}\"", wanted.name))?;
+        ports.push(port);
+        queues.push(its_queues);
+    }
+    Ok((ports, queues))
+}
+
+fn open(
+    id: PortId,
+    wanted: &config::Port,
+    forwarders: usize,
+    eal: &Eal,
+    pool: &Mempool,
+) -> Result<(OpenPort, Queues)> {
+    let device = wanted.device.to_string();
+    let mut request = PortConfig::new(&wanted.name, Device::parse(&device)?);
+    request.rx_queues = wanted.rx_queues.unwrap_or(forwarders as u16);
+    request.tx_queues = forwarders as u16;
+    request.mtu = wanted.mtu;
+    // A MAC that the device does not know passes its filter only if there is none.
+    request.promiscuous = wanted.mac.is_some();
+    request.driver = wanted.driver.map(|driver| match driver {
+        config::Driver::AfXdp => Driver::AfXdp,
+        config::Driver::AfPacket => Driver::AfPacket,
+    });
+    let (port, rx, tx) = Port::open(eal, &request, pool)?;
+    for note in port.notes() {
+        tracing::info!("port \"{}\": {note}", wanted.name);
+    }
+    let info = PortInfo {
+        mac: wanted.mac.unwrap_or(wire::MacAddr(port.mac())),
+        mtu: port.mtu(),
+        partial_checksums: port.partial_checksums(),
+    };
+    tracing::info!(
+        "port \"{}\": {device} by {}, {}, MTU {}, {} receive and {} transmit queues",
+        wanted.name,
+        port.driver(),
+        info.mac,
+        info.mtu,
+        rx.len(),
+        tx.len()
+    );
+    let open = OpenPort {
+        id,
+        name: wanted.name.clone(),
+        device,
+        info,
+        addresses: wanted.addresses.clone(),
+        queues: (rx.len(), tx.len()),
+        port,
+    };
+    Ok((open, Queues { port: id, info, rx, tx }))
+}
