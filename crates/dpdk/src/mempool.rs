@@ -18,8 +18,9 @@ use crate::{Errno, Error};
 pub struct MempoolConfig {
     /// A name for messages; need not be unique.
     pub name: String,
-    /// How many packets. A port takes `rx_desc` of them per receive queue (an AF_XDP port at
-    /// least 2,048), and as many may wait in each transmit queue.
+    /// How many packets. A port takes `rx_desc` of them per receive queue (an AF_XDP port 2,048,
+    /// which its driver does not give back when the port is closed), and as many may wait in
+    /// each transmit queue.
     pub count: usize,
     /// How many free packets each registered thread may keep for itself, at most 512; 0 for none.
     pub cache: usize,

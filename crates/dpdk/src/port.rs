@@ -75,6 +75,10 @@ impl PortConfig {
     fn refuse(&self, problem: String) -> Error {
         Error::PortConfig { port: self.name.clone(), problem }
     }
+
+    fn c_string(&self, text: &str) -> Result<CString, Error> {
+        CString::new(text).map_err(|_| self.refuse(format!("{text:?} holds a NUL byte")))
+    }
 }
 
 /// The state of a port's link.
@@ -273,6 +277,7 @@ fn open_dpdk(
     }
     let mtu = config.mtu.unwrap_or(1500);
     check_room(config, pool, mtu, 0)?;
+    let device = config.c_string(device)?;
     let device = Attached::new(eal, config, bus, device, args)?;
     let want = Queues::wished(config);
     let started = device.start(config, pool, want, config.mtu)?;
@@ -290,6 +295,11 @@ fn open_kernel(
         let step = format!("{name}: {step}");
         move |errno| config.error(step, errno)
     };
+    // Before the interface is touched: what fails later gives it back to the host.
+    let taken = |driver| port_of(&kernel_device(driver, name)).is_some();
+    if taken(Driver::AfXdp) || taken(Driver::AfPacket) {
+        return Err(config.refuse(format!("device {name} is in use by another port")));
+    }
     let mut kernel = KernelInterface::open(name).map_err(failed("opening the interface"))?;
     if let Some(mtu) = config.mtu {
         kernel.set_mtu(mtu).map_err(failed(&format!("setting the MTU to {mtu}")))?;
@@ -336,10 +346,10 @@ fn start_af_xdp(
         ));
     }
     let args = format!("iface={},start_queue=0,queue_count={queues}", kernel.name);
-    let device = format!("net_af_xdp_{}", kernel.name);
+    let device = kernel_device(Driver::AfXdp, &kernel.name);
     let want =
         Queues { rx: queues, tx: queues, rx_desc: AF_XDP_DESCRIPTORS, tx_desc: AF_XDP_DESCRIPTORS };
-    let mut attached = Attached::new(eal, config, "vdev", &device, &args)?;
+    let mut attached = Attached::new(eal, config, "vdev", device, &args)?;
     attached.keeps_packets = true;
     attached.start(config, pool, want, Some(mtu))
 }
@@ -365,11 +375,11 @@ fn start_af_packet(
         "iface={},qpairs={queues},framesz={},blocksz={},framecnt={}",
         kernel.name, ring.frame, ring.block, ring.frames
     );
-    let device = format!("net_af_packet_{}", kernel.name);
+    let device = kernel_device(Driver::AfPacket, &kernel.name);
     // The driver has a queue pair for every socket and does not mind the MTU, which the kernel
     // has; ethdev would refuse one above 1,500.
     let want = Queues { rx: queues, tx: queues, ..want };
-    Attached::new(eal, config, "vdev", &device, &args)?.start(config, pool, want, None)
+    Attached::new(eal, config, "vdev", device, &args)?.start(config, pool, want, None)
 }
 
 /// Whether packets of this MTU fit the pool's buffers.
@@ -494,18 +504,14 @@ impl Attached {
         eal: &Eal,
         config: &PortConfig,
         bus: &'static str,
-        device: &str,
+        device: CString,
         args: &str,
     ) -> Result<Self, Error> {
-        let text = |text: &str| {
-            CString::new(text).map_err(|_| config.refuse(format!("{text:?} holds a NUL byte")))
-        };
-        let (device, args) = (text(device)?, text(args)?);
         if let Some(id) = port_of(&device) {
             // PCI devices are probed when the EAL starts.
             return Self { id, bus, device, keeps_packets: false, eal: eal.share() }.unused(config);
         }
-        let bus_name = text(bus)?;
+        let (bus_name, args) = (config.c_string(bus)?, config.c_string(args)?);
         // SAFETY: the EAL is up; three C strings for the call.
         let result =
             unsafe { sys::rte_eal_hotplug_add(bus_name.as_ptr(), device.as_ptr(), args.as_ptr()) };
@@ -695,6 +701,16 @@ impl Drop for Attached {
         // Only now may the EAL go.
         let _ = &self.eal;
     }
+}
+
+/// The name of the virtual device that drives a kernel interface, whose name holds no NUL: it
+/// comes from the kernel.
+fn kernel_device(driver: Driver, interface: &str) -> CString {
+    let name = match driver {
+        Driver::AfXdp => format!("net_af_xdp_{interface}"),
+        Driver::AfPacket => format!("net_af_packet_{interface}"),
+    };
+    CString::new(name).unwrap_or_default()
 }
 
 /// DPDK's number of the port that a device has become.

@@ -36,6 +36,19 @@ unsafe impl Sync for Qsbr {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Token(u64);
 
+impl From<Token> for u64 {
+    fn from(token: Token) -> Self {
+        token.0
+    }
+}
+
+/// For tokens that were kept as numbers; a number that never was a token may never pass.
+impl From<u64> for Token {
+    fn from(number: u64) -> Self {
+        Self(number)
+    }
+}
+
 /// One reading thread. Offline at first; dropping it takes it out of the group.
 pub struct Reader {
     group: Arc<Qsbr>,

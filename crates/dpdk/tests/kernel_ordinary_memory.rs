@@ -1,0 +1,161 @@
+//! Ports made from kernel interfaces, with DPDK in ordinary memory.
+
+mod veth;
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+use std::{fs, mem};
+
+use dpdk::{Device, Driver, Error, HugeMode, Port, PortConfig};
+use veth::{Wire, eal, ip, namespace, open, open_as, pass, pool, state};
+
+/// `ETHTOOL_GTSO` and `ETHTOOL_GGRO`: whether the interface sends super-frames, and merges
+/// received ones.
+const TSO: u32 = 0x1e;
+const GRO: u32 = 0x2b;
+
+/// Reads an offload of an interface.
+fn offload(name: &str, command: u32) -> bool {
+    let mut value = [command, 0];
+    // SAFETY: zeros are a request; the kernel reads a name from it and writes the value it
+    // points to, a command and a number.
+    unsafe {
+        let socket = OwnedFd::from_raw_fd(libc::socket(libc::AF_INET, libc::SOCK_DGRAM, 0));
+        let mut request: libc::ifreq = mem::zeroed();
+        for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+            *to = from as libc::c_char;
+        }
+        request.ifr_ifru.ifru_data = (&raw mut value).cast();
+        let result = libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &mut request);
+        assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    }
+    value[1] != 0
+}
+
+/// A number from the kernel's table of counters of this thread's network namespace.
+fn counter(protocol: &str, name: &str) -> u64 {
+    let text = fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
+    let mut lines = text.lines().filter(|line| line.starts_with(&format!("{protocol}: ")));
+    let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
+    let at = names.split(' ').position(|word| word == name).unwrap();
+    values.split(' ').nth(at).unwrap().parse().unwrap()
+}
+
+#[test]
+fn af_xdp_forwards_between_veths() {
+    veth::two_ports_forward(HugeMode::Never, Driver::AfXdp, "net_af_xdp");
+}
+
+#[test]
+fn af_packet_forwards_between_veths() {
+    veth::two_ports_forward(HugeMode::Never, Driver::AfPacket, "net_af_packet");
+}
+
+#[test]
+fn af_xdp_is_the_first_choice() {
+    let (eal, _turn) = eal(HugeMode::Never);
+    namespace(&["tpc"]);
+    let pool = pool(eal, 2048);
+    let end = open(eal, &pool, "tpc0", None);
+    assert_eq!((end.port.driver(), end.port.notes()), ("net_af_xdp", &[][..]));
+}
+
+#[test]
+fn af_packet_is_the_second_choice_and_says_why() {
+    let (eal, _turn) = eal(HugeMode::Never);
+    namespace(&["tpd", "tpe"]);
+    let pool = pool(eal, 9216);
+    // AF_XDP takes no frames larger than a page.
+    ip("link set tpd1 mtu 9000");
+    ip("link set tpe1 mtu 9000");
+    let before = state("tpd0");
+    let device = |name| Device::parse(name).unwrap();
+    let config = PortConfig { mtu: Some(9000), ..PortConfig::new("left", device("tpd0")) };
+    let mut left = open_as(eal, &pool, &config);
+    let config = PortConfig { mtu: Some(9000), ..PortConfig::new("right", device("tpe0")) };
+    let mut right = open_as(eal, &pool, &config);
+    assert_eq!(left.port.driver(), "net_af_packet");
+    let note = &left.port.notes()[0];
+    assert!(note.starts_with("AF_PACKET, because AF_XDP failed: port \"left\": "), "{note}");
+    assert_eq!(left.port.mtu(), 9000);
+    pass(&Wire::new("tpd1"), &mut left.rx, &mut right.tx, &Wire::new("tpe1"), 9014);
+    drop((left, right));
+    assert_eq!(pool.leaked(), 0);
+    assert_eq!(state("tpd0"), before);
+}
+
+#[test]
+fn a_failed_af_xdp_leaves_nothing_behind() {
+    let (eal, _turn) = eal(HugeMode::Never);
+    namespace(&["tpf"]);
+    let (pool, before) = (pool(eal, 2048), state("tpf0"));
+    let device = Device::parse("tpf0").unwrap();
+    let config = PortConfig {
+        driver: Some(Driver::AfXdp),
+        mtu: Some(9000),
+        ..PortConfig::new("left", device)
+    };
+    let error = Port::open(eal, &config, &pool).map(drop).unwrap_err();
+    assert!(matches!(error, Error::PortConfig { .. }), "{error}");
+    assert_eq!(
+        error.to_string(),
+        "port \"left\": MTU 9000 needs packet buffers of 9274 bytes; they have 2048"
+    );
+    assert_eq!((pool.leaked(), state("tpf0")), (0, before));
+}
+
+#[test]
+fn with_af_packet_no_frame_is_larger_than_the_mtu() {
+    let (eal, _turn) = eal(HugeMode::Never);
+    namespace(&["tpg"]);
+    let pool = pool(eal, 2048);
+    assert!(offload("tpg1", TSO), "a veth sends super-frames to begin with");
+    let end = open(eal, &pool, "tpg0", Some(Driver::AfPacket));
+    assert!(!offload("tpg1", TSO) && !offload("tpg0", GRO));
+    drop(end);
+    assert!(offload("tpg1", TSO));
+}
+
+#[test]
+fn the_host_does_not_see_what_a_port_receives() {
+    let (eal, _turn) = eal(HugeMode::Never);
+    let echo = {
+        // Ethernet and IPv4 headers and an ICMP echo request, to 10.99.0.1 from 10.99.0.2.
+        let mut frame = vec![0xff; 6];
+        frame.extend([2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, 0, 28, 0, 0, 0, 0, 64, 1, 0x66, 0x1b]);
+        frame.extend([10, 99, 0, 2, 10, 99, 0, 1, 8, 0, 0xf7, 0xff, 0, 0, 0, 0]);
+        frame
+    };
+    for driver in [Driver::AfXdp, Driver::AfPacket] {
+        namespace(&["tph"]);
+        ip("addr add 10.99.0.1/24 dev tph0");
+        let pool = pool(eal, 2048);
+        let end = open(eal, &pool, "tph0", Some(driver));
+        let wire = Wire::new("tph1");
+        wire.send(&echo);
+        assert_eq!(counter("Ip", "InReceives"), 0, "{driver:?}");
+        drop(end);
+        ip("link set tph0 up");
+        let patience = Instant::now() + Duration::from_secs(2);
+        while counter("Ip", "InReceives") == 0 {
+            assert!(Instant::now() < patience, "the host sees it when the port is closed");
+            wire.send(&echo);
+        }
+    }
+}
+
+#[test]
+fn one_interface_is_one_port() {
+    let (eal, _turn) = eal(HugeMode::Never);
+    namespace(&["tpi"]);
+    let pool = pool(eal, 2048);
+    let end = open(eal, &pool, "tpi0", None);
+    let config = PortConfig::new("again", Device::parse("tpi0").unwrap());
+    for driver in [Some(Driver::AfXdp), Some(Driver::AfPacket), None] {
+        let config = PortConfig { driver, ..config.clone() };
+        let error = Port::open(eal, &config, &pool).map(drop).unwrap_err().to_string();
+        assert!(error.starts_with("port \"again\": "), "{error}");
+        assert!(error.contains("in use by another port"), "{error}");
+    }
+    assert!(end.port.link().up, "the first port goes on");
+}
