@@ -493,3 +493,153 @@ impl fmt::Debug for PacketList {
         write!(f, "PacketList({} packets)", self.len)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::mbuf::tests::chain;
+    use crate::{Mempool, testing};
+
+    /// A burst with a packet, tagged with its slot, in each slot of the mask.
+    fn burst(pool: &Mempool, mask: u64) -> Burst {
+        let mut burst = Burst::new();
+        for slot in 0..BURST_MAX {
+            let mut packet = pool.copy_of(&[slot as u8; 100]).unwrap();
+            packet.set_tag(slot as u64);
+            assert_eq!(burst.put(packet).unwrap(), slot);
+        }
+        burst.free(!mask);
+        burst
+    }
+
+    fn tags(list: &mut PacketList) -> Vec<u64> {
+        std::iter::from_fn(|| list.pop().map(|packet| packet.tag())).collect()
+    }
+
+    #[test]
+    fn slots_show_their_packets() {
+        let pool = testing::pool(127);
+        let mut burst = burst(&pool, 0b1010);
+        assert_eq!((burst.owned(), burst.len(), burst.multi_segment()), (0b1010, 2, 0));
+        assert_eq!((burst.head(1), burst.frame(3)), (&[1; 64], &[3; 100][..]));
+        assert_eq!(burst.head(65), &[1; 64], "slots are taken modulo 64");
+        burst.head_mut(1)[0] = 77;
+        burst.frame_mut(1)[99] = 78;
+        burst.set_tag(1, u64::MAX);
+        burst.trim(3, 60);
+        burst.trim(1, 101);
+        assert_eq!((burst.lens()[1], burst.lens()[3]), (100, 60));
+        let packet = burst.take(1).unwrap();
+        assert_eq!((packet.data()[0], packet.data()[99], packet.tag()), (77, 78, u64::MAX));
+        assert_eq!(burst.take(3).unwrap().len(), 60);
+        assert!(burst.is_empty() && burst.take(3).is_none());
+    }
+
+    #[test]
+    fn a_slot_without_a_packet_is_harmless() {
+        let pool = testing::pool(127);
+        let mut burst = burst(&pool, 1);
+        burst.head_mut(5).fill(0xee);
+        burst.frame_mut(5).fill(0xee);
+        burst.set_tag(5, 5);
+        burst.trim(5, 0);
+        assert_eq!((burst.tag(5), burst.lens()[5], burst.frame(5)), (0, 0, &[][..]));
+        assert_eq!((burst.head(0), burst.owned()), (&[0; 64], 1));
+        // A packet that has left cannot be reached by its slot.
+        let packet = burst.take(0).unwrap();
+        burst.head_mut(0).fill(0xee);
+        assert_eq!(packet.data(), [0; 100]);
+        assert_eq!(burst.lens(), &[0; 64]);
+    }
+
+    #[test]
+    fn a_full_burst_gives_a_packet_back() {
+        let pool = testing::pool(127);
+        let mut burst = burst(&pool, u64::MAX);
+        assert!(burst.put(pool.alloc().unwrap()).is_err());
+        assert_eq!(burst.free(1 << 40 | 1 << 9), 2);
+        assert_eq!(burst.put(pool.alloc().unwrap()).unwrap(), 9, "the lowest free slot");
+        drop(burst);
+        assert_eq!(pool.leaked(), 0);
+    }
+
+    #[test]
+    fn a_packet_too_near_its_buffer_s_end_is_given_back() {
+        let pool = testing::pool(3);
+        let mut packet = pool.copy_of(&[0; 2048]).unwrap();
+        assert!(packet.adj(2048 - 63));
+        assert!(Burst::new().put(packet).is_err());
+    }
+
+    #[test]
+    fn segments_are_marked_and_trimmed() {
+        let pool = testing::pool(7);
+        let mut burst = Burst::new();
+        burst.put(chain(&pool, &[&[1; 10], &[2; 10]])).unwrap();
+        burst.put(pool.copy_of(&[3; 10]).unwrap()).unwrap();
+        assert_eq!((burst.multi_segment(), burst.lens()[0]), (1, 10));
+        burst.trim(0, 15);
+        assert_eq!((burst.multi_segment(), burst.lens()[0], pool.in_use()), (1, 10, 3));
+        burst.trim(0, 9);
+        assert_eq!((burst.multi_segment(), burst.lens()[0], pool.in_use()), (0, 9, 2));
+        assert_eq!(burst.take(0).unwrap().len(), 9);
+    }
+
+    #[test]
+    fn a_list_drops_its_newest_packets_first() {
+        let pool = testing::pool(511);
+        let mut list = PacketList::new();
+        for round in 0..4 {
+            assert_eq!(burst(&pool, u64::MAX).move_to(u64::MAX, &mut list), 0, "{round}");
+        }
+        assert_eq!((list.len(), list.room(), list.bytes()), (256, 0, 25_600));
+        assert!(list.push(pool.alloc().unwrap()).is_err());
+        assert_eq!(burst(&pool, 6).move_to(u64::MAX, &mut list), 6, "no room");
+        assert_eq!((list.free_tail(300), list.free_tail(2), list.free_tail(2)), (0, 254, 0));
+        assert_eq!(tags(&mut list), [0, 1]);
+        assert_eq!(pool.leaked(), 0);
+        list.push(pool.alloc().unwrap()).unwrap();
+        drop(list);
+        assert_eq!(pool.leaked(), 0);
+    }
+
+    /// `append_to` against one packet at a time into vectors, with lists that do not exist and
+    /// lists that fill up.
+    #[test]
+    fn append_to_is_what_a_slow_loop_does() {
+        let pool = testing::pool(1500);
+        let index = proptest::collection::vec(0u16..5, BURST_MAX);
+        let filled = proptest::collection::vec(200usize..=LIST_MAX, 4);
+        proptest!(|(have: u64, mask: u64, index in index, filled in filled)| {
+            let mut burst = burst(&pool, have);
+            let mut lists: Vec<PacketList> = Vec::new();
+            lists.resize_with(4, PacketList::new);
+            for (list, &filled) in lists.iter_mut().zip(&filled) {
+                (0..filled).for_each(|_| list.push(pool.alloc().unwrap()).unwrap());
+            }
+            let (mut expected, mut left) = (vec![Vec::new(); 4], 0);
+            for slot in (0..BURST_MAX).filter(|&slot| have & mask & bit(slot) != 0) {
+                let to = usize::from(index[slot]);
+                if to < 4 && filled[to] + expected[to].len() < LIST_MAX {
+                    expected[to].push(slot as u64);
+                } else {
+                    left |= bit(slot);
+                }
+            }
+            let index: [u16; BURST_MAX] = index.try_into().unwrap();
+            prop_assert_eq!(burst.append_to(mask, &index, &mut lists), left);
+            prop_assert_eq!(burst.owned(), have & !mask | left);
+            for slot in 0..BURST_MAX {
+                let there = burst.owned() & bit(slot) != 0;
+                prop_assert_eq!(burst.frame(slot), &[slot as u8; 100][..100 * usize::from(there)]);
+            }
+            for ((list, filled), expected) in lists.iter_mut().zip(filled).zip(expected) {
+                prop_assert_eq!(&tags(list)[filled..], expected);
+            }
+            drop((burst, lists));
+            prop_assert_eq!(pool.leaked(), 0);
+        });
+    }
+}

@@ -1,6 +1,6 @@
 //! DPDK's environment: its memory, its threads, and whether it may go away again.
 
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::marker::PhantomData;
 use std::path::Path;
 use std::ptr::NonNull;
@@ -24,7 +24,7 @@ pub enum HugeMode {
 }
 
 /// What DPDK writes to standard error.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogLevel {
     /// Errors only.
     Error,
@@ -174,6 +174,9 @@ impl Eal {
             STARTED.store(false, Ordering::SeqCst);
             return Err(Error::EalInit { memory: memory.to_string(), errno });
         }
+        if config.log_level < LogLevel::Info {
+            silence_bpf_libraries();
+        }
         let shared = EalRef(Arc::new(Shared { memory, retired: Mutex::default() }));
         Ok(Self { shared, starter: thread::current().id() })
     }
@@ -256,6 +259,31 @@ fn start(arguments: Vec<CString>) -> Result<(), Errno> {
     // SAFETY: `argv` is an array of `argc` C strings that live for ever, ended by a null.
     let result = unsafe { sys::rte_eal_init(argc, argv.as_mut_ptr()) };
     if result < 0 { Err(Errno::of_dpdk()) } else { Ok(()) }
+}
+
+/// Takes standard error away from the libraries below DPDK's AF_XDP driver, which write a dozen
+/// lines about each port that works. Whether a port does is in its notes.
+fn silence_bpf_libraries() {
+    let printers = [
+        (c"libxdp.so.1", c"libxdp_set_print"),
+        (c"libbpf.so.1", c"libbpf_set_print"),
+        (c"libbpf.so.0", c"libbpf_set_print"),
+    ];
+    for (library, function) in printers {
+        // SAFETY: finds a library only if it is loaded already, and never unloads it; both
+        // functions take a function pointer, for which null means silence, and return the old one.
+        unsafe {
+            let library = libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+            if library.is_null() {
+                continue;
+            }
+            let function = libc::dlsym(library, function.as_ptr());
+            if !function.is_null() {
+                type SetPrint = extern "C" fn(*const c_void) -> *const c_void;
+                mem::transmute::<*mut c_void, SetPrint>(function)(std::ptr::null());
+            }
+        }
+    }
 }
 
 /// The command line for `rte_eal_init`.
@@ -358,5 +386,100 @@ impl fmt::Display for Affinity {
         let cores = (0..libc::CPU_SETSIZE as usize).filter(|&core| self.contains(core));
         let names: Vec<String> = cores.map(|core| core.to_string()).collect();
         f.write_str(&names.join(","))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    /// A `/sys/kernel/mm/hugepages` with these page sizes in kB and free pages.
+    fn sysfs(name: &str, pages: &[(usize, usize)]) -> std::path::PathBuf {
+        let root = std::env::temp_dir().join(format!("dpdk-eal-{name}-{}", std::process::id()));
+        for (size_kb, free) in pages {
+            let folder = root.join(format!("hugepages-{size_kb}kB"));
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("free_hugepages"), format!("{free}\n")).unwrap();
+        }
+        root
+    }
+
+    #[test]
+    fn hugepages_are_used_when_enough_are_free() {
+        let root = sysfs("enough", &[(2048, 64), (1_048_576, 0)]);
+        let mut config = EalConfig { memory_mb: 128, ..EalConfig::default() };
+        let memory = choose_memory(&config, &root);
+        assert_eq!(memory, Memory::Hugepages { size_kb: 2048, free: 64 });
+        assert_eq!(memory.to_string(), "hugepages: 64 of 2048 kB were free");
+
+        config.memory_mb = 129;
+        let memory = choose_memory(&config, &root).to_string();
+        assert_eq!(memory, "129 MB without hugepages: 128 MB of hugepages are free");
+
+        config = EalConfig { memory_mb: 1, huge: HugeMode::Never, ..config };
+        let memory = choose_memory(&config, &root).to_string();
+        assert_eq!(memory, "1 MB without hugepages: as configured");
+        fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn a_kernel_without_hugepages_is_no_error() {
+        let memory = choose_memory(&EalConfig::default(), Path::new("/nonexistent"));
+        let why = "0 MB of hugepages are free".into();
+        assert_eq!(memory, Memory::NoHuge { mb: 256, why });
+    }
+
+    #[test]
+    fn memory_options_are_never_combined_wrongly() {
+        let allowed = Affinity::of_this_thread();
+        let config = EalConfig { pci: vec!["0000:01:00.0".into()], ..EalConfig::default() };
+        let huge = Memory::Hugepages { size_kb: 2048, free: 1 };
+        let list = arguments(&config, &huge, &allowed);
+        assert!(list.contains(&"--in-memory".into()) && !list.contains(&"--no-huge".into()));
+        assert!(!list.contains(&"--no-pci".into()));
+        let ordinary = Memory::NoHuge { mb: 77, why: String::new() };
+        let list = arguments(&EalConfig::default(), &ordinary, &allowed).join(" ");
+        assert!(list.contains("--no-huge --no-shconf -m 77 --no-pci"), "{list}");
+        assert!(!list.contains("--in-memory"), "{list}");
+    }
+
+    #[test]
+    fn the_eal_starts_once_and_leaves_the_affinity_alone() {
+        let before = Affinity::of_this_thread().to_string();
+        testing::eal();
+        assert_eq!(Affinity::of_this_thread().to_string(), before);
+        assert_eq!(Eal::init(&EalConfig::default()).map(drop), Err(Error::EalStarted));
+        assert!(crate::tsc_hz() > 1_000_000);
+        assert!(version().starts_with("DPDK "));
+    }
+
+    #[test]
+    fn a_core_that_does_not_exist_is_named() {
+        let config = EalConfig { main_core: Some(1000), ..EalConfig::default() };
+        let error = Eal::init(&config).map(drop).unwrap_err().to_string();
+        let start = "core 1000 does not exist or is not allowed to this process; allowed: ";
+        assert!(error.starts_with(start), "{error}");
+        assert!(error.len() > start.len(), "{error}");
+    }
+
+    #[test]
+    fn a_registered_thread_has_a_number_until_its_guard_goes() {
+        let number = || {
+            // SAFETY: reads a per-thread number.
+            unsafe { sys::rte_lcore_id() }
+        };
+        let eal = testing::eal();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                assert_eq!(number(), sys::SHIM_LCORE_ID_ANY);
+                let first = eal.register_thread().unwrap();
+                assert_ne!(number(), sys::SHIM_LCORE_ID_ANY);
+                drop(eal.register_thread().unwrap());
+                assert_ne!(number(), sys::SHIM_LCORE_ID_ANY, "the first guard keeps it");
+                drop(first);
+                assert_eq!(number(), sys::SHIM_LCORE_ID_ANY);
+            });
+        });
     }
 }

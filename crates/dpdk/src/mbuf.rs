@@ -345,3 +345,107 @@ impl fmt::Debug for Mbuf {
             .finish()
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::testing;
+
+    /// A packet of several segments, one per slice.
+    pub(crate) fn chain(pool: &crate::Mempool, parts: &[&[u8]]) -> Mbuf {
+        let mut packets = parts.iter().map(|part| pool.copy_of(part).unwrap());
+        let first = packets.next().unwrap();
+        for packet in packets {
+            let head = first.raw().0;
+            // SAFETY: both packets are ours; the second becomes part of the first.
+            let result = unsafe { sys::rte_pktmbuf_chain(head, packet.into_raw().0) };
+            assert_eq!(result, 0);
+        }
+        first
+    }
+
+    #[test]
+    fn a_dropped_packet_returns_to_its_pool() {
+        let pool = testing::pool(31);
+        let packets: Vec<Mbuf> = std::iter::from_fn(|| pool.alloc()).collect();
+        assert_eq!((packets.len(), pool.in_use()), (31, 31));
+        assert!(pool.alloc().is_none() && pool.copy_of(&[1]).is_none());
+        drop(packets);
+        assert_eq!(pool.leaked(), 0);
+        let chain = chain(&pool, &[&[1], &[2], &[3]]);
+        assert_eq!(pool.in_use(), 3);
+        std::thread::spawn(move || drop(chain)).join().unwrap();
+        assert_eq!(pool.leaked(), 0);
+    }
+
+    #[test]
+    fn bytes_are_added_and_removed_at_both_ends() {
+        let pool = testing::pool(7);
+        let mut packet = pool.copy_of(&[1, 2, 3, 4]).unwrap();
+        packet.prepend(2).unwrap().copy_from_slice(&[8, 9]);
+        packet.append(1).unwrap()[0] = 5;
+        assert_eq!(packet.data(), [8, 9, 1, 2, 3, 4, 5]);
+        assert!(packet.adj(3));
+        assert!(packet.trim_to(3));
+        packet.data_mut()[0] = 7;
+        assert_eq!((packet.data(), packet.len()), (&[7, 3, 4][..], 3));
+        assert!(!packet.adj(4) && !packet.trim_to(4), "there are 3 bytes");
+        assert_eq!(packet.data(), [7, 3, 4]);
+    }
+
+    #[test]
+    fn room_ends_where_the_buffer_does() {
+        let pool = testing::pool(7);
+        let mut packet = pool.alloc().unwrap();
+        assert!(packet.prepend(129).is_none() && packet.append(2049).is_none());
+        assert!(packet.prepend(usize::MAX).is_none() && packet.append(usize::MAX).is_none());
+        assert!(packet.is_empty());
+        assert_eq!(packet.prepend(128).unwrap().len(), 128);
+        assert_eq!(packet.append(2048).unwrap().len(), 2048);
+        assert!(packet.prepend(1).is_none() && packet.append(1).is_none());
+        assert_eq!(packet.len(), 2176);
+        assert!(pool.copy_of(&[0; 2049]).is_none());
+        drop(packet);
+        assert_eq!(pool.leaked(), 0, "a failed copy gives its buffer back");
+    }
+
+    #[test]
+    fn added_bytes_hold_nothing_of_an_earlier_packet() {
+        let pool = testing::pool(1);
+        drop(pool.copy_of(&[0xaa; 2048]).unwrap());
+        let mut packet = pool.alloc().unwrap();
+        assert!(packet.append(2048).unwrap().iter().all(|&byte| byte == 0));
+    }
+
+    #[test]
+    fn a_cut_frees_the_segments_behind_it() {
+        let pool = testing::pool(15);
+        for (len, segments) in [(6, 3), (5, 3), (4, 2), (3, 2), (2, 1), (1, 1), (0, 1)] {
+            let mut packet = chain(&pool, &[&[1, 2], &[3, 4], &[5, 6]]);
+            assert_eq!((packet.len(), packet.segments()), (6, 3));
+            assert!(packet.trim_to(len) && !packet.trim_to(len + 1));
+            let bytes: Vec<u8> = packet.chunks().flatten().copied().collect();
+            assert_eq!(bytes, [1, 2, 3, 4, 5, 6][..len]);
+            assert_eq!((packet.segments(), pool.in_use()), (segments, segments));
+        }
+        assert_eq!(pool.leaked(), 0);
+    }
+
+    #[test]
+    fn an_append_goes_to_the_last_segment() {
+        let pool = testing::pool(3);
+        let mut packet = chain(&pool, &[&[1, 2], &[3]]);
+        packet.append(1).unwrap()[0] = 4;
+        assert_eq!(packet.chunks().collect::<Vec<_>>(), [&[1, 2][..], &[3, 4]]);
+        assert_eq!((packet.data(), packet.len()), (&[1, 2][..], 4));
+    }
+
+    #[test]
+    fn a_tag_keeps_all_its_bits() {
+        let pool = testing::pool(1);
+        let mut packet = pool.copy_of(&[1, 2, 3]).unwrap();
+        packet.set_tag(0x0123_4567_89ab_cdef);
+        assert_eq!(packet.tag(), 0x0123_4567_89ab_cdef);
+        assert_eq!((packet.data(), packet.len(), packet.segments()), (&[1, 2, 3][..], 3, 1));
+    }
+}

@@ -185,3 +185,63 @@ fn check(config: &MempoolConfig) -> Result<(), Error> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    fn refused(config: &MempoolConfig) -> String {
+        Mempool::new(testing::eal(), config).map(drop).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_named() {
+        let good = MempoolConfig { name: "p".into(), count: 300, cache: 0, data_room: 2048 };
+        let config = MempoolConfig { data_room: 63, ..good.clone() };
+        assert_eq!(refused(&config), "pool \"p\": data_room is 63, which must be 64 to 65407");
+        let config = MempoolConfig { cache: 201, ..good.clone() };
+        assert_eq!(refused(&config), "pool \"p\": cache is 201, which must be 0 to 200");
+        let config = MempoolConfig { count: 0, ..good.clone() };
+        assert!(refused(&config).contains("count is 0"));
+        let largest = MempoolConfig { cache: 200, data_room: 65_407, ..good };
+        assert_eq!(Mempool::new(testing::eal(), &largest).unwrap().size(), 300);
+    }
+
+    #[test]
+    fn memory_that_does_not_suffice_is_named() {
+        let config = MempoolConfig { name: "huge".into(), count: 1 << 20, ..Default::default() };
+        let error = refused(&config);
+        let start = "pool \"huge\" of 1048576 packets of 2048 bytes: ";
+        assert!(error.starts_with(start), "{error}");
+        assert!(
+            error.ends_with("; the EAL has 128 MB without hugepages: as configured"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn packets_in_the_cache_of_a_thread_are_free() {
+        let config = MempoolConfig { name: "c".into(), count: 255, cache: 32, data_room: 64 };
+        let pool = Mempool::new(testing::eal(), &config).unwrap();
+        let other = pool.clone();
+        std::thread::spawn(move || {
+            let _registered = testing::eal().register_thread().unwrap();
+            let packets: Vec<Mbuf> = std::iter::from_fn(|| other.alloc()).take(40).collect();
+            assert_eq!((packets.len(), other.in_use()), (40, 40));
+            drop(packets);
+            assert_eq!(other.in_use(), 0);
+        })
+        .join()
+        .unwrap();
+        assert_eq!(pool.leaked(), 0);
+    }
+
+    #[test]
+    fn a_packet_may_outlive_its_pool_s_handles() {
+        let pool = testing::pool(3);
+        let packet = pool.copy_of(b"still here").unwrap();
+        drop(pool);
+        assert_eq!(packet.data(), b"still here");
+    }
+}

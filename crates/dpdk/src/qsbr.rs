@@ -153,3 +153,78 @@ impl Drop for Reader {
         taken[self.number as usize] = false;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn a_grace_period_waits_for_each_reader_that_is_online() {
+        let group = Qsbr::new(3);
+        let (mut first, mut second) = (group.register().unwrap(), group.register().unwrap());
+        let asleep = group.register().unwrap();
+        first.online();
+        second.online();
+        let token = group.start();
+        assert!(!group.passed(token));
+        first.quiescent();
+        assert!(!group.passed(token), "the second reader may still look");
+        second.offline();
+        assert!(group.passed(token), "the third reader was never online");
+        let next = group.start();
+        assert!(!group.passed(next), "one grace period is not another");
+        drop(first);
+        assert!(group.passed(next), "a reader that is gone looks at nothing");
+        drop(asleep);
+    }
+
+    #[test]
+    fn readers_are_counted_and_their_numbers_used_again() {
+        let group = Qsbr::new(2);
+        let first = group.register().unwrap();
+        let _second = group.register().unwrap();
+        let error = group.register().map(drop).unwrap_err().to_string();
+        assert_eq!(error, "the number of RCU readers is 3, which must be 1 to 2");
+        drop(first);
+        group.register().unwrap();
+    }
+
+    /// A writer swaps between two cells and poisons the one that readers cannot see any more;
+    /// a reader that saw poison would have been freed under its feet.
+    #[test]
+    fn synchronize_protects_readers_in_other_threads() {
+        let group = Qsbr::new(2);
+        let (cells, current) = ([AtomicUsize::new(0), AtomicUsize::new(0)], AtomicUsize::new(0));
+        let (stop, rounds) = (AtomicBool::new(false), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                let mut reader = group.register().unwrap();
+                let (cells, current, stop, rounds) = (&cells, &current, &stop, &rounds);
+                scope.spawn(move || {
+                    reader.online();
+                    while !stop.load(Ordering::Relaxed) {
+                        let cell = &cells[current.load(Ordering::Acquire)];
+                        std::thread::yield_now();
+                        assert_eq!(cell.load(Ordering::Relaxed), 0, "poison");
+                        rounds.fetch_add(1, Ordering::Relaxed);
+                        reader.quiescent();
+                    }
+                    reader.offline();
+                });
+            }
+            for round in 0.. {
+                if round >= 500 && rounds.load(Ordering::Relaxed) >= 500 {
+                    break;
+                }
+                let (old, new) = (round % 2, (round + 1) % 2);
+                cells[new].store(0, Ordering::Relaxed);
+                current.store(new, Ordering::Release);
+                group.synchronize();
+                cells[old].store(1, Ordering::Relaxed);
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+}

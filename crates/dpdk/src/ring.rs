@@ -194,3 +194,115 @@ impl Consumer {
         self.unusable
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Mempool, testing};
+
+    fn list(pool: &Mempool, tags: std::ops::Range<u64>) -> PacketList {
+        let mut list = PacketList::new();
+        for tag in tags {
+            let mut packet = pool.copy_of(&[0; 60]).unwrap();
+            packet.set_tag(tag);
+            list.push(packet).unwrap();
+        }
+        list
+    }
+
+    #[test]
+    fn a_full_ring_leaves_the_rest_with_the_sender_in_order() {
+        let pool = testing::pool(31);
+        let (mut producer, mut consumer) = Ring::spsc(testing::eal(), "r", 5).unwrap();
+        let mut packets = list(&pool, 0..8);
+        assert_eq!(producer.send(&mut packets), 5);
+        assert_eq!((packets.len(), producer.len(), consumer.len()), (3, 5, 5));
+        let mut extra = pool.alloc().unwrap();
+        extra.set_tag(99);
+        assert_eq!(producer.push(extra).unwrap_err().tag(), 99);
+        assert_eq!(consumer.pop().unwrap().tag(), 0);
+        assert_eq!(producer.send(&mut packets), 1);
+        let mut burst = Burst::new();
+        assert_eq!(consumer.receive(&mut burst, 2), 2);
+        assert_eq!((burst.tag(0), burst.tag(1)), (1, 2));
+        assert_eq!(consumer.receive(&mut burst, 2), 0, "the burst is not empty");
+        burst.free(u64::MAX);
+        assert_eq!(consumer.receive(&mut burst, usize::MAX), 3);
+        assert_eq!((burst.tag(0), burst.tag(1), burst.tag(2)), (3, 4, 5));
+        assert_eq!(packets.pop().unwrap().tag(), 6);
+        assert!(consumer.is_empty() && consumer.pop().is_none());
+        assert_eq!(consumer.receive(&mut burst, 64), 0);
+    }
+
+    #[test]
+    fn a_ring_without_ends_frees_its_packets() {
+        let pool = testing::pool(255);
+        let (mut producer, consumer) = Ring::spsc(testing::eal(), "r", 200).unwrap();
+        assert_eq!(producer.send(&mut list(&pool, 0..150)), 150);
+        drop(producer);
+        assert_eq!(pool.in_use(), 150, "the consumer may still want them");
+        drop(consumer);
+        assert_eq!(pool.leaked(), 0);
+    }
+
+    #[test]
+    fn packets_cross_between_threads_in_order() {
+        let pool = testing::pool(255);
+        let (mut producer, mut consumer) = Ring::spsc(testing::eal(), "r", 32).unwrap();
+        let sender = pool.clone();
+        let thread = std::thread::spawn(move || {
+            for base in (0..10_000).step_by(100) {
+                let mut packets = PacketList::new();
+                for tag in base..base + 100 {
+                    let mut packet = loop {
+                        if let Some(packet) = sender.copy_of(&[0; 60]) {
+                            break packet;
+                        }
+                        std::thread::yield_now();
+                    };
+                    packet.set_tag(tag);
+                    packets.push(packet).unwrap();
+                }
+                while !packets.is_empty() {
+                    producer.send(&mut packets);
+                    std::thread::yield_now();
+                }
+            }
+        });
+        let (mut burst, mut expected) = (Burst::new(), 0);
+        while expected < 10_000 {
+            for slot in 0..consumer.receive(&mut burst, 64) {
+                assert_eq!(burst.tag(slot), expected);
+                expected += 1;
+            }
+            burst.free(u64::MAX);
+            std::thread::yield_now();
+        }
+        thread.join().unwrap();
+        assert_eq!(pool.leaked(), 0);
+    }
+
+    #[test]
+    fn a_packet_too_near_its_buffer_s_end_is_freed_and_counted() {
+        let pool = testing::pool(3);
+        let (mut producer, mut consumer) = Ring::spsc(testing::eal(), "r", 4).unwrap();
+        for cut in [2048 - 64, 2048 - 63] {
+            let mut packet = pool.copy_of(&[0; 2048]).unwrap();
+            assert!(packet.adj(cut));
+            producer.push(packet).unwrap();
+        }
+        let mut burst = Burst::new();
+        assert_eq!(consumer.receive(&mut burst, 64), 1);
+        assert_eq!((burst.owned(), burst.lens()[0], consumer.unusable()), (1, 64, 1));
+        assert_eq!(pool.in_use(), 1);
+    }
+
+    #[test]
+    fn sizes_out_of_range_are_named() {
+        for size in [0, SIZE_MAX + 1] {
+            let error = Ring::spsc(testing::eal(), "punt", size).map(drop).unwrap_err();
+            let words = format!("the size of ring \"punt\" is {size}, which must be 1 to 16777216");
+            assert_eq!(error.to_string(), words);
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Ports made from DPDK's virtual devices: what is received, sent, refused and given back.
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use dpdk::{
+    Burst, Consumer, Device, Driver, Eal, EalConfig, Error, HugeMode, Link, Mbuf, Mempool,
+    MempoolConfig, PacketList, Port, PortConfig, Producer, RxQueue, ThreadRegistration, TxQueue,
+    qsbr,
+};
+use static_assertions::{assert_impl_all, assert_not_impl_any};
+
+// What only one thread at a time may use can be given to another, not shared with it.
+assert_impl_all!(Mbuf: Send);
+assert_impl_all!(Burst: Send);
+assert_impl_all!(PacketList: Send);
+assert_impl_all!(RxQueue: Send);
+assert_impl_all!(TxQueue: Send);
+assert_impl_all!(Producer: Send);
+assert_impl_all!(Consumer: Send);
+assert_impl_all!(qsbr::Reader: Send);
+assert_not_impl_any!(Mbuf: Sync, Clone);
+assert_not_impl_any!(Burst: Sync, Clone);
+assert_not_impl_any!(PacketList: Sync, Clone);
+assert_not_impl_any!(RxQueue: Sync, Clone);
+assert_not_impl_any!(TxQueue: Sync, Clone);
+assert_not_impl_any!(Producer: Sync, Clone);
+assert_not_impl_any!(Consumer: Sync, Clone);
+assert_not_impl_any!(qsbr::Reader: Sync, Clone);
+// What is bound to its thread, and what may be shared.
+assert_not_impl_any!(ThreadRegistration: Send, Sync);
+assert_impl_all!(Mempool: Send, Sync, Clone);
+assert_impl_all!(Port: Send, Sync, Clone);
+assert_impl_all!(qsbr::Qsbr: Send, Sync);
+
+fn eal() -> &'static Eal {
+    static EAL: OnceLock<Eal> = OnceLock::new();
+    let config = EalConfig { memory_mb: 256, huge: HugeMode::Never, ..EalConfig::default() };
+    EAL.get_or_init(|| Eal::init(&config).unwrap())
+}
+
+fn pool(count: usize) -> Mempool {
+    let config = MempoolConfig { count, cache: 0, ..MempoolConfig::default() };
+    Mempool::new(eal(), &config).unwrap()
+}
+
+fn config(device: &str) -> PortConfig {
+    PortConfig::new("p", Device::parse(device).unwrap())
+}
+
+fn open(device: &str, pool: &Mempool) -> (Port, RxQueue, TxQueue) {
+    let (port, mut rx, mut tx) = Port::open(eal(), &config(device), pool).unwrap();
+    (port, rx.remove(0), tx.remove(0))
+}
+
+fn problem(config: &PortConfig, pool: &Mempool) -> String {
+    Port::open(eal(), config, pool).map(drop).unwrap_err().to_string()
+}
+
+/// A capture file with these frames (libpcap's format, little-endian, Ethernet).
+fn pcap(name: &str, frames: &[Vec<u8>]) -> PathBuf {
+    let mut bytes = Vec::new();
+    for word in [0xa1b2_c3d4u32, 0x0004_0002, 0, 0, 65_535, 1] {
+        bytes.extend(word.to_le_bytes());
+    }
+    for frame in frames {
+        for word in [0, 0, frame.len() as u32, frame.len() as u32] {
+            bytes.extend(word.to_le_bytes());
+        }
+        bytes.extend(frame);
+    }
+    let path = std::env::temp_dir().join(format!("dpdk-ports-{name}-{}", std::process::id()));
+    std::fs::write(&path, bytes).unwrap();
+    path
+}
+
+/// The frames of a capture file.
+fn frames(path: &PathBuf) -> Vec<Vec<u8>> {
+    let bytes = std::fs::read(path).unwrap();
+    let (mut rest, mut frames) = (&bytes[24..], Vec::new());
+    while !rest.is_empty() {
+        let len = u32::from_le_bytes(rest[8..12].try_into().unwrap()) as usize;
+        frames.push(rest[16..16 + len].to_vec());
+        rest = &rest[16 + len..];
+    }
+    frames
+}
+
+#[test]
+fn frames_go_through_unchanged_and_in_order() {
+    let sent: Vec<Vec<u8>> = (0..200).map(|n| vec![n as u8; 14 + 7 * n]).collect();
+    let (input, output) = (pcap("in", &sent), pcap("out", &[]));
+    let pool = pool(1023);
+    let device = format!("net_pcap0,rx_pcap={},tx_pcap={}", input.display(), output.display());
+    let (port, mut rx, mut tx) = open(&device, &pool);
+    assert_eq!(port.driver(), "net_pcap");
+    let (mut burst, mut list, mut total) = (Burst::new(), PacketList::new(), 0);
+    loop {
+        let count = rx.receive(&mut burst, 40);
+        if count == 0 {
+            break;
+        }
+        assert_eq!(rx.receive(&mut burst, 40), 0, "the burst is not empty");
+        for slot in 0..count {
+            assert_eq!(burst.frame(slot), sent[total + slot]);
+            assert_eq!(burst.lens()[slot] as usize, sent[total + slot].len());
+        }
+        total += count;
+        assert_eq!(burst.move_to(u64::MAX, &mut list), 0);
+        let bytes = list.bytes();
+        let outcome = tx.send(&mut list, 64);
+        assert_eq!((outcome.packets, outcome.bytes, outcome.refused), (count, bytes, 0));
+    }
+    assert_eq!(total, 200);
+    let stats = port.stats();
+    assert_eq!((stats.ipackets, stats.opackets), (200, 200));
+    assert_eq!(stats.obytes, sent.iter().map(|frame| frame.len() as u64).sum());
+    drop((port, rx, tx));
+    assert_eq!(pool.leaked(), 0);
+    assert_eq!(frames(&output), sent);
+    for path in [input, output] {
+        std::fs::remove_file(path).unwrap();
+    }
+}
+
+#[test]
+fn frames_in_several_segments_are_marked() {
+    let sent = vec![vec![1; 100], vec![2; 5000], vec![3; 100]];
+    let input = pcap("long", &sent);
+    let pool = pool(63);
+    let (_port, mut rx, _tx) = open(&format!("net_pcap1,rx_pcap={}", input.display()), &pool);
+    let mut burst = Burst::new();
+    let mut received = 0;
+    while received < 3 {
+        received += rx.receive(&mut burst, 64);
+        let long = burst.multi_segment();
+        if let Some(packet) = burst.take(long.trailing_zeros() as usize & 63).filter(|_| long != 0)
+        {
+            assert_eq!((packet.len(), packet.segments()), (5000, 3));
+            assert!(packet.chunks().flatten().all(|&byte| byte == 2));
+            received = 3;
+        }
+        burst.free(u64::MAX);
+    }
+    std::fs::remove_file(input).unwrap();
+}
+
+#[test]
+fn what_a_device_does_not_take_stays_in_order() {
+    let pool = pool(2047);
+    let (port, mut rx, mut tx) = open("net_ring0", &pool);
+    assert!(!port.supports_multi_segment() || port.driver() == "net_ring");
+    // The ring device holds 1,023 packets and gives them back where it receives.
+    let (mut list, mut next, mut sent) = (PacketList::new(), 0, 0);
+    loop {
+        while list.room() > 0 {
+            let mut packet = pool.copy_of(&[0; 60]).unwrap();
+            packet.set_tag(next);
+            list.push(packet).unwrap();
+            next += 1;
+        }
+        let outcome = tx.send(&mut list, 200);
+        assert_eq!(outcome.bytes, 60 * outcome.packets as u64);
+        sent += outcome.packets as u64;
+        if outcome.packets < 200 {
+            break;
+        }
+    }
+    assert_eq!(sent, 1023);
+    assert_eq!(tx.send(&mut list, usize::MAX).packets, 0);
+    for tag in sent..next {
+        assert_eq!(list.pop().unwrap().tag(), tag);
+    }
+    let (mut burst, mut tag) = (Burst::new(), 0);
+    while rx.receive(&mut burst, 64) > 0 {
+        for slot in 0..burst.len() {
+            assert_eq!(burst.tag(slot), tag);
+            tag += 1;
+        }
+        burst.free(u64::MAX);
+    }
+    assert_eq!((tag, pool.in_use()), (sent, 0));
+}
+
+#[test]
+fn a_port_closes_with_its_last_queue() {
+    let pool = pool(1023);
+    let (port, mut rx, mut tx) = open("net_null0,size=60", &pool);
+    assert!(port.link().up);
+    drop(port);
+    let mut burst = Burst::new();
+    assert_eq!(rx.receive(&mut burst, 64), 64, "the queue keeps the port started");
+    let mut list = PacketList::new();
+    burst.move_to(u64::MAX, &mut list);
+    assert_eq!(tx.send(&mut list, 64).packets, 64);
+    drop(rx);
+    let error = problem(&config("net_null0,size=60"), &pool);
+    assert_eq!(error, "port \"p\": device net_null0 is in use by another port");
+    drop(tx);
+    let (port, ..) = open("net_null0,size=60", &pool);
+    assert_eq!(port.driver(), "net_null");
+    assert_eq!(pool.leaked(), 0);
+}
+
+#[test]
+fn a_device_without_that_many_queues_says_how_many() {
+    let pool = pool(1023);
+    let wish = PortConfig { rx_queues: 4, tx_queues: 3, ..config("net_null1") };
+    let (port, rx, tx) = Port::open(eal(), &wish, &pool).unwrap();
+    let counts = (port.rx_queues(), port.tx_queues(), rx.len(), tx.len());
+    assert_eq!(counts, (4, 3, 4, 3));
+    assert_eq!((rx[3].index(), tx[2].index()), (3, 2));
+    let wish = PortConfig { rx_queues: 4, tx_queues: 3, ..config("net_ring1") };
+    let (port, rx, tx) = Port::open(eal(), &wish, &pool).unwrap();
+    let (devices_rx, devices_tx) = (port.rx_queues(), port.tx_queues());
+    assert_eq!((rx.len(), tx.len()), (devices_rx.into(), devices_tx.into()));
+    assert!(devices_rx <= 4 && devices_tx <= 3);
+}
+
+#[test]
+fn what_does_not_fit_is_named_and_leaves_nothing_behind() {
+    let pool = pool(63);
+    let none = PortConfig { rx_queues: 0, ..config("net_null2") };
+    assert_eq!(problem(&none, &pool), "port \"p\": needs at least one queue each way");
+    let large = PortConfig { mtu: Some(9000), ..config("net_null2") };
+    let words = "port \"p\": MTU 9000 needs packet buffers of 9018 bytes; they have 2048";
+    assert_eq!(problem(&large, &pool), words);
+    let forced = PortConfig { driver: Some(Driver::AfXdp), ..config("net_null2") };
+    assert!(problem(&forced, &pool).contains("for kernel interfaces, not for net_null2"));
+    let error = problem(&config("net_nosuchthing0"), &pool);
+    assert!(
+        error.starts_with("port \"p\": DPDK does not take device net_nosuchthing0: "),
+        "{error}"
+    );
+    let error = Port::open(eal(), &config("net_pcap9,rx_pcap=/nonexistent"), &pool).map(drop);
+    assert!(matches!(error, Err(Error::Port { .. })), "{error:?}");
+    assert_eq!(pool.leaked(), 0);
+    // The names are free again.
+    assert_eq!(open("net_null2", &pool).0.mtu(), 1500);
+}
+
+#[test]
+fn a_port_knows_its_address_and_link() {
+    let pool = pool(63);
+    let (port, ..) = open("net_null3", &pool);
+    assert_ne!(port.mac(), [0; 6]);
+    assert_eq!(port.link(), Link { up: true, speed_mbps: 10_000 });
+    assert_eq!((port.name(), port.notes().len()), ("p", 0));
+    assert!(!port.partial_checksums());
+}
