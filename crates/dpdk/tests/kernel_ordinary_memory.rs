@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 use std::{fs, mem};
 
-use dpdk::{Device, Driver, Error, HugeMode, Port, PortConfig};
+use dpdk::{Burst, Device, Driver, Error, HugeMode, PacketList, Port, PortConfig, Sent};
 use veth::{Wire, eal, ip, namespace, open, open_as, pass, pool, state};
 
 /// `ETHTOOL_GTSO` and `ETHTOOL_GGRO`: whether the interface sends super-frames, and merges
@@ -158,4 +158,37 @@ fn one_interface_is_one_port() {
         assert!(error.contains("in use by another port"), "{error}");
     }
     assert!(end.port.link().up, "the first port goes on");
+}
+
+#[test]
+fn packets_in_several_segments_do_not_reach_a_driver_that_takes_one() {
+    let (eal, _turn) = eal(HugeMode::Never);
+    namespace(&["tpj"]);
+    let pool = pool(eal, 2048);
+    // Three frames of 100, 3,000 and 100 bytes; the second arrives in two segments.
+    let path = std::env::temp_dir().join(format!("dpdk-segments-{}", std::process::id()));
+    let mut capture = Vec::new();
+    for word in [0xa1b2_c3d4u32, 0x0004_0002, 0, 0, 65_535, 1] {
+        capture.extend(word.to_le_bytes());
+    }
+    for (number, len) in [(0, 100), (1, 3000), (2, 100)] {
+        for word in [0, 0, len as u32, len as u32] {
+            capture.extend(word.to_le_bytes());
+        }
+        capture.extend(veth::frame(number, len));
+    }
+    fs::write(&path, capture).unwrap();
+    let source = format!("net_pcap0,rx_pcap={}", path.display());
+    let mut source = open(eal, &pool, &source, None);
+    let mut sink = open(eal, &pool, "tpj0", Some(Driver::AfXdp));
+    assert!(!sink.port.supports_multi_segment());
+
+    let (mut burst, mut list) = (Burst::new(), PacketList::new());
+    assert_eq!((source.rx.receive(&mut burst, 64), burst.multi_segment()), (3, 0b010));
+    assert_eq!(burst.move_to(u64::MAX, &mut list), 0);
+    let sent = sink.tx.send(&mut list, 64);
+    assert_eq!(sent, Sent { packets: 2, bytes: 200, refused: 1 });
+    drop((source, sink));
+    assert_eq!(pool.leaked(), 0);
+    fs::remove_file(path).unwrap();
 }

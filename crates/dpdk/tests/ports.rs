@@ -148,8 +148,7 @@ fn frames_in_several_segments_are_marked() {
 #[test]
 fn what_a_device_does_not_take_stays_in_order() {
     let pool = pool(2047);
-    let (port, mut rx, mut tx) = open("net_ring0", &pool);
-    assert!(!port.supports_multi_segment() || port.driver() == "net_ring");
+    let (_port, mut rx, mut tx) = open("net_ring0", &pool);
     // The ring device holds 1,023 packets and gives them back where it receives.
     let (mut list, mut next, mut sent) = (PacketList::new(), 0, 0);
     loop {
