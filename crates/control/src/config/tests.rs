@@ -216,6 +216,10 @@ fn addresses_of_ports_are_hosts_addresses() {
         let text = format!("require 'turnpike'.port 'p' {{ device = 'a', address = '{address}' }}");
         assert!(read(&text).is_ok(), "{address}");
     }
+    // Networks of one port may overlap, only those of different ports may not.
+    let text =
+        "require 'turnpike'.port 'p' { device = 'a', address = { '10.0.0.1/24', '10.0.0.2/16' } }";
+    assert!(read(text).is_ok(), "{:?}", read(text));
     assert_eq!(
         port_errors("{ device = 'a', address = { '10.0.0.1/24', '10.0.0.1/16' } }"),
         [r#"2: port "left": address "10.0.0.1/16" given twice; remove one"#]
