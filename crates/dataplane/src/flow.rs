@@ -39,7 +39,8 @@ impl FlowHash {
     fn of_ip4(&self, packet: &[u8]) -> u32 {
         let Some(header) = packet.first_chunk::<20>() else { return 0 };
         let fragment = u16::from_be_bytes([header[6], header[7]]) & 0x3fff != 0;
-        let ports = if fragment { 0 } else { ports(packet, header[9], usize::from(header[0] & 0xf) * 4) };
+        let ports =
+            if fragment { 0 } else { ports(packet, header[9], usize::from(header[0] & 0xf) * 4) };
         let addresses = read_u64(&header[12..20]);
         self.mix(&[addresses, u64::from(header[9]) << 32 | u64::from(ports)])
     }

@@ -285,10 +285,20 @@ impl GraphBuilder {
             let edges = targets.len();
             shape.push(StepShape {
                 name: node.name,
-                outputs: node.step.outputs().iter().map(|o| o.name()).zip(targets.clone()).collect(),
+                outputs: node
+                    .step
+                    .outputs()
+                    .iter()
+                    .map(|o| o.name())
+                    .zip(targets.clone())
+                    .collect(),
                 first_edge,
             });
-            steps.push(Placed { step: node.step, edges: edges_of(&targets, order.len()), first_edge });
+            steps.push(Placed {
+                step: node.step,
+                edges: edges_of(&targets, order.len()),
+                first_edge,
+            });
             first_edge += edges;
         }
         let shape = Arc::new(Shape { steps: shape, edges: first_edge });

@@ -5,8 +5,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ops::Index;
 use std::sync::{Arc, OnceLock};
 
-use fib::{Algorithm, NoReaders};
 use dpdk::{Eal, EalConfig, Mempool, MempoolConfig};
+use fib::{Algorithm, NoReaders};
 use wire::MacAddr;
 
 use crate::batch::{BATCH_MAX, Batch};
@@ -32,14 +32,10 @@ pub const fn port_mac(port: u8) -> [u8; 6] {
 fn pool() -> &'static Mempool {
     static DPDK: OnceLock<(Eal, Mempool)> = OnceLock::new();
     let (_, pool) = DPDK.get_or_init(|| {
-        let config = EalConfig {
-            huge: dpdk::HugeMode::Never,
-            memory_mb: 64,
-            ..EalConfig::default()
-        };
-        let eal = Eal::init(&config).expect("DPDK starts without hugepages");
         let config =
-            MempoolConfig { name: "test".into(), count: 8191, cache: 0, data_room: 2048 };
+            EalConfig { huge: dpdk::HugeMode::Never, memory_mb: 64, ..EalConfig::default() };
+        let eal = Eal::init(&config).expect("DPDK starts without hugepages");
+        let config = MempoolConfig { name: "test".into(), count: 8191, cache: 0, data_room: 2048 };
         let pool = Mempool::new(&eal, &config).expect("64 MB hold 8191 packets");
         (eal, pool)
     });

@@ -70,7 +70,8 @@ mod tests {
     use crate::api::report::Step;
 
     fn graph() -> Graph {
-        let edge = |name: &str, to: &str, packets| Edge { name: name.into(), to: to.into(), packets };
+        let edge =
+            |name: &str, to: &str, packets| Edge { name: name.into(), to: to.into(), packets };
         Graph {
             steps: vec![
                 Step {

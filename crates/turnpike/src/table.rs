@@ -19,7 +19,15 @@ fn finish(table: &Table) -> String {
 /// One line a port, its addresses separated by commas.
 pub fn ports(ports: &[Port]) -> String {
     let mut table = columns(&[
-        "port", "device", "driver", "link", "mtu", "mac", "rx packets", "tx packets", "missed",
+        "port",
+        "device",
+        "driver",
+        "link",
+        "mtu",
+        "mac",
+        "rx packets",
+        "tx packets",
+        "missed",
         "addresses",
     ]);
     for port in ports {
@@ -74,8 +82,7 @@ fn path(path: &ResolvedPath) -> String {
 pub fn neighbours(neighbours: &[Neighbour]) -> String {
     let mut table = columns(&["address", "port", "mac", "state", "queued"]);
     for neighbour in neighbours {
-        let state =
-            if neighbour.is_static { "static".to_owned() } else { neighbour.state.clone() };
+        let state = if neighbour.is_static { "static".to_owned() } else { neighbour.state.clone() };
         table.add_row([
             neighbour.address.to_string(),
             neighbour.port.clone(),

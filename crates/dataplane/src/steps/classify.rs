@@ -114,8 +114,7 @@ impl Step for Classify {
         out[IP6] = ours & kinds.ip6;
         out[ARP] = ours & kinds.arp;
         out[VLAN_UNKNOWN] = ours & kinds.vlan;
-        out[UNKNOWN_ETHERTYPE] =
-            ours.without(kinds.ip4 | kinds.ip6 | kinds.arp | kinds.vlan);
+        out[UNKNOWN_ETHERTYPE] = ours.without(kinds.ip4 | kinds.ip6 | kinds.arp | kinds.vlan);
     }
 }
 

@@ -53,8 +53,7 @@ mod tests {
         let mut frame = FrameBuilder::ip4().udp(4000, 53, b"query").build();
         let (source, destination) = ([192, 0, 2, 1], [198, 51, 100, 1]);
         let words = [&source[..], &destination, &[0, 17], &[0, 13]].concat();
-        let sum: u32 =
-            words.chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();
+        let sum: u32 = words.chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();
         let folded = ((sum & 0xffff) + (sum >> 16)) as u16;
         frame[40..42].copy_from_slice(&folded.to_be_bytes());
         frame

@@ -83,9 +83,7 @@ mod tests {
     #[test]
     fn a_flow_keeps_its_path_and_flows_spread() {
         let mut step = Ip4Lookup::new(TestTables::every_kind());
-        let flow = |port| {
-            FrameBuilder::ip4().destination4("10.0.9.1").udp(port, 53, b"x").build()
-        };
+        let flow = |port| FrameBuilder::ip4().destination4("10.0.9.1").udp(port, 53, b"x").build();
         let mut frames: Vec<_> = (1000..1063).map(flow).collect();
         frames.push(flow(1000));
         let (result, batch) = run_step(&mut step, &frames);

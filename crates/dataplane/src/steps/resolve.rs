@@ -85,8 +85,7 @@ pub(super) fn resolve(
         forward |= read_hops(batch, groups, table).0;
     }
     out[FORWARD] = forward;
-    let unusual =
-        input.without(forward) | (forward & (batch.link_multicast | batch.link_scope));
+    let unusual = input.without(forward) | (forward & (batch.link_multicast | batch.link_scope));
     if !unusual.is_empty() {
         sort_unusual(batch, unusual, out);
     }

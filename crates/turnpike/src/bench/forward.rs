@@ -29,8 +29,8 @@ use dataplane::port::{PortId, PortInfo};
 use dataplane::tables::Tables;
 use dpdk::qsbr::Qsbr;
 use dpdk::{
-    Burst, Device, Eal, EalConfig, Mempool, MempoolConfig, PacketList, Port, PortConfig, Ring,
-    RxQueue, TxQueue,
+    Burst, Device, Eal, EalConfig, HugeMode, Mempool, MempoolConfig, PacketList, Port, PortConfig,
+    Ring, RxQueue, TxQueue,
 };
 use perf_event::events::Hardware;
 use perf_event::{Builder, Counter};
@@ -60,6 +60,9 @@ pub struct ForwardArgs {
     /// Only this case, and the bare loop
     #[arg(long)]
     case: Option<String>,
+    /// Use ordinary memory even where there are hugepages
+    #[arg(long)]
+    no_huge: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -141,6 +144,8 @@ struct Bench {
     eal: Eal,
     pool: Mempool,
     pcap: PathBuf,
+    /// Devices opened so far: each needs a number of its own.
+    opened: std::cell::Cell<usize>,
 }
 
 impl Bench {
@@ -150,31 +155,35 @@ impl Bench {
         source::write_pcap(&pcap, args.destinations, 1)?;
         // Each source keeps every frame in a buffer of its own and copies it into another.
         let count = sources * (args.destinations + 8192);
-        let data_room = 256;
+        let data_room = 2048;
         let memory_mb = count * (usize::from(data_room) + 512) / 1_000_000 + 256;
-        let eal = Eal::init(&EalConfig { memory_mb, ..EalConfig::default() })?;
+        let huge = if args.no_huge { HugeMode::Never } else { HugeMode::Auto };
+        let eal = Eal::init(&EalConfig { memory_mb, huge, ..EalConfig::default() })?;
         let config = MempoolConfig { name: "bench".into(), count, cache: 512, data_room };
         let pool = Mempool::new(&eal, &config)?;
-        Ok(Self { eal, pool, pcap })
+        Ok(Self { eal, pool, pcap, opened: std::cell::Cell::new(0) })
     }
 
-    /// A port that replays the frames for ever.
-    fn source(&self, name: &str) -> Result<(Port, RxQueue)> {
-        let pcap = self.pcap.display();
-        let device = format!("net_pcap_{name},rx_pcap={pcap},infinite_rx=1");
-        let (port, mut rx, _) = self.open(name, &device)?;
-        Ok((port, rx.pop().context("the pcap driver has a receive queue")?))
+    /// The queue of a port that replays the frames for ever.
+    fn source(&self) -> Result<RxQueue> {
+        let args = format!("rx_pcap={},infinite_rx=1", self.pcap.display());
+        let (mut rx, _) = self.open("net_pcap", &args)?;
+        rx.pop().context("the pcap driver has a receive queue")
     }
 
-    /// A port that frees what it is given.
-    fn sink(&self, name: &str) -> Result<(Port, TxQueue)> {
-        let (port, _, mut tx) = self.open(name, &format!("net_null_{name}"))?;
-        Ok((port, tx.pop().context("the null driver has a transmit queue")?))
+    /// The queue of a port that frees what it is given.
+    fn sink(&self) -> Result<TxQueue> {
+        let (_, mut tx) = self.open("net_null", "")?;
+        tx.pop().context("the null driver has a transmit queue")
     }
 
-    fn open(&self, name: &str, device: &str) -> Result<(Port, Vec<RxQueue>, Vec<TxQueue>)> {
-        let config = PortConfig::new(name, Device::parse(device)?);
-        Ok(Port::open(&self.eal, &config, &self.pool)?)
+    /// The queues keep their port open.
+    fn open(&self, driver: &str, args: &str) -> Result<(Vec<RxQueue>, Vec<TxQueue>)> {
+        let name = format!("{driver}{}", self.opened.get());
+        self.opened.set(self.opened.get() + 1);
+        let device = Device::Vdev { name: name.clone(), args: args.to_owned() };
+        let (_, rx, tx) = Port::open(&self.eal, &PortConfig::new(&name, device), &self.pool)?;
+        Ok((rx, tx))
     }
 }
 
@@ -194,8 +203,7 @@ struct BareLoop {
 
 impl BareLoop {
     fn new(bench: &Bench) -> Result<Self> {
-        let (_, rx) = bench.source("io")?;
-        let (_, tx) = bench.sink("iosink")?;
+        let (rx, tx) = (bench.source()?, bench.sink()?);
         Ok(Self { rx, tx, burst: Burst::new(), list: PacketList::new() })
     }
 
@@ -225,13 +233,11 @@ struct Router {
 
 impl Router {
     fn new(bench: &Bench, case: &Case, table: &str) -> Result<Self> {
-        let (_, queue) = bench.source(&format!("{}", case.name))?;
-        let info =
-            PortInfo { mac: MacAddr(source::PORT_MAC), mtu: 1500, partial_checksums: false };
+        let queue = bench.source()?;
+        let info = PortInfo { mac: MacAddr(source::PORT_MAC), mtu: 1500, partial_checksums: false };
         let mut paths = Vec::new();
         for index in 0..case.egress {
-            let (_, tx) = bench.sink(&format!("{}s{index}", case.name))?;
-            paths.push((port_id(index)?, TxPath::Queue(tx)));
+            paths.push((port_id(index)?, TxPath::Queue(bench.sink()?)));
         }
         let (tables, table) = tables(case, table, vec![info; case.egress])?;
         let counters = Arc::new(ForwarderCounters::default());
@@ -300,7 +306,9 @@ fn tables(
         let default = ("0.0.0.0/0".parse()?, FIRST_DYNAMIC);
         fib4.load(&mut full_table(table)?.into_iter().chain([default]))?;
     } else {
-        for (prefix, id) in ["0.0.0.0/2", "64.0.0.0/2", "128.0.0.0/2", "192.0.0.0/2"].iter().zip(FIRST_DYNAMIC..) {
+        for (prefix, id) in
+            ["0.0.0.0/2", "64.0.0.0/2", "128.0.0.0/2", "192.0.0.0/2"].iter().zip(FIRST_DYNAMIC..)
+        {
             fib4.insert(prefix.parse()?, id)?;
         }
     }

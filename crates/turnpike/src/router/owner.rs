@@ -10,8 +10,8 @@
 //! Everything runs on the main thread's tokio runtime, so nothing here is shared or locked.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::mpsc::Sender;
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
@@ -170,7 +170,9 @@ impl Owner {
             Event::NeighbourUp { port, address, mac } => {
                 tracing::debug!("neighbour {address} on {port} is at {mac}");
                 if let Err(error) = self.rib.neighbour_up(port, address, mac) {
-                    tracing::warn!("neighbour {address} on {port}: {error}; the slow path serves it");
+                    tracing::warn!(
+                        "neighbour {address} on {port}: {error}; the slow path serves it"
+                    );
                 }
             }
             Event::NeighbourDown { port, address } => {

@@ -170,11 +170,14 @@ impl SlowWorker {
             self.quiescent.quiescent();
             let now = start.elapsed();
             let found = self.obey(now) + self.take_packets(now);
-            if now >= next_tick {
+            let tick = now >= next_tick;
+            if tick {
                 self.engine.tick(now, &mut self.outbox);
                 next_tick = now + TICK;
             }
-            self.outbox.counters.held.set(self.engine.held() as u64);
+            if tick || found > 0 {
+                self.outbox.counters.held.set(self.engine.held() as u64);
+            }
             sleep = if found > 0 {
                 Duration::ZERO
             } else {
