@@ -555,6 +555,17 @@ mod tests {
     }
 
     #[test]
+    fn packets_that_moved_all_at_once_cannot_be_reached_by_their_slots() {
+        let pool = testing::pool(127);
+        let (mut burst, mut list) = (burst(&pool, u64::MAX), PacketList::new());
+        assert_eq!(burst.move_to(u64::MAX, &mut list), 0);
+        (0..BURST_MAX).for_each(|slot| burst.head_mut(slot).fill(0xee));
+        for slot in 0..BURST_MAX {
+            assert_eq!(list.pop().unwrap().data(), [slot as u8; 100]);
+        }
+    }
+
+    #[test]
     fn a_full_burst_gives_a_packet_back() {
         let pool = testing::pool(127);
         let mut burst = burst(&pool, u64::MAX);

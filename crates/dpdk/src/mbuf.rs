@@ -412,8 +412,11 @@ pub(crate) mod tests {
     #[test]
     fn added_bytes_hold_nothing_of_an_earlier_packet() {
         let pool = testing::pool(1);
-        drop(pool.copy_of(&[0xaa; 2048]).unwrap());
+        let mut earlier = pool.copy_of(&[0xaa; 2048]).unwrap();
+        earlier.prepend(128).unwrap().fill(0xaa);
+        drop(earlier);
         let mut packet = pool.alloc().unwrap();
+        assert!(packet.prepend(128).unwrap().iter().all(|&byte| byte == 0));
         assert!(packet.append(2048).unwrap().iter().all(|&byte| byte == 0));
     }
 

@@ -209,18 +209,6 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_does_not_suffice_is_named() {
-        let config = MempoolConfig { name: "huge".into(), count: 1 << 20, ..Default::default() };
-        let error = refused(&config);
-        let start = "pool \"huge\" of 1048576 packets of 2048 bytes: ";
-        assert!(error.starts_with(start), "{error}");
-        assert!(
-            error.ends_with("; the EAL has 128 MB without hugepages: as configured"),
-            "{error}"
-        );
-    }
-
-    #[test]
     fn packets_in_the_cache_of_a_thread_are_free() {
         let config = MempoolConfig { name: "c".into(), count: 255, cache: 32, data_room: 64 };
         let pool = Mempool::new(testing::eal(), &config).unwrap();

@@ -2,11 +2,20 @@
 
 mod process;
 
-use dpdk::{Burst, Device, Eal, EalConfig, Error, PacketList, Port, PortConfig, Ring};
+use dpdk::{
+    Burst, Device, Eal, EalConfig, Error, Mempool, MempoolConfig, PacketList, Port, PortConfig,
+    Ring,
+};
 
 #[test]
 fn nothing_is_left_behind() {
     let (eal, pool) = process::start();
+    // A pool that does not fit: not even what was already made of it stays.
+    let config = MempoolConfig { name: "huge".into(), count: 1 << 20, ..Default::default() };
+    let error = Mempool::new(&eal, &config).map(drop).unwrap_err().to_string();
+    let start = "pool \"huge\" of 1048576 packets of 2048 bytes: ";
+    assert!(error.starts_with(start), "{error}");
+    assert!(error.ends_with("; the EAL has 128 MB without hugepages: as configured"), "{error}");
     {
         let config = PortConfig::new("p", Device::parse("net_null0").unwrap());
         let (_port, mut rx, _tx) = Port::open(&eal, &config, &pool).unwrap();

@@ -9,14 +9,15 @@ use std::{fs, mem};
 use dpdk::{Burst, Device, Driver, Error, HugeMode, PacketList, Port, PortConfig, Sent};
 use veth::{Wire, eal, ip, namespace, open, open_as, pass, pool, state};
 
-/// `ETHTOOL_GTSO` and `ETHTOOL_GGRO`: whether the interface sends super-frames, and merges
-/// received ones.
+/// `ETHTOOL_GTSO`: whether the interface sends super-frames. `ETHTOOL_GGRO`, `ETHTOOL_SGRO`:
+/// whether it merges received frames, and to make it do so.
 const TSO: u32 = 0x1e;
 const GRO: u32 = 0x2b;
+const GRO_ON: u32 = 0x2c;
 
-/// Reads an offload of an interface.
+/// Reads an offload of an interface, or turns it on.
 fn offload(name: &str, command: u32) -> bool {
-    let mut value = [command, 0];
+    let mut value = [command, 1];
     // SAFETY: zeros are a request; the kernel reads a name from it and writes the value it
     // points to, a command and a number.
     unsafe {
@@ -110,10 +111,12 @@ fn with_af_packet_no_frame_is_larger_than_the_mtu() {
     namespace(&["tpg"]);
     let pool = pool(eal, 2048);
     assert!(offload("tpg1", TSO), "a veth sends super-frames to begin with");
+    offload("tpg0", GRO_ON);
+    assert!(offload("tpg0", GRO));
     let end = open(eal, &pool, "tpg0", Some(Driver::AfPacket));
     assert!(!offload("tpg1", TSO) && !offload("tpg0", GRO));
     drop(end);
-    assert!(offload("tpg1", TSO));
+    assert!(offload("tpg1", TSO) && offload("tpg0", GRO), "both are as before");
 }
 
 #[test]
