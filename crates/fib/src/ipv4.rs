@@ -2,40 +2,47 @@
 //!
 //! # The structure
 //!
-//! The address space is cut into 2^19 *blocks*, one per /19, and a block into 32 *slots*, one per
-//! /24. A block is one 64-bit word: which of its slots end a run of equal answers, and where the
-//! answers lie. Answers (*leaves*) are 16 bits.
+//! The address space is cut into 2^16 *nets*, one per /16, a net into 8 *blocks*, one per /19, and
+//! a block into 32 *slots*, one per /24. A block is one 64-bit word: which of its slots end a run
+//! of equal answers, and where the answers lie; the eight words of a net are one cache line.
+//! Answers (*leaves*) are 16 bits.
 //!
 //! ```text
-//!  address   |        19 bits: block        | 5: slot | 8: low byte |
-//!                          |                     |           |
-//!  top       [ word | word | word | ... 2^19 ]   |           |
-//!                          |                     |           |
-//!             base (26 bits)  bitmap (32 bits)   |           |
-//!                 |      ...0 0 1 0 0 0 1 0 0    |           |
+//!  address    | 16 bits: net | 3: block | 5: slot | 8: low byte |
+//!                     |           |          |           |
+//!  directory  [ line | line | ... 2^16 ]     |           |
+//!                     |           |          |           |
+//!  words      [ 8 words | 8 words | ... ]    |           |
+//!                     '-----------'          |           |
+//!                base (26 bits)  bitmap (32 bits)        |
+//!                 |      ...0 0 1 0 0 0 1 0 0            |
 //!                 |           '---- bits at and above the slot: popcount = 0, 1 or 2
-//!                 v                              |           |
-//!  leaves    ... [third run][second run][first run] ...      |
-//!                    base       base+1      base+2           |
-//!                                  |                         |
-//!                    0nnn nnnn nnnn nnnn  next hop           |
-//!                    1ttt tttt tttt tttt  table t ---> deep[t][low byte]
+//!                 v                                      |
+//!  leaves    ... [third run][second run][first run] ...  |
+//!                    base       base+1      base+2       |
+//!                                  |                     |
+//!                    0nnn nnnn nnnn nnnn  next hop       |
+//!                    1ttt tttt tttt tttt  table t --> deep[t][low byte]
 //! ```
 //!
-//! Bit k of the bitmap is set where slots k and k+1 differ; bit 31 never is. The leaf of a slot
-//! is `base + popcount(bitmap >> slot)`: the runs lie in descending order, so that one shift by
-//! the address itself (the hardware takes it modulo 32) replaces a mask. A block with one answer
-//! has an empty bitmap and its base *is* the answer: the first 32,768 leaves are the numbers 0 to
-//! 32,767, so uniform blocks need no leaves of their own and share the few cache lines of the
-//! next hops in use. A zeroed table is a valid empty one.
+//! The words are those of `words.rs`: the leaf of a slot is `base + popcount(bitmap >> slot)`, and
+//! a block with one answer needs no leaf of its own. All nets with one and the same answer share
+//! one line. A zeroed table is a valid empty one.
 //!
 //! A /24 that contains longer prefixes has a table of 256 answers, one per address.
 //!
 //! # What a lookup costs
 //!
-//! Two dependent loads (8 and 2 bytes), a third for addresses in a /24 with longer prefixes; no
-//! branch that depends on the address but one per batch: whether any address needs the third
-//! load. A batch is looked up stage by stage with prefetches, so that its cache misses overlap.
+//! Three dependent loads (4, 8 and 2 bytes), a fourth for addresses in a /24 with longer prefixes;
+//! no branch that depends on the address but one per batch or group of 16: whether any address
+//! needs the fourth load. A batch's cache misses overlap (`ipv4/lookup.rs`). What matters most is
+//! how little memory the loads are spread over: with a full Internet table 256 KiB of directory,
+//! about 1 MiB of words and 0.5 MiB of leaves stay in a second-level cache.
+//!
+//! A flat array of all 2^19 words needs one load less and 4 MiB. Measured on the 512,621-route
+//! table it was 1.5 times faster where traffic follows the table, and 1.6 times slower for random
+//! destinations and when packets compete for the cache. Blocks of one /16 with bitmap, ranks and
+//! leaves side by side take 1.4 MiB and were slower throughout: they need one load more.
 //!
 //! # What an update costs
 //!
@@ -45,24 +52,26 @@
 //! one block for lengths from 19, 2^(19-length) for shorter ones, where it walks only the blocks
 //! that no longer prefix covers. If the block's runs keep their shape, changed leaves are stored
 //! in place. Else the new leaves are written to a free place, the word is stored, and the old
-//! leaves retire.
+//! leaves retire. A net that gets its second answer gets a line of its own, and shares one again
+//! when it has lost it.
 //!
 //! # Why readers never notice
 //!
-//! Bitmap and base are one `u64`, stored with release ordering after the leaves they refer to;
-//! the reader's acquire fence between loading words and loading leaves pairs with it. So a reader
-//! has the old word and the old leaves, which are not reused before its grace period ends, or the
-//! new word and the new leaves. Where leaves change in place, each is one atomic store. (An entry
-//! of 16 bytes with a 64-bit bitmap, as in the first prototypes, needs a 16-byte atomic store,
-//! which stable Rust cannot express; cutting at 19 + 5 instead of 18 + 6 bits takes the same 4 MiB
-//! and makes the problem disappear.)
+//! Bitmap and base are one `u64`, stored with release ordering after the leaves they refer to, and
+//! a directory entry is one `u32`, stored after its line; readers load both with acquire ordering.
+//! So a reader has the old word and the old leaves, which are not reused before its grace period
+//! ends, or the new word and the new leaves. Where leaves change in place, each is one atomic
+//! store. (An entry of 16 bytes with a 64-bit bitmap, as in the first prototypes, needs a 16-byte
+//! atomic store, which stable Rust cannot express; words of 32 slots make the problem disappear.)
 //!
 //! # Limits
 //!
 //! Routes: as many as there are prefixes; the leaves have room for the worst case of 2^24. Next
 //! hops: 32,767. At most 32,768 /24s with prefixes longer than /24 ([`Error::Full`] beyond; those
-//! waiting for a grace period count). Memory that lookups read: 4 MiB, plus 2 bytes per run of
-//! equal /24s within a block, plus 512 bytes per /24 with longer prefixes.
+//! waiting for a grace period count). Memory that lookups read: 256 KiB, plus 64 bytes per net
+//! with more than one answer, plus 2 bytes per run of equal /24s within a block, plus 512 bytes
+//! per /24 with longer prefixes: 1.7 MiB for 500,000 routes (plus 1 MiB if 3,500 of them are longer
+//! than /24), 3 to 4 MiB for a million.
 //!
 //! # Where it comes from
 //!
@@ -74,162 +83,25 @@
 use std::{
     collections::HashMap,
     net::Ipv4Addr,
-    sync::{
-        Arc,
-        atomic::{AtomicU16, AtomicU64, Ordering, fence},
-    },
+    sync::{Arc, atomic::Ordering},
 };
+
+use lines::Lines;
+use lookup::{BLOCK_BITS, BLOCKS, DEEP, DEEP_SIZE, DEEP_TABLES, LINE, NETS, Shared};
 
 use crate::{
-    Address, Change, Error, GracePeriod, Lookup, NO_ROUTE, NextHopId, Prefix, Table,
-    arena::Arena,
-    check_changes, check_next_hop,
-    prefetch::prefetch,
+    Change, Error, GracePeriod, Lookup, NO_ROUTE, NextHopId, Prefix, Table, check_changes,
+    check_next_hop,
     runs::Retired,
-    words::{LEAVES, Leaves, OldHalf, SLOTS, leaf_index, own_leaves},
+    words::{Leaves, OldHalf, SLOTS, next_hop_of, own_leaves},
 };
 
-/// Leading bits that choose the block.
-const BLOCK_BITS: u8 = 19;
-const BLOCKS: usize = 1 << BLOCK_BITS;
+mod gather;
+mod lines;
+mod lookup;
+
 /// The longest prefix that slots can tell apart.
 const SLOT_LEN: u8 = 24;
-
-/// Set in a leaf that is the number of a deep table.
-const DEEP: u16 = 1 << 15;
-const DEEP_TABLES: usize = if cfg!(miri) { 16 } else { 1 << 15 };
-const DEEP_SIZE: usize = 256;
-
-/// What readers see.
-struct Shared {
-    top: Arena<AtomicU64>,
-    leaves: Arena<AtomicU16>,
-    deep: Arena<AtomicU16>,
-}
-
-/// Index of the answer for an address in a deep table.
-#[inline(always)]
-fn deep_index(leaf: u16, address: u32) -> usize {
-    usize::from(leaf & !DEEP) % DEEP_TABLES * DEEP_SIZE + (address & 0xff) as usize
-}
-
-/// Addresses looked up together.
-const BATCH: usize = 64;
-
-impl Shared {
-    #[inline(always)]
-    fn lookup(&self, address: u32) -> NextHopId {
-        let word = self.top.all()[(address >> (32 - BLOCK_BITS)) as usize].load(Ordering::Acquire);
-        let leaf = self.leaves.all()[leaf_index(word, address >> 8)].load(Ordering::Acquire);
-        if leaf & DEEP == 0 {
-            return leaf;
-        }
-        self.deep.all()[deep_index(leaf, address)].load(Ordering::Relaxed)
-    }
-
-    /// Any number of addresses, in batches of at most 64.
-    #[inline(always)]
-    fn lookup_batch(&self, addresses: &[u32], out: &mut [NextHopId]) {
-        for (addresses, out) in addresses.chunks(BATCH).zip(out.chunks_mut(BATCH)) {
-            let any = self.shallow(addresses, out);
-            if any & DEEP != 0 {
-                self.deepen(addresses, out);
-            }
-        }
-    }
-
-    /// Words, then leaves; returns the OR of all leaves.
-    #[inline(always)]
-    fn shallow(&self, addresses: &[u32], out: &mut [NextHopId]) -> u16 {
-        let top: &[AtomicU64; BLOCKS] = self.top.array();
-        let leaves: &[AtomicU16; LEAVES] = self.leaves.array();
-        for &address in addresses {
-            prefetch(top, (address >> (32 - BLOCK_BITS)) as usize);
-        }
-        let mut indices = [0u32; BATCH];
-        for (&address, index) in addresses.iter().zip(&mut indices) {
-            let word = top[(address >> (32 - BLOCK_BITS)) as usize].load(Ordering::Relaxed);
-            *index = leaf_index(word, address >> 8) as u32;
-            prefetch(leaves, *index as usize);
-        }
-        // Pairs with the release stores of words: their leaves are seen as well.
-        fence(Ordering::Acquire);
-        let mut any = 0;
-        for (&index, out) in indices.iter().zip(out.iter_mut()).take(addresses.len()) {
-            let leaf = leaves[index as usize].load(Ordering::Relaxed);
-            *out = leaf;
-            any |= leaf;
-        }
-        any
-    }
-
-    /// Replaces the leaves that name deep tables by the answers in these.
-    #[inline(always)]
-    fn deepen(&self, addresses: &[u32], out: &mut [NextHopId]) {
-        let deep: &[AtomicU16; DEEP_TABLES * DEEP_SIZE] = self.deep.array();
-        // Pairs with the release stores of leaves: their deep tables are seen as well.
-        fence(Ordering::Acquire);
-        let mut list = [0u8; BATCH];
-        let mut count = 0;
-        for (at, &leaf) in out.iter().enumerate() {
-            // Appended without a branch: a place written in vain is written over.
-            list[count % BATCH] = at as u8;
-            count += usize::from(leaf >> 15);
-        }
-        let list = &list[..count.min(BATCH)];
-        for &at in list {
-            if let (Some(&address), Some(&leaf)) =
-                (addresses.get(usize::from(at)), out.get(usize::from(at)))
-            {
-                prefetch(deep, deep_index(leaf, address));
-            }
-        }
-        for &at in list {
-            let at = usize::from(at);
-            if let (Some(&address), Some(out)) = (addresses.get(at), out.get_mut(at)) {
-                *out = deep[deep_index(*out, address)].load(Ordering::Relaxed);
-            }
-        }
-    }
-}
-
-/// A reader; `FAST` where the processor has `popcnt` and BMI2, found out once at construction.
-struct Reader<const FAST: bool>(Arc<Shared>);
-
-impl<const FAST: bool> Lookup<Ipv4Addr> for Reader<FAST> {
-    fn lookup(&self, address: Ipv4Addr) -> NextHopId {
-        self.0.lookup(address.bits())
-    }
-
-    fn lookup_batch(&self, addresses: &[u32], out: &mut [NextHopId]) {
-        #[cfg(target_arch = "x86_64")]
-        if FAST {
-            // SAFETY: `Reader<true>` is only made by `reader()`, after it has seen that the
-            // processor has the instructions that `lookup_batch_fast` is compiled for.
-            return unsafe { lookup_batch_fast(&self.0, addresses, out) };
-        }
-        self.0.lookup_batch(addresses, out);
-    }
-}
-
-/// [`Shared::lookup_batch`] compiled for processors since 2013.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "popcnt,bmi1,bmi2")]
-fn lookup_batch_fast(shared: &Shared, addresses: &[u32], out: &mut [NextHopId]) {
-    shared.lookup_batch(addresses, out);
-}
-
-fn reader(shared: &Arc<Shared>) -> Arc<dyn Lookup<Ipv4Addr>> {
-    let shared = Arc::clone(shared);
-    #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("popcnt")
-        && is_x86_feature_detected!("bmi1")
-        && is_x86_feature_detected!("bmi2")
-    {
-        return Arc::new(Reader::<true>(shared));
-    }
-    Arc::new(Reader::<false>(shared))
-}
 
 /// The prefixes of lengths 20 to 24 in one block, and which of its /24s have longer ones.
 #[derive(Clone)]
@@ -284,6 +156,7 @@ impl Deep {
 /// A piece that waits for its grace period.
 enum Piece {
     Leaves { base: u32, len: usize },
+    Line { number: u32 },
     Table { number: u16 },
     Half(OldHalf),
 }
@@ -335,6 +208,7 @@ pub(crate) struct Runmap4 {
     tables: usize,
     routes: usize,
     leaves: Leaves,
+    lines: Lines,
     /// Deep tables without routes whose block is not published yet.
     emptied: Vec<u16>,
     retired: Retired<Piece>,
@@ -345,13 +219,8 @@ pub(crate) struct Runmap4 {
 
 impl Runmap4 {
     pub fn new(grace: Box<dyn GracePeriod>) -> Self {
-        let shared = Shared {
-            top: Arena::new(BLOCKS),
-            leaves: Arena::new(LEAVES),
-            deep: Arena::new(DEEP_TABLES * DEEP_SIZE),
-        };
         Self {
-            shared: Arc::new(shared),
+            shared: Arc::new(Shared::new()),
             short: vec![NO_ROUTE; 2 * BLOCKS],
             cover: vec![NO_ROUTE; BLOCKS],
             record_of: vec![NO_RECORD; BLOCKS],
@@ -362,6 +231,7 @@ impl Runmap4 {
             tables: 0,
             routes: 0,
             leaves: Leaves::new(),
+            lines: Lines::new(),
             emptied: Vec::new(),
             retired: Retired::new(grace),
             dirty: Vec::new(),
@@ -370,7 +240,7 @@ impl Runmap4 {
     }
 
     fn word(&self, block: usize) -> u64 {
-        self.shared.top.all()[block].load(Ordering::Relaxed)
+        self.shared.line(block / LINE)[block % LINE].load(Ordering::Relaxed)
     }
 
     // ---- the routes -------------------------------------------------------------------------
@@ -558,8 +428,13 @@ impl Runmap4 {
         let cover = self.cover[block];
         let number = self.record_of[block];
         if number == NO_RECORD {
-            self.store_uniform(block, cover);
-            return true;
+            let net = block / LINE;
+            if self.has_one_cover(net) {
+                self.share_line(net, cover);
+                return true;
+            }
+            let word = Leaves::uniform(&self.shared.leaves, cover);
+            return self.store_word(block, word);
         }
         let record = &self.records[number as usize];
         let mut answers = record.answers(cover);
@@ -587,9 +462,23 @@ impl Runmap4 {
         }
     }
 
-    fn store_uniform(&mut self, block: usize, answer: NextHopId) {
-        let word = Leaves::uniform(&self.shared.leaves, answer);
-        self.store_word(block, word);
+    /// Whether only prefixes of lengths 0 to 19 decide in a /16, and decide for one answer.
+    fn has_one_cover(&self, net: usize) -> bool {
+        let blocks = net * LINE..(net + 1) * LINE;
+        let first = self.cover[blocks.start];
+        self.record_of[blocks.clone()].iter().all(|&record| record == NO_RECORD)
+            && self.cover[blocks].iter().all(|&cover| cover == first)
+    }
+
+    /// Gives a /16 one answer.
+    fn share_line(&mut self, net: usize, answer: NextHopId) {
+        let words: [u64; LINE] = std::array::from_fn(|block| self.word(net * LINE + block));
+        if let Some(number) = self.lines.share(&self.shared, net, answer) {
+            self.retired.put(Piece::Line { number });
+            for (base, len) in words.into_iter().filter_map(own_leaves) {
+                self.retired.put(Piece::Leaves { base, len });
+            }
+        }
     }
 
     /// Publishes the answers of a block's slots; false if there is no room for the leaves.
@@ -602,27 +491,39 @@ impl Runmap4 {
         // A slot's deep table belongs to it alone, so an answer of all slots is a next hop.
         let uniform = |answer| Some(Leaves::uniform(cells, answer));
         let word = self.leaves.word(cells, before, answers, uniform);
-        word.inspect(|&word| self.store_word(block, word)).is_some()
+        word.is_some_and(|word| self.store_word(block, word))
     }
 
-    /// Stores a block's word and retires the leaves of the word before.
-    fn store_word(&mut self, block: usize, word: u64) {
-        let before = self.word(block);
+    /// Stores a block's word and retires the leaves of the word before; false if there is no room
+    /// for a line.
+    fn store_word(&mut self, block: usize, word: u64) -> bool {
+        let (before, net) = (self.word(block), block / LINE);
         if before == word {
-            return;
+            return true;
         }
-        self.shared.top.all()[block].store(word, Ordering::Release);
+        if self.lines.is_own(net) {
+            self.shared.line(net)[block % LINE].store(word, Ordering::Release);
+        } else if !self.lines.separate(&self.shared, block, word) {
+            return false;
+        }
         if let Some((base, len)) = own_leaves(before) {
             self.retired.put(Piece::Leaves { base, len });
         }
+        if let Some(answer) = next_hop_of(word)
+            && (0..LINE).all(|block| self.word(net * LINE + block) == word)
+        {
+            self.share_line(net, answer);
+        }
+        true
     }
 
     // ---- memory -----------------------------------------------------------------------------
 
     /// Takes back what is out of every reader's sight; returns how many pieces still wait.
     fn reclaim(&mut self) -> usize {
-        let Self { retired, leaves, free_tables, shared, .. } = self;
+        let Self { retired, leaves, lines, free_tables, shared, .. } = self;
         retired.collect(|piece| match piece {
+            Piece::Line { number } => lines.release(number),
             Piece::Leaves { base, len } => leaves.release(base, len),
             Piece::Table { number } => free_tables.push(number),
             Piece::Half(half) => leaves.release_half(&shared.leaves, half),
@@ -631,7 +532,9 @@ impl Runmap4 {
 
     /// Closes the gaps between the leaves if there are many.
     fn compact(&mut self) {
-        if let Some(half) = self.leaves.compact(&self.shared.leaves, self.shared.top.all()) {
+        let own = (0..NETS).filter(|&net| self.lines.is_own(net));
+        let words = own.flat_map(|net| self.shared.line(net));
+        if let Some(half) = self.leaves.compact(&self.shared.leaves, words) {
             self.retired.put(Piece::Half(half));
         }
     }
@@ -640,13 +543,15 @@ impl Runmap4 {
     fn check_room(&mut self, prefix: Prefix<Ipv4Addr>) -> Result<(), Error> {
         // Blocks without a record need no leaves; the new prefix may add one record.
         let blocks = (1usize << BLOCK_BITS.saturating_sub(prefix.len())) + self.dirty.len();
-        let needed = blocks.min(self.records.len() + 1) * SLOTS;
-        if self.leaves.room() >= needed {
+        let leaves = blocks.min(self.records.len() + 1) * SLOTS;
+        let lines = blocks.min(NETS) + 1;
+        let suffices = |table: &Self| table.leaves.room() >= leaves && table.lines.room() >= lines;
+        if suffices(self) {
             return Ok(());
         }
         self.reclaim();
         self.compact();
-        if self.leaves.room() >= needed {
+        if suffices(self) {
             return Ok(());
         }
         Err(Error::Stalled { structure: "runmap", waiting: self.retired.waiting() })
@@ -655,7 +560,7 @@ impl Runmap4 {
 
 impl Table<Ipv4Addr> for Runmap4 {
     fn reader(&self) -> Arc<dyn Lookup<Ipv4Addr>> {
-        reader(&self.shared)
+        lookup::reader(&self.shared)
     }
 
     fn insert(
@@ -695,7 +600,8 @@ impl Table<Ipv4Addr> for Runmap4 {
     }
 
     fn memory_bytes(&self) -> usize {
-        BLOCKS * size_of::<u64>()
+        NETS * size_of::<u32>()
+            + self.lines.used() * LINE * size_of::<u64>()
             + (self.leaves.used() + self.tables * DEEP_SIZE) * size_of::<u16>()
     }
 
@@ -742,5 +648,108 @@ impl Table<Ipv4Addr> for Runmap4 {
 
     fn name(&self) -> &'static str {
         "runmap"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Address, NoReaders, synthetic::Random};
+
+    fn prefix(text: &str) -> Prefix<Ipv4Addr> {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn every_kernel_gives_the_same_answers_at_every_batch_length() {
+        let mut table = Runmap4::new(Box::new(NoReaders));
+        let mut random = Random::new(1);
+        let hosts = if cfg!(miri) { 10 } else { 400 };
+        for _ in 0..hosts {
+            // Few /16s, so that a good part of the addresses below meets each kind of leaf.
+            let address = Ipv4Addr::from(random.word() as u32 & 0x8001_ffff);
+            let len = 14 + random.below(19) as u8;
+            let next_hop = 1 + random.below(0x7fff) as u16;
+            table.insert(Prefix::covering(address, len), next_hop).unwrap();
+        }
+        let addresses: Vec<u32> =
+            (0..150).map(|_| random.word() as u32 & 0x8001_ffff).chain([0, u32::MAX]).collect();
+        for reader in lookup::all_readers(&table.shared) {
+            for len in 0..=addresses.len() {
+                let mut out = vec![0x1234; addresses.len()];
+                reader.lookup_batch(&addresses[..len], &mut out);
+                let single = |&address: &u32| reader.lookup(Ipv4Addr::from(address));
+                let expected: Vec<u16> = addresses[..len].iter().map(single).collect();
+                assert_eq!(out[..len], expected);
+                assert!(out[len..].iter().all(|&untouched| untouched == 0x1234));
+            }
+            let mut short = [0x1234; 3];
+            reader.lookup_batch(&addresses, &mut short[..2]);
+            assert_eq!(short[2], 0x1234, "the shorter slice counts");
+        }
+    }
+
+    #[test]
+    fn deep_tables_run_out_with_an_error_and_come_back() {
+        let mut table = Runmap4::new(Box::new(NoReaders));
+        let host = |net: usize| Prefix::host(Ipv4Addr::from((net as u32) << 8 | 7));
+        for net in 0..DEEP_TABLES {
+            table.insert(host(net), 5).unwrap();
+        }
+        let error = table.insert(host(DEEP_TABLES), 5).unwrap_err();
+        assert!(matches!(error, Error::Full { limit: DEEP_TABLES, .. }), "{error}");
+        assert_eq!(table.get(host(DEEP_TABLES)), None);
+        assert_eq!(table.reader().lookup(host(DEEP_TABLES).address()), NO_ROUTE);
+        assert_eq!(table.remove(host(3)), Some(5));
+        table.insert(host(DEEP_TABLES), 6).unwrap();
+        assert_eq!(table.reader().lookup(host(DEEP_TABLES).address()), 6);
+    }
+
+    #[test]
+    fn an_insertion_waits_for_stuck_readers_with_an_error_not_a_wrong_answer() {
+        let epochs = crate::Epochs::default();
+        let stuck = epochs.register();
+        let mut table = Runmap4::new(Box::new(epochs));
+        let reader = table.reader();
+        let mut random = Random::new(2);
+        let mut refused = None;
+        // Every change of shape retires leaves that never come back.
+        for _ in 0..40_000_000 {
+            let net = Ipv4Addr::from(0x0a00_0000 | random.word() as u32 & 0x1f00);
+            let change = table.insert(Prefix::covering(net, 24), 1 + random.below(9) as u16);
+            if let Err(error) = change {
+                refused = Some((error, net));
+                break;
+            }
+        }
+        let (error, net) = refused.expect("the leaves run out");
+        assert!(matches!(error, Error::Stalled { .. }), "{error}");
+        let before = table.get(Prefix::covering(net, 24));
+        assert_eq!(reader.lookup(net), before.unwrap_or(NO_ROUTE), "as before");
+        // A removal is accepted, seen when there is room.
+        table.remove(Prefix::covering(net, 24));
+        stuck.quiescent();
+        table.collect();
+        assert_eq!(reader.lookup(net), NO_ROUTE);
+        stuck.quiescent();
+        assert_eq!(table.collect(), 0);
+        table.insert(Prefix::covering(net, 24), 3).unwrap();
+        assert_eq!(reader.lookup(net), 3);
+    }
+
+    #[test]
+    fn a_shorter_prefix_changes_what_longer_ones_leave() {
+        let mut table = Runmap4::new(Box::new(NoReaders));
+        table.insert(prefix("10.0.0.0/8"), 1).unwrap();
+        table.insert(prefix("10.1.0.0/21"), 2).unwrap();
+        table.insert(prefix("10.1.1.128/25"), 3).unwrap();
+        let reader = table.reader();
+        let at = |text: &str| reader.lookup(text.parse().unwrap());
+        assert_eq!([at("10.200.0.0"), at("10.1.1.1"), at("10.1.1.200")], [1, 2, 3]);
+        table.insert(prefix("10.0.0.0/9"), 4).unwrap();
+        assert_eq!([at("10.200.0.0"), at("10.100.0.0"), at("10.1.1.1")], [1, 4, 2]);
+        table.remove(prefix("10.1.0.0/21"));
+        assert_eq!([at("10.1.1.1"), at("10.1.1.200")], [4, 3]);
+        assert_eq!(prefix("10.1.1.128/25").bits(), Ipv4Addr::new(10, 1, 1, 128).bits());
     }
 }

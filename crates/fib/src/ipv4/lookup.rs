@@ -1,0 +1,296 @@
+//! What readers of the IPv4 table see, and the lookups.
+//!
+//! The same batch lookup exists three times, chosen once when a reader is made:
+//!
+//! | kernel | needs | how it overlaps cache misses |
+//! |---|---|---|
+//! | [`Gather`] | AVX-512 with `vpopcntd`, and gathers that are fast | a gather loads 16 entries, 8 words, 16 leaves |
+//! | [`Fast`] | `popcnt`, BMI2 | prefetches all words; leaves by out-of-order execution |
+//! | [`Plain`] | nothing | the same source as `Fast`, compiled for any processor |
+
+use std::{
+    marker::PhantomData,
+    net::Ipv4Addr,
+    sync::{
+        Arc,
+        atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence},
+    },
+};
+
+use crate::{
+    Address, Lookup, NextHopId,
+    arena::Arena,
+    prefetch::prefetch,
+    words::{LEAVES, leaf_index},
+};
+
+/// Leading bits that choose the block.
+pub(super) const BLOCK_BITS: u8 = 19;
+pub(super) const BLOCKS: usize = 1 << BLOCK_BITS;
+
+/// /16s, and words of each.
+pub(super) const NETS: usize = 1 << 16;
+pub(super) const LINE: usize = BLOCKS / NETS;
+/// Twice and a half as many as there can be in use at a time: one per /16 and one per next hop.
+pub(super) const LINES: usize = if cfg!(miri) { 1 << 10 } else { 1 << 18 };
+const WORDS: usize = LINES * LINE;
+
+/// Set in a leaf that is the number of a deep table.
+pub(super) const DEEP: u16 = 1 << 15;
+pub(super) const DEEP_TABLES: usize = if cfg!(miri) { 16 } else { 1 << 15 };
+pub(super) const DEEP_SIZE: usize = 256;
+
+/// Addresses looked up together.
+const BATCH: usize = 64;
+
+/// What readers see.
+pub(super) struct Shared {
+    /// Per /16 the first of its words.
+    pub directory: Arena<AtomicU32>,
+    pub words: Arena<AtomicU64>,
+    pub leaves: Arena<AtomicU16>,
+    pub deep: Arena<AtomicU16>,
+}
+
+/// The place of an address's word in its line.
+#[inline(always)]
+fn block(address: u32) -> u32 {
+    address >> (32 - BLOCK_BITS) & (LINE as u32 - 1)
+}
+
+/// Index of the answer for an address in a deep table.
+#[inline(always)]
+fn deep_index(leaf: u16, address: u32) -> usize {
+    usize::from(leaf & !DEEP) % DEEP_TABLES * DEEP_SIZE + (address & 0xff) as usize
+}
+
+/// Pieces of the same length, at most 64.
+#[inline(always)]
+fn batches<'a>(
+    addresses: &'a [u32],
+    out: &'a mut [NextHopId],
+) -> impl Iterator<Item = (&'a [u32], &'a mut [NextHopId])> {
+    let count = addresses.len().min(out.len());
+    addresses[..count].chunks(BATCH).zip(out[..count].chunks_mut(BATCH))
+}
+
+impl Shared {
+    pub fn new() -> Self {
+        Self {
+            directory: Arena::new(NETS),
+            words: Arena::new(WORDS),
+            // The gathering kernel reads an element together with the one behind it.
+            leaves: Arena::new(LEAVES + 1),
+            deep: Arena::new(DEEP_TABLES * DEEP_SIZE + 1),
+        }
+    }
+
+    /// The words of a /16.
+    pub fn line(&self, net: usize) -> &[AtomicU64] {
+        let first = self.directory.all()[net].load(Ordering::Relaxed) as usize;
+        &self.words.all()[first..first + LINE]
+    }
+
+    fn lookup(&self, address: u32) -> NextHopId {
+        let line = self.directory.all()[(address >> 16) as usize].load(Ordering::Acquire);
+        let word = self.words.all()[(line + block(address)) as usize].load(Ordering::Acquire);
+        let leaf = self.leaves.all()[leaf_index(word, address >> 8)].load(Ordering::Acquire);
+        if leaf & DEEP == 0 {
+            return leaf;
+        }
+        self.deep.all()[deep_index(leaf, address)].load(Ordering::Relaxed)
+    }
+
+    /// Any number of addresses.
+    #[inline(always)]
+    fn lookup_batch(&self, addresses: &[u32], out: &mut [NextHopId]) {
+        for (addresses, out) in batches(addresses, out) {
+            if self.shallow(addresses, out) & DEEP != 0 {
+                self.deepen(addresses, out, deep_places(out));
+            }
+        }
+    }
+
+    /// The leaves of at most 64 addresses, and their OR.
+    #[inline(always)]
+    fn shallow(&self, addresses: &[u32], out: &mut [NextHopId]) -> u16 {
+        let directory: &[AtomicU32; NETS] = self.directory.array();
+        let words: &[AtomicU64; WORDS] = self.words.array();
+        let leaves: &[AtomicU16; LEAVES] = self.leaves.array();
+        let mut places = [0u32; BATCH];
+        for (&address, place) in addresses.iter().zip(&mut places) {
+            let line = directory[(address >> 16) as usize].load(Ordering::Relaxed);
+            *place = line + block(address);
+            prefetch(words, *place as usize);
+        }
+        // Pairs with the release stores of directory entries: their lines are seen as well.
+        fence(Ordering::Acquire);
+        let mut any = 0;
+        for ((&address, &place), out) in addresses.iter().zip(&places).zip(out) {
+            // Acquire: the leaves that the word leads to are seen as well.
+            let word = words[place as usize % WORDS].load(Ordering::Acquire);
+            let leaf = leaves[leaf_index(word, address >> 8)].load(Ordering::Relaxed);
+            *out = leaf;
+            any |= leaf;
+        }
+        any
+    }
+
+    /// Replaces leaves that name deep tables by the answers in these: those at the bits of `at`.
+    #[inline(always)]
+    fn deepen(&self, addresses: &[u32], out: &mut [NextHopId], mut at: u64) {
+        let deep: &[AtomicU16; DEEP_TABLES * DEEP_SIZE] = self.deep.array();
+        // Pairs with the release stores of leaves: their deep tables are seen as well.
+        fence(Ordering::Acquire);
+        while at != 0 {
+            let place = at.trailing_zeros() as usize;
+            at &= at - 1;
+            if let (Some(&address), Some(out)) = (addresses.get(place), out.get_mut(place)) {
+                *out = deep[deep_index(*out, address)].load(Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// The places, one bit each, of leaves that name deep tables.
+#[inline(always)]
+fn deep_places(leaves: &[u16]) -> u64 {
+    let bits = leaves.iter().enumerate().map(|(at, &leaf)| u64::from(leaf >> 15) << (at % BATCH));
+    bits.fold(0, |all, bit| all | bit)
+}
+
+/// A way to look up batches.
+pub(super) trait Kernel: Send + Sync + 'static {
+    fn lookup_batch(shared: &Shared, addresses: &[u32], out: &mut [NextHopId]);
+}
+
+/// For any processor.
+struct Plain;
+
+impl Kernel for Plain {
+    fn lookup_batch(shared: &Shared, addresses: &[u32], out: &mut [NextHopId]) {
+        shared.lookup_batch(addresses, out);
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::{sync::OnceLock, time::Instant};
+
+    use super::*;
+    use crate::ipv4::gather;
+
+    /// For processors with `popcnt` and BMI2. Used only after [`Fast::works`].
+    pub struct Fast;
+
+    impl Fast {
+        pub fn works() -> bool {
+            is_x86_feature_detected!("popcnt")
+                && is_x86_feature_detected!("bmi1")
+                && is_x86_feature_detected!("bmi2")
+        }
+    }
+
+    impl Kernel for Fast {
+        fn lookup_batch(shared: &Shared, addresses: &[u32], out: &mut [NextHopId]) {
+            // SAFETY: this kernel is only used after `Fast::works` has seen that the processor
+            // has the instructions that the function is compiled for.
+            unsafe { fast(shared, addresses, out) }
+        }
+    }
+
+    #[target_feature(enable = "popcnt,bmi1,bmi2")]
+    fn fast(shared: &Shared, addresses: &[u32], out: &mut [NextHopId]) {
+        shared.lookup_batch(addresses, out);
+    }
+
+    /// For processors with AVX-512. Used only after [`Gather::works`].
+    pub struct Gather;
+
+    impl Gather {
+        pub fn works() -> bool {
+            Fast::works() && gather::works()
+        }
+    }
+
+    impl Kernel for Gather {
+        fn lookup_batch(shared: &Shared, addresses: &[u32], out: &mut [NextHopId]) {
+            let count = addresses.len().min(out.len());
+            // SAFETY: this kernel is only used after `Gather::works` has seen that the processor
+            // has the instructions.
+            unsafe { gather::lookup_batch(shared, &addresses[..count], &mut out[..count]) }
+        }
+    }
+
+    /// Whether gathering is worth it: processors differ by a factor of five in the speed of
+    /// gathers, and some have been slowed down by microcode. Measured once per process, some
+    /// microseconds each, on an empty table.
+    pub fn gather_is_faster() -> bool {
+        static FASTER: OnceLock<bool> = OnceLock::new();
+        *FASTER.get_or_init(|| {
+            let shared = Shared::new();
+            Gather::works() && time::<Gather>(&shared) < time::<Fast>(&shared)
+        })
+    }
+
+    /// The quickest of some runs.
+    fn time<K: Kernel>(shared: &Shared) -> u128 {
+        let addresses: [u32; BATCH] = std::array::from_fn(|i| (i as u32) << 15);
+        let mut out = [0; BATCH];
+        let run = |_| {
+            let start = Instant::now();
+            for _ in 0..64 {
+                K::lookup_batch(shared, std::hint::black_box(&addresses), &mut out);
+            }
+            start.elapsed().as_nanos()
+        };
+        (0..32).map(run).min().unwrap_or_default()
+    }
+}
+
+/// A reader with the kernel `K`.
+struct Reader<K>(Arc<Shared>, PhantomData<fn() -> K>);
+
+impl<K: Kernel> Lookup<Ipv4Addr> for Reader<K> {
+    fn lookup(&self, address: Ipv4Addr) -> NextHopId {
+        self.0.lookup(address.bits())
+    }
+
+    fn lookup_batch(&self, addresses: &[u32], out: &mut [NextHopId]) {
+        K::lookup_batch(&self.0, addresses, out);
+    }
+}
+
+fn with<K: Kernel>(shared: &Arc<Shared>) -> Arc<dyn Lookup<Ipv4Addr>> {
+    Arc::new(Reader::<K>(Arc::clone(shared), PhantomData))
+}
+
+/// The fastest reader for this processor.
+pub(super) fn reader(shared: &Arc<Shared>) -> Arc<dyn Lookup<Ipv4Addr>> {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        if x86::gather_is_faster() {
+            return with::<x86::Gather>(shared);
+        }
+        if x86::Fast::works() {
+            return with::<x86::Fast>(shared);
+        }
+    }
+    with::<Plain>(shared)
+}
+
+/// A reader with every kernel that this processor can run.
+#[cfg(test)]
+pub(super) fn all_readers(shared: &Arc<Shared>) -> Vec<Arc<dyn Lookup<Ipv4Addr>>> {
+    let mut readers = vec![with::<Plain>(shared)];
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        if x86::Fast::works() {
+            readers.push(with::<x86::Fast>(shared));
+        }
+        if x86::Gather::works() {
+            readers.push(with::<x86::Gather>(shared));
+        }
+    }
+    readers
+}
