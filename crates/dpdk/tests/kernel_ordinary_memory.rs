@@ -136,11 +136,14 @@ fn the_host_does_not_see_what_a_port_receives() {
         let end = open(eal, &pool, "tph0", Some(driver));
         let wire = Wire::new("tph1");
         wire.send(&echo);
-        assert_eq!(counter("Ip", "InReceives"), 0, "{driver:?}");
+        // Hiding packets from the host under AF_PACKET needs Linux 6.6; a port says it cannot.
+        let seen = end.port.notes().iter().any(|note| note.contains("stack sees the packets too"));
+        assert_eq!(counter("Ip", "InReceives") > 0, seen, "{driver:?}");
         drop(end);
         ip("link set tph0 up");
-        let patience = Instant::now() + Duration::from_secs(2);
-        while counter("Ip", "InReceives") == 0 {
+        let (before, patience) =
+            (counter("Ip", "InReceives"), Instant::now() + Duration::from_secs(2));
+        while counter("Ip", "InReceives") == before {
             assert!(Instant::now() < patience, "the host sees it when the port is closed");
             wire.send(&echo);
         }

@@ -139,6 +139,11 @@ impl KernelInterface {
         drop(unsafe { OwnedFd::from_raw_fd(socket) });
         match bpf::attach(bpf::XDP_PASS, self.index) {
             Ok(_link) => Ok(()),
+            // AF_XDP's own program stays when a router is killed.
+            Err(Errno(libc::EBUSY)) => Err(format!(
+                "{name} has an XDP program already; remove it: ip link set {name} xdp off",
+                name = self.name
+            )),
             Err(errno) => Err(format!("no XDP program can be attached: {errno}")),
         }
     }
@@ -275,5 +280,28 @@ impl Drop for KernelInterface {
                 Undo::Ethtool { command, value } => self.ethtool_value(command, value).map(drop),
             };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interface_with_an_xdp_program_says_how_to_remove_it() {
+        // SAFETY: no memory is involved.
+        let result = unsafe { libc::unshare(libc::CLONE_NEWNET) };
+        assert_eq!(result, 0, "this test makes a network namespace and needs root");
+        let command = ["link", "add", "tpk0", "type", "veth", "peer", "name", "tpk1"];
+        let made = std::process::Command::new("ip").args(command).status().unwrap();
+        assert!(made.success());
+        let interface = KernelInterface::open("tpk0").unwrap();
+        assert_eq!(interface.try_xdp(), Ok(()));
+        let program = bpf::attach(bpf::XDP_PASS, interface.index).unwrap();
+        let words = "tpk0 has an XDP program already; remove it: ip link set tpk0 xdp off";
+        assert_eq!(interface.try_xdp(), Err(words.into()));
+        drop(program);
+        assert_eq!(interface.try_xdp(), Ok(()), "a program goes with its descriptor");
+        assert_eq!(KernelInterface::open("tpk9").map(drop), Err(Errno(libc::ENODEV)));
     }
 }
