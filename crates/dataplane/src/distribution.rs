@@ -108,7 +108,7 @@ impl Distribution {
     /// An empty burst that fills now has its oldest packet now.
     fn start_clocks(&mut self, now: u64) {
         for (port, burst) in self.ports.iter_mut().zip(&self.bursts) {
-            if burst.len() == 0 {
+            if burst.is_empty() {
                 port.since = now;
             }
         }
@@ -117,7 +117,7 @@ impl Distribution {
     /// Sends the bursts whose oldest packet has waited long enough.
     pub(crate) fn flush_due(&mut self, now: u64, counters: &ForwarderCounters) {
         for (port, burst) in self.ports.iter_mut().zip(&mut self.bursts) {
-            if burst.len() > 0 && now.wrapping_sub(port.since) >= self.flush_cycles {
+            if !burst.is_empty() && now.wrapping_sub(port.since) >= self.flush_cycles {
                 port.send(burst, 1, counters);
                 port.since = now;
             }
@@ -127,7 +127,7 @@ impl Distribution {
     /// Sends everything that waits.
     pub(crate) fn flush(&mut self, counters: &ForwarderCounters) {
         for (port, burst) in self.ports.iter_mut().zip(&mut self.bursts) {
-            if burst.len() > 0 {
+            if !burst.is_empty() {
                 port.send(burst, 1, counters);
             }
         }

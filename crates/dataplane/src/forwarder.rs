@@ -251,3 +251,6 @@ impl Forwarder {
         self.parts.counters.held.set(0);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -29,17 +29,16 @@ pub const fn port_mac(port: u8) -> [u8; 6] {
 }
 
 /// DPDK can be started once in a process: all tests share it, without hugepages.
-fn pool() -> &'static Mempool {
+pub fn dpdk() -> &'static (Eal, Mempool) {
     static DPDK: OnceLock<(Eal, Mempool)> = OnceLock::new();
-    let (_, pool) = DPDK.get_or_init(|| {
+    DPDK.get_or_init(|| {
         let config =
             EalConfig { huge: dpdk::HugeMode::Never, memory_mb: 64, ..EalConfig::default() };
         let eal = Eal::init(&config).expect("DPDK starts without hugepages");
         let config = MempoolConfig { name: "test".into(), count: 8191, cache: 0, data_room: 2048 };
         let pool = Mempool::new(&eal, &config).expect("64 MB hold 8191 packets");
         (eal, pool)
-    });
-    pool
+    })
 }
 
 /// A batch with these frames in slots 0, 1, …
@@ -47,7 +46,7 @@ pub fn batch_of(frames: &[Vec<u8>]) -> Batch {
     let info = PortInfo { mac: MacAddr(PORT_MAC), mtu: 1500, partial_checksums: true };
     let mut batch = Batch::new(PortId::FIRST, info);
     for frame in frames {
-        let mbuf = pool().copy_of(frame).expect("the pool has room");
+        let mbuf = dpdk().1.copy_of(frame).expect("the pool has room");
         assert!(batch.burst.put(mbuf).is_ok(), "at most {BATCH_MAX} frames");
     }
     batch
@@ -134,12 +133,12 @@ impl FrameBuilder {
         frame
     }
 
-    pub fn to_mac(mut self, mac: [u8; 6]) -> Self {
+    pub fn destination_mac(mut self, mac: [u8; 6]) -> Self {
         self.to = mac;
         self
     }
 
-    pub fn from_mac(mut self, mac: [u8; 6]) -> Self {
+    pub fn source_mac(mut self, mac: [u8; 6]) -> Self {
         self.from = mac;
         self
     }

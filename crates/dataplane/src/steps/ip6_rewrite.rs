@@ -61,8 +61,8 @@ mod tests {
             batch.out_port[0] = 3;
         });
         let expected = FrameBuilder::ip6()
-            .to_mac(NEIGHBOUR_MAC)
-            .from_mac(port_mac(3))
+            .destination_mac(NEIGHBOUR_MAC)
+            .source_mac(port_mac(3))
             .ttl(63)
             .udp(1, 2, b"payload")
             .build();

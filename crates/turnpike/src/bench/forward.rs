@@ -215,7 +215,7 @@ impl BareLoop {
             done += self.rx.receive(&mut self.burst, dpdk::BURST_MAX) as u64;
             let all = self.burst.owned();
             self.burst.move_to(all, &mut self.list);
-            while self.list.len() > 0 && self.tx.send(&mut self.list, 32).packets > 0 {}
+            while !self.list.is_empty() && self.tx.send(&mut self.list, 32).packets > 0 {}
         }
         done
     }

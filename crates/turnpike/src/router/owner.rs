@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
 use control::config::Config;
 use control::rib::{self, LookupInfo, ResolverCommand, Rib, RibPort, RouteInfo, Source, Target};
 use dataplane::next_hop::NextHopTable;
@@ -83,7 +83,8 @@ pub fn build_rib(
         })?;
     }
     for (rank, import) in (0..).zip(&config.imports) {
-        let report = control::import::import(&mut rib, import, rank)?;
+        let report = control::import::import(&mut rib, import, rank)
+            .with_context(|| format!("{}:{}: import", config.file.display(), import.line))?;
         tracing::info!("{report}");
     }
     Ok((rib, readers))

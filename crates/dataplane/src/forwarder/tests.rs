@@ -1,0 +1,274 @@
+//! A forwarder between real DPDK devices: the ring driver's ports, which hand what is sent by their
+//! transmit queue to their receive queue.
+
+use std::sync::atomic::AtomicUsize;
+
+use dpdk::qsbr::Qsbr;
+use dpdk::{Device, Mbuf, PacketList, Port, PortConfig, Ring, TxQueue};
+
+use super::*;
+use crate::distribution::{TX_BURST_MAX, TxConfig, TxPath};
+use crate::graph::{GraphBuilder, Output, Outputs, Step};
+use crate::reason::PuntReason;
+use crate::testing::{FrameBuilder, TestTables, dpdk as shared};
+
+/// A device whose packets come back, as a wire to itself.
+fn loop_device() -> (TxQueue, RxQueue) {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let name = format!("net_ring{}", COUNT.fetch_add(1, Ordering::Relaxed));
+    let (eal, pool) = shared();
+    let device = Device::Vdev { name: name.clone(), args: String::new() };
+    let (_, mut rx, mut tx) = Port::open(eal, &PortConfig::new(&name, device), pool).unwrap();
+    (tx.remove(0), rx.remove(0))
+}
+
+fn ring(size: usize) -> (Producer, Consumer) {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let name = format!("fwd-test-{}", COUNT.fetch_add(1, Ordering::Relaxed));
+    Ring::spsc(&shared().0, &name, size).unwrap()
+}
+
+fn mbuf(frame: &[u8]) -> Mbuf {
+    shared().1.copy_of(frame).unwrap()
+}
+
+/// A forwarder with one receiving port and five sending ones, as the test tables have.
+struct Lab {
+    forwarder: Forwarder,
+    counters: Arc<ForwarderCounters>,
+    /// Into the forwarder, as if from the wire.
+    wire: TxQueue,
+    /// Into the forwarder, only to be sent.
+    inject: Producer,
+    /// What it punts.
+    punted: Consumer,
+    /// What it sends by port 3: a device.
+    sent: RxQueue,
+    /// What it sends by port 4: handed over to another forwarder.
+    handed_over: Consumer,
+}
+
+impl Lab {
+    fn new(graph: Graph, tx: TxConfig) -> Self {
+        let (wire, queue) = loop_device();
+        let (device, sent) = loop_device();
+        let (inject, inlet) = ring(64);
+        let (punts, punted) = ring(4);
+        let (handover, handed_over) = ring(64);
+        let mut paths: Vec<_> = (0..3).map(|_| TxPath::Handover(ring(64).0)).collect();
+        paths.extend([TxPath::Queue(device), TxPath::Handover(handover)]);
+        let ports = (0..5).map(|n| PortId::new(n).unwrap());
+        let info = TestTables::every_kind().ports[0];
+        let counters = Arc::new(ForwarderCounters::default());
+        let forwarder = Forwarder::new(ForwarderParts {
+            rx: vec![RxSource { port: PortId::FIRST, info, queue }],
+            inlets: vec![inlet],
+            graph,
+            distribution: Distribution::new(ports.zip(paths).collect(), tx),
+            punts,
+            quiescent: Qsbr::new(1).register().unwrap(),
+            counters: counters.clone(),
+            idle: IdlePolicy::default(),
+        });
+        Self { forwarder, counters, wire, inject, punted, sent, handed_over }
+    }
+
+    fn default_graph(tx: TxConfig) -> Self {
+        Self::new(crate::default_graph(&TestTables::every_kind()).unwrap(), tx)
+    }
+
+    fn receive(&mut self, frames: &[Vec<u8>]) -> usize {
+        let mut list = PacketList::new();
+        for frame in frames {
+            list.push(mbuf(frame)).unwrap();
+        }
+        assert_eq!(self.wire.send(&mut list, frames.len()).packets, frames.len());
+        self.forwarder.round()
+    }
+
+    fn drops(&self, reason: DropReason) -> u64 {
+        self.counters.drops.get(reason)
+    }
+
+    fn frames_sent(&mut self) -> Vec<Vec<u8>> {
+        let mut burst = Burst::new();
+        self.sent.receive(&mut burst, BATCH_MAX);
+        Mask(burst.owned()).slots().map(|slot| burst.frame(slot).to_vec()).collect()
+    }
+}
+
+/// Sends every packet at once.
+fn at_once() -> TxConfig {
+    TxConfig { burst: 1, flush: Duration::ZERO }
+}
+
+fn to(address: &str) -> Vec<u8> {
+    FrameBuilder::ip4().destination4(address).udp(1, 2, b"x").build()
+}
+
+#[test]
+fn a_packet_is_forwarded_and_counted() {
+    let mut lab = Lab::default_graph(at_once());
+    assert_eq!(lab.receive(&[to("10.0.6.1")]), 1);
+    let sent = lab.frames_sent();
+    assert_eq!(sent.len(), 1);
+    assert_eq!(sent[0][22], 63);
+    let len = to("10.0.6.1").len() as u64;
+    let port = PortId::new(3).unwrap();
+    assert_eq!(lab.counters.rx(PortId::FIRST).packets.get(), 1);
+    assert_eq!(lab.counters.rx(PortId::FIRST).bytes.get(), len);
+    assert_eq!(lab.counters.tx(port).packets.get(), 1);
+    assert_eq!(lab.counters.tx(port).bytes.get(), len);
+}
+
+#[test]
+fn order_is_kept() {
+    let mut lab = Lab::default_graph(at_once());
+    let flow = |port| FrameBuilder::ip4().destination4("10.0.6.1").udp(port, 2, b"x").build();
+    lab.receive(&(0..40).map(flow).collect::<Vec<_>>());
+    let ports: Vec<_> = lab.frames_sent().iter().map(|frame| frame[35]).collect();
+    assert_eq!(ports, (0..40).collect::<Vec<u8>>());
+}
+
+#[test]
+fn punts_carry_their_reason_and_a_full_ring_drops_by_name() {
+    let mut lab = Lab::default_graph(at_once());
+    // The ring holds four packets.
+    lab.receive(&[to("10.0.8.1"), to("10.0.1.1"), to("10.0.1.1"), to("10.0.1.1"), to("10.0.1.1")]);
+    let first = lab.punted.pop().unwrap();
+    let punt = Punt::from_tag(first.tag()).unwrap();
+    let expected = Punt { reason: PuntReason::Unresolved, port: PortId::FIRST, next_hop: 18 };
+    assert_eq!(punt, expected);
+    assert_eq!(lab.counters.punted.get(), 4);
+    assert_eq!(lab.drops(DropReason::SlowpathFull), 1);
+}
+
+#[test]
+fn a_port_without_own_queue_is_reached_by_handover() {
+    let mut lab = Lab::default_graph(at_once());
+    // Flows to 10.0.9.0/24 spread over ports 3 and 4.
+    let flow = |port| FrameBuilder::ip4().destination4("10.0.9.1").udp(port, 2, b"x").build();
+    lab.receive(&(0..40).map(flow).collect::<Vec<_>>());
+    let packet = lab.handed_over.pop().unwrap();
+    assert_eq!(packet.tag(), 4, "the tag is the egress port");
+    let over = lab.handed_over.len() + 1;
+    assert_eq!(lab.counters.handed_over.get(), over as u64);
+    assert_eq!(lab.frames_sent().len() + over, 40);
+}
+
+#[test]
+fn a_full_handover_ring_drops_by_name() {
+    let mut lab = Lab::default_graph(at_once());
+    let packets = 100;
+    for _ in 0..packets {
+        let mut packet = mbuf(&to("10.0.6.1"));
+        packet.set_tag(4);
+        lab.inject.push(packet).unwrap();
+        lab.forwarder.round();
+    }
+    assert_eq!(lab.counters.taken_in.get(), packets);
+    assert_eq!(lab.counters.handed_over.get(), lab.handed_over.len() as u64);
+    assert_eq!(lab.drops(DropReason::HandoverFull), packets - lab.handed_over.len() as u64);
+    assert!(lab.drops(DropReason::HandoverFull) > 0);
+}
+
+#[test]
+fn injected_packets_leave_unchanged_and_unknown_ports_are_drops() {
+    let mut lab = Lab::default_graph(at_once());
+    for tag in [3, 63, 70_000] {
+        let mut packet = mbuf(&to("10.0.1.1"));
+        packet.set_tag(tag);
+        lab.inject.push(packet).unwrap();
+    }
+    assert_eq!(lab.forwarder.round(), 3);
+    assert_eq!(lab.frames_sent(), [to("10.0.1.1")]);
+    assert_eq!(lab.drops(DropReason::PortDown), 2);
+}
+
+#[test]
+fn a_burst_waits_until_it_is_full_or_due() {
+    let tx = TxConfig { burst: 4, flush: Duration::from_millis(20) };
+    let mut lab = Lab::default_graph(tx);
+    lab.receive(&vec![to("10.0.6.1"); 3]);
+    lab.forwarder.round();
+    assert_eq!(lab.counters.held.get(), 3);
+    assert_eq!(lab.frames_sent().len(), 0);
+    lab.receive(&[to("10.0.6.1")]);
+    assert_eq!(lab.frames_sent().len(), 4, "full");
+
+    lab.receive(&[to("10.0.6.1")]);
+    assert_eq!(lab.frames_sent().len(), 0);
+    std::thread::sleep(Duration::from_millis(25));
+    lab.forwarder.round();
+    assert_eq!(lab.frames_sent().len(), 1, "due");
+}
+
+#[test]
+fn an_idle_forwarder_sends_what_waits() {
+    let tx = TxConfig { burst: 64, flush: Duration::from_secs(3600) };
+    let mut lab = Lab::default_graph(tx);
+    lab.receive(&[to("10.0.6.1")]);
+    assert_eq!(lab.forwarder.round(), 0);
+    lab.forwarder.rest();
+    assert_eq!(lab.frames_sent().len(), 1);
+}
+
+#[test]
+fn a_full_transmit_queue_keeps_a_burst_and_drops_the_rest() {
+    let mut lab = Lab::default_graph(at_once());
+    let packets = 3000u64;
+    for _ in 0..packets / 60 {
+        lab.receive(&vec![to("10.0.6.1"); 60]);
+    }
+    let port = PortId::new(3).unwrap();
+    let sent = lab.counters.tx(port).packets.get();
+    let held = lab.counters.held.get();
+    assert_eq!(held, TX_BURST_MAX as u64);
+    assert_eq!(lab.drops(DropReason::TxFull), packets - sent - held);
+    // The order survives: what was kept goes first once there is room.
+    while !lab.frames_sent().is_empty() {}
+    lab.forwarder.round();
+    assert_eq!(lab.frames_sent().len(), 64);
+}
+
+#[test]
+fn the_end_sends_what_it_can_and_drops_the_rest_by_name() {
+    let tx = TxConfig { burst: 64, flush: Duration::from_secs(3600) };
+    let mut lab = Lab::default_graph(tx);
+    lab.receive(&vec![to("10.0.6.1"); 5]);
+    let mut packet = mbuf(&to("10.0.6.1"));
+    packet.set_tag(3);
+    lab.inject.push(packet).unwrap();
+    lab.forwarder.run(&AtomicBool::new(true));
+    assert_eq!(lab.frames_sent().len(), 6);
+    assert_eq!(lab.drops(DropReason::Shutdown), 0);
+    assert_eq!(lab.counters.held.get(), 0);
+}
+
+/// Gives the first packet to both outputs and the second to none.
+struct Faulty;
+
+impl Step for Faulty {
+    fn outputs(&self) -> &'static [Output] {
+        &[Output::Next("one"), Output::Next("two"), Output::Drop(DropReason::Blackhole)]
+    }
+
+    fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
+        batch.out_port = [3; BATCH_MAX];
+        out[0] = input.without(Mask(0b10));
+        out[2] = input & Mask(0b1);
+    }
+}
+
+#[test]
+fn a_faulty_step_loses_no_memory() {
+    let mut graph = GraphBuilder::new();
+    graph.add("faulty", Faulty).unwrap();
+    graph.transmit("faulty", "one").unwrap();
+    graph.transmit("faulty", "two").unwrap();
+    let mut lab = Lab::new(graph.build().unwrap(), at_once());
+    lab.receive(&vec![to("10.0.6.1"); 3]);
+    // The packet in two outputs is sent once and freed once; the one in none is freed.
+    assert_eq!(lab.frames_sent().len(), 2);
+    assert_eq!(lab.drops(DropReason::StepLost), 1);
+}
