@@ -470,7 +470,7 @@ fn report(outcomes: &[Outcome], bench: &Bench, args: &ForwardArgs) -> String {
         )
     }));
     if outcomes.iter().any(|o| o.instructions.is_none()) {
-        lines.push("-: this machine does not count events (try bench/instructions.sh)".to_owned());
+        lines.push("-: this machine does not count events (try bench/instructions.py)".to_owned());
     }
     lines.join("\n")
 }
