@@ -669,6 +669,13 @@ impl Started {
         // SAFETY: the port is configured and its queues are set up.
         let result = unsafe { sys::rte_eth_dev_start(id) };
         self.device.check(config, "starting the device", result)?;
+        // The neighbour protocols' multicasts. A driver without a filter has nothing to switch on,
+        // and says so; for a kernel interface `KernelInterface::take_over` has done it.
+        // SAFETY: the port exists.
+        let result = unsafe { sys::rte_eth_allmulticast_enable(id) };
+        if result != -libc::ENOTSUP {
+            self.device.check(config, "receiving all multicasts", result)?;
+        }
         if config.promiscuous {
             // SAFETY: the port exists.
             let result = unsafe { sys::rte_eth_promiscuous_enable(id) };

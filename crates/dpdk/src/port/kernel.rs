@@ -90,13 +90,14 @@ impl KernelInterface {
         Ok(interface)
     }
 
-    /// Keeps the host out, and brings the interface up.
+    /// Keeps the host out, and brings the interface up, with all multicasts: the neighbour
+    /// protocols need theirs (RFC 4861 7.2.1), and a filter for few groups saves a router nothing.
     pub(super) fn take_over(&mut self) -> Result<(), Errno> {
         for (family, key, value) in SYSCTLS {
             self.set_sysctl(format!("/proc/sys/net/{family}/conf/{}/{key}", self.name), value);
         }
         let flags = self.flags()?;
-        let up = flags | libc::IFF_UP as i16;
+        let up = flags | (libc::IFF_UP | libc::IFF_ALLMULTI) as i16;
         if up != flags {
             self.undo.push(Undo::Flags(flags));
             self.set_flags(up)?;
