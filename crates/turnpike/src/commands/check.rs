@@ -2,26 +2,35 @@
 
 use std::path::Path;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
 use control::config::{self, Config};
+use control::import;
 
 /// Reads a configuration; the error lists everything that is wrong with it.
 pub fn load(file: &Path) -> Result<Config> {
     config::load(file).map_err(|errors| anyhow!("{errors}"))
 }
 
-/// Checks a configuration, and unless `offline` whether this machine can run it.
+/// Checks a configuration with the tables it imports, and unless `offline` whether this machine
+/// can run it.
 pub fn check(file: &Path, offline: bool) -> Result<String> {
     let config = load(file)?;
     if !offline {
         config::check_machine(&config).map_err(|errors| anyhow!("{errors}"))?;
     }
-    Ok(format!(
-        "{}: right: {} ports, {} routes, {} neighbours, {} tables to import",
+    let mut report = format!(
+        "{}: right: {} ports, {} routes, {} neighbours",
         file.display(),
         config.ports.len(),
         config.routes.len(),
         config.neighbours.len(),
-        config.imports.len(),
-    ))
+    );
+    for import in &config.imports {
+        let table = import::read_table(&import.file)
+            .with_context(|| format!("{}:{}: import", file.display(), import.line))?;
+        let (entries, refused) = (table.entries.len(), table.refused);
+        let name = import.file.display();
+        report += &format!("\nimport {name}: {entries} prefixes, {refused} refused");
+    }
+    Ok(report)
 }
