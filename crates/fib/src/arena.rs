@@ -34,6 +34,12 @@ impl<T: Zeroable> Arena<T> {
         arena
     }
 
+    /// Where the elements begin.
+    #[inline(always)]
+    pub fn as_ptr(&self) -> *const T {
+        self.storage.as_ptr().wrapping_add(self.start)
+    }
+
     /// All elements.
     #[inline(always)]
     pub fn all(&self) -> &[T] {

@@ -2,47 +2,43 @@
 //!
 //! # The structure
 //!
-//! The address space is cut into 2^16 *nets*, one per /16, a net into 8 *blocks*, one per /19, and
-//! a block into 32 *slots*, one per /24. A block is one 64-bit word: which of its slots end a run
-//! of equal answers, and where the answers lie; the eight words of a net are one cache line.
-//! Answers (*leaves*) are 16 bits.
+//! The address space is cut into 2^19 *blocks*, one per /19, and a block into 32 *slots*, one per
+//! /24. A block is one 64-bit word: which of its slots end a run of equal answers, and where the
+//! answers lie. Answers (*leaves*) are 16 bits.
 //!
 //! ```text
-//!  address    | 16 bits: net | 3: block | 5: slot | 8: low byte |
-//!                     |           |          |           |
-//!  directory  [ line | line | ... 2^16 ]     |           |
-//!                     |           |          |           |
-//!  words      [ 8 words | 8 words | ... ]    |           |
-//!                     '-----------'          |           |
-//!                base (26 bits)  bitmap (32 bits)        |
-//!                 |      ...0 0 1 0 0 0 1 0 0            |
+//!  address   |        19 bits: block        | 5: slot | 8: low byte |
+//!                          |                     |           |
+//!  top       [ word | word | word | ... 2^19 ]   |           |
+//!                          |                     |           |
+//!             base (26 bits)  bitmap (32 bits)   |           |
+//!                 |      ...0 0 1 0 0 0 1 0 0    |           |
 //!                 |           '---- bits at and above the slot: popcount = 0, 1 or 2
-//!                 v                                      |
-//!  leaves    ... [third run][second run][first run] ...  |
-//!                    base       base+1      base+2       |
-//!                                  |                     |
-//!                    0nnn nnnn nnnn nnnn  next hop       |
-//!                    1ttt tttt tttt tttt  table t --> deep[t][low byte]
+//!                 v                              |           |
+//!  leaves    ... [third run][second run][first run] ...      |
+//!                    base       base+1      base+2           |
+//!                                  |                         |
+//!                    0nnn nnnn nnnn nnnn  next hop           |
+//!                    1ttt tttt tttt tttt  table t ---> deep[t][low byte]
 //! ```
 //!
 //! The words are those of `words.rs`: the leaf of a slot is `base + popcount(bitmap >> slot)`, and
-//! a block with one answer needs no leaf of its own. All nets with one and the same answer share
-//! one line. A zeroed table is a valid empty one.
+//! a block with one answer needs no leaf of its own: its base is the answer, and the few cache
+//! lines of the answers in use are shared by all such blocks. A zeroed table is a valid empty one.
 //!
 //! A /24 that contains longer prefixes has a table of 256 answers, one per address.
 //!
 //! # What a lookup costs
 //!
-//! Three dependent loads (4, 8 and 2 bytes), a fourth for addresses in a /24 with longer prefixes;
-//! no branch that depends on the address but one per batch or group of 16: whether any address
-//! needs the fourth load. A batch's cache misses overlap (`ipv4/lookup.rs`). What matters most is
-//! how little memory the loads are spread over: with a full Internet table 256 KiB of directory,
-//! about 1 MiB of words and 0.5 MiB of leaves stay in a second-level cache.
+//! Two dependent loads (8 and 2 bytes), a third for addresses in a /24 with longer prefixes; no
+//! branch that depends on the address but one per batch or group of 16: whether any address needs
+//! the third load. A batch's cache misses overlap (`ipv4/lookup.rs`).
 //!
-//! A flat array of all 2^19 words needs one load less and 4 MiB. Measured on the 512,621-route
-//! table it was 1.5 times faster where traffic follows the table, and 1.6 times slower for random
-//! destinations and when packets compete for the cache. Blocks of one /16 with bitmap, ranks and
-//! leaves side by side take 1.4 MiB and were slower throughout: they need one load more.
+//! Measured beside it, on a processor with 2 MiB of second-level cache and the 512,621-route table:
+//! words in lines of eight behind a directory of 2^16 entries, one line per /16 with more than one
+//! answer, take 1.7 MiB instead of 4.5. With one load more, they are 1.6 times slower where traffic
+//! follows the table, and 1.5 times faster for random destinations, which then stay in that cache.
+//! Blocks of one /16 with bitmap, ranks and leaves side by side (1.4 MiB) are slower throughout.
 //!
 //! # What an update costs
 //!
@@ -52,26 +48,24 @@
 //! one block for lengths from 19, 2^(19-length) for shorter ones, where it walks only the blocks
 //! that no longer prefix covers. If the block's runs keep their shape, changed leaves are stored
 //! in place. Else the new leaves are written to a free place, the word is stored, and the old
-//! leaves retire. A net that gets its second answer gets a line of its own, and shares one again
-//! when it has lost it.
+//! leaves retire.
 //!
 //! # Why readers never notice
 //!
-//! Bitmap and base are one `u64`, stored with release ordering after the leaves they refer to, and
-//! a directory entry is one `u32`, stored after its line; readers load both with acquire ordering.
-//! So a reader has the old word and the old leaves, which are not reused before its grace period
-//! ends, or the new word and the new leaves. Where leaves change in place, each is one atomic
-//! store. (An entry of 16 bytes with a 64-bit bitmap, as in the first prototypes, needs a 16-byte
-//! atomic store, which stable Rust cannot express; words of 32 slots make the problem disappear.)
+//! Bitmap and base are one `u64`, stored with release ordering after the leaves they refer to;
+//! readers load it with acquire ordering. So a reader has the old word and the old leaves, which
+//! are not reused before its grace period ends, or the new word and the new leaves. Where leaves
+//! change in place, each is one atomic store. (An entry of 16 bytes with a 64-bit bitmap, as in
+//! the first prototypes, needs a 16-byte atomic store, which stable Rust cannot express; cutting at
+//! 19 + 5 instead of 18 + 6 bits takes the same 4 MiB and makes the problem disappear.)
 //!
 //! # Limits
 //!
 //! Routes: as many as there are prefixes; the leaves have room for the worst case of 2^24. Next
 //! hops: 32,767. At most 32,768 /24s with prefixes longer than /24 ([`Error::Full`] beyond; those
-//! waiting for a grace period count). Memory that lookups read: 256 KiB, plus 64 bytes per net
-//! with more than one answer, plus 2 bytes per run of equal /24s within a block, plus 512 bytes
-//! per /24 with longer prefixes: 1.7 MiB for 500,000 routes (plus 1 MiB if 3,500 of them are longer
-//! than /24), 3 to 4 MiB for a million.
+//! waiting for a grace period count). Memory that lookups read: 4 MiB, plus 2 bytes per run of
+//! equal /24s within a block, plus 512 bytes per /24 with longer prefixes: 4.5 MiB for 500,000
+//! routes, 5 to 6 MiB for a million.
 //!
 //! # Where it comes from
 //!
@@ -86,18 +80,16 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use lines::Lines;
-use lookup::{BLOCK_BITS, BLOCKS, DEEP, DEEP_SIZE, DEEP_TABLES, LINE, NETS, Shared};
+use lookup::{BLOCK_BITS, BLOCKS, DEEP, DEEP_SIZE, DEEP_TABLES, Shared};
 
 use crate::{
     Change, Error, GracePeriod, Lookup, NO_ROUTE, NextHopId, Prefix, Table, check_changes,
     check_next_hop,
     runs::Retired,
-    words::{Leaves, OldHalf, SLOTS, next_hop_of, own_leaves},
+    words::{Leaves, OldHalf, SLOTS, own_leaves},
 };
 
 mod gather;
-mod lines;
 mod lookup;
 
 /// The longest prefix that slots can tell apart.
@@ -156,7 +148,6 @@ impl Deep {
 /// A piece that waits for its grace period.
 enum Piece {
     Leaves { base: u32, len: usize },
-    Line { number: u32 },
     Table { number: u16 },
     Half(OldHalf),
 }
@@ -208,7 +199,6 @@ pub(crate) struct Runmap4 {
     tables: usize,
     routes: usize,
     leaves: Leaves,
-    lines: Lines,
     /// Deep tables without routes whose block is not published yet.
     emptied: Vec<u16>,
     retired: Retired<Piece>,
@@ -231,7 +221,6 @@ impl Runmap4 {
             tables: 0,
             routes: 0,
             leaves: Leaves::new(),
-            lines: Lines::new(),
             emptied: Vec::new(),
             retired: Retired::new(grace),
             dirty: Vec::new(),
@@ -240,7 +229,7 @@ impl Runmap4 {
     }
 
     fn word(&self, block: usize) -> u64 {
-        self.shared.line(block / LINE)[block % LINE].load(Ordering::Relaxed)
+        self.shared.top.all()[block].load(Ordering::Relaxed)
     }
 
     // ---- the routes -------------------------------------------------------------------------
@@ -428,13 +417,9 @@ impl Runmap4 {
         let cover = self.cover[block];
         let number = self.record_of[block];
         if number == NO_RECORD {
-            let net = block / LINE;
-            if self.has_one_cover(net) {
-                self.share_line(net, cover);
-                return true;
-            }
             let word = Leaves::uniform(&self.shared.leaves, cover);
-            return self.store_word(block, word);
+            self.store_word(block, word);
+            return true;
         }
         let record = &self.records[number as usize];
         let mut answers = record.answers(cover);
@@ -462,25 +447,6 @@ impl Runmap4 {
         }
     }
 
-    /// Whether only prefixes of lengths 0 to 19 decide in a /16, and decide for one answer.
-    fn has_one_cover(&self, net: usize) -> bool {
-        let blocks = net * LINE..(net + 1) * LINE;
-        let first = self.cover[blocks.start];
-        self.record_of[blocks.clone()].iter().all(|&record| record == NO_RECORD)
-            && self.cover[blocks].iter().all(|&cover| cover == first)
-    }
-
-    /// Gives a /16 one answer.
-    fn share_line(&mut self, net: usize, answer: NextHopId) {
-        let words: [u64; LINE] = std::array::from_fn(|block| self.word(net * LINE + block));
-        if let Some(number) = self.lines.share(&self.shared, net, answer) {
-            self.retired.put(Piece::Line { number });
-            for (base, len) in words.into_iter().filter_map(own_leaves) {
-                self.retired.put(Piece::Leaves { base, len });
-            }
-        }
-    }
-
     /// Publishes the answers of a block's slots; false if there is no room for the leaves.
     fn store_runs(&mut self, block: usize, answers: &[u16; SLOTS]) -> bool {
         if self.leaves.room() < SLOTS {
@@ -491,39 +457,27 @@ impl Runmap4 {
         // A slot's deep table belongs to it alone, so an answer of all slots is a next hop.
         let uniform = |answer| Some(Leaves::uniform(cells, answer));
         let word = self.leaves.word(cells, before, answers, uniform);
-        word.is_some_and(|word| self.store_word(block, word))
+        word.inspect(|&word| self.store_word(block, word)).is_some()
     }
 
-    /// Stores a block's word and retires the leaves of the word before; false if there is no room
-    /// for a line.
-    fn store_word(&mut self, block: usize, word: u64) -> bool {
-        let (before, net) = (self.word(block), block / LINE);
+    /// Stores a block's word and retires the leaves of the word before.
+    fn store_word(&mut self, block: usize, word: u64) {
+        let before = self.word(block);
         if before == word {
-            return true;
+            return;
         }
-        if self.lines.is_own(net) {
-            self.shared.line(net)[block % LINE].store(word, Ordering::Release);
-        } else if !self.lines.separate(&self.shared, block, word) {
-            return false;
-        }
+        self.shared.top.all()[block].store(word, Ordering::Release);
         if let Some((base, len)) = own_leaves(before) {
             self.retired.put(Piece::Leaves { base, len });
         }
-        if let Some(answer) = next_hop_of(word)
-            && (0..LINE).all(|block| self.word(net * LINE + block) == word)
-        {
-            self.share_line(net, answer);
-        }
-        true
     }
 
     // ---- memory -----------------------------------------------------------------------------
 
     /// Takes back what is out of every reader's sight; returns how many pieces still wait.
     fn reclaim(&mut self) -> usize {
-        let Self { retired, leaves, lines, free_tables, shared, .. } = self;
+        let Self { retired, leaves, free_tables, shared, .. } = self;
         retired.collect(|piece| match piece {
-            Piece::Line { number } => lines.release(number),
             Piece::Leaves { base, len } => leaves.release(base, len),
             Piece::Table { number } => free_tables.push(number),
             Piece::Half(half) => leaves.release_half(&shared.leaves, half),
@@ -532,9 +486,7 @@ impl Runmap4 {
 
     /// Closes the gaps between the leaves if there are many.
     fn compact(&mut self) {
-        let own = (0..NETS).filter(|&net| self.lines.is_own(net));
-        let words = own.flat_map(|net| self.shared.line(net));
-        if let Some(half) = self.leaves.compact(&self.shared.leaves, words) {
+        if let Some(half) = self.leaves.compact(&self.shared.leaves, self.shared.top.all()) {
             self.retired.put(Piece::Half(half));
         }
     }
@@ -544,14 +496,11 @@ impl Runmap4 {
         // Blocks without a record need no leaves; the new prefix may add one record.
         let blocks = (1usize << BLOCK_BITS.saturating_sub(prefix.len())) + self.dirty.len();
         let leaves = blocks.min(self.records.len() + 1) * SLOTS;
-        let lines = blocks.min(NETS) + 1;
-        let suffices = |table: &Self| table.leaves.room() >= leaves && table.lines.room() >= lines;
-        if suffices(self) {
-            return Ok(());
+        if self.leaves.room() < leaves {
+            self.reclaim();
+            self.compact();
         }
-        self.reclaim();
-        self.compact();
-        if suffices(self) {
+        if self.leaves.room() >= leaves {
             return Ok(());
         }
         Err(Error::Stalled { structure: "runmap", waiting: self.retired.waiting() })
@@ -600,8 +549,7 @@ impl Table<Ipv4Addr> for Runmap4 {
     }
 
     fn memory_bytes(&self) -> usize {
-        NETS * size_of::<u32>()
-            + self.lines.used() * LINE * size_of::<u64>()
+        BLOCKS * size_of::<u64>()
             + (self.leaves.used() + self.tables * DEEP_SIZE) * size_of::<u16>()
     }
 

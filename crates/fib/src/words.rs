@@ -55,11 +55,6 @@ pub(crate) fn own_leaves(word: u64) -> Option<(u32, usize)> {
     (base >= IDENTITY).then(|| (base, (word as u32).count_ones() as usize + 1))
 }
 
-/// The next hop of a [`uniform`] word.
-pub(crate) fn next_hop_of(word: u64) -> Option<NextHopId> {
-    own_leaves(word).is_none().then_some((word >> BASE_SHIFT) as NextHopId)
-}
-
 /// An atomic cell that holds a leaf.
 pub(crate) trait Cell: Zeroable + Send + Sync {
     /// What the cell holds.

@@ -4,7 +4,7 @@
 //!
 //! | kernel | needs | how it overlaps cache misses |
 //! |---|---|---|
-//! | [`Gather`] | AVX-512 with `vpopcntd`, and gathers that are fast | a gather loads 16 entries, 8 words, 16 leaves |
+//! | [`Gather`] | AVX-512 with `vpopcntd`, and gathers that are fast | a gather loads 8 words or 16 leaves |
 //! | [`Fast`] | `popcnt`, BMI2 | prefetches all words; leaves by out-of-order execution |
 //! | [`Plain`] | nothing | the same source as `Fast`, compiled for any processor |
 
@@ -13,7 +13,7 @@ use std::{
     net::Ipv4Addr,
     sync::{
         Arc,
-        atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence},
+        atomic::{AtomicU16, AtomicU64, Ordering, fence},
     },
 };
 
@@ -28,13 +28,6 @@ use crate::{
 pub(super) const BLOCK_BITS: u8 = 19;
 pub(super) const BLOCKS: usize = 1 << BLOCK_BITS;
 
-/// /16s, and words of each.
-pub(super) const NETS: usize = 1 << 16;
-pub(super) const LINE: usize = BLOCKS / NETS;
-/// Twice and a half as many as there can be in use at a time: one per /16 and one per next hop.
-pub(super) const LINES: usize = if cfg!(miri) { 1 << 10 } else { 1 << 18 };
-const WORDS: usize = LINES * LINE;
-
 /// Set in a leaf that is the number of a deep table.
 pub(super) const DEEP: u16 = 1 << 15;
 pub(super) const DEEP_TABLES: usize = if cfg!(miri) { 16 } else { 1 << 15 };
@@ -45,17 +38,14 @@ const BATCH: usize = 64;
 
 /// What readers see.
 pub(super) struct Shared {
-    /// Per /16 the first of its words.
-    pub directory: Arena<AtomicU32>,
-    pub words: Arena<AtomicU64>,
+    pub top: Arena<AtomicU64>,
     pub leaves: Arena<AtomicU16>,
     pub deep: Arena<AtomicU16>,
 }
 
-/// The place of an address's word in its line.
 #[inline(always)]
-fn block(address: u32) -> u32 {
-    address >> (32 - BLOCK_BITS) & (LINE as u32 - 1)
+fn block(address: u32) -> usize {
+    (address >> (32 - BLOCK_BITS)) as usize
 }
 
 /// Index of the answer for an address in a deep table.
@@ -77,23 +67,15 @@ fn batches<'a>(
 impl Shared {
     pub fn new() -> Self {
         Self {
-            directory: Arena::new(NETS),
-            words: Arena::new(WORDS),
+            top: Arena::new(BLOCKS),
             // The gathering kernel reads an element together with the one behind it.
             leaves: Arena::new(LEAVES + 1),
             deep: Arena::new(DEEP_TABLES * DEEP_SIZE + 1),
         }
     }
 
-    /// The words of a /16.
-    pub fn line(&self, net: usize) -> &[AtomicU64] {
-        let first = self.directory.all()[net].load(Ordering::Relaxed) as usize;
-        &self.words.all()[first..first + LINE]
-    }
-
     fn lookup(&self, address: u32) -> NextHopId {
-        let line = self.directory.all()[(address >> 16) as usize].load(Ordering::Acquire);
-        let word = self.words.all()[(line + block(address)) as usize].load(Ordering::Acquire);
+        let word = self.top.all()[block(address)].load(Ordering::Acquire);
         let leaf = self.leaves.all()[leaf_index(word, address >> 8)].load(Ordering::Acquire);
         if leaf & DEEP == 0 {
             return leaf;
@@ -114,21 +96,15 @@ impl Shared {
     /// The leaves of at most 64 addresses, and their OR.
     #[inline(always)]
     fn shallow(&self, addresses: &[u32], out: &mut [NextHopId]) -> u16 {
-        let directory: &[AtomicU32; NETS] = self.directory.array();
-        let words: &[AtomicU64; WORDS] = self.words.array();
+        let top: &[AtomicU64; BLOCKS] = self.top.array();
         let leaves: &[AtomicU16; LEAVES] = self.leaves.array();
-        let mut places = [0u32; BATCH];
-        for (&address, place) in addresses.iter().zip(&mut places) {
-            let line = directory[(address >> 16) as usize].load(Ordering::Relaxed);
-            *place = line + block(address);
-            prefetch(words, *place as usize);
+        for &address in addresses {
+            prefetch(top, block(address));
         }
-        // Pairs with the release stores of directory entries: their lines are seen as well.
-        fence(Ordering::Acquire);
         let mut any = 0;
-        for ((&address, &place), out) in addresses.iter().zip(&places).zip(out) {
+        for (&address, out) in addresses.iter().zip(out) {
             // Acquire: the leaves that the word leads to are seen as well.
-            let word = words[place as usize % WORDS].load(Ordering::Acquire);
+            let word = top[block(address)].load(Ordering::Acquire);
             let leaf = leaves[leaf_index(word, address >> 8)].load(Ordering::Relaxed);
             *out = leaf;
             any |= leaf;
@@ -215,10 +191,9 @@ mod x86 {
 
     impl Kernel for Gather {
         fn lookup_batch(shared: &Shared, addresses: &[u32], out: &mut [NextHopId]) {
-            let count = addresses.len().min(out.len());
             // SAFETY: this kernel is only used after `Gather::works` has seen that the processor
             // has the instructions.
-            unsafe { gather::lookup_batch(shared, &addresses[..count], &mut out[..count]) }
+            unsafe { gather::lookup_batch(shared, addresses, out) }
         }
     }
 
