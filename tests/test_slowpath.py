@@ -218,12 +218,13 @@ def test_an_icmp_query_whose_ttl_expires_is_answered(wires):
 
 
 def test_errors_are_rate_limited_and_the_drops_all_counted(wires):
-    count = 3000
+    # No more than the queues hold, so that none is lost before the router has seen it.
+    count = 1500
     change = Change(wires.router)
     wires.left.send(*(eth(packet4(B4, ttl=1, ident=i)) for i in range(count)))
     changed = change(received=count)
     told = len(wires.left.receive(0.2))
-    assert changed["dropped"]["ttl-expired"] + changed["dropped"].get("slowpath-full", 0) == count
+    assert changed["received"] == changed["dropped"]["ttl-expired"] == count
     assert 1 <= told == changed["originated"] < count
     time.sleep(1.2)  # The allowance for the tests that follow.
 

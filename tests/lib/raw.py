@@ -1,5 +1,6 @@
 """An interface as a wire: frames in, frames out, byte for byte, with no protocol stack between."""
 
+import errno
 import select
 import socket
 import time
@@ -36,7 +37,7 @@ class RawPort:
                     self._socket.send(data)
                     break
                 except (BlockingIOError, OSError) as error:
-                    if not isinstance(error, BlockingIOError) and error.errno != 105:  # ENOBUFS
+                    if not isinstance(error, BlockingIOError) and error.errno != errno.ENOBUFS:
                         raise
                     time.sleep(0.0005)
 
@@ -77,6 +78,11 @@ class RawPort:
                 left = deadline - time.monotonic()
                 if left <= 0 or not select.select([self._socket], [], [], left)[0]:
                     return None
+                continue
+            except OSError as error:
+                # The socket says once that its interface went down, and hears more when it is up.
+                if error.errno != errno.ENETDOWN:
+                    raise
                 continue
             if address[2] != _PACKET_OUTGOING and (all_frames or not self._ignore(frame)):
                 return frame

@@ -53,12 +53,16 @@ class Router:
         text = (self.directory / "log").read_text(errors="replace")
         return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
+    def is_ready(self):
+        """Has it said that packets flow?"""
+        return re.search(r"\bready: \d+ ports", self.log()) is not None
+
     def wait_ready(self):
         """Returns once packets flow; raises with the log if the router ended or took too long."""
         wait_for(
-            lambda: "ready" in self.log() or self.process.poll() is not None, self.READY_SECONDS
+            lambda: self.is_ready() or self.process.poll() is not None, self.READY_SECONDS
         )
-        if self.process.poll() is not None or "ready" not in self.log():
+        if self.process.poll() is not None or not self.is_ready():
             raise AssertionError(f"the router is not ready:\n{self.log()}")
 
     def command(self, *argv, check=True):
