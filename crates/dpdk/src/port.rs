@@ -9,14 +9,17 @@
 
 mod bpf;
 mod kernel;
+mod record;
 
 use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use dpdk_sys as sys;
 
 use self::kernel::KernelInterface;
+use self::record::Record;
 use crate::eal::{Eal, EalRef};
 use crate::{Device, Driver, Errno, Error, Mempool, RxQueue, TxQueue};
 
@@ -303,16 +306,21 @@ fn open_kernel(
         return Err(config.refuse(format!("device {name} is in use by another port")));
     }
     let mut kernel = KernelInterface::open(name).map_err(failed("opening the interface"))?;
+    let mut notes = kernel.claim(Path::new(Record::DIRECTORY)).map_err(|by| {
+        config.refuse(format!("device {name} is in use by another router, {by}; stop it first"))
+    })?;
     if let Some(mtu) = config.mtu {
         kernel.set_mtu(mtu).map_err(failed(&format!("setting the MTU to {mtu}")))?;
     }
     let mtu = kernel.mtu().map_err(failed("reading the MTU"))?;
     kernel.take_over().map_err(failed("bringing the interface up"))?;
 
-    let mut notes = Vec::new();
     if config.driver != Some(Driver::AfPacket) {
         match start_af_xdp(eal, config, pool, &kernel, mtu, &mut notes) {
-            Ok(started) => return Ok(OpenPort::new(started, config, notes, mtu, Some(kernel))),
+            Ok(started) => {
+                kernel.remember_xdp_program();
+                return Ok(OpenPort::new(started, config, notes, mtu, Some(kernel)));
+            }
             Err(error) if config.driver == Some(Driver::AfXdp) => return Err(error),
             Err(error) => notes.push(format!("AF_PACKET, because AF_XDP failed: {error}")),
         }

@@ -1,8 +1,14 @@
 //! Two BPF programs of two instructions each, attached by BPF links, which the kernel removes
 //! when their descriptor is closed, also when the process is killed. Loaded by the system call
 //! itself: what BPF libraries add (object files, maps, relocation) is not needed for them.
+//!
+//! And the program of DPDK's AF_XDP driver, which is attached without a link and stays when the
+//! process is killed: which one it is, and its removal. By libbpf, which that driver has loaded.
 
+use std::ffi::{CStr, c_int, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::{mem, ptr};
 
 use crate::Errno;
 
@@ -111,4 +117,42 @@ fn bpf<T>(command: libc::c_long, attributes: &T) -> Result<OwnedFd, Errno> {
     }
     // SAFETY: a descriptor that the kernel has just made for us.
     Ok(unsafe { OwnedFd::from_raw_fd(result as i32) })
+}
+
+/// A function of libbpf, if the library is loaded and has it.
+fn libbpf(function: &CStr) -> Option<NonNull<c_void>> {
+    [c"libbpf.so.1", c"libbpf.so.0"].into_iter().find_map(|library| {
+        // SAFETY: two C strings; finds a library only if it is loaded already, and never unloads
+        // it.
+        unsafe {
+            let library = libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+            let library = NonNull::new(library)?;
+            NonNull::new(libc::dlsym(library.as_ptr(), function.as_ptr()))
+        }
+    })
+}
+
+/// The number of the XDP program on an interface; `None` without one.
+pub(super) fn xdp_program(interface: u32) -> Option<u32> {
+    type Query = extern "C" fn(c_int, c_int, *mut u32) -> c_int;
+    let query = libbpf(c"bpf_xdp_query_id")?;
+    // SAFETY: the type that libbpf declares.
+    let query = unsafe { mem::transmute::<*mut c_void, Query>(query.as_ptr()) };
+    let mut program = 0;
+    (query(interface as c_int, 0, &mut program) == 0 && program != 0).then_some(program)
+}
+
+/// Takes the XDP program from an interface, in whichever way it is attached.
+pub(super) fn detach_xdp(interface: u32) {
+    type Detach = extern "C" fn(c_int, u32, *const c_void) -> c_int;
+    const AS_THE_DRIVER_CAN: u32 = 0;
+    const GENERIC: u32 = 1 << 1;
+    let Some(detach) = libbpf(c"bpf_xdp_detach") else { return };
+    // SAFETY: the type that libbpf declares; no options are a null.
+    let detach = unsafe { mem::transmute::<*mut c_void, Detach>(detach.as_ptr()) };
+    for mode in [AS_THE_DRIVER_CAN, GENERIC] {
+        if xdp_program(interface).is_some() {
+            detach(interface as c_int, mode, ptr::null());
+        }
+    }
 }

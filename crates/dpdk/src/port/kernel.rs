@@ -2,9 +2,12 @@
 //! not the host's network stack, deals with its packets; all of it is undone when the port closes.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::{fs, mem, ptr};
 
 use super::bpf;
+use super::record::{Claim, Record};
 use crate::Errno;
 
 const ETHTOOL_GDRVINFO: u32 = 0x03;
@@ -31,13 +34,54 @@ pub(super) struct KernelInterface {
     socket: OwnedFd,
     undo: Vec<Undo>,
     links: Vec<OwnedFd>,
+    /// What is to be undone, for whoever comes after a kill.
+    record: Option<Record>,
 }
 
+/// A change, by what was there before.
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Undo {
-    Sysctl { path: String, value: String },
+    Sysctl {
+        path: String,
+        value: String,
+    },
     Flags(i16),
     Mtu(i32),
-    Ethtool { command: u32, value: u32 },
+    Ethtool {
+        command: u32,
+        value: u32,
+    },
+    /// The number of the XDP program that AF_XDP's driver attached and takes away itself, unless
+    /// it is killed.
+    Xdp(u32),
+}
+
+impl Undo {
+    /// As a line of the record.
+    fn to_line(&self) -> String {
+        match self {
+            Self::Sysctl { path, value } => format!("sysctl {path} {value}"),
+            Self::Flags(flags) => format!("flags {flags}"),
+            Self::Mtu(mtu) => format!("mtu {mtu}"),
+            Self::Ethtool { command, value } => format!("ethtool {command} {value}"),
+            Self::Xdp(program) => format!("xdp {program}"),
+        }
+    }
+
+    /// From a line of the record; `None` when it is damaged.
+    fn from_line(line: &str) -> Option<Self> {
+        let words: Vec<_> = line.split(' ').collect();
+        Some(match words[..] {
+            ["sysctl", path, value] => Self::Sysctl { path: path.into(), value: value.into() },
+            ["flags", flags] => Self::Flags(flags.parse().ok()?),
+            ["mtu", mtu] => Self::Mtu(mtu.parse().ok()?),
+            ["ethtool", command, value] => {
+                Self::Ethtool { command: command.parse().ok()?, value: value.parse().ok()? }
+            }
+            ["xdp", program] => Self::Xdp(program.parse().ok()?),
+            _ => return None,
+        })
+    }
 }
 
 /// `struct ethtool_value`.
@@ -82,12 +126,79 @@ impl KernelInterface {
         // SAFETY: a descriptor that the kernel has just made for us.
         let socket = unsafe { OwnedFd::from_raw_fd(socket) };
         let (name, undo, links) = (name.to_owned(), Vec::new(), Vec::new());
-        let mut interface = Self { name, index: 0, socket, undo, links };
+        let mut interface = Self { name, index: 0, socket, undo, links, record: None };
         let mut request = interface.request();
         interface.ioctl(libc::SIOCGIFINDEX, &mut request)?;
         // SAFETY: the request filled in the index.
         interface.index = unsafe { request.ifr_ifru.ifru_ifindex } as u32;
         Ok(interface)
+    }
+
+    /// Makes sure that no other process takes the interface over, and undoes what one that was
+    /// killed has left on it. Returns notes; an error is the process that has the interface.
+    pub(super) fn claim(&mut self, directory: &Path) -> Result<Vec<String>, String> {
+        match Record::claim(directory, &format!("{:x}-{}", self.namespace(), self.index)) {
+            Ok(Claim::Taken(by)) => Err(by),
+            Ok(Claim::Ours(record, left)) => {
+                self.record = Some(record);
+                if left.is_empty() {
+                    return Ok(Vec::new());
+                }
+                for step in left.iter().rev().filter_map(|line| Undo::from_line(line)) {
+                    self.revert(step);
+                }
+                let name = &self.name;
+                Ok(vec![format!("{name} was put back as it was before a router that was killed")])
+            }
+            Err(error) => Ok(vec![format!(
+                "{} is not put back should this router be killed: {}: {error}",
+                self.name,
+                directory.display()
+            )]),
+        }
+    }
+
+    /// The number of the interface's network namespace.
+    fn namespace(&self) -> u64 {
+        let mut cookie = 0_u64;
+        let mut size = size_of::<u64>() as libc::socklen_t;
+        let (level, option) = (libc::SOL_SOCKET, libc::SO_NETNS_COOKIE);
+        let place = ptr::from_mut(&mut cookie).cast();
+        // SAFETY: a number and its size, for the call.
+        let result =
+            unsafe { libc::getsockopt(self.socket.as_raw_fd(), level, option, place, &mut size) };
+        // Linux before 5.14 has no cookies; the file of the namespace has a number too, which
+        // may be given again after the namespace is gone.
+        if result == 0 {
+            cookie
+        } else {
+            fs::metadata("/proc/thread-self/ns/net").map_or(0, |m| m.ino())
+        }
+    }
+
+    /// What must be undone, in the order of doing; before it is done.
+    fn remember(&mut self, step: Undo) {
+        self.undo.push(step);
+        self.write_record();
+    }
+
+    fn forget_last(&mut self) {
+        self.undo.pop();
+        self.write_record();
+    }
+
+    fn write_record(&self) {
+        let lines: Vec<_> = self.undo.iter().map(Undo::to_line).collect();
+        // A file in memory, a few lines long. Should it fail, a kill leaves what it would
+        // without a record.
+        let _ = self.record.as_ref().map(|record| record.write(&lines));
+    }
+
+    /// Remembers the program that AF_XDP's driver has attached.
+    pub(super) fn remember_xdp_program(&mut self) {
+        if let Some(program) = bpf::xdp_program(self.index) {
+            self.remember(Undo::Xdp(program));
+        }
     }
 
     /// Keeps the host out, and brings the interface up, with all multicasts: the neighbour
@@ -99,7 +210,7 @@ impl KernelInterface {
         let flags = self.flags()?;
         let up = flags | (libc::IFF_UP | libc::IFF_ALLMULTI) as i16;
         if up != flags {
-            self.undo.push(Undo::Flags(flags));
+            self.remember(Undo::Flags(flags));
             self.set_flags(up)?;
         }
         Ok(())
@@ -160,8 +271,8 @@ impl KernelInterface {
     pub(super) fn set_mtu(&mut self, mtu: u16) -> Result<(), Errno> {
         let old = self.mtu()?;
         if old != mtu {
+            self.remember(Undo::Mtu(old.into()));
             self.write_mtu(mtu.into())?;
-            self.undo.push(Undo::Mtu(old.into()));
         }
         Ok(())
     }
@@ -203,8 +314,9 @@ impl KernelInterface {
     }
 
     fn change_ethtool(&mut self, command: u32, old: u32, new: u32) {
-        if self.ethtool_value(command, new).is_ok() {
-            self.undo.push(Undo::Ethtool { command, value: old });
+        self.remember(Undo::Ethtool { command, value: old });
+        if self.ethtool_value(command, new).is_err() {
+            self.forget_last();
         }
     }
 
@@ -225,8 +337,12 @@ impl KernelInterface {
     fn set_sysctl(&mut self, path: String, value: &str) {
         let Ok(old) = fs::read_to_string(&path) else { return };
         let old = old.trim().to_owned();
-        if old != value && fs::write(&path, value).is_ok() {
-            self.undo.push(Undo::Sysctl { path, value: old });
+        if old == value {
+            return;
+        }
+        self.remember(Undo::Sysctl { path: path.clone(), value: old });
+        if fs::write(&path, value).is_err() {
+            self.forget_last();
         }
     }
 
@@ -269,17 +385,30 @@ impl KernelInterface {
     }
 }
 
+impl KernelInterface {
+    /// Whatever cannot be undone (the interface may be gone) stays; nobody is there to ask.
+    fn revert(&self, step: Undo) {
+        let _ = match step {
+            Undo::Sysctl { path, value } => fs::write(path, value).map_err(|_| Errno(0)),
+            Undo::Flags(flags) => self.set_flags(flags),
+            Undo::Mtu(mtu) => self.write_mtu(mtu),
+            Undo::Ethtool { command, value } => self.ethtool_value(command, value).map(drop),
+            Undo::Xdp(program) => {
+                // By now it may be another's.
+                if bpf::xdp_program(self.index) == Some(program) {
+                    bpf::detach_xdp(self.index);
+                }
+                Ok(())
+            }
+        };
+    }
+}
+
 impl Drop for KernelInterface {
     fn drop(&mut self) {
         self.links.clear();
-        // Whatever cannot be undone (the interface may be gone) stays; nobody is there to ask.
         while let Some(step) = self.undo.pop() {
-            let _ = match step {
-                Undo::Sysctl { path, value } => fs::write(path, value).map_err(|_| Errno(0)),
-                Undo::Flags(flags) => self.set_flags(flags),
-                Undo::Mtu(mtu) => self.write_mtu(mtu),
-                Undo::Ethtool { command, value } => self.ethtool_value(command, value).map(drop),
-            };
+            self.revert(step);
         }
     }
 }
@@ -304,5 +433,67 @@ mod tests {
         drop(program);
         assert_eq!(interface.try_xdp(), Ok(()), "a program goes with its descriptor");
         assert_eq!(KernelInterface::open("tpk9").map(drop), Err(Errno(libc::ENODEV)));
+    }
+    #[test]
+    fn a_killed_router_s_changes_are_undone_by_the_next() {
+        // SAFETY: no memory is involved.
+        let result = unsafe { libc::unshare(libc::CLONE_NEWNET) };
+        assert_eq!(result, 0, "this test makes a network namespace and needs root");
+        let command = ["link", "add", "tpk2", "type", "veth", "peer", "name", "tpk3"];
+        assert!(std::process::Command::new("ip").args(command).status().unwrap().success());
+        let directory =
+            std::env::temp_dir().join(format!("turnpike-kernel-{}", std::process::id()));
+        let state = || {
+            let key = |(family, key, _): &(&str, &str, &str)| {
+                fs::read_to_string(format!("/proc/sys/net/{family}/conf/tpk2/{key}")).unwrap()
+            };
+            let interface = KernelInterface::open("tpk2").unwrap();
+            let changing = (libc::IFF_UP | libc::IFF_ALLMULTI) as i16;
+            let flags = interface.flags().unwrap() & changing;
+            (SYSCTLS.iter().map(key).collect::<String>(), flags, interface.mtu().unwrap())
+        };
+        let before = state();
+
+        let mut first = KernelInterface::open("tpk2").unwrap();
+        assert_eq!(first.claim(&directory), Ok(Vec::new()));
+        first.set_mtu(1300).unwrap();
+        first.take_over().unwrap();
+        assert_ne!(state(), before);
+        let other = KernelInterface::open("tpk2").unwrap().claim(&directory);
+        assert_eq!(other, Err(format!("process {}", std::process::id())));
+        // A kill: nothing is undone, the record stays, its lock goes.
+        let lines = mem::take(&mut first.undo).iter().map(Undo::to_line).collect::<Vec<_>>();
+        drop(first);
+        let name = {
+            let interface = KernelInterface::open("tpk2").unwrap();
+            format!("{:x}-{}", interface.namespace(), interface.index)
+        };
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(directory.join(&name), format!("process 1\n{}\n", lines.join("\n"))).unwrap();
+
+        let mut second = KernelInterface::open("tpk2").unwrap();
+        let notes = second.claim(&directory).unwrap();
+        assert_eq!(notes, ["tpk2 was put back as it was before a router that was killed"]);
+        assert_eq!(state(), before);
+        second.take_over().unwrap();
+        drop(second);
+        assert_eq!(state(), before);
+        assert!(!directory.exists());
+    }
+
+    #[test]
+    fn changes_survive_the_record() {
+        for step in [
+            Undo::Sysctl { path: "/proc/sys/net/x".into(), value: "1".into() },
+            Undo::Flags(-4099),
+            Undo::Mtu(1500),
+            Undo::Ethtool { command: 0x26, value: 1 << 15 },
+            Undo::Xdp(7),
+        ] {
+            assert_eq!(Undo::from_line(&step.to_line()), Some(step));
+        }
+        for damaged in ["", "mtu", "mtu x", "mtu 1 2", "sysctl /proc", "hello 1"] {
+            assert_eq!(Undo::from_line(damaged), None, "{damaged}");
+        }
     }
 }

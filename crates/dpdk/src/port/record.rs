@@ -1,0 +1,156 @@
+//! What is known of a kernel interface outside the process that drives it: that it is taken, and
+//! how to give it back should that process be killed.
+//!
+//! Each interface has a file in `/run/turnpike`. Its name is made of the network namespace's
+//! cookie and the interface's index, neither of which the kernel gives twice; a restart of the
+//! machine empties `/run`. Its lock says that the process is there, and goes when the process
+//! does, whatever the reason. Its first line says which process that is; the others are what
+//! [`super::kernel`] wrote there.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// An interface's record, locked. Dropping it removes the file.
+pub(super) struct Record {
+    file: File,
+    path: PathBuf,
+}
+
+/// What asking for an interface's record comes to.
+pub(super) enum Claim {
+    /// It is ours, and this is what a process that was killed has written there.
+    Ours(Record, Vec<String>),
+    /// Another process has it; how that calls itself.
+    Taken(String),
+}
+
+impl Record {
+    /// Where records are kept.
+    pub(super) const DIRECTORY: &str = "/run/turnpike";
+
+    /// Asks for the record of this name.
+    pub(super) fn claim(directory: &Path, name: &str) -> io::Result<Claim> {
+        let path = directory.join(name);
+        loop {
+            let mut file = open(directory, &path)?;
+            // SAFETY: an open descriptor.
+            if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::WouldBlock {
+                    return Err(error);
+                }
+                let lines = lines(&mut file)?;
+                return Ok(Claim::Taken(lines.into_iter().next().unwrap_or_default()));
+            }
+            // It may have been removed between opening and locking: then the lock means nothing.
+            let locked = file.metadata()?;
+            if fs::metadata(&path).is_ok_and(|now| now.ino() == locked.ino()) {
+                let left = lines(&mut file)?.into_iter().skip(1).collect();
+                return Ok(Claim::Ours(Self { file, path }, left));
+            }
+        }
+    }
+
+    /// Writes the record anew: this process, and these lines.
+    pub(super) fn write(&self, lines: &[String]) -> io::Result<()> {
+        let mut text = format!("process {}\n", std::process::id());
+        for line in lines {
+            text += line;
+            text.push('\n');
+        }
+        // In this order: at no moment is a line missing that was there before.
+        self.file.write_all_at(text.as_bytes(), 0)?;
+        self.file.set_len(text.len() as u64)
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        // While it is locked, so that nobody's record is removed but ours. The directory goes
+        // with its last file; while there are others, it stays.
+        let _ = fs::remove_file(&self.path);
+        let _ = self.path.parent().map(fs::remove_dir);
+    }
+}
+
+fn open(directory: &Path, path: &Path) -> io::Result<File> {
+    loop {
+        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        match OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path)
+        {
+            // The directory's last file was removed just now, and the directory with it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            result => return result,
+        }
+    }
+}
+
+fn lines(file: &mut File) -> io::Result<Vec<String>> {
+    file.flush()?;
+    let mut text = String::new();
+    file.read_to_string(&mut text)?;
+    Ok(text.lines().map(str::to_owned).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory of its own for each test.
+    fn directory(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("turnpike-record-{}-{name}", std::process::id()))
+    }
+
+    fn ours(claim: Claim) -> (Record, Vec<String>) {
+        match claim {
+            Claim::Ours(record, left) => (record, left),
+            Claim::Taken(by) => panic!("taken by {by}"),
+        }
+    }
+
+    #[test]
+    fn a_record_is_taken_until_it_is_dropped_and_leaves_nothing() {
+        let directory = directory("taken");
+        let (first, left) = ours(Record::claim(&directory, "a").unwrap());
+        assert!(left.is_empty());
+        first.write(&["one".into()]).unwrap();
+        let Claim::Taken(by) = Record::claim(&directory, "a").unwrap() else { panic!("not taken") };
+        assert_eq!(by, format!("process {}", std::process::id()));
+        let (other, _) = ours(Record::claim(&directory, "b").unwrap());
+        drop(first);
+        assert!(directory.join("b").exists() && !directory.join("a").exists());
+        drop(other);
+        assert!(!directory.exists());
+        let (_, left) = ours(Record::claim(&directory, "a").unwrap());
+        assert!(left.is_empty());
+    }
+
+    #[test]
+    fn what_a_killed_process_wrote_is_found() {
+        let directory = directory("killed");
+        let (record, _) = ours(Record::claim(&directory, "a").unwrap());
+        record.write(&["one".into(), "two".into(), "three".into()]).unwrap();
+        record.write(&["one".into(), "two".into()]).unwrap();
+        // What a kill leaves: the file, and no lock.
+        let Record { file, .. } = &record;
+        // SAFETY: an open descriptor.
+        assert_eq!(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) }, 0);
+        let (again, left) = ours(Record::claim(&directory, "a").unwrap());
+        assert_eq!(left, ["one", "two"]);
+        drop((again, record));
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_made_is_an_error() {
+        assert!(Record::claim(Path::new("/proc/nowhere"), "a").is_err());
+    }
+}
