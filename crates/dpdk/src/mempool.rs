@@ -45,6 +45,8 @@ pub struct Mempool {
 struct Inner {
     pool: NonNull<sys::rte_mempool>,
     data_room: u16,
+    /// Packets that drivers of open ports keep until they are closed.
+    kept: AtomicUsize,
     /// Packets that a driver kept when its port was closed.
     written_off: AtomicUsize,
     eal: EalRef,
@@ -97,8 +99,9 @@ impl Mempool {
             });
         };
         let eal = eal.share();
-        let (data_room, written_off) = (config.data_room, AtomicUsize::new(0));
-        Ok(Self { inner: Arc::new(Inner { pool, data_room, written_off, eal }) })
+        let (data_room, kept, written_off) =
+            (config.data_room, AtomicUsize::new(0), AtomicUsize::new(0));
+        Ok(Self { inner: Arc::new(Inner { pool, data_room, kept, written_off, eal }) })
     }
 
     pub(crate) fn as_ptr(&self) -> *mut sys::rte_mempool {
@@ -133,6 +136,22 @@ impl Mempool {
         // SAFETY: the pool is alive.
         let out = unsafe { sys::rte_mempool_in_use_count(self.as_ptr()) as usize };
         out.saturating_sub(self.inner.written_off.load(Ordering::Relaxed))
+    }
+
+    /// Counts packets as kept by the driver of an open port, which will not give them back.
+    pub(crate) fn keep(&self, count: usize) {
+        self.inner.kept.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// The port that kept these packets is closed.
+    pub(crate) fn write_off_kept(&self, count: usize) {
+        self.inner.kept.fetch_sub(count, Ordering::Relaxed);
+        self.write_off(count);
+    }
+
+    /// Packets that are out, beside those that drivers keep.
+    pub(crate) fn in_use_not_kept(&self) -> usize {
+        self.in_use().saturating_sub(self.inner.kept.load(Ordering::Relaxed))
     }
 
     /// Counts packets as not in use that a driver will never give back: nobody has them, the

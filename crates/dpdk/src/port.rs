@@ -366,7 +366,7 @@ fn start_af_xdp(
     let want =
         Queues { rx: queues, tx: queues, rx_desc: AF_XDP_DESCRIPTORS, tx_desc: AF_XDP_DESCRIPTORS };
     let mut attached = Attached::new(eal, config, "vdev", device, &args)?;
-    attached.keeps_packets = true;
+    attached.af_xdp = config.c_string(&kernel.name).ok();
     attached.start(config, pool, want, Some(mtu))
 }
 
@@ -486,8 +486,9 @@ struct Attached {
     id: u16,
     bus: &'static str,
     device: CString,
-    /// Its driver does not return the packets that wait in its receive rings when it is closed.
-    keeps_packets: bool,
+    /// The interface, if the driver is AF_XDP's, which does not return the packets that wait in
+    /// its receive rings when it is closed, nor those it was sending when the interface vanished.
+    af_xdp: Option<CString>,
     eal: EalRef,
 }
 
@@ -528,7 +529,7 @@ impl Attached {
     ) -> Result<Self, Error> {
         if let Some(id) = port_of(&device) {
             // PCI devices are probed when the EAL starts.
-            return Self { id, bus, device, keeps_packets: false, eal: eal.share() }.unused(config);
+            return Self { id, bus, device, af_xdp: None, eal: eal.share() }.unused(config);
         }
         let (bus_name, args) = (config.c_string(bus)?, config.c_string(args)?);
         let _one_at_a_time = HOTPLUG.lock().unwrap_or_else(PoisonError::into_inner);
@@ -544,7 +545,7 @@ impl Attached {
             remove(bus, &device);
             return Err(config.refuse(format!("device {name} is no network device")));
         };
-        Ok(Self { id, bus, device, keeps_packets: false, eal: eal.share() })
+        Ok(Self { id, bus, device, af_xdp: None, eal: eal.share() })
     }
 
     /// A device can be one port only.
@@ -585,7 +586,7 @@ impl Attached {
         self.configure(config, &info, &mut queues, mtu)?;
         let before = pool.in_use();
         let result = self.set_up_queues(config, &info, queues, pool);
-        let kept = if self.keeps_packets { pool.in_use().saturating_sub(before) } else { 0 };
+        let kept = if self.af_xdp.is_some() { pool.in_use().saturating_sub(before) } else { 0 };
         if let Err(error) = result {
             drop(self);
             pool.write_off(kept);
@@ -595,6 +596,7 @@ impl Attached {
         let driver = unsafe { CStr::from_ptr(info.driver_name) }.to_string_lossy().into_owned();
         let multi_segment = info.tx_offload_capa & sys::SHIM_TX_OFFLOAD_MULTI_SEGS != 0;
         let pool = pool.clone();
+        pool.keep(kept);
         let started = Started { device: self, driver, multi_segment, queues, pool, kept };
         started.go(config)?;
         Ok(started)
@@ -701,7 +703,7 @@ impl Started {
                 // SAFETY: the port is started, and none of its queues has another owner left.
                 unsafe { sys::rte_eth_tx_burst(self.device.id, queue, none.as_mut_ptr(), 0) };
             }
-            if self.pool.in_use() <= self.kept {
+            if self.pool.in_use_not_kept() == 0 {
                 break;
             }
             std::thread::sleep(std::time::Duration::from_millis(1));
@@ -711,12 +713,18 @@ impl Started {
 
 impl Drop for Started {
     fn drop(&mut self) {
-        if self.device.keeps_packets {
+        if let Some(interface) = &self.device.af_xdp {
             self.reclaim_sent();
+            // SAFETY: a C string for the call.
+            if unsafe { libc::if_nametoindex(interface.as_ptr()) } == 0 {
+                // Nobody can say which packets a vanished interface was to send: they are those
+                // that nobody else has, when the port is closed in its turn, after all its users.
+                self.pool.write_off(self.pool.in_use_not_kept());
+            }
         }
         // SAFETY: the port exists; its queues are gone.
         unsafe { sys::rte_eth_dev_stop(self.device.id) };
-        self.pool.write_off(self.kept);
+        self.pool.write_off_kept(self.kept);
     }
 }
 

@@ -6,7 +6,10 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 use std::{fs, mem};
 
-use dpdk::{Burst, Device, Driver, Error, HugeMode, PacketList, Port, PortConfig, Sent};
+use dpdk::{
+    Burst, Device, Driver, Error, HugeMode, Mempool, MempoolConfig, PacketList, Port, PortConfig,
+    Sent,
+};
 use veth::{Wire, eal, ip, namespace, open, open_as, pass, pool, state};
 
 /// `ETHTOOL_GTSO`: whether the interface sends super-frames. `ETHTOOL_GGRO`, `ETHTOOL_SGRO`:
@@ -197,4 +200,22 @@ fn packets_in_several_segments_do_not_reach_a_driver_that_takes_one() {
     drop((source, sink));
     assert_eq!(pool.leaked(), 0);
     fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn a_vanished_interface_takes_no_packets_with_it() {
+    let (eal, _turn) = eal(HugeMode::Never);
+    namespace(&["tpv"]);
+    // A small one: this process has 512 MB for all its pools.
+    let config = MempoolConfig { count: 4095, cache: 64, ..Default::default() };
+    let pool = Mempool::new(eal, &config).unwrap();
+    let mut end = open(eal, &pool, "tpv0", Some(Driver::AfXdp));
+    ip("link delete tpv1");
+    let mut list = PacketList::new();
+    for number in 0..50 {
+        list.push(pool.copy_of(&veth::frame(number, 60)).unwrap()).unwrap();
+    }
+    assert_eq!(end.tx.send(&mut list, 64).packets, 50);
+    drop(end);
+    assert_eq!(pool.leaked(), 0);
 }
