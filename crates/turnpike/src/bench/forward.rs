@@ -156,7 +156,7 @@ impl Bench {
         // Each source keeps every frame in a buffer of its own and copies it into another.
         let count = sources * (args.destinations + 8192);
         let data_room = 2048;
-        let memory_mb = count * (usize::from(data_room) + 512) / 1_000_000 + 256;
+        let memory_mb = count * (usize::from(data_room) + 512) / 500_000 + 256;
         let huge = if args.no_huge { HugeMode::Never } else { HugeMode::Auto };
         let eal = Eal::init(&EalConfig { memory_mb, huge, ..EalConfig::default() })?;
         let config = MempoolConfig { name: "bench".into(), count, cache: 512, data_room };
