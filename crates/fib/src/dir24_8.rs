@@ -296,6 +296,7 @@ impl Table<Ipv4Addr> for Dir24 {
         routes: &mut dyn Iterator<Item = (Prefix<Ipv4Addr>, NextHopId)>,
     ) -> Result<(), Error> {
         let mut made = Ok(());
+        self.rib.reserve(routes.size_hint().0);
         for (prefix, next_hop) in routes {
             made = check_next_hop(next_hop);
             if made.is_err() {

@@ -112,17 +112,26 @@ impl Record {
 
     /// The answers of the slots, given the one of the shorter prefixes.
     fn answers(&self, cover: NextHopId) -> [NextHopId; SLOTS] {
-        let mut answers = self.nodes;
-        answers[1] = cover;
-        for node in 2..2 * SLOTS {
-            if answers[node] == NO_ROUTE {
-                answers[node] = answers[node / 2];
-            }
-        }
-        let mut slots = [NO_ROUTE; SLOTS];
-        slots.copy_from_slice(&answers[SLOTS..]);
-        slots
+        // Level by level: a place without a route inherits from the node above. Written for fixed
+        // lengths, so that the compiler makes vector selects of it.
+        let level_1 = inherit::<1, 2>(&[cover], &self.nodes);
+        let level_2 = inherit::<2, 4>(&level_1, &self.nodes);
+        let level_3 = inherit::<4, 8>(&level_2, &self.nodes);
+        let level_4 = inherit::<8, 16>(&level_3, &self.nodes);
+        inherit::<16, 32>(&level_4, &self.nodes)
     }
+}
+
+/// The answers of a level of `M` nodes, given those of the level above.
+#[inline(always)]
+fn inherit<const N: usize, const M: usize>(
+    above: &[NextHopId; N],
+    nodes: &[NextHopId; 2 * SLOTS],
+) -> [NextHopId; M] {
+    std::array::from_fn(|at| match nodes[M + at] {
+        NO_ROUTE => above[at / 2],
+        next_hop => next_hop,
+    })
 }
 
 /// The prefixes longer than /24 in one /24.
@@ -209,12 +218,16 @@ pub(crate) struct Runmap4 {
 
 impl Runmap4 {
     pub fn new(grace: Box<dyn GracePeriod>) -> Self {
+        // Address space for one record per block: growing in place, it is never copied, and what
+        // is not used takes no memory.
+        let mut records = Vec::with_capacity(if cfg!(miri) { 1 } else { BLOCKS + 1 });
+        records.push(Record::EMPTY);
         Self {
             shared: Arc::new(Shared::new()),
             short: vec![NO_ROUTE; 2 * BLOCKS],
             cover: vec![NO_ROUTE; BLOCKS],
             record_of: vec![NO_RECORD; BLOCKS],
-            records: vec![Record::EMPTY],
+            records,
             free_records: Vec::new(),
             deep: HashMap::new(),
             free_tables: Vec::new(),

@@ -66,213 +66,28 @@
 
 use std::{
     net::Ipv6Addr,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, AtomicU64, Ordering, fence},
-    },
+    sync::{Arc, atomic::Ordering},
+};
+
+use lookup::{
+    Answer, DIGIT, DIGITS, FAN_OUT, IS_NODE, KEY_CELLS, NODE_CELLS, NODES, SLAB, SLABS, Shared,
+    node_answer, node_number, word_index,
 };
 
 use crate::{
-    Address, Bits, Change, Error, GracePeriod, Lookup, NO_ROUTE, NextHopId, Prefix, Table,
-    arena::Arena,
-    check_changes, check_next_hop,
-    prefetch::prefetch,
+    Bits, Change, Error, GracePeriod, Lookup, NO_ROUTE, NextHopId, Prefix, Table, check_changes,
+    check_next_hop,
     rib::{NodeId, Rib, Slot, SlotRuns},
     runs::Retired,
-    words::{LEAVES, Leaves, OldHalf, SLOTS, leaf_index, own_leaves, store_leaves},
+    words::{Leaves, OldHalf, SLOTS, leaf_index, own_leaves, store_leaves},
 };
 
-/// Bits of a digit; the first one is the directory's.
-const DIGIT: u8 = 16;
-/// Values of a digit.
-const DIGITS: usize = 1 << DIGIT;
-/// Words of a slab.
-const SLAB: usize = DIGITS / SLOTS;
-const SLABS: usize = if cfg!(miri) { 4 } else { 4096 };
-/// A /16 with more runs of /32s than this gets a slab.
-const SLAB_RUNS: usize = 64;
-/// Words: one per /16, then the slabs.
-const WORDS: usize = DIGITS + SLABS * SLAB;
-
-/// Runs of a node.
-const FAN_OUT: usize = 11;
-/// 32-bit cells of a node: ten keys in five cells, then the answers.
-const NODE_CELLS: usize = 16;
-const KEY_CELLS: usize = 5;
-const NODES: usize = if cfg!(miri) { 1 << 12 } else { 1 << 22 };
-
-/// A next hop, or a node: bit 31 set, bits 28 to 30 the digit it looks at, then its number.
-type Answer = u32;
-const IS_NODE: Answer = 1 << 31;
-const DIGIT_SHIFT: u32 = 28;
-
-fn node_answer(number: u32, digit: u8) -> Answer {
-    IS_NODE | u32::from(digit) << DIGIT_SHIFT | number
-}
-
-/// The cell at which the node of an answer begins.
-#[inline(always)]
-fn first_cell(answer: Answer) -> usize {
-    answer as usize % NODES * NODE_CELLS
-}
-
-/// What readers see.
-struct Shared {
-    /// Per /16: low half what to add to its number to get the (first) word, high half the mask.
-    directory: Arena<AtomicU64>,
-    words: Arena<AtomicU64>,
-    leaves: Arena<AtomicU32>,
-    nodes: Arena<AtomicU32>,
-}
-
-/// Index of an address's word.
-#[inline(always)]
-fn word_index(entry: u64, address: u128) -> usize {
-    let offset = (address >> 101) as u32 & (entry >> 32) as u32;
-    ((address >> 112) as u32).wrapping_add(entry as u32).wrapping_add(offset) as usize
-}
-
-/// Addresses looked up together.
-const BATCH: usize = 64;
-
-impl Shared {
-    #[inline(always)]
-    fn lookup(&self, address: u128) -> NextHopId {
-        let entry = self.directory.all()[(address >> 112) as usize].load(Ordering::Acquire);
-        let word = self.words.all()[word_index(entry, address)].load(Ordering::Acquire);
-        let leaf = &self.leaves.all()[leaf_index(word, (address >> 96) as u32)];
-        let mut answer = leaf.load(Ordering::Acquire);
-        while answer & IS_NODE != 0 {
-            answer = self.step(answer, address);
-            fence(Ordering::Acquire);
-        }
-        answer as NextHopId
-    }
-
-    /// The answer of a node for an address.
-    #[inline(always)]
-    fn step(&self, answer: Answer, address: u128) -> Answer {
-        let cells: &[AtomicU32; NODES * NODE_CELLS] = self.nodes.array();
-        let first = first_cell(answer);
-        let shift = 112 - 16 * (answer >> DIGIT_SHIFT & 7);
-        let digit = (address >> shift) as u16;
-        let mut rank = 0;
-        for cell in 0..KEY_CELLS {
-            let keys = cells[first + cell].load(Ordering::Relaxed);
-            rank += usize::from(keys as u16 <= digit) + usize::from((keys >> 16) as u16 <= digit);
-        }
-        cells[first + KEY_CELLS + rank].load(Ordering::Relaxed)
-    }
-
-    /// Any number of addresses, in batches of at most 64.
-    #[inline(always)]
-    fn lookup_batch(&self, addresses: &[u128], out: &mut [NextHopId]) {
-        for (addresses, out) in addresses.chunks(BATCH).zip(out.chunks_mut(BATCH)) {
-            self.lookup_chunk(addresses, out);
-        }
-    }
-
-    #[inline(always)]
-    fn lookup_chunk(&self, addresses: &[u128], out: &mut [NextHopId]) {
-        let directory: &[AtomicU64; DIGITS] = self.directory.array();
-        let words: &[AtomicU64; WORDS] = self.words.array();
-        let leaves: &[AtomicU32; LEAVES] = self.leaves.array();
-        let mut places = [0u32; BATCH];
-        for (&address, place) in addresses.iter().zip(&mut places) {
-            let entry = directory[(address >> 112) as usize].load(Ordering::Relaxed);
-            *place = word_index(entry, address) as u32;
-            prefetch(words, *place as usize);
-        }
-        // Each fence pairs with the release stores of what was loaded before it.
-        fence(Ordering::Acquire);
-        for (&address, place) in addresses.iter().zip(&mut places) {
-            let word = words[*place as usize].load(Ordering::Relaxed);
-            *place = leaf_index(word, (address >> 96) as u32) as u32;
-            prefetch(leaves, *place as usize);
-        }
-        fence(Ordering::Acquire);
-        let mut list = [0u8; BATCH];
-        let mut count = 0;
-        for (at, (place, out)) in places.iter_mut().zip(out.iter_mut()).enumerate() {
-            if at == addresses.len() {
-                break;
-            }
-            let answer = leaves[*place as usize].load(Ordering::Relaxed);
-            *place = answer;
-            *out = answer as NextHopId;
-            list[count % BATCH] = at as u8;
-            count += (answer >> 31) as usize;
-            prefetch(self.nodes.all(), first_cell(answer));
-        }
-        while count > 0 {
-            count = self.step_all(addresses, out, &mut places, &mut list, count);
-        }
-    }
-
-    /// One node further for every lookup on the list; returns how many stay on it.
-    #[inline(always)]
-    fn step_all(
-        &self,
-        addresses: &[u128],
-        out: &mut [NextHopId],
-        answers: &mut [Answer; BATCH],
-        list: &mut [u8; BATCH],
-        count: usize,
-    ) -> usize {
-        fence(Ordering::Acquire);
-        let mut left = 0;
-        for index in 0..count.min(BATCH) {
-            let at = usize::from(list[index]) % BATCH;
-            let (Some(&address), Some(out)) = (addresses.get(at), out.get_mut(at)) else { break };
-            let answer = self.step(answers[at], address);
-            answers[at] = answer;
-            *out = answer as NextHopId;
-            list[left % BATCH] = at as u8;
-            left += (answer >> 31) as usize;
-            prefetch(self.nodes.all(), first_cell(answer));
-        }
-        left
-    }
-}
-
-/// A reader; `FAST` where the processor has `popcnt` and BMI2, found out once at construction.
-struct Reader<const FAST: bool>(Arc<Shared>);
-
-impl<const FAST: bool> Lookup<Ipv6Addr> for Reader<FAST> {
-    fn lookup(&self, address: Ipv6Addr) -> NextHopId {
-        self.0.lookup(address.bits())
-    }
-
-    fn lookup_batch(&self, addresses: &[u128], out: &mut [NextHopId]) {
-        #[cfg(target_arch = "x86_64")]
-        if FAST {
-            // SAFETY: `Reader<true>` is only made by `reader()`, after it has seen that the
-            // processor has the instructions that `lookup_batch_fast` is compiled for.
-            return unsafe { lookup_batch_fast(&self.0, addresses, out) };
-        }
-        self.0.lookup_batch(addresses, out);
-    }
-}
-
-/// [`Shared::lookup_batch`] compiled for processors since 2013.
+mod lookup;
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "popcnt,bmi1,bmi2,avx2")]
-fn lookup_batch_fast(shared: &Shared, addresses: &[u128], out: &mut [NextHopId]) {
-    shared.lookup_batch(addresses, out);
-}
+mod rank;
 
-fn reader(shared: &Arc<Shared>) -> Arc<dyn Lookup<Ipv6Addr>> {
-    let shared = Arc::clone(shared);
-    #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("popcnt")
-        && is_x86_feature_detected!("bmi1")
-        && is_x86_feature_detected!("bmi2")
-        && is_x86_feature_detected!("avx2")
-    {
-        return Arc::new(Reader::<true>(shared));
-    }
-    Arc::new(Reader::<false>(shared))
-}
+/// A /16 with more runs of /32s than this, which one node could not hold, gets a slab.
+const SLAB_RUNS: usize = FAN_OUT;
 
 /// A digit's range as runs with one answer each: first digit and answer, ascending.
 type AnswerRuns = Vec<(u32, Answer)>;
@@ -305,14 +120,8 @@ pub(crate) struct Runmap6 {
 
 impl Runmap6 {
     pub fn new(grace: Box<dyn GracePeriod>) -> Self {
-        let shared = Shared {
-            directory: Arena::new(DIGITS),
-            words: Arena::new(WORDS),
-            leaves: Arena::new(LEAVES),
-            nodes: Arena::new(NODES * NODE_CELLS),
-        };
         Self {
-            shared: Arc::new(shared),
+            shared: Arc::new(Shared::new()),
             rib: Rib::new(),
             leaves: Leaves::new(),
             slabs: 0,
@@ -378,8 +187,7 @@ impl Runmap6 {
         for (cell, pair) in cells.iter_mut().zip(keys.chunks_exact(2)) {
             *cell = u32::from(pair[0]) | u32::from(pair[1]) << 16;
         }
-        let first = number as usize * NODE_CELLS;
-        store_leaves(&self.shared.nodes.all()[first..first + NODE_CELLS], &cells);
+        store_leaves(&self.shared.nodes.all()[number as usize], &cells);
         Ok(number)
     }
 
@@ -476,18 +284,24 @@ impl Runmap6 {
         runs: &[(u32, Answer)],
     ) -> Result<(), NoRoom> {
         self.check_room((end - first).div_ceil(SLOTS))?;
-        let mut next = 0;
+        let mut rest = runs;
         for word in first / SLOTS..end.div_ceil(SLOTS) {
-            let mut answers = self.answers(slab + word);
-            for (slot, answer) in answers.iter_mut().enumerate() {
-                let slot = word * SLOTS + slot;
-                if !(first..end).contains(&slot) {
-                    continue;
+            let slots = (word * SLOTS).max(first)..((word + 1) * SLOTS).min(end);
+            // The runs that begin in this word, and the one that reaches into it.
+            while rest.len() > 1 && rest[1].0 as usize <= slots.start {
+                rest = &rest[1..];
+            }
+            let mut answers = match slots.len() {
+                SLOTS => [NO_ROUTE.into(); SLOTS],
+                _ => self.answers(slab + word),
+            };
+            for (index, &(from, answer)) in rest.iter().enumerate() {
+                if from as usize >= slots.end {
+                    break;
                 }
-                while runs.get(next + 1).is_some_and(|run| run.0 as usize <= slot) {
-                    next += 1;
-                }
-                *answer = runs[next].1;
+                let next = rest.get(index + 1).map_or(slots.end, |run| run.0 as usize);
+                let part = slots.start.max(from as usize)..slots.end.min(next);
+                answers[part.start % SLOTS..][..part.len()].fill(answer);
             }
             self.store_word(slab + word, &answers)?;
         }
@@ -502,8 +316,12 @@ impl Runmap6 {
 
     /// The answers of a word's slots.
     fn answers(&self, word: usize) -> [Answer; SLOTS] {
-        let (word, leaves) = (self.word(word), self.shared.leaves.all());
-        std::array::from_fn(|slot| leaves[leaf_index(word, slot as u32)].load(Ordering::Relaxed))
+        let word = self.word(word);
+        std::array::from_fn(|slot| self.answer(word, slot))
+    }
+
+    fn answer(&self, word: u64, slot: usize) -> Answer {
+        self.shared.leaves.all()[leaf_index(word, slot as u32)].load(Ordering::Relaxed)
     }
 
     /// Sees that there are leaves for this many words.
@@ -517,7 +335,11 @@ impl Runmap6 {
 
     /// Stores a word's answers and retires what it led to before.
     fn store_word(&mut self, index: usize, answers: &[Answer; SLOTS]) -> Result<(), NoRoom> {
-        let (before, old_answers) = (self.word(index), self.answers(index));
+        let before = self.word(index);
+        let old_answers = match own_leaves(before) {
+            Some(_) => self.answers(index),
+            None => [self.answer(before, 0); SLOTS],
+        };
         if old_answers == *answers {
             return Ok(());
         }
@@ -550,11 +372,11 @@ impl Runmap6 {
         if answer & IS_NODE == 0 {
             return;
         }
-        let first = first_cell(answer);
-        self.retired.put(Piece::Node { number: (first / NODE_CELLS) as u32 });
+        let number = node_number(answer);
+        self.retired.put(Piece::Node { number: number as u32 });
         let mut last = NO_ROUTE.into();
-        for cell in first + KEY_CELLS..first + NODE_CELLS {
-            let below = self.shared.nodes.all()[cell].load(Ordering::Relaxed);
+        for cell in KEY_CELLS..NODE_CELLS {
+            let below = self.shared.nodes.all()[number][cell].load(Ordering::Relaxed);
             // Unused places repeat the last answer.
             if below != last {
                 self.retire_nodes(below);
@@ -625,6 +447,7 @@ impl Runmap6 {
         &mut self,
         routes: &mut dyn Iterator<Item = (Prefix<Ipv6Addr>, NextHopId)>,
     ) -> Result<(), Error> {
+        self.rib.reserve(routes.size_hint().0);
         for (prefix, next_hop) in routes {
             check_next_hop(next_hop)?;
             self.set(prefix, next_hop);
@@ -635,7 +458,7 @@ impl Runmap6 {
 
 impl Table<Ipv6Addr> for Runmap6 {
     fn reader(&self) -> Arc<dyn Lookup<Ipv6Addr>> {
-        reader(&self.shared)
+        lookup::reader(&self.shared)
     }
 
     fn insert(
@@ -721,5 +544,61 @@ impl Table<Ipv6Addr> for Runmap6 {
 
     fn name(&self) -> &'static str {
         "runmap"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{NoReaders, synthetic::Random};
+
+    #[test]
+    fn every_kernel_gives_the_same_answers_at_every_batch_length() {
+        let mut table = Runmap6::new(Box::new(NoReaders));
+        let mut random = Random::new(1);
+        // One /32 with many routes, so that its nodes form a tree; all digits' ends occur.
+        let near = |random: &mut Random| {
+            let tail = random.wide()
+                & (u128::MAX >> 32)
+                & [0, u128::MAX, 7 << 80][random.below(3) as usize];
+            0x2001_0db8 << 96 | random.wide() & 0xffff << 80 | tail
+        };
+        let routes = if cfg!(miri) { 20 } else { 2000 };
+        for _ in 0..routes {
+            let prefix =
+                Prefix::covering(Ipv6Addr::from(near(&mut random)), 33 + random.below(96) as u8);
+            table.insert(prefix, 1 + random.below(0x7fff) as u16).unwrap();
+        }
+        let addresses: Vec<u128> =
+            (0..150).map(|_| near(&mut random)).chain([0, u128::MAX]).collect();
+        for reader in lookup::all_readers(&table.shared) {
+            for len in 0..=addresses.len() {
+                let mut out = vec![0x1234; addresses.len()];
+                reader.lookup_batch(&addresses[..len], &mut out);
+                let single = |&address: &u128| reader.lookup(Ipv6Addr::from(address));
+                let expected: Vec<u16> = addresses[..len].iter().map(single).collect();
+                assert_eq!(out[..len], expected);
+                assert!(out[len..].iter().all(|&untouched| untouched == 0x1234));
+            }
+        }
+    }
+
+    #[test]
+    fn a_net_with_many_routes_gets_a_slab_and_keeps_its_answers() {
+        let mut table = Runmap6::new(Box::new(NoReaders));
+        let reader = table.reader();
+        let net =
+            |number: u128| Prefix::covering(Ipv6Addr::from((0x2a00 << 112) | number << 97), 31);
+        for number in 0..200 {
+            table.insert(net(number), 1 + (number % 7) as u16).unwrap();
+            for earlier in 0..=number {
+                assert_eq!(reader.lookup(net(earlier).address()), 1 + (earlier % 7) as u16);
+            }
+        }
+        assert_eq!(table.slabs, 1);
+        for number in 0..200 {
+            table.remove(net(number));
+            assert_eq!(reader.lookup(net(number).address()), NO_ROUTE);
+        }
     }
 }

@@ -590,6 +590,7 @@ impl<A: Address> Table<A> for Poptrie<A> {
         routes: &mut dyn Iterator<Item = (Prefix<A>, NextHopId)>,
     ) -> Result<(), Error> {
         let mut made = Ok(());
+        self.rib.reserve(routes.size_hint().0);
         for (prefix, next_hop) in routes {
             made = check_next_hop(next_hop);
             if made.is_err() {

@@ -1,0 +1,278 @@
+//! What readers of the IPv6 table see, and the lookups.
+//!
+//! The batch lookup exists twice, chosen once when a reader is made: [`Fast`] finds the rank of a
+//! digit among a node's keys with vector instructions (`ipv6/rank.rs`), [`Plain`] key by key.
+
+use std::{
+    marker::PhantomData,
+    net::Ipv6Addr,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, AtomicU64, Ordering, fence},
+    },
+};
+
+use crate::{
+    Address, Lookup, NextHopId,
+    arena::Arena,
+    prefetch::prefetch,
+    words::{LEAVES, SLOTS, leaf_index},
+};
+
+/// Bits of a digit; the first one is the directory's.
+pub(super) const DIGIT: u8 = 16;
+/// Values of a digit.
+pub(super) const DIGITS: usize = 1 << DIGIT;
+/// Words of a slab.
+pub(super) const SLAB: usize = DIGITS / SLOTS;
+pub(super) const SLABS: usize = if cfg!(miri) { 4 } else { 4096 };
+/// Words: one per /16, then the slabs.
+const WORDS: usize = DIGITS + SLABS * SLAB;
+
+/// Runs of a node.
+pub(super) const FAN_OUT: usize = 11;
+/// 32-bit cells of a node: ten keys in five cells, then the answers.
+pub(super) const NODE_CELLS: usize = 16;
+pub(super) const KEY_CELLS: usize = 5;
+pub(super) const NODES: usize = if cfg!(miri) { 1 << 12 } else { 1 << 22 };
+
+/// A next hop, or a node: bit 31 set, bits 28 to 30 the digit it looks at, then its number.
+pub(super) type Answer = u32;
+pub(super) const IS_NODE: Answer = 1 << 31;
+const DIGIT_SHIFT: u32 = 28;
+
+pub(super) fn node_answer(number: u32, digit: u8) -> Answer {
+    IS_NODE | u32::from(digit) << DIGIT_SHIFT | number
+}
+
+/// The number of an answer's node.
+#[inline(always)]
+pub(super) fn node_number(answer: Answer) -> usize {
+    answer as usize % NODES
+}
+
+/// A node, one cache line.
+pub(super) type Node = [AtomicU32; NODE_CELLS];
+
+/// Index of an address's word.
+#[inline(always)]
+pub(super) fn word_index(entry: u64, address: u128) -> usize {
+    let offset = (address >> 101) as u32 & (entry >> 32) as u32;
+    ((address >> 112) as u32).wrapping_add(entry as u32).wrapping_add(offset) as usize
+}
+
+/// The digit of an address that the node of an answer looks at.
+#[inline(always)]
+fn digit_of(answer: Answer, address: &u128) -> &u16 {
+    // In memory, so that choosing one is a load and not a shift of 128 bits.
+    let digits: &[u16; 8] = bytemuck::must_cast_ref(address);
+    let place = (answer >> DIGIT_SHIFT) as usize % 8;
+    &digits[if cfg!(target_endian = "little") { 7 - place } else { place }]
+}
+
+/// Addresses looked up together.
+const BATCH: usize = 64;
+
+/// What readers see.
+pub(super) struct Shared {
+    /// Per /16: low half what to add to its number to get the (first) word, high half the mask.
+    pub directory: Arena<AtomicU64>,
+    pub words: Arena<AtomicU64>,
+    pub leaves: Arena<AtomicU32>,
+    pub nodes: Arena<Node>,
+}
+
+impl Shared {
+    pub fn new() -> Self {
+        Self {
+            directory: Arena::new(DIGITS),
+            words: Arena::new(WORDS),
+            leaves: Arena::new(LEAVES),
+            nodes: Arena::new(NODES),
+        }
+    }
+
+    fn lookup(&self, address: u128) -> NextHopId {
+        let entry = self.directory.all()[(address >> 112) as usize].load(Ordering::Acquire);
+        let word = self.words.all()[word_index(entry, address)].load(Ordering::Acquire);
+        let leaf = &self.leaves.all()[leaf_index(word, (address >> 96) as u32)];
+        let mut answer = leaf.load(Ordering::Acquire);
+        while answer & IS_NODE != 0 {
+            answer = self.step::<Plain>(answer, &address);
+        }
+        answer as NextHopId
+    }
+
+    /// The answer of a node for an address.
+    #[inline(always)]
+    fn step<K: Kernel>(&self, answer: Answer, address: &u128) -> Answer {
+        let nodes: &[Node; NODES] = self.nodes.array();
+        let node = &nodes[node_number(answer)];
+        let rank = K::rank(node, digit_of(answer, address));
+        node[(KEY_CELLS + rank) % NODE_CELLS].load(Ordering::Acquire)
+    }
+
+    /// Any number of addresses.
+    #[inline(always)]
+    fn lookup_batch<K: Kernel>(&self, addresses: &[u128], out: &mut [NextHopId]) {
+        let count = addresses.len().min(out.len());
+        let batches = addresses[..count].chunks(BATCH).zip(out[..count].chunks_mut(BATCH));
+        for (addresses, out) in batches {
+            self.lookup_chunk::<K>(addresses, out);
+        }
+    }
+
+    /// At most 64 addresses.
+    #[inline(always)]
+    fn lookup_chunk<K: Kernel>(&self, addresses: &[u128], out: &mut [NextHopId]) {
+        let directory: &[AtomicU64; DIGITS] = self.directory.array();
+        let words: &[AtomicU64; WORDS] = self.words.array();
+        let leaves: &[AtomicU32; LEAVES] = self.leaves.array();
+        let mut places = [0u32; BATCH];
+        for (&address, place) in addresses.iter().zip(&mut places) {
+            let entry = directory[(address >> 112) as usize].load(Ordering::Relaxed);
+            *place = word_index(entry, address) as u32;
+            prefetch(words, *place as usize);
+        }
+        // Each fence pairs with the release stores of what was loaded before it.
+        fence(Ordering::Acquire);
+        for (&address, place) in addresses.iter().zip(&mut places) {
+            let word = words[*place as usize].load(Ordering::Relaxed);
+            *place = leaf_index(word, (address >> 96) as u32) as u32;
+            prefetch(leaves, *place as usize);
+        }
+        fence(Ordering::Acquire);
+        let (mut list, mut count) = ([0u8; BATCH], 0);
+        for (at, (place, out)) in places.iter_mut().zip(out.iter_mut()).enumerate() {
+            let answer = leaves[*place as usize].load(Ordering::Relaxed);
+            *place = answer;
+            *out = answer as NextHopId;
+            prefetch(self.nodes.all(), node_number(answer));
+            // Appended without a branch: a place written in vain is written over.
+            list[count % BATCH] = at as u8;
+            count += (answer >> 31) as usize;
+        }
+        fence(Ordering::Acquire);
+        while count > 0 {
+            count = self.step_all::<K>(addresses, out, &mut places, &mut list, count);
+        }
+    }
+
+    /// One node further for every lookup on the list; returns how many stay on it.
+    #[inline(always)]
+    fn step_all<K: Kernel>(
+        &self,
+        addresses: &[u128],
+        out: &mut [NextHopId],
+        answers: &mut [Answer; BATCH],
+        list: &mut [u8; BATCH],
+        count: usize,
+    ) -> usize {
+        let mut left = 0;
+        for index in 0..count.min(BATCH) {
+            let at = usize::from(list[index]) % BATCH;
+            let (Some(address), Some(out)) = (addresses.get(at), out.get_mut(at)) else { break };
+            let answer = self.step::<K>(answers[at], address);
+            answers[at] = answer;
+            *out = answer as NextHopId;
+            prefetch(self.nodes.all(), node_number(answer));
+            list[left % BATCH] = at as u8;
+            left += (answer >> 31) as usize;
+        }
+        left
+    }
+}
+
+/// A way to look up batches.
+trait Kernel: Send + Sync + 'static {
+    /// How many keys of a node are not greater than the digit.
+    fn rank(node: &Node, digit: &u16) -> usize;
+
+    fn lookup_batch(shared: &Shared, addresses: &[u128], out: &mut [NextHopId]);
+}
+
+/// For any processor.
+struct Plain;
+
+impl Kernel for Plain {
+    #[inline(always)]
+    fn rank(node: &Node, digit: &u16) -> usize {
+        let keys = node[..KEY_CELLS].iter().map(|cell| cell.load(Ordering::Relaxed));
+        let ranks = keys.map(|pair| (pair as u16 <= *digit, (pair >> 16) as u16 <= *digit));
+        ranks.map(|(low, high)| usize::from(low) + usize::from(high)).sum()
+    }
+
+    fn lookup_batch(shared: &Shared, addresses: &[u128], out: &mut [NextHopId]) {
+        shared.lookup_batch::<Self>(addresses, out);
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::*;
+    use crate::ipv6::rank;
+
+    /// For processors with `popcnt`, BMI2 and AVX2. Used only after [`Fast::works`].
+    pub struct Fast;
+
+    impl Fast {
+        pub fn works() -> bool {
+            rank::works()
+                && is_x86_feature_detected!("popcnt")
+                && is_x86_feature_detected!("bmi1")
+                && is_x86_feature_detected!("bmi2")
+        }
+    }
+
+    impl Kernel for Fast {
+        #[inline(always)]
+        fn rank(node: &Node, digit: &u16) -> usize {
+            // SAFETY: this kernel is only used after `Fast::works` has seen that the processor
+            // has the instructions.
+            unsafe { rank::rank(node, digit) }
+        }
+
+        fn lookup_batch(shared: &Shared, addresses: &[u128], out: &mut [NextHopId]) {
+            // SAFETY: this kernel is only used after `Fast::works` has seen that the processor
+            // has the instructions that the function is compiled for.
+            unsafe { fast(shared, addresses, out) }
+        }
+    }
+
+    #[target_feature(enable = "popcnt,bmi1,bmi2,avx2")]
+    fn fast(shared: &Shared, addresses: &[u128], out: &mut [NextHopId]) {
+        shared.lookup_batch::<Fast>(addresses, out);
+    }
+}
+
+/// A reader with the kernel `K`.
+struct Reader<K>(Arc<Shared>, PhantomData<fn() -> K>);
+
+impl<K: Kernel> Lookup<Ipv6Addr> for Reader<K> {
+    fn lookup(&self, address: Ipv6Addr) -> NextHopId {
+        self.0.lookup(address.bits())
+    }
+
+    fn lookup_batch(&self, addresses: &[u128], out: &mut [NextHopId]) {
+        K::lookup_batch(&self.0, addresses, out);
+    }
+}
+
+fn with<K: Kernel>(shared: &Arc<Shared>) -> Arc<dyn Lookup<Ipv6Addr>> {
+    Arc::new(Reader::<K>(Arc::clone(shared), PhantomData))
+}
+
+/// The fastest reader for this processor.
+pub(super) fn reader(shared: &Arc<Shared>) -> Arc<dyn Lookup<Ipv6Addr>> {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if x86::Fast::works() {
+        return with::<x86::Fast>(shared);
+    }
+    with::<Plain>(shared)
+}
+
+/// A reader with every kernel that this processor can run.
+#[cfg(test)]
+pub(super) fn all_readers(shared: &Arc<Shared>) -> Vec<Arc<dyn Lookup<Ipv6Addr>>> {
+    vec![with::<Plain>(shared), reader(shared)]
+}

@@ -1,0 +1,156 @@
+//! Readers beside a writer see the route before or the route after a change, nothing else.
+//!
+//! The writer counts each target's next hop up and says before and after every change how far it
+//! is; a reader that looks up in between must see a number from this range. Around the targets
+//! routes come and go all the time, so that leaves, nodes and tables are replaced, retired and
+//! used again as fast as the grace periods allow; their next hops are from another range, so that
+//! a reader that sees a piece that was given away too early sees a wrong number.
+//!
+//! This takes the place of a model checker: loom and shuttle need their own atomics in place of
+//! the standard library's, of which the tables hold millions, and cannot see into the assembly
+//! kernels; and what they would explore, reorderings of a few stores, is one release store per
+//! publication here.
+
+use std::{
+    net::{Ipv4Addr, Ipv6Addr},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering},
+    },
+    thread,
+};
+
+use fib::{
+    Address, Algorithm, Bits, Change, EpochReader, Epochs, Lookup, NextHopId, Prefix, Table,
+    synthetic::Random,
+};
+
+const TARGETS: usize = 48;
+const ROUNDS: u16 = if cfg!(miri) { 3 } else { 150 };
+/// Next hops of the routes around the targets begin here.
+const NOISE: NextHopId = 0x4000;
+
+struct Target<A: Address> {
+    prefix: Prefix<A>,
+    /// The next hop that is being stored, and the one that was stored.
+    begun: AtomicU16,
+    done: AtomicU16,
+}
+
+/// Targets of many lengths, no two with the same address.
+fn targets<A: Address>(base: A::Bits, lengths: &[u8]) -> Vec<Target<A>> {
+    (0..TARGETS)
+        .map(|number| {
+            let len = lengths[number % lengths.len()];
+            let place = A::Bits::place(number as u32, 10, 6);
+            let prefix = Prefix::covering(A::from(base | place), len);
+            Target { prefix, begun: AtomicU16::new(1), done: AtomicU16::new(1) }
+        })
+        .collect()
+}
+
+/// Looks up all targets until told to stop; returns how often.
+fn read<A: Address>(
+    lookup: &dyn Lookup<A>,
+    epoch: &EpochReader,
+    targets: &[Target<A>],
+    stop: &AtomicBool,
+) -> usize {
+    let addresses: Vec<A::Bits> = targets.iter().map(|target| target.prefix.bits()).collect();
+    let mut out = [0; TARGETS];
+    let mut lookups = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let least: Vec<u16> = targets.iter().map(|t| t.done.load(Ordering::SeqCst)).collect();
+        lookup.lookup_batch(&addresses, &mut out);
+        for ((target, &least), &seen) in targets.iter().zip(&least).zip(&out) {
+            let most = target.begun.load(Ordering::SeqCst);
+            let prefix = target.prefix;
+            assert!((least..=most).contains(&seen), "{prefix}: {seen}, not {least} to {most}");
+        }
+        epoch.quiescent();
+        lookups += TARGETS;
+        // One processor is enough to run this test.
+        thread::yield_now();
+    }
+    lookups
+}
+
+/// A change near a target that does not cover the target's own address.
+fn noise<A: Address>(target: &Target<A>, random: &mut Random) -> Change<A> {
+    let len = (target.prefix.len() + 1 + random.below(9) as u8).min(A::Bits::WIDTH);
+    let from = target.prefix.len();
+    let place = A::Bits::place(1 + random.below(255) as u32, from, 8);
+    let prefix = Prefix::covering(A::from(target.prefix.bits() | place), len);
+    if prefix.contains(target.prefix.address()) || random.below(3) == 0 {
+        return Change::Remove { prefix };
+    }
+    Change::Insert { prefix, next_hop: NOISE + random.below(8) as u16 }
+}
+
+fn write<A: Address>(table: &mut dyn Table<A>, targets: &[Target<A>]) {
+    let mut random = Random::new(11);
+    for round in 2..ROUNDS {
+        for target in targets {
+            for _ in 0..3 {
+                // Removals of the target itself are not noise.
+                match noise(target, &mut random) {
+                    Change::Remove { prefix } if prefix == target.prefix => {}
+                    change => table.apply(&[change]).unwrap(),
+                }
+            }
+            target.begun.store(round, Ordering::SeqCst);
+            table.insert(target.prefix, round).unwrap();
+            target.done.store(round, Ordering::SeqCst);
+            table.collect();
+        }
+        // A shorter prefix moves what lies around the targets, not the targets.
+        let around = Prefix::covering(targets[0].prefix.address(), 9);
+        table.insert(around, NOISE + round).unwrap();
+    }
+}
+
+fn race<A: Address>(mut table: Box<dyn Table<A>>, epochs: &Epochs, base: A::Bits, lengths: &[u8]) {
+    let targets = Arc::new(targets::<A>(base, lengths));
+    for target in targets.iter() {
+        table.insert(target.prefix, 1).unwrap();
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let lookups = Arc::new(AtomicUsize::new(0));
+    let threads: Vec<_> = (0..2)
+        .map(|_| {
+            let (lookup, epoch) = (table.reader(), epochs.register());
+            let (targets, stop) = (Arc::clone(&targets), Arc::clone(&stop));
+            let lookups = Arc::clone(&lookups);
+            thread::spawn(move || {
+                lookups.fetch_add(read(&*lookup, &epoch, &targets, &stop), Ordering::Relaxed);
+            })
+        })
+        .collect();
+    write(&mut *table, &targets);
+    stop.store(true, Ordering::Relaxed);
+    for thread in threads {
+        thread.join().expect("no reader saw a wrong route");
+    }
+    assert!(lookups.load(Ordering::Relaxed) > 0, "{}: the readers ran", table.name());
+    assert_eq!(table.collect(), 0, "nothing waits without readers");
+}
+
+#[test]
+fn ipv4_readers_see_before_or_after() {
+    for algorithm in Algorithm::ALL {
+        let epochs = Epochs::default();
+        let table = fib::new_ipv4(algorithm, Box::new(epochs.clone())).unwrap();
+        race::<Ipv4Addr>(table, &epochs, 0x0a00_0000, &[16, 17, 18, 19, 20, 22, 23, 24, 25, 28]);
+    }
+}
+
+#[test]
+fn ipv6_readers_see_before_or_after() {
+    let lengths = [16, 19, 24, 29, 31, 32, 33, 40, 47, 48, 49, 56, 64, 80, 96, 112, 120];
+    for algorithm in Algorithm::ALL {
+        let epochs = Epochs::default();
+        if let Ok(table) = fib::new_ipv6(algorithm, Box::new(epochs.clone())) {
+            race::<Ipv6Addr>(table, &epochs, 0x2a00 << 112, &lengths);
+        }
+    }
+}
