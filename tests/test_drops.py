@@ -8,7 +8,9 @@ import struct
 
 import pytest
 
-from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, RIGHT_MAC, Wires
+from lib.lab import (
+    DRIVERS, HOST_A_MAC, HOST_B_MAC, LEFT_MAC, RIGHT_MAC, STATIC_NEIGHBOURS, Wires, ports_by,
+)
 from lib.packets import checksum, ethernet, forwarded, ipv4, ipv6, mac_bytes, pattern, pcap_file, udp
 from lib.router import Change
 
@@ -18,9 +20,9 @@ turnpike.route "2001:db8:dead::/48" { blackhole = true }
 """
 
 
-@pytest.fixture(scope="module")
-def wires(module_lab):
-    return Wires(module_lab, ROUTES, calm=True)
+@pytest.fixture(scope="module", params=DRIVERS)
+def wires(request, module_lab):
+    return Wires(module_lab, ROUTES, ports=ports_by(request.param) + STATIC_NEIGHBOURS, calm=True)
 
 
 def eth(ethertype, payload, destination=LEFT_MAC):

@@ -7,26 +7,12 @@ import threading
 
 import pytest
 
-from lib.lab import Hosts
+from lib.lab import DRIVERS, Hosts, ports_by
 from lib.netns import stop_process, wait_for
-
-# With which driver a kernel interface is opened.
-DRIVERS = ["af_xdp", "af_packet"]
-
-
-def ports(driver):
-    return f"""
-local turnpike = require "turnpike"
-turnpike.port "left" {{
-  device = "tp-left", driver = "{driver}", address = {{ "10.0.1.1/24", "fd00:1::1/64" }} }}
-turnpike.port "right" {{
-  device = "tp-right", driver = "{driver}", address = {{ "10.0.2.1/24", "fd00:2::1/64" }} }}
-"""
-
 
 @pytest.fixture(scope="module", params=DRIVERS)
 def hosts(request, module_lab):
-    made = Hosts(module_lab, ports=ports(request.param))
+    made = Hosts(module_lab, ports=ports_by(request.param))
     drivers = [port["driver"] for port in made.router.show("ports")]
     assert all(request.param in driver.lower().replace("-", "_") for driver in drivers), drivers
     return made

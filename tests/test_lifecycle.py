@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from lib.lab import HOST_A_MAC, LEFT_MAC, Hosts, Wires
+from lib.lab import DRIVERS, HOST_A_MAC, LEFT_MAC, STATIC_NEIGHBOURS, Hosts, Wires, ports_by
 from lib.netns import stop_process
 from lib.packets import ethernet, icmp, icmp6, ipv4, ipv6, mac_bytes, pattern, udp
 from lib.router import Change, check_sum
@@ -22,14 +22,9 @@ def test_a_signal_ends_it_cleanly(lab, signum):
     assert "xdp" not in wires.inside.links(), "the program is still on the device"
 
 
-@pytest.mark.parametrize("driver", ["af_xdp", "af_packet"])
+@pytest.mark.parametrize("driver", DRIVERS)
 def test_a_signal_under_traffic_loses_no_mbuf(lab, driver):
-    wires = Wires(lab, ports=f'''
-local turnpike = require "turnpike"
-turnpike.port "left"  {{ device = "tp-left",  driver = "{driver}", address = {{ "10.0.1.1/24", "fd00:1::1/64" }} }}
-turnpike.port "right" {{ device = "tp-right", driver = "{driver}", address = {{ "10.0.2.1/24", "fd00:2::1/64" }} }}
-turnpike.neighbour "10.0.2.2" {{ port = "right", mac = "02:00:00:00:02:02" }}
-''')
+    wires = Wires(lab, ports=ports_by(driver) + STATIC_NEIGHBOURS)
     # Forwarded, waiting for a neighbour, refused, answered: some of each is in flight.
     frames = [
         eth(ipv4("10.0.1.2", "10.0.2.2", pattern(200))),

@@ -21,6 +21,15 @@ turnpike.port "left"  { device = "tp-left",  address = { "10.0.1.1/24", "fd00:1:
 turnpike.port "right" { device = "tp-right", address = { "10.0.2.1/24", "fd00:2::1/64" } }
 """
 
+# The ways to open a kernel interface.
+DRIVERS = ["af_xdp", "af_packet"]
+
+
+def ports_by(driver):
+    """The same ports, by a driver of our choice."""
+    return PORTS.replace("address =", f'driver = "{driver}", address =')
+
+
 STATIC_NEIGHBOURS = f"""
 turnpike.neighbour "10.0.1.2" {{ port = "left", mac = "{HOST_A_MAC}" }}
 turnpike.neighbour "10.0.2.2" {{ port = "right", mac = "{HOST_B_MAC}" }}
