@@ -112,4 +112,12 @@ pub enum Error {
         /// What does not fit, and the way out.
         problem: String,
     },
+    /// DPDK refused a change of one of its route tables, or the table cannot do what was asked.
+    #[error("{table}: {problem}")]
+    RouteTable {
+        /// Which of DPDK's tables.
+        table: String,
+        /// What was to be done, DPDK's error, and the table's size.
+        problem: String,
+    },
 }

@@ -22,6 +22,7 @@ mod burst;
 mod device;
 mod eal;
 mod error;
+pub mod lookup;
 mod mbuf;
 mod mempool;
 mod port;
@@ -39,7 +40,7 @@ pub use mempool::{Mempool, MempoolConfig};
 pub use port::{Link, Port, PortConfig, Stats};
 pub use queue::{RxQueue, Sent, TxQueue};
 pub use ring::{Consumer, Producer, Ring};
-pub use time::{prefetch, tsc, tsc_hz};
+pub use time::{prefetch, tsc, tsc_hz, tsc_ordered};
 
 #[cfg(test)]
 mod testing;

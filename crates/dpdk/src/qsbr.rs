@@ -113,6 +113,13 @@ impl Qsbr {
     }
 }
 
+impl Qsbr {
+    /// For DPDK's own structures that ask for grace periods; valid as long as the group.
+    pub(crate) fn as_ptr(&self) -> *mut sys::rte_rcu_qsbr {
+        self.state.as_ptr()
+    }
+}
+
 impl Drop for Qsbr {
     fn drop(&mut self) {
         // SAFETY: allocated in `new` with this layout; readers hold the group, so none is left.

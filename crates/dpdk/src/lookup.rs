@@ -1,0 +1,216 @@
+//! DPDK's own route tables, to compare with: `rte_fib` and `rte_lpm` for IPv4, `rte_fib6` and
+//! `rte_lpm6` for IPv6.
+//!
+//! | type | structure | next hops | prefix lengths | lookups beside the writer |
+//! |---|---|---|---|---|
+//! | [`Fib`] | DIR-24-8, entries of 2 or 4 bytes | 1 to 2^15 - 1 or 2^31 - 1 | 0 to 32 | no |
+//! | [`Lpm`] | DIR-24-8, entries of 4 bytes | 1 to 2^24 - 1 | 1 to 32 | [`LpmReader`] |
+//! | [`Fib6`] | trie of bytes below 24 bits, entries of 2 or 4 bytes | as `Fib` | 0 to 128 | no |
+//! | [`Lpm6`] | the same, entries of 4 bytes | 1 to 2^21 - 1 | 1 to 128 | no |
+//!
+//! Next hop 0 is what all of them answer where there is no route, so no route leads to it.
+//!
+//! Each table is made for a number of routes and of *groups*: DPDK's "tbl8", tables of 256 entries
+//! for the prefixes longer than /24 and, in IPv6, for each further byte. [`groups_needed`] counts
+//! the groups of a set of routes.
+//!
+//! Whether the writer may change a table while others look up: `rte_lpm` reuses a group only after
+//! a grace period if it is told of one ([`Lpm::new`] with a [`Qsbr`]). The others reuse groups at
+//! once, so a lookup could answer with another network's route; here the borrow checker keeps
+//! their writer and their readers apart.
+
+use std::collections::HashSet;
+use std::ffi::CString;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use dpdk_sys as sys;
+
+use crate::eal::Eal;
+use crate::{Errno, Error};
+
+mod fib;
+mod fib6;
+mod lpm;
+mod lpm6;
+
+pub use fib::{Fib, FibLookup};
+pub use fib6::{Fib6, Fib6Lookup};
+pub use lpm::{Lpm, LpmReader};
+pub use lpm6::Lpm6;
+
+#[cfg(doc)]
+use crate::qsbr::Qsbr;
+
+/// What a table is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableSize {
+    /// Routes.
+    pub routes: usize,
+    /// Groups of 256 entries.
+    pub groups: usize,
+}
+
+/// Bytes of an entry of [`Fib`] and [`Fib6`]: they limit next hops and groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntrySize {
+    /// Next hops and groups below 2^15.
+    Two,
+    /// Next hops and groups below 2^31.
+    Four,
+}
+
+impl EntrySize {
+    /// The number of bytes.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::Two => 2,
+            Self::Four => 4,
+        }
+    }
+
+    /// The largest next hop, and the most groups: all bits but one.
+    pub fn max(self) -> usize {
+        (1 << (8 * self.bytes() - 1)) - 1
+    }
+}
+
+/// One of DPDK's route tables, written and read by one owner.
+pub trait RouteTable {
+    /// An address as DPDK takes it: `u32` in host order, or the 16 bytes of the header.
+    type Address: Copy;
+    /// What a bulk lookup writes for each address.
+    type Answer: Copy + Default;
+
+    /// Adds a route or changes the next hop of the one there.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for a next hop or a length that the table cannot hold;
+    /// [`Error::RouteTable`] when DPDK refuses, as when the table is full.
+    fn insert(&mut self, address: Self::Address, len: u8, next_hop: u32) -> Result<(), Error>;
+
+    /// Removes a route.
+    ///
+    /// # Errors
+    /// [`Error::RouteTable`] when there is none, or when DPDK has no room for what is left of the
+    /// routes around it.
+    fn remove(&mut self, address: Self::Address, len: u8) -> Result<(), Error>;
+
+    /// Looks up each address; of two slices that differ in length, the shorter counts.
+    fn lookup_bulk(&self, addresses: &[Self::Address], answers: &mut [Self::Answer]);
+
+    /// The next hop in an answer; 0 where there is no route.
+    fn next_hop(answer: Self::Answer) -> u32;
+
+    /// Bytes that lookups read, whether in use or kept for groups to come.
+    fn lookup_bytes(&self) -> usize;
+}
+
+/// Bytes in use in DPDK's heaps, by whatever was made from them.
+pub fn heap_bytes(_eal: &Eal) -> usize {
+    let of_socket = |socket| {
+        let mut stats = sys::rte_malloc_socket_stats::default();
+        // SAFETY: the EAL is up; the struct is ours and written by the call.
+        let result = unsafe { sys::rte_malloc_get_socket_stats(socket, &mut stats) };
+        if result == 0 { stats.heap_allocsz_bytes } else { 0 }
+    };
+    // SAFETY: the EAL is up; indices are below the count.
+    let sockets = unsafe {
+        (0..sys::rte_socket_count())
+            .map(|index| sys::rte_socket_id_by_idx(index))
+            .collect::<Vec<_>>()
+    };
+    sockets.into_iter().map(of_socket).sum()
+}
+
+/// The groups that these IPv4 routes (address in host order, length) take: one for each /24 that
+/// holds a longer prefix.
+pub fn groups_needed(routes: impl Iterator<Item = (u32, u8)>) -> usize {
+    let nets: HashSet<u32> =
+        routes.filter(|&(_, len)| len > 24).map(|(address, _)| address >> 8).collect();
+    nets.len()
+}
+
+/// The groups that these IPv6 routes take: one for each net of 24, 32, ... 120 bits that holds a
+/// longer prefix.
+pub fn groups_needed6(routes: impl Iterator<Item = (u128, u8)>) -> usize {
+    let mut nets: HashSet<(u8, u128)> = HashSet::new();
+    for (address, len) in routes {
+        nets.extend((24..len).step_by(8).map(|bits| (bits, address >> (128 - bits))));
+    }
+    nets.len()
+}
+
+/// A name for a table, which DPDK wants to be unique and short.
+fn unique_name() -> CString {
+    static MADE: AtomicUsize = AtomicUsize::new(0);
+    let serial = MADE.fetch_add(1, Ordering::Relaxed);
+    CString::new(format!("table{serial}")).expect("digits hold no NUL")
+}
+
+/// The most routes: DPDK computes the bytes of `rte_lpm`'s, 8 each, in 32 bits.
+const MAX_ROUTES: usize = (1 << 29) - 1;
+
+/// Refuses sizes that the table cannot have, by name.
+fn check_size(table: &str, size: TableSize, max_groups: usize) -> Result<(), Error> {
+    for (what, value, max) in
+        [("routes", size.routes, MAX_ROUTES), ("groups", size.groups, max_groups)]
+    {
+        if !(1..=max).contains(&value) {
+            let what = format!("{table}: the number of {what}");
+            return Err(Error::OutOfRange { what, value, range: format!("1 to {max}") });
+        }
+    }
+    Ok(())
+}
+
+/// Refuses routes that the table cannot hold, by name.
+fn check_route(
+    table: &str,
+    (len, shortest, longest): (u8, u8, u8),
+    (next_hop, max): (u32, usize),
+) -> Result<(), Error> {
+    if !(shortest..=longest).contains(&len) {
+        let (what, value) = (format!("{table}: the prefix length"), len.into());
+        return Err(Error::OutOfRange { what, value, range: format!("{shortest} to {longest}") });
+    }
+    if !(1..=max).contains(&(next_hop as usize)) {
+        let (what, value) = (format!("{table}: the next hop"), next_hop as usize);
+        return Err(Error::OutOfRange { what, value, range: format!("1 to {max}") });
+    }
+    Ok(())
+}
+
+/// DPDK could not make the table.
+fn not_made(table: &str, size: TableSize, eal: &Eal) -> Error {
+    let TableSize { routes, groups } = size;
+    Error::Memory {
+        what: format!("{table} for {routes} routes and {groups} groups"),
+        errno: Errno::of_dpdk(),
+        memory: eal.memory().to_string(),
+    }
+}
+
+/// Turns the result of a change into an error that says what was to be done.
+fn changed(
+    result: i32,
+    table: &str,
+    size: TableSize,
+    change: impl Fn() -> String,
+) -> Result<(), Error> {
+    if result >= 0 {
+        return Ok(());
+    }
+    let errno = Errno::of_result(result);
+    let TableSize { routes, groups } = size;
+    let problem =
+        format!("{}: {errno}; it was made for {routes} routes and {groups} groups", change());
+    Err(Error::RouteTable { table: table.to_owned(), problem })
+}
+
+/// The number of lookups, as DPDK counts them.
+fn common_len<A, B>(addresses: &[A], answers: &[B]) -> i32 {
+    addresses.len().min(answers.len()).min(i32::MAX as usize) as i32
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,167 @@
+//! `rte_fib`: DIR-24-8 with entries of 2 or 4 bytes, and several implementations of its lookup.
+
+use std::net::Ipv4Addr;
+use std::ptr::NonNull;
+
+use dpdk_sys as sys;
+
+use super::{
+    EntrySize, RouteTable, TableSize, changed, check_route, check_size, common_len, not_made,
+    unique_name,
+};
+use crate::Error;
+use crate::eal::{Eal, EalRef};
+
+/// Which of DPDK's implementations looks up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FibLookup {
+    /// Plain instructions, one function per entry size, made by a macro.
+    ScalarMacro,
+    /// Plain instructions, one function per entry size, inlined.
+    ScalarInline,
+    /// Plain instructions, one function for all entry sizes.
+    ScalarUnified,
+    /// AVX-512 gathers of 16 addresses. Needs an EAL with `--force-max-simd-bitwidth=512`.
+    Avx512,
+}
+
+impl FibLookup {
+    /// Those in plain instructions.
+    pub const SCALAR: [Self; 3] = [Self::ScalarMacro, Self::ScalarInline, Self::ScalarUnified];
+
+    /// A name for reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ScalarMacro => "scalar, macro",
+            Self::ScalarInline => "scalar, inline",
+            Self::ScalarUnified => "scalar, unified",
+            Self::Avx512 => "AVX-512",
+        }
+    }
+
+    fn of_dpdk(self) -> sys::rte_fib_lookup_type {
+        match self {
+            Self::ScalarMacro => sys::RTE_FIB_LOOKUP_DIR24_8_SCALAR_MACRO,
+            Self::ScalarInline => sys::RTE_FIB_LOOKUP_DIR24_8_SCALAR_INLINE,
+            Self::ScalarUnified => sys::RTE_FIB_LOOKUP_DIR24_8_SCALAR_UNI,
+            Self::Avx512 => sys::RTE_FIB_LOOKUP_DIR24_8_VECTOR_AVX512,
+        }
+    }
+}
+
+/// An IPv4 table of `rte_fib`, type DIR24-8. Answers are next hops of 8 bytes.
+pub struct Fib {
+    raw: NonNull<sys::rte_fib>,
+    entry: EntrySize,
+    size: TableSize,
+    _eal: EalRef,
+}
+
+// SAFETY: the table is plain memory that no thread-local state refers to.
+unsafe impl Send for Fib {}
+// SAFETY: what takes `&self` only reads; what writes takes `&mut self`.
+unsafe impl Sync for Fib {}
+
+impl Fib {
+    /// An empty table. It looks up as DPDK chooses until [`Fib::select`].
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for a size the table cannot have, [`Error::Memory`] when the EAL has
+    /// not enough memory.
+    pub fn new(eal: &Eal, entry: EntrySize, size: TableSize) -> Result<Self, Error> {
+        check_size(Self::name_of(entry), size, entry.max())?;
+        let mut config = sys::rte_fib_conf {
+            type_: sys::RTE_FIB_DIR24_8,
+            default_nh: 0,
+            max_routes: size.routes as i32,
+            rib_ext_sz: 0,
+            __bindgen_anon_1: sys::rte_fib_conf__bindgen_ty_1 {
+                dir24_8: sys::rte_fib_conf__bindgen_ty_1__bindgen_ty_1 {
+                    nh_sz: match entry {
+                        EntrySize::Two => sys::RTE_FIB_DIR24_8_2B,
+                        EntrySize::Four => sys::RTE_FIB_DIR24_8_4B,
+                    },
+                    num_tbl8: size.groups as u32,
+                },
+            },
+        };
+        let name = unique_name();
+        // SAFETY: the EAL is up; name and configuration live for the call; sizes were checked.
+        let raw = unsafe { sys::rte_fib_create(name.as_ptr(), sys::SOCKET_ID_ANY, &mut config) };
+        let raw = NonNull::new(raw).ok_or_else(|| not_made(Self::name_of(entry), size, eal))?;
+        Ok(Self { raw, entry, size, _eal: eal.share() })
+    }
+
+    fn name_of(entry: EntrySize) -> &'static str {
+        match entry {
+            EntrySize::Two => "rte_fib with 2-byte entries",
+            EntrySize::Four => "rte_fib with 4-byte entries",
+        }
+    }
+
+    /// Chooses the implementation of the lookup.
+    ///
+    /// # Errors
+    /// [`Error::RouteTable`] when this processor, this build of DPDK or the EAL's vector width
+    /// rules it out.
+    pub fn select(&mut self, lookup: FibLookup) -> Result<(), Error> {
+        // SAFETY: the table is alive, and nobody looks up meanwhile (`&mut self`).
+        let result = unsafe { sys::rte_fib_select_lookup(self.raw.as_ptr(), lookup.of_dpdk()) };
+        let name = Self::name_of(self.entry);
+        changed(result, name, self.size, || format!("lookup by {}", lookup.name()))
+    }
+}
+
+impl Drop for Fib {
+    fn drop(&mut self) {
+        // SAFETY: the table is alive and ours alone.
+        unsafe { sys::rte_fib_free(self.raw.as_ptr()) };
+    }
+}
+
+impl RouteTable for Fib {
+    type Address = u32;
+    type Answer = u64;
+
+    fn insert(&mut self, address: u32, len: u8, next_hop: u32) -> Result<(), Error> {
+        let name = Self::name_of(self.entry);
+        check_route(name, (len, 0, 32), (next_hop, self.entry.max()))?;
+        // SAFETY: the table is alive; arguments were checked.
+        let result = unsafe { sys::rte_fib_add(self.raw.as_ptr(), address, len, next_hop.into()) };
+        changed(result, name, self.size, || format!("add {}/{len}", Ipv4Addr::from(address)))
+    }
+
+    fn remove(&mut self, address: u32, len: u8) -> Result<(), Error> {
+        let name = Self::name_of(self.entry);
+        check_route(name, (len, 0, 32), (1, 1))?;
+        // SAFETY: the table is alive; the length was checked.
+        let result = unsafe { sys::rte_fib_delete(self.raw.as_ptr(), address, len) };
+        changed(result, name, self.size, || format!("remove {}/{len}", Ipv4Addr::from(address)))
+    }
+
+    #[inline]
+    fn lookup_bulk(&self, addresses: &[u32], answers: &mut [u64]) {
+        let count = common_len(addresses, answers);
+        // SAFETY: both arrays hold `count` elements; DPDK takes the addresses as mutable and
+        // hands them on as constant; nobody writes the table meanwhile (`&self`).
+        unsafe {
+            sys::rte_fib_lookup_bulk(
+                self.raw.as_ptr(),
+                addresses.as_ptr().cast_mut(),
+                answers.as_mut_ptr(),
+                count,
+            )
+        };
+    }
+
+    #[inline]
+    fn next_hop(answer: u64) -> u32 {
+        answer as u32
+    }
+
+    fn lookup_bytes(&self) -> usize {
+        // DPDK rounds the groups up to 64 and takes one more.
+        let groups = self.size.groups.next_multiple_of(64) + 1;
+        ((1 << 24) + groups * 256) * self.entry.bytes()
+    }
+}
