@@ -1,6 +1,7 @@
 //! `turnpike bench`: measures this machine's Turnpike, in ratios that hold on a noisy machine.
 
 mod forward;
+mod meter;
 mod source;
 
 use anyhow::Result;

@@ -32,11 +32,10 @@ use dpdk::{
     Burst, Device, Eal, EalConfig, HugeMode, Mempool, MempoolConfig, PacketList, Port, PortConfig,
     Ring, RxQueue, TxQueue,
 };
-use perf_event::events::Hardware;
-use perf_event::{Builder, Counter};
 use serde::Serialize;
 use wire::MacAddr;
 
+use super::meter::{self, Cost, Meter, median};
 use super::source;
 
 /// How to measure.
@@ -89,7 +88,7 @@ pub fn run(args: &ForwardArgs) -> Result<()> {
     ensure!(args.packets >= 10_000, "--packets {}: at least 10000", args.packets);
     ensure!(args.destinations >= 64, "--destinations {}: at least 64", args.destinations);
     let cases = choose(args.case.as_deref())?;
-    pin(args.core)?;
+    meter::pin(args.core)?;
 
     let bench = Bench::start(args, cases.len() + 1)?;
     let mut bare = BareLoop::new(&bench)?;
@@ -128,15 +127,6 @@ fn choose(only: Option<&str>) -> Result<Vec<&'static Case>> {
         bail!("--case {}: not found; known: {}", only.unwrap_or_default(), known.join(", "));
     }
     Ok(chosen)
-}
-
-/// Keeps the measurement on one core: the one asked for, else the last one allowed.
-fn pin(core: Option<usize>) -> Result<()> {
-    let core = match core {
-        Some(core) => core,
-        None => *crate::router::cores::allowed()?.last().context("no core is allowed")?,
-    };
-    crate::router::cores::pin(core)
 }
 
 /// What all cases share.
@@ -343,14 +333,6 @@ fn full_table(table: &str) -> Result<Vec<(fib::Prefix<Ipv4Addr>, u16)>> {
     Ok(routes)
 }
 
-/// What one turn took, per packet.
-#[derive(Clone, Copy, Debug)]
-struct Cost {
-    cycles: f64,
-    instructions: Option<f64>,
-    branch_misses: Option<f64>,
-}
-
 /// Lets the bare loop and every router take turns; for each router, the cost of the bare loop and
 /// its own in each round.
 fn measure(
@@ -375,43 +357,6 @@ fn measure(
     Ok(samples)
 }
 
-/// The time-stamp counter, and the processor's event counters where the machine has them.
-struct Meter {
-    events: Option<(Counter, Counter)>,
-}
-
-impl Meter {
-    fn new() -> Self {
-        let open = || -> std::io::Result<(Counter, Counter)> {
-            let mut instructions = Builder::new(Hardware::INSTRUCTIONS).build()?;
-            let mut misses = Builder::new(Hardware::BRANCH_MISSES).build()?;
-            instructions.enable()?;
-            misses.enable()?;
-            Ok((instructions, misses))
-        };
-        Self { events: open().ok() }
-    }
-
-    fn events(&mut self) -> Option<(u64, u64)> {
-        let (instructions, misses) = self.events.as_mut()?;
-        Some((instructions.read().ok()?, misses.read().ok()?))
-    }
-
-    fn measure(&mut self, turn: impl FnOnce() -> u64) -> Cost {
-        let before = self.events();
-        let start = dpdk::tsc();
-        let packets = turn() as f64;
-        let cycles = dpdk::tsc() - start;
-        let spent = before.zip(self.events());
-        let per_packet = |before: u64, after: u64| (after - before) as f64 / packets;
-        Cost {
-            cycles: cycles as f64 / packets,
-            instructions: spent.map(|(before, after)| per_packet(before.0, after.0)),
-            branch_misses: spent.map(|(before, after)| per_packet(before.1, after.1)),
-        }
-    }
-}
-
 fn outcome(case: &'static str, samples: &[(Cost, Cost)]) -> Outcome {
     let all = |of: &dyn Fn(&(Cost, Cost)) -> Option<f64>| -> Vec<f64> {
         let mut values: Vec<_> = samples.iter().filter_map(of).collect();
@@ -429,11 +374,6 @@ fn outcome(case: &'static str, samples: &[(Cost, Cost)]) -> Outcome {
         branch_misses: median(&all(&|(io, own)| Some(own.branch_misses? - io.branch_misses?))),
         mpps: dpdk::tsc_hz() as f64 / cycles / 1e6,
     }
-}
-
-/// The middle of sorted values.
-fn median(sorted: &[f64]) -> Option<f64> {
-    sorted.get(sorted.len() / 2).copied()
 }
 
 fn report(outcomes: &[Outcome], bench: &Bench, args: &ForwardArgs) -> String {
