@@ -242,7 +242,9 @@ impl Forwarder {
     }
 
     /// Empties every ring into the distribution, sends what can be sent, drops the rest by name.
-    fn shut_down(&mut self) {
+    /// [`Forwarder::run`] ends with it; to be called again when the units that fill its rings have
+    /// ended too, for what they put there meanwhile.
+    pub fn shut_down(&mut self) {
         let now = dpdk::tsc();
         for inlet in 0..self.parts.inlets.len() {
             while self.take_in(inlet, now) > 0 {}

@@ -186,6 +186,11 @@ impl Router {
         self.stop_slow_path.store(true, Ordering::Relaxed);
         let worker = self.slow_path.join();
         failed |= worker.is_err();
+        // What the slow path and other forwarders put into a forwarder's rings after its end: one
+        // pass takes it out, another what the first one handed over.
+        for _ in 0..2 {
+            units.iter_mut().for_each(Forwarder::shut_down);
+        }
         self.owner.farewell();
         drop((units, worker));
         if failed {
