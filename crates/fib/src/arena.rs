@@ -34,7 +34,8 @@ impl<T: Zeroable> Arena<T> {
         arena
     }
 
-    /// Where the elements begin.
+    /// Where the elements begin, for assembly.
+    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub fn as_ptr(&self) -> *const T {
         self.storage.as_ptr().wrapping_add(self.start)

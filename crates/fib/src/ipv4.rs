@@ -636,7 +636,7 @@ mod tests {
         let addresses: Vec<u32> =
             (0..150).map(|_| random.word() as u32 & 0x8001_ffff).chain([0, u32::MAX]).collect();
         for reader in lookup::all_readers(&table.shared) {
-            for len in 0..=addresses.len() {
+            for len in (0..=addresses.len()).step_by(if cfg!(miri) { 37 } else { 1 }) {
                 let mut out = vec![0x1234; addresses.len()];
                 reader.lookup_batch(&addresses[..len], &mut out);
                 let single = |&address: &u32| reader.lookup(Ipv4Addr::from(address));

@@ -283,7 +283,9 @@ impl Runmap6 {
         end: usize,
         runs: &[(u32, Answer)],
     ) -> Result<(), NoRoom> {
-        self.check_room((end - first).div_ceil(SLOTS))?;
+        // A word with runs of its own has a leaf for each and one for the run that reaches in; the
+        // words at both ends may keep leaves.
+        self.check_room(2 * runs.len() + 2 * SLOTS)?;
         let mut rest = runs;
         for word in first / SLOTS..end.div_ceil(SLOTS) {
             let slots = (word * SLOTS).max(first)..((word + 1) * SLOTS).min(end);
@@ -324,13 +326,13 @@ impl Runmap6 {
         self.shared.leaves.all()[leaf_index(word, slot as u32)].load(Ordering::Relaxed)
     }
 
-    /// Sees that there are leaves for this many words.
-    fn check_room(&mut self, words: usize) -> Result<(), NoRoom> {
-        if self.leaves.room() < words * SLOTS {
+    /// Sees that there are this many leaves.
+    fn check_room(&mut self, leaves: usize) -> Result<(), NoRoom> {
+        if self.leaves.room() < leaves {
             self.reclaim();
             self.compact();
         }
-        if self.leaves.room() < words * SLOTS { Err(NoRoom) } else { Ok(()) }
+        if self.leaves.room() < leaves { Err(NoRoom) } else { Ok(()) }
     }
 
     /// Stores a word's answers and retires what it led to before.
@@ -572,7 +574,7 @@ mod tests {
         let addresses: Vec<u128> =
             (0..150).map(|_| near(&mut random)).chain([0, u128::MAX]).collect();
         for reader in lookup::all_readers(&table.shared) {
-            for len in 0..=addresses.len() {
+            for len in (0..=addresses.len()).step_by(if cfg!(miri) { 37 } else { 1 }) {
                 let mut out = vec![0x1234; addresses.len()];
                 reader.lookup_batch(&addresses[..len], &mut out);
                 let single = |&address: &u128| reader.lookup(Ipv6Addr::from(address));
