@@ -15,6 +15,7 @@ use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use dpdk_sys as sys;
 
@@ -169,6 +170,25 @@ impl Port {
         let rx = (0..open.rx_queues).map(|queue| RxQueue::new(open.clone(), queue)).collect();
         let tx = (0..open.tx_queues).map(|queue| TxQueue::new(open.clone(), queue)).collect();
         Ok((Self { open }, rx, tx))
+    }
+
+    /// Closes ports whose users are gone, and first waits, a second at most, until their devices
+    /// have sent what they took. The packets of an AF_XDP port come back only when their
+    /// receiver's kernel has dealt with them, which a busy machine may put off.
+    pub fn close_all(ports: Vec<Self>) {
+        // A port with a queue left is its owner's business.
+        let ports: Vec<_> =
+            ports.into_iter().filter_map(|port| Arc::into_inner(port.open)).collect();
+        let patience = Instant::now() + Duration::from_secs(1);
+        while Instant::now() < patience {
+            let busy = |port: &&OpenPort| port.started.has_unsent();
+            let busy: Vec<_> = ports.iter().filter(busy).collect();
+            if busy.is_empty() {
+                break;
+            }
+            busy.iter().for_each(|port| port.started.poll_sent());
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// DPDK's number for the port.
@@ -694,19 +714,31 @@ impl Started {
         Ok(())
     }
 
-    /// Sends nothing a few times: the AF_XDP driver takes back the packets it has sent only when
-    /// it is called to send more.
+    /// Whether the driver may have packets that it is still sending, or that are sent and not
+    /// taken back.
+    fn has_unsent(&self) -> bool {
+        self.device.af_xdp.is_some() && self.pool.in_use_not_kept() > 0
+    }
+
+    /// Sends nothing: the AF_XDP driver takes back the packets it has sent only when it is called
+    /// to send more.
+    fn poll_sent(&self) {
+        for queue in 0..self.queues.tx {
+            let mut none = [std::ptr::null_mut()];
+            // SAFETY: the port is started, and none of its queues has another owner left: the
+            // callers have the `OpenPort` that queues share for themselves.
+            unsafe { sys::rte_eth_tx_burst(self.device.id, queue, none.as_mut_ptr(), 0) };
+        }
+    }
+
+    /// Takes back what has been sent; other ports may have packets out, so not for long.
     fn reclaim_sent(&self) {
         for _ in 0..20 {
-            for queue in 0..self.queues.tx {
-                let mut none = [std::ptr::null_mut()];
-                // SAFETY: the port is started, and none of its queues has another owner left.
-                unsafe { sys::rte_eth_tx_burst(self.device.id, queue, none.as_mut_ptr(), 0) };
-            }
-            if self.pool.in_use_not_kept() == 0 {
+            self.poll_sent();
+            if !self.has_unsent() {
                 break;
             }
-            std::thread::sleep(std::time::Duration::from_millis(1));
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 }

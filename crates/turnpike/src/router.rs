@@ -32,7 +32,7 @@ use dataplane::forwarder::{Forwarder, ForwarderParts, IdlePolicy};
 use dataplane::next_hop::NextHopTable;
 use dataplane::tables::Tables;
 use dpdk::qsbr::{Qsbr, Reader};
-use dpdk::{Eal, EalConfig, Mempool, MempoolConfig, Producer};
+use dpdk::{Eal, EalConfig, Mempool, MempoolConfig, Port, Producer};
 use slowpath::SlowPath;
 use tokio::sync::mpsc as events;
 
@@ -109,6 +109,7 @@ fn count_buffers(pool: &Mempool) -> Result<()> {
 
 /// All units running.
 struct Router {
+    ports: Vec<Port>,
     owner: Owner,
     stop_forwarders: Arc<AtomicBool>,
     stop_slow_path: Arc<AtomicBool>,
@@ -160,6 +161,7 @@ impl Router {
             units.push(unit.0);
         }
         let shape = units[0].shape().clone();
+        let handles = ports.iter().map(|open| open.port.clone()).collect();
         let ledger = Ledger { forwarders: views, slow: slow_counters, shape };
         let owner = Owner::new(rib, orders, events, ledger, ports);
         let slow_path = spawn_slow_path(worker, eal.clone(), stop_slow_path.clone())?;
@@ -168,7 +170,7 @@ impl Router {
             let stop = stop_forwarders.clone();
             forwarders.push(spawn_forwarder(unit, index, core, eal.clone(), stop)?);
         }
-        Ok(Self { owner, stop_forwarders, stop_slow_path, forwarders, slow_path })
+        Ok(Self { ports: handles, owner, stop_forwarders, stop_slow_path, forwarders, slow_path })
     }
 
     /// Answers questions until a signal comes, then stops everything in order.
@@ -193,6 +195,8 @@ impl Router {
         }
         self.owner.farewell();
         drop((units, worker));
+        drop(self.owner);
+        Port::close_all(self.ports);
         if failed {
             bail!("a thread ended by a panic: a defect, please report what stands above");
         }
