@@ -89,6 +89,8 @@ use crate::{
     words::{Leaves, OldHalf, SLOTS, own_leaves},
 };
 
+#[cfg(target_arch = "x86_64")]
+#[allow(unsafe_code, reason = "assembly")]
 mod gather;
 mod lookup;
 

@@ -84,6 +84,7 @@ use crate::{
 
 mod lookup;
 #[cfg(target_arch = "x86_64")]
+#[allow(unsafe_code, reason = "assembly")]
 mod rank;
 
 /// A /16 with more runs of /32s than this, which one node could not hold, gets a slab.

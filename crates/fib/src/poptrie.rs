@@ -174,6 +174,10 @@ impl<A: Address, const FAST: bool> Lookup<A> for Reader<FAST> {
         self.0.lookup(address.bits())
     }
 
+    #[allow(
+        unsafe_code,
+        reason = "calls a function compiled for a processor that was found to fit"
+    )]
     fn lookup_batch(&self, addresses: &[A::Bits], out: &mut [NextHopId]) {
         #[cfg(target_arch = "x86_64")]
         if FAST {

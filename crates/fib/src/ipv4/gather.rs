@@ -12,8 +12,6 @@
 //! threads may store to (the compiler's intrinsics are plain reads, for which that would be a data
 //! race), and the crate does not depend on a compiler that has stable AVX-512 intrinsics.
 
-#![cfg(target_arch = "x86_64")]
-
 use std::arch::asm;
 
 use super::lookup::Shared;

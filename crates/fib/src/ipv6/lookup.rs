@@ -1,7 +1,7 @@
 //! What readers of the IPv6 table see, and the lookups.
 //!
-//! The batch lookup exists twice, chosen once when a reader is made: [`Fast`] finds the rank of a
-//! digit among a node's keys with vector instructions (`ipv6/rank.rs`), [`Plain`] key by key.
+//! The batch lookup exists twice, chosen once when a reader is made: `Fast` finds the rank of a
+//! digit among a node's keys with vector instructions (`ipv6/rank.rs`), `Plain` key by key.
 
 use std::{
     marker::PhantomData,
@@ -208,6 +208,7 @@ impl Kernel for Plain {
 }
 
 #[cfg(target_arch = "x86_64")]
+#[allow(unsafe_code, reason = "calls functions compiled for a processor that was found to fit")]
 mod x86 {
     use super::*;
     use crate::ipv6::rank;
