@@ -87,6 +87,23 @@ fn noise<A: Address>(target: &Target<A>, random: &mut Random) -> Change<A> {
     Change::Insert { prefix, next_hop: NOISE + random.below(8) as u16 }
 }
 
+/// Many routes elsewhere come together and go together: afterwards so many leaves are free that
+/// those in use, the targets' as well, are moved.
+fn upheaval<A: Address>(table: &mut dyn Table<A>, random: &mut Random) {
+    let len = if A::Bits::WIDTH == 32 { 24 } else { 32 };
+    let far = |random: &mut Random| {
+        let bits = A::Bits::place(0x60, 0, 8) | A::Bits::place(random.word() as u32, 8, 24);
+        Prefix::covering(A::from(bits), len)
+    };
+    let count = if cfg!(miri) { 20 } else { 2_500 };
+    let prefixes: Vec<Prefix<A>> = (0..count).map(|_| far(random)).collect();
+    let come = |&prefix: &Prefix<A>| Change::Insert { prefix, next_hop: NOISE + 9 };
+    table.apply(&prefixes.iter().map(come).collect::<Vec<_>>()).unwrap();
+    let go = |&prefix: &Prefix<A>| Change::Remove { prefix };
+    table.apply(&prefixes.iter().map(go).collect::<Vec<_>>()).unwrap();
+    table.collect();
+}
+
 fn write<A: Address>(table: &mut dyn Table<A>, targets: &[Target<A>]) {
     let mut random = Random::new(11);
     for round in 2..ROUNDS {
@@ -102,6 +119,9 @@ fn write<A: Address>(table: &mut dyn Table<A>, targets: &[Target<A>]) {
             table.insert(target.prefix, round).unwrap();
             target.done.store(round, Ordering::SeqCst);
             table.collect();
+        }
+        if round % 16 == 0 {
+            upheaval(table, &mut random);
         }
         // A shorter prefix moves what lies around the targets, not the targets.
         let around = Prefix::covering(targets[0].prefix.address(), 9);
