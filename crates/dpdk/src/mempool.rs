@@ -45,7 +45,7 @@ pub struct Mempool {
 struct Inner {
     pool: NonNull<sys::rte_mempool>,
     data_room: u16,
-    /// Packets that drivers of open ports keep until they are closed.
+    /// Packets that the receive queues of open ports keep filled.
     kept: AtomicUsize,
     /// Packets that a driver kept when its port was closed.
     written_off: AtomicUsize,
@@ -138,18 +138,17 @@ impl Mempool {
         out.saturating_sub(self.inner.written_off.load(Ordering::Relaxed))
     }
 
-    /// Counts packets as kept by the driver of an open port, which will not give them back.
+    /// A port's receive queues keep so many packets from now on.
     pub(crate) fn keep(&self, count: usize) {
         self.inner.kept.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// The port that kept these packets is closed.
-    pub(crate) fn write_off_kept(&self, count: usize) {
+    /// The port whose receive queues kept them is closed.
+    pub(crate) fn keep_no_more(&self, count: usize) {
         self.inner.kept.fetch_sub(count, Ordering::Relaxed);
-        self.write_off(count);
     }
 
-    /// Packets that are out, beside those that drivers keep.
+    /// Packets that are out, beside those in receive queues.
     pub(crate) fn in_use_not_kept(&self) -> usize {
         self.in_use().saturating_sub(self.inner.kept.load(Ordering::Relaxed))
     }

@@ -521,6 +521,8 @@ struct Started {
     pool: Mempool,
     /// Packets of the pool that its driver will never give back.
     kept: usize,
+    /// Packets in its receive queues.
+    filled: usize,
 }
 
 impl OpenPort {
@@ -616,9 +618,12 @@ impl Attached {
         let driver = unsafe { CStr::from_ptr(info.driver_name) }.to_string_lossy().into_owned();
         let multi_segment = info.tx_offload_capa & sys::SHIM_TX_OFFLOAD_MULTI_SEGS != 0;
         let pool = pool.clone();
-        pool.keep(kept);
-        let started = Started { device: self, driver, multi_segment, queues, pool, kept };
+        let mut started =
+            Started { device: self, driver, multi_segment, queues, pool, kept, filled: 0 };
         started.go(config)?;
+        // Some drivers fill their queues when they are set up, others when they start.
+        started.filled = started.pool.in_use().saturating_sub(before);
+        started.pool.keep(started.filled);
         Ok(started)
     }
 
@@ -756,7 +761,8 @@ impl Drop for Started {
         }
         // SAFETY: the port exists; its queues are gone.
         unsafe { sys::rte_eth_dev_stop(self.device.id) };
-        self.pool.write_off_kept(self.kept);
+        self.pool.write_off(self.kept);
+        self.pool.keep_no_more(self.filled);
     }
 }
 
