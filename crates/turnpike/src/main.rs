@@ -4,6 +4,7 @@
 mod api;
 mod bench;
 mod commands;
+mod grace;
 mod picture;
 mod router;
 mod table;

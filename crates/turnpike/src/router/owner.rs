@@ -20,7 +20,6 @@ use control::rib::{self, LookupInfo, ResolverCommand, Rib, RibPort, RouteInfo, S
 use dataplane::next_hop::NextHopTable;
 use dataplane::port::PortId;
 use dpdk::qsbr::Qsbr;
-use fib::GracePeriod;
 use ipnet::IpNet;
 use serde::Serialize;
 use slowpath::{Command, Event};
@@ -34,22 +33,10 @@ use super::slow_worker::Order;
 use crate::api::report::{Neighbour, Path, Port, ResolvedPath, Route, RouteAnswer};
 use crate::api::server::{Question, Socket};
 use crate::api::{Answer, Request, Show};
+use crate::grace::Grace;
 
 /// Both families' lookup sides.
 pub type Readers = (Arc<dyn fib::Lookup<Ipv4Addr>>, Arc<dyn fib::Lookup<Ipv6Addr>>);
-
-/// Asks the readers' quiescent states whether a grace period has passed.
-struct Grace(Arc<Qsbr>);
-
-impl GracePeriod for Grace {
-    fn start(&mut self) -> u64 {
-        self.0.start().into()
-    }
-
-    fn passed(&mut self, token: u64) -> bool {
-        self.0.passed(token.into())
-    }
-}
 
 /// Makes the RIB with everything the configuration says: routes, neighbours, imported tables.
 pub fn build_rib(

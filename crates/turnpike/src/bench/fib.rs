@@ -1,0 +1,408 @@
+//! `turnpike bench fib`: what a route lookup costs, in our structures and in DPDK's.
+//!
+//! Every structure is first compared with the reference on a million addresses per family. One of
+//! ours that answers wrongly ends the run; one of DPDK's is told and left out. Then all look up the
+//! same addresses by turns, in one process on one core, so that a slow moment of the machine hits
+//! all of them ([`timing`]); the median and the minimum over the rounds are reported. Last, the
+//! updates are replayed, with and without a reader on another core ([`update_time`]).
+//!
+//! | name | structure | looked up |
+//! |---|---|---|
+//! | `runmap`, `dir-24-8`, `reference` | the `fib` crate's | in batches of 32 |
+//! | `poptrie` | the `fib` crate's | one at a time, inlined in a loop, as its authors measure |
+//! | `poptrie-batch` | the same | in batches of 32 |
+//! | `rte_fib-2B`, `rte_fib-4B` | DPDK's DIR-24-8 | in bulk of 32, the fastest scalar way |
+//! | `rte_fib-…-avx512` | the same | in bulk of 32, in vector instructions |
+//! | `rte_lpm` | DPDK's older DIR-24-8 | in bulk of 32 |
+//! | `rte_fib6-2B`, `rte_fib6-4B`, `…-avx512` | DPDK's IPv6 trie | in bulk of 32 |
+//! | `rte_lpm6` | DPDK's older IPv6 trie | in bulk of 32 |
+//!
+//! Memory: DPDK's tables lie in hugepages if enough are free, and ours in transparent hugepages;
+//! without free hugepages, and with `--no-huge`, all lie in ordinary pages.
+//!
+//! DPDK up to 24.11 gives `rte_fib` no grace periods: a group that one network gives up may serve
+//! another while a lookup is still in it. So there are no update times with a reader for it.
+
+mod check;
+mod contender;
+mod pattern;
+mod peers;
+mod report;
+mod table;
+mod timing;
+mod update_time;
+mod updates;
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use dpdk::qsbr::Qsbr;
+use dpdk::{Eal, EalConfig, HugeMode, LogLevel, Memory};
+use fib::{Algorithm, NextHopId};
+
+use self::check::Oracle;
+use self::contender::{Contender, House};
+use self::pattern::{Addresses, Pattern};
+use self::peers::{Peers, Setup};
+use self::report::Figures;
+use self::table::{Family, Routes};
+use self::timing::{PacketWork, Series};
+use self::update_time::Scene;
+use self::updates::Plan;
+use super::meter;
+use crate::router::cores;
+
+/// Addresses that every structure is checked with.
+const CHECKED: usize = 1 << 20;
+/// Addresses of a pattern.
+const ADDRESSES: usize = 1 << 20;
+/// A structure whose build takes longer, in milliseconds, is built only once.
+const SLOW_BUILD: f64 = 4000.0;
+/// Builds of the others.
+const BUILDS: usize = 5;
+
+/// How to measure.
+#[derive(Debug, Args)]
+pub struct FibArgs {
+    /// IPv4 routes: PREFIX<TAB>AS or an MRT dump, or synthetic:N for N made-up prefixes
+    #[arg(long, default_value = "synthetic:500000")]
+    table: String,
+    /// IPv6 routes, likewise; without this, no IPv6
+    #[arg(long)]
+    table6: Option<String>,
+    /// Changes to replay, lines of UNIX-TIME a|w PREFIX NEXTHOP; made up if not given
+    #[arg(long)]
+    updates: Option<PathBuf>,
+    /// Patterns of addresses, separated by commas
+    #[arg(long, value_delimiter = ',', default_values_t = Pattern::ALL)]
+    pattern: Vec<Pattern>,
+    /// Only these structures, separated by commas
+    #[arg(long, value_delimiter = ',')]
+    structure: Vec<String>,
+    /// Next hops that the routes lead to; a route's is its origin AS modulo this
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u16).range(1..=30_000))]
+    next_hops: NextHopId,
+    /// Rounds in which every structure takes its turn
+    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u16).range(5..))]
+    rounds: u16,
+    /// The core to run on; the last one if not given
+    #[arg(long)]
+    core: Option<usize>,
+    /// Use ordinary memory even where there are hugepages
+    #[arg(long)]
+    no_huge: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Measures and prints.
+pub fn run(args: &FibArgs) -> Result<()> {
+    check_structures(&args.structure)?;
+    let routes = table::load::<Ipv4Addr>("--table", &args.table, args.next_hops)?;
+    let load6 = |source: &String| table::load::<Ipv6Addr>("--table6", source, args.next_hops);
+    let routes6 = args.table6.as_ref().map(load6).transpose()?;
+    let updates = args.updates.as_ref().map(|file| updates::read(file)).transpose()?;
+    let updates = updates.unwrap_or_default();
+    let plan = updates::plan(&routes, &updates, args.next_hops);
+    let plan6 = routes6.as_ref().map(|r| updates::plan(r, &updates, args.next_hops));
+
+    let mut memory_mb = Ipv4Addr::megabytes(Ipv4Addr::size(&prefixes(&routes), spare(&plan)));
+    if let Some((routes, plan)) = routes6.as_ref().zip(plan6.as_ref()) {
+        let size = Ipv6Addr::size(&prefixes(routes), spare(plan));
+        memory_mb = memory_mb.max(Ipv6Addr::megabytes(size));
+    }
+    let mut bench = Bench::start(args, memory_mb + PacketWork::MEGABYTES)?;
+    bench.family(&routes, &plan)?;
+    if let Some((routes, plan)) = routes6.as_ref().zip(plan6.as_ref()) {
+        bench.family(routes, plan)?;
+    }
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&bench.figures)?);
+    } else {
+        println!("{}", bench.text.join("\n\n"));
+        println!("\n{}", report::marks(&bench.figures));
+    }
+    Ok(())
+}
+
+/// Refuses names of structures that there are not.
+fn check_structures(wanted: &[String]) -> Result<()> {
+    let known: Vec<&str> =
+        Algorithm::ALL.into_iter().map(Algorithm::name).chain(peers::NAMES).collect();
+    match wanted.iter().find(|name| !known.contains(&name.as_str())) {
+        Some(name) => bail!("--structure {name}: not found; known: {}", known.join(", ")),
+        None => Ok(()),
+    }
+}
+
+fn prefixes<A: Family>(routes: &Routes<A>) -> Vec<fib::Prefix<A>> {
+    routes.iter().map(|&(prefix, _)| prefix).collect()
+}
+
+/// Prefixes that changes may add, and some for the pieces that DPDK's tables make of them.
+fn spare<A: Family>(plan: &Plan<A>) -> usize {
+    plan.changes.len() + 1000
+}
+
+/// What the families share.
+struct Bench<'a> {
+    args: &'a FibArgs,
+    eal: Arc<Eal>,
+    readers: Arc<Qsbr>,
+    work: PacketWork,
+    core: usize,
+    reader_core: Option<usize>,
+    figures: Vec<Figures>,
+    /// What is printed for people.
+    text: Vec<String>,
+}
+
+impl<'a> Bench<'a> {
+    fn start(args: &'a FibArgs, memory_mb: usize) -> Result<Self> {
+        let allowed = cores::allowed()?;
+        let core = meter::pin(args.core)?;
+        let reader_core = allowed.into_iter().rev().find(|&other| other != core);
+        let config = EalConfig {
+            memory_mb,
+            huge: if args.no_huge { HugeMode::Never } else { HugeMode::Auto },
+            log_level: LogLevel::Error,
+            // DPDK allows vectors of 256 bits if not told otherwise.
+            extra_args: vec!["--force-max-simd-bitwidth=512".into()],
+            ..EalConfig::default()
+        };
+        let eal = Arc::new(Eal::init(&config)?);
+        if let Memory::NoHuge { .. } = eal.memory() {
+            // The same for all: our tables would ask for transparent hugepages.
+            nix::sys::prctl::set_thp_disable(true)
+                .context("transparent hugepages cannot be switched off for this process")?;
+        }
+        let work = PacketWork::new(&eal)?;
+        Ok(Self {
+            args,
+            eal,
+            readers: Qsbr::new(4),
+            work,
+            core,
+            reader_core,
+            figures: Vec::new(),
+            text: Vec::new(),
+        })
+    }
+
+    /// Measures one family.
+    fn family<A: Peers>(&mut self, routes: &Routes<A>, plan: &Plan<A>) -> Result<()> {
+        let mut notes = Vec::new();
+        let oracle = Oracle::new(routes)?;
+        let probes = check::probes(routes, CHECKED);
+        let expected = oracle.answers(&probes);
+        let mut ready = Vec::new();
+        for contender in self.contenders(routes, plan) {
+            let prepared = prepare(contender, routes, (&probes, &expected), &mut notes)?;
+            ready.extend(prepared);
+        }
+        let memory = self.memory();
+        let (mut contenders, builds): (Vec<_>, Vec<_>) = ready.into_iter().unzip();
+        let patterns = self.patterns(routes);
+        let rounds = self.args.rounds.into();
+        let series = timing::measure(&mut contenders, &patterns, rounds, &mut self.work)?;
+        let mut figures: Vec<Figures> =
+            series.iter().map(|series| figures(series, &contenders, &builds)).collect();
+
+        let outcomes = self.updates(&mut contenders, routes, (plan, oracle), &mut notes)?;
+        for (figures, series) in figures.iter_mut().zip(&series) {
+            figures.set_updates(&outcomes[series.contender]);
+        }
+        self.figures.extend(figures);
+        self.tell::<A>(routes.len(), plan, &memory, &notes);
+        Ok(())
+    }
+
+    /// All structures of a family that are asked for.
+    fn contenders<A: Peers>(
+        &self,
+        routes: &Routes<A>,
+        plan: &Plan<A>,
+    ) -> Vec<Box<dyn Contender<A>>> {
+        let mut all: Vec<Box<dyn Contender<A>>> = Vec::new();
+        for algorithm in Algorithm::ALL {
+            if let Some(house) = House::new(algorithm, &self.readers) {
+                all.push(Box::new(house));
+            }
+        }
+        let setup = Setup { eal: &self.eal, readers: &self.readers, spare: spare(plan) };
+        all.extend(A::peers(&setup, &prefixes(routes)));
+        let wanted = &self.args.structure;
+        all.retain(|contender| {
+            wanted.is_empty() || wanted.iter().any(|name| name == contender.name())
+        });
+        all
+    }
+
+    fn patterns<A: Family>(&self, routes: &Routes<A>) -> Vec<(Pattern, Addresses<A>)> {
+        let mut patterns = self.args.pattern.clone();
+        patterns.sort_by_key(|&pattern| pattern as usize);
+        patterns.dedup();
+        let addresses = |pattern| (pattern, pattern::addresses(pattern, routes, ADDRESSES));
+        patterns.into_iter().map(addresses).collect()
+    }
+
+    fn updates<A: Peers>(
+        &self,
+        contenders: &mut [Box<dyn Contender<A>>],
+        routes: &Routes<A>,
+        (plan, mut oracle): (&Plan<A>, Oracle<A>),
+        notes: &mut Vec<String>,
+    ) -> Result<Vec<update_time::Outcome>> {
+        let mut probes = check::probes(routes, CHECKED / 8).bits;
+        probes.extend(check::probes_of_changes(&plan.changes).bits);
+        let probes = Addresses::new(probes);
+        let before = oracle.answers(&probes);
+        oracle.apply(&plan.changes)?;
+        let changed = oracle.answers(&probes);
+        let scene = Scene {
+            plan,
+            probes: &probes,
+            changed: &changed,
+            before: &before,
+            traffic: &pattern::addresses(Pattern::InTable, routes, ADDRESSES / 8),
+            reader_core: self.reader_core,
+        };
+        if self.reader_core.is_none() {
+            notes.push("one core: no update times with a reader".to_owned());
+        }
+        update_time::measure(contenders, &scene, notes)
+    }
+
+    /// Where the tables lie.
+    fn memory(&self) -> String {
+        match self.eal.memory() {
+            Memory::Hugepages { .. } => format!(
+                "DPDK's tables in {}; ours in transparent hugepages ({} MB of them in use)",
+                self.eal.memory(),
+                transparent_hugepages().map_or_else(|| "?".to_owned(), |mb| mb.to_string())
+            ),
+            memory => format!("all tables in ordinary pages ({memory})"),
+        }
+    }
+
+    /// Adds a family to what is printed for people; notes go to standard error beside JSON.
+    fn tell<A: Family>(&mut self, routes: usize, plan: &Plan<A>, memory: &str, notes: &[String]) {
+        if self.args.json {
+            notes.iter().for_each(|note| eprintln!("{}: {note}", A::FAMILY));
+            return;
+        }
+        let reader = self.reader_core.map_or_else(|| "none".to_owned(), |core| core.to_string());
+        let mut lines = vec![
+            format!(
+                "{}: {routes} routes, {} next hops; {}",
+                A::FAMILY,
+                self.args.next_hops,
+                plan.source
+            ),
+            format!("memory: {memory}"),
+            format!(
+                "core {}, reader's core {reader}, TSC {:.2} GHz, {} rounds, {}",
+                self.core,
+                dpdk::tsc_hz() as f64 / 1e9,
+                self.args.rounds,
+                dpdk::version(),
+            ),
+            format!("every structure answered {CHECKED} addresses as the reference does"),
+        ];
+        lines.extend(notes.iter().cloned());
+        lines.push(String::new());
+        lines.push(report::tables(&self.figures, A::FAMILY));
+        self.text.push(lines.join("\n"));
+    }
+}
+
+/// A structure that is ready to be timed, and the milliseconds of its builds.
+type Ready<A> = (Box<dyn Contender<A>>, Vec<f64>);
+
+/// Builds a structure some times, chooses its ways, checks its answers. One of DPDK's that cannot
+/// be built or answers wrongly is noted and left out.
+///
+/// # Errors
+/// The same of one of ours.
+fn prepare<A: Family>(
+    mut contender: Box<dyn Contender<A>>,
+    routes: &Routes<A>,
+    (probes, expected): (&Addresses<A>, &[NextHopId]),
+    notes: &mut Vec<String>,
+) -> Result<Option<Ready<A>>> {
+    let mut attempt = || {
+        let builds = build(&mut *contender, routes)?;
+        let left_out = contender.tune(probes);
+        check::check(&mut *contender, probes, expected)?;
+        anyhow::Ok((builds, left_out))
+    };
+    match attempt() {
+        Ok((builds, left_out)) => {
+            notes.extend(left_out);
+            Ok(Some((contender, builds)))
+        }
+        Err(error) if contender.is_ours() => Err(error.context(contender.name())),
+        Err(error) => {
+            notes.push(format!("{}: left out: {error:#}", contender.name()));
+            Ok(None)
+        }
+    }
+}
+
+/// Builds the table some times; milliseconds of each.
+fn build<A: Family>(contender: &mut dyn Contender<A>, routes: &Routes<A>) -> Result<Vec<f64>> {
+    let mut builds = Vec::new();
+    while builds.len() < BUILDS {
+        let start = std::time::Instant::now();
+        contender.build(routes)?;
+        builds.push(start.elapsed().as_secs_f64() * 1e3);
+        if builds.iter().sum::<f64>() > SLOW_BUILD {
+            break;
+        }
+    }
+    Ok(builds)
+}
+
+/// The figures of a series, update times still missing.
+fn figures<A: Family>(
+    series: &Series,
+    contenders: &[Box<dyn Contender<A>>],
+    builds: &[Vec<f64>],
+) -> Figures {
+    let contender = &contenders[series.contender];
+    let way = contender.ways().swap_remove(series.way);
+    let (cycles_median, cycles_min) = report::median_and_min(series.cycles.clone());
+    let counted =
+        |values: &Vec<f64>| Some(report::median_and_min(values.clone()).0).filter(|v| !v.is_nan());
+    Figures {
+        structure: way.name,
+        family: A::FAMILY,
+        pattern: series.pattern,
+        lookup: way.how,
+        cycles_median,
+        cycles_min,
+        mlps: dpdk::tsc_hz() as f64 / cycles_median / 1e6,
+        instructions: counted(&series.instructions),
+        branch_misses: counted(&series.branch_misses),
+        bytes: contender.lookup_bytes(),
+        writer_bytes: contender.writer_bytes(),
+        build_ms: report::median_and_min(builds[series.contender].clone()).0,
+        update_us_mean: None,
+        update_us_p50: None,
+        update_us_p99: None,
+        update_us_mean_reader: None,
+        update_us_p50_reader: None,
+        update_us_p99_reader: None,
+    }
+}
+
+/// Megabytes of this process that lie in transparent hugepages.
+fn transparent_hugepages() -> Option<u64> {
+    let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").ok()?;
+    let line = rollup.lines().find_map(|line| line.strip_prefix("AnonHugePages:"))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? / 1024)
+}

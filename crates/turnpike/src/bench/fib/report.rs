@@ -1,0 +1,364 @@
+//! The figures, for people and for programs.
+
+use std::collections::BTreeSet;
+
+use fib::Algorithm;
+use serde::Serialize;
+
+use super::pattern::Pattern;
+use super::update_time::{Micros, Outcome};
+use crate::bench::meter::median;
+
+/// The figures of one way to look up with one pattern. What belongs to the structure (bytes, build,
+/// updates) is repeated in each of its rows. Cycles are those of the time-stamp counter.
+#[derive(Clone, Debug, Serialize)]
+pub struct Figures {
+    /// The structure, with the way to look up where there are several.
+    pub structure: String,
+    /// "IPv4" or "IPv6".
+    pub family: &'static str,
+    /// The pattern.
+    pub pattern: Pattern,
+    /// The way to look up, in words.
+    pub lookup: String,
+    /// Cycles per lookup: the median over the rounds.
+    pub cycles_median: f64,
+    /// The minimum over the rounds.
+    pub cycles_min: f64,
+    /// Million lookups per second, by the median.
+    pub mlps: f64,
+    /// Instructions per lookup, where the machine counts them.
+    pub instructions: Option<f64>,
+    /// Wrongly predicted branches per lookup.
+    pub branch_misses: Option<f64>,
+    /// Bytes that lookups read.
+    pub bytes: usize,
+    /// Bytes that only the writer uses.
+    pub writer_bytes: usize,
+    /// Milliseconds to make the table of all routes: the median of the builds.
+    pub build_ms: f64,
+    /// Microseconds per change with nobody looking up; none where changes fail.
+    pub update_us_mean: Option<f64>,
+    /// The median.
+    pub update_us_p50: Option<f64>,
+    /// 99 of 100 take at most this.
+    pub update_us_p99: Option<f64>,
+    /// The same with a reader on another core; none where the structure does not allow one.
+    pub update_us_mean_reader: Option<f64>,
+    /// The median.
+    pub update_us_p50_reader: Option<f64>,
+    /// 99 of 100 take at most this.
+    pub update_us_p99_reader: Option<f64>,
+}
+
+impl Figures {
+    /// Takes over the update times.
+    pub fn set_updates(&mut self, outcome: &Outcome) {
+        let of = |micros: Option<Micros>, figure: fn(Micros) -> f64| micros.map(figure);
+        let (alone, reader) = (outcome.alone, outcome.with_reader);
+        self.update_us_mean = of(alone, |m| m.mean);
+        self.update_us_p50 = of(alone, |m| m.p50);
+        self.update_us_p99 = of(alone, |m| m.p99);
+        self.update_us_mean_reader = of(reader, |m| m.mean);
+        self.update_us_p50_reader = of(reader, |m| m.p50);
+        self.update_us_p99_reader = of(reader, |m| m.p99);
+    }
+}
+
+/// The median and the minimum of a figure over the rounds.
+pub fn median_and_min(mut rounds: Vec<f64>) -> (f64, f64) {
+    rounds.sort_by(f64::total_cmp);
+    (median(&rounds).unwrap_or(f64::NAN), rounds.first().copied().unwrap_or(f64::NAN))
+}
+
+/// One family's tables for people.
+pub fn tables(all: &[Figures], family: &str) -> String {
+    let own: Vec<&Figures> = all.iter().filter(|f| f.family == family).collect();
+    let mut names: Vec<&str> = own.iter().map(|f| f.structure.as_str()).collect();
+    let mut seen = BTreeSet::new();
+    names.retain(|name| seen.insert(*name));
+    let patterns: Vec<Pattern> =
+        Pattern::ALL.into_iter().filter(|p| own.iter().any(|f| f.pattern == *p)).collect();
+
+    let mut lines = vec!["cycles per lookup, median/minimum".to_owned()];
+    let cycles = |f: &Figures| format!("{:.1}/{:.1}", f.cycles_median, f.cycles_min);
+    lines.extend(by_pattern(&own, &names, &patterns, cycles));
+    lines.push("\nmillion lookups per second".to_owned());
+    lines.extend(by_pattern(&own, &names, &patterns, |f| format!("{:.1}", f.mlps)));
+    if own.iter().any(|f| f.instructions.is_some()) {
+        lines.push("\ninstructions/wrongly predicted branches per lookup".to_owned());
+        let events = |f: &Figures| match (f.instructions, f.branch_misses) {
+            (Some(instructions), Some(misses)) => format!("{instructions:.1}/{misses:.2}"),
+            _ => "-".to_owned(),
+        };
+        lines.extend(by_pattern(&own, &names, &patterns, events));
+    }
+    lines.push("\nmemory, build, microseconds per change (mean, median, 99 %)".to_owned());
+    lines.extend(by_structure(&own, &names));
+    lines.join("\n")
+}
+
+/// One line a structure, one column a pattern.
+fn by_pattern(
+    own: &[&Figures],
+    names: &[&str],
+    patterns: &[Pattern],
+    cell: impl Fn(&Figures) -> String,
+) -> Vec<String> {
+    let mut lines = vec![format!("{:<20}", "structure")];
+    patterns.iter().for_each(|pattern| lines[0] += &format!("{pattern:>14}"));
+    for name in names {
+        let mut line = format!("{name:<20}");
+        let mut how = "";
+        for pattern in patterns {
+            let figures = own.iter().find(|f| f.structure == *name && f.pattern == *pattern);
+            line += &format!("{:>14}", figures.map_or_else(|| "-".to_owned(), |f| cell(f)));
+            how = figures.map_or(how, |f| &f.lookup);
+        }
+        lines.push(format!("{line}  {how}"));
+    }
+    lines
+}
+
+/// One line a structure: memory, build time, update times.
+fn by_structure(own: &[&Figures], names: &[&str]) -> Vec<String> {
+    let mut lines = vec![format!(
+        "{:<20}{:>10}{:>12}{:>11}{:>27}{:>27}",
+        "structure", "MB", "writer's MB", "build ms", "nobody looking up", "with a reader"
+    )];
+    let megabytes = |bytes: usize| bytes as f64 / 1e6;
+    let times = |mean: Option<f64>, p50: Option<f64>, p99: Option<f64>| {
+        let all = mean.zip(p50).zip(p99);
+        all.map_or_else(
+            || "-".to_owned(),
+            |((mean, p50), p99)| format!("{mean:.2} {p50:.2} {p99:.2}"),
+        )
+    };
+    for name in names {
+        let Some(f) = own.iter().find(|f| f.structure == *name) else { continue };
+        lines.push(format!(
+            "{name:<20}{:>10.2}{:>12.2}{:>11.1}{:>27}{:>27}",
+            megabytes(f.bytes),
+            megabytes(f.writer_bytes),
+            f.build_ms,
+            times(f.update_us_mean, f.update_us_p50, f.update_us_p99),
+            times(f.update_us_mean_reader, f.update_us_p50_reader, f.update_us_p99_reader),
+        ));
+    }
+    lines
+}
+
+/// What the default structure is to be compared with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rival {
+    /// Our Poptrie, one address at a time, inlined.
+    Poptrie,
+    /// The faster of DPDK's `rte_fib` with 2- and 4-byte entries, in plain instructions; the one
+    /// with 2-byte entries for memory.
+    Fib,
+}
+
+/// A mark for lookups: family, pattern, times faster than Poptrie and than `rte_fib`.
+const LOOKUP_MARKS: [(&str, Pattern, f64, f64); 6] = [
+    ("IPv4", Pattern::InTable, 2.5, 1.5),
+    ("IPv4", Pattern::Random, 1.6, 2.5),
+    ("IPv4", Pattern::Zipf, 2.5, 1.0),
+    ("IPv4", Pattern::Flows, 1.7, 0.7),
+    ("IPv4", Pattern::Shared, 2.0, 1.3),
+    ("IPv6", Pattern::InTable, 2.0, 1.5),
+];
+
+/// The default structure against Poptrie and `rte_fib`, beside the marks it is to reach.
+pub fn marks(all: &[Figures]) -> String {
+    let mut lines = Vec::new();
+    for (family, pattern, poptrie, fib) in LOOKUP_MARKS {
+        let of = |name: &str| {
+            let row =
+                |f: &&Figures| f.family == family && f.pattern == pattern && f.structure == name;
+            all.iter().find(row).map(|f| f.cycles_median)
+        };
+        lines.extend(faster(&format!("{family} {pattern}"), family, of, (poptrie, fib)));
+    }
+    let ipv4 = |name: &str| all.iter().find(|f| f.family == "IPv4" && f.structure == name);
+    let build = |name: &str| ipv4(name).map(|f| f.build_ms);
+    lines.extend(faster("IPv4 build", "IPv4", build, (25.0, 4.0)));
+    let update = |name: &str| {
+        let f = ipv4(name)?;
+        // Where no reader is allowed, the better of the two: nobody looking up.
+        f.update_us_mean_reader.or(f.update_us_mean.filter(|_| name.starts_with("rte_fib")))
+    };
+    lines.extend(faster("IPv4 update with a reader running", "IPv4", update, (3.0, 1.0)));
+    let bytes = |name: &str| ipv4(name).map(|f| f.bytes as f64);
+    lines.extend(smaller("IPv4 memory", bytes, (2.2, 0.2)));
+    if lines.is_empty() {
+        return String::new();
+    }
+    let name = Algorithm::default();
+    let mut text = vec![format!("{name} in this run, by the medians; marks are for a full table")];
+    text.extend(lines);
+    if ipv4("rte_fib-2B").is_some_and(|f| f.update_us_mean_reader.is_none()) {
+        text.push(
+            "rte_fib must not be changed under a reader here: its update time is without one"
+                .to_owned(),
+        );
+    }
+    text.join("\n")
+}
+
+/// The names of a rival's rows, of which the best counts.
+fn rows(rival: Rival, family: &str) -> &'static [&'static str] {
+    match (rival, family) {
+        (Rival::Poptrie, _) => &["poptrie"],
+        (Rival::Fib, "IPv4") => &["rte_fib-2B", "rte_fib-4B"],
+        (Rival::Fib, _) => &["rte_fib6-2B", "rte_fib6-4B"],
+    }
+}
+
+/// `IPv4 in-table: 2.7x Poptrie (mark 2.5), 1.6x rte_fib (mark 1.5)`, as far as there are figures.
+fn faster(
+    what: &str,
+    family: &str,
+    figure: impl Fn(&str) -> Option<f64>,
+    (poptrie, fib): (f64, f64),
+) -> Option<String> {
+    let own = figure(Algorithm::default().name())?;
+    let against = |rival: Rival, name: &str, mark: f64| {
+        let best = rows(rival, family).iter().filter_map(|row| figure(row)).reduce(f64::min)?;
+        let ratio = best / own;
+        let missed = if ratio < mark { ", missed" } else { "" };
+        Some(format!("{ratio:.2}x {name} (mark {mark}{missed})"))
+    };
+    let name = if family == "IPv4" { "rte_fib" } else { "rte_fib6" };
+    sentence(what, [against(Rival::Poptrie, "Poptrie", poptrie), against(Rival::Fib, name, fib)])
+}
+
+/// `IPv4 memory: 2.1x Poptrie (mark at most 2.2), ...`.
+fn smaller(
+    what: &str,
+    bytes: impl Fn(&str) -> Option<f64>,
+    (poptrie, fib): (f64, f64),
+) -> Option<String> {
+    let own = bytes(Algorithm::default().name())?;
+    let against = |row: &str, name: &str, mark: f64| {
+        let ratio = own / bytes(row)?;
+        let missed = if ratio > mark { ", missed" } else { "" };
+        Some(format!("{ratio:.2}x {name} (mark at most {mark}{missed})"))
+    };
+    let parts = [
+        against("poptrie", "Poptrie", poptrie),
+        against("rte_fib-2B", "rte_fib with 2-byte entries", fib),
+    ];
+    sentence(what, parts)
+}
+
+fn sentence(what: &str, parts: [Option<String>; 2]) -> Option<String> {
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| format!("{what}: {}", parts.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figures(structure: &str, family: &'static str, pattern: Pattern, cycles: f64) -> Figures {
+        Figures {
+            structure: structure.into(),
+            family,
+            pattern,
+            lookup: "batches of 32".into(),
+            cycles_median: cycles,
+            cycles_min: cycles - 1.0,
+            mlps: 2000.0 / cycles,
+            instructions: None,
+            branch_misses: None,
+            bytes: 1_000_000,
+            writer_bytes: 500_000,
+            build_ms: 10.0,
+            update_us_mean: Some(0.5),
+            update_us_p50: Some(0.4),
+            update_us_p99: Some(1.5),
+            update_us_mean_reader: None,
+            update_us_p50_reader: None,
+            update_us_p99_reader: None,
+        }
+    }
+
+    #[test]
+    fn json_has_the_keys_that_programs_read() {
+        let mut row = figures("runmap", "IPv4", Pattern::InTable, 10.0);
+        let micros = Micros { mean: 1.0, p50: 2.0, p99: 3.0 };
+        row.set_updates(&Outcome { alone: Some(micros), with_reader: None });
+        let json = serde_json::to_value(&row).unwrap();
+        for (key, value) in [
+            ("structure", serde_json::json!("runmap")),
+            ("family", "IPv4".into()),
+            ("pattern", "in-table".into()),
+            ("cycles_median", 10.0.into()),
+            ("cycles_min", 9.0.into()),
+            ("mlps", 200.0.into()),
+            ("bytes", 1_000_000.into()),
+            ("build_ms", 10.0.into()),
+            ("update_us_mean", 1.0.into()),
+            ("update_us_p50", 2.0.into()),
+            ("update_us_p99", 3.0.into()),
+            ("update_us_mean_reader", serde_json::Value::Null),
+        ] {
+            assert_eq!(json[key], value, "{key}");
+            assert!(json.get(key).is_some(), "{key}");
+        }
+    }
+
+    #[test]
+    fn medians_and_minima_over_rounds() {
+        assert_eq!(median_and_min(vec![9.0, 7.0, 30.0]), (9.0, 7.0));
+        assert!(median_and_min(Vec::new()).0.is_nan());
+    }
+
+    #[test]
+    fn tables_have_a_line_a_structure_and_a_column_a_pattern() {
+        let all = [
+            figures("runmap", "IPv4", Pattern::InTable, 10.0),
+            figures("runmap", "IPv4", Pattern::Zipf, 8.0),
+            figures("poptrie", "IPv4", Pattern::InTable, 25.0),
+            figures("runmap", "IPv6", Pattern::InTable, 77.0),
+        ];
+        let text = tables(&all, "IPv4");
+        let words: Vec<Vec<&str>> =
+            text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(words[1], ["structure", "in-table", "zipf"]);
+        assert_eq!(words[2][..3], ["runmap", "10.0/9.0", "8.0/7.0"]);
+        assert_eq!(words[3][..3], ["poptrie", "25.0/24.0", "-"]);
+        let last = words.last().unwrap();
+        assert_eq!(last[..], ["poptrie", "1.00", "0.50", "10.0", "0.50", "0.40", "1.50", "-"]);
+        assert!(!text.contains("77.0"));
+    }
+
+    #[test]
+    fn marks_compare_with_the_best_of_each_rival() {
+        let mut all = vec![
+            figures("runmap", "IPv4", Pattern::InTable, 10.0),
+            figures("poptrie", "IPv4", Pattern::InTable, 27.0),
+            figures("rte_fib-2B", "IPv4", Pattern::InTable, 16.0),
+            figures("rte_fib-4B", "IPv4", Pattern::InTable, 14.0),
+            figures("rte_fib-2B-avx512", "IPv4", Pattern::InTable, 5.0),
+            figures("runmap", "IPv6", Pattern::InTable, 50.0),
+            figures("rte_fib6-4B", "IPv6", Pattern::InTable, 100.0),
+        ];
+        all[0].update_us_mean_reader = Some(0.25);
+        all[0].bytes = 500_000;
+        all[2].bytes = 10_000_000;
+        let text = marks(&all);
+        let lines: Vec<&str> = text.lines().skip(1).collect();
+        let expected = [
+            "IPv4 in-table: 2.70x Poptrie (mark 2.5), 1.40x rte_fib (mark 1.5, missed)",
+            "IPv6 in-table: 2.00x rte_fib6 (mark 1.5)",
+            "IPv4 build: 1.00x Poptrie (mark 25, missed), 1.00x rte_fib (mark 4, missed)",
+            "IPv4 update with a reader running: 2.00x rte_fib (mark 1)",
+            "IPv4 memory: 0.50x Poptrie (mark at most 2.2), \
+             0.05x rte_fib with 2-byte entries (mark at most 0.2)",
+            "rte_fib must not be changed under a reader here: its update time is without one",
+        ];
+        assert_eq!(lines, expected);
+        assert_eq!(marks(&[]), "");
+    }
+}

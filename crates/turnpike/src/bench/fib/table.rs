@@ -1,0 +1,168 @@
+//! The routes to look up: from a file or made up, for either family.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use anyhow::{Context, Result, ensure};
+use fib::synthetic::{self, Random};
+use fib::{Address, Algorithm, GracePeriod, NextHopId, Prefix, Table};
+use ipnet::IpNet;
+
+/// A table's routes, each prefix once.
+pub type Routes<A> = Vec<(Prefix<A>, NextHopId)>;
+
+/// What the benchmark has to know of an address family.
+pub trait Family: Address {
+    /// An address as DPDK's tables take it.
+    type Wire: Copy + Send + Sync + 'static;
+
+    /// Converts an address for DPDK's tables.
+    fn wire(bits: Self::Bits) -> Self::Wire;
+
+    /// The prefix, if it is of this family.
+    fn prefix(net: IpNet) -> Option<Prefix<Self>>;
+
+    /// A made-up table.
+    fn synthetic(routes: usize, next_hops: NextHopId) -> Routes<Self>;
+
+    /// An empty table of one of our structures.
+    fn table(
+        algorithm: Algorithm,
+        grace: Box<dyn GracePeriod>,
+    ) -> Result<Box<dyn Table<Self>>, fib::Error>;
+
+    /// A random address of the family's whole space.
+    fn any(random: &mut Random) -> Self::Bits;
+
+    /// A random address of the space that is handed out to networks: all of IPv4, 2000::/3.
+    fn global(random: &mut Random) -> Self::Bits;
+}
+
+impl Family for Ipv4Addr {
+    type Wire = u32;
+
+    fn wire(bits: u32) -> u32 {
+        bits
+    }
+
+    fn prefix(net: IpNet) -> Option<Prefix<Self>> {
+        match net {
+            IpNet::V4(net) => net.try_into().ok(),
+            IpNet::V6(_) => None,
+        }
+    }
+
+    fn synthetic(routes: usize, next_hops: NextHopId) -> Routes<Self> {
+        synthetic::ipv4(routes, next_hops)
+    }
+
+    fn table(
+        algorithm: Algorithm,
+        grace: Box<dyn GracePeriod>,
+    ) -> Result<Box<dyn Table<Self>>, fib::Error> {
+        fib::new_ipv4(algorithm, grace)
+    }
+
+    fn any(random: &mut Random) -> u32 {
+        random.word() as u32
+    }
+
+    fn global(random: &mut Random) -> u32 {
+        Self::any(random)
+    }
+}
+
+impl Family for Ipv6Addr {
+    type Wire = [u8; 16];
+
+    fn wire(bits: u128) -> [u8; 16] {
+        bits.to_be_bytes()
+    }
+
+    fn prefix(net: IpNet) -> Option<Prefix<Self>> {
+        match net {
+            IpNet::V6(net) => net.try_into().ok(),
+            IpNet::V4(_) => None,
+        }
+    }
+
+    fn synthetic(routes: usize, next_hops: NextHopId) -> Routes<Self> {
+        synthetic::ipv6(routes, next_hops)
+    }
+
+    fn table(
+        algorithm: Algorithm,
+        grace: Box<dyn GracePeriod>,
+    ) -> Result<Box<dyn Table<Self>>, fib::Error> {
+        fib::new_ipv6(algorithm, grace)
+    }
+
+    fn any(random: &mut Random) -> u128 {
+        random.wide()
+    }
+
+    fn global(random: &mut Random) -> u128 {
+        1 << 125 | random.wide() >> 3
+    }
+}
+
+/// Reads or makes up the routes of one family. In a file, origin AS `a` goes to next hop
+/// `a mod next_hops + 1`; prefixes of the other family are passed over.
+///
+/// # Errors
+/// The source is not to be read, or has no route of the family. `option` names it.
+pub fn load<A: Family>(option: &str, source: &str, next_hops: NextHopId) -> Result<Routes<A>> {
+    if let Some(count) = source.strip_prefix("synthetic:") {
+        let count = count.parse().with_context(|| {
+            format!("{option} {source}: write synthetic:N, N being the number of prefixes")
+        })?;
+        ensure!(count > 0, "{option} {source}: at least 1 prefix");
+        return Ok(A::synthetic(count, next_hops));
+    }
+    let table = control::import::read_table(source.as_ref()).context(option.to_owned())?;
+    let next_hop = |origin: u32| (origin % u32::from(next_hops)) as NextHopId + 1;
+    let entries = table.entries.into_iter();
+    let routes: Routes<A> = entries
+        .filter_map(|(net, origin)| A::prefix(net).map(|prefix| (prefix, next_hop(origin))))
+        .collect();
+    ensure!(!routes.is_empty(), "{option} {source}: no {} prefixes in it", A::FAMILY);
+    Ok(routes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_and_made_up_tables_give_routes_of_one_family() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("table");
+        std::fs::write(&file, "11.0.0.0/8\t7\n2001:db8::/32\t250\n").unwrap();
+        let name = file.to_str().unwrap();
+        let v4 = load::<Ipv4Addr>("--table", name, 200).unwrap();
+        assert_eq!(v4, [("11.0.0.0/8".parse().unwrap(), 8)]);
+        let v6 = load::<Ipv6Addr>("--table6", name, 200).unwrap();
+        assert_eq!(v6, [("2001:db8::/32".parse().unwrap(), 51)]);
+        assert_eq!(load::<Ipv6Addr>("--table6", "synthetic:300", 9).unwrap().len(), 300);
+    }
+
+    #[test]
+    fn sources_that_give_nothing_are_named() {
+        let text =
+            |source: &str| format!("{:#}", load::<Ipv6Addr>("--table6", source, 200).unwrap_err());
+        assert!(text("synthetic:many").starts_with("--table6 synthetic:many: write synthetic:N"));
+        assert_eq!(text("synthetic:0"), "--table6 synthetic:0: at least 1 prefix");
+        assert!(text("/no/such").starts_with("--table6: import /no/such: cannot be opened"));
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("v4");
+        std::fs::write(&file, "11.0.0.0/8\t7\n").unwrap();
+        assert!(text(file.to_str().unwrap()).ends_with("no IPv6 prefixes in it"));
+    }
+
+    #[test]
+    fn global_ipv6_addresses_lie_in_2000_3() {
+        let mut random = Random::new(1);
+        for _ in 0..1000 {
+            assert_eq!(Ipv6Addr::global(&mut random) >> 125, 1);
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! How long lookups take: turns, rounds, and what disturbs them.
+//!
+//! In a *turn* one structure, by one of its ways, looks up one pattern's addresses: once to bring
+//! its table into the caches, once timed. The timed pass is read in slices of 2,048 lookups, and
+//! the turn's figure is the median slice, so that an interruption by another process costs slices
+//! and not the turn. In a *round* everything takes its turn; over the rounds the median and the
+//! minimum are reported.
+//!
+//! The `shared` pattern works on packets before each batch ([`PacketWork`]) and times the batch
+//! alone, between ordered readings of the clock whose own cost is subtracted.
+
+use std::collections::VecDeque;
+use std::hint::black_box;
+use std::ops::Range;
+
+use anyhow::{Context, Result};
+use dpdk::{Mbuf, Mempool, MempoolConfig};
+
+use super::contender::{BATCH, Contender};
+use super::pattern::{Addresses, Pattern};
+use super::table::Family;
+use crate::bench::meter::{Meter, median};
+
+/// Lookups of a slice.
+const SLICE: usize = 2048;
+/// Slower structures look up fewer addresses a turn, so that a turn takes about so many cycles.
+const TURN_CYCLES: u64 = 150_000_000;
+/// Lookups of a turn of the `shared` pattern, whose packet work takes most of the time.
+const SHARED_LOOKUPS: usize = 1 << 17;
+
+/// What was measured of one way to look up, with one pattern.
+#[derive(Debug)]
+pub struct Series {
+    /// The structure's place in the list.
+    pub contender: usize,
+    /// The way's place in the structure's list.
+    pub way: usize,
+    /// The pattern.
+    pub pattern: Pattern,
+    /// Lookups of a turn.
+    lookups: usize,
+    /// Cycles per lookup of each round.
+    pub cycles: Vec<f64>,
+    /// Instructions per lookup, likewise, if the machine counts them.
+    pub instructions: Vec<f64>,
+    /// Wrongly predicted branches per lookup, likewise.
+    pub branch_misses: Vec<f64>,
+}
+
+/// Lets every way of every structure take its turn with every pattern, `rounds` times.
+pub fn measure<A: Family>(
+    contenders: &mut [Box<dyn Contender<A>>],
+    patterns: &[(Pattern, Addresses<A>)],
+    rounds: usize,
+    work: &mut PacketWork,
+) -> Result<Vec<Series>> {
+    let mut series = plan(contenders, patterns)?;
+    let mut meter = Meter::new();
+    for round in 0..rounds {
+        for series in &mut series {
+            let (_, addresses) = patterns
+                .iter()
+                .find(|(pattern, _)| *pattern == series.pattern)
+                .context("every series has its addresses")?;
+            let contender = &mut *contenders[series.contender];
+            contender.select(series.way)?;
+            let range = part(addresses.len(), series.lookups, round);
+            match series.pattern {
+                Pattern::Shared => {
+                    series.cycles.push(shared_turn(contender, addresses, range, work));
+                }
+                _ => turn(contender, addresses, range, &mut meter, series),
+            }
+        }
+    }
+    Ok(series)
+}
+
+/// The turns of a round. Neighbours look up the same pattern, so that ratios between structures
+/// come from the same moment.
+fn plan<A: Family>(
+    contenders: &mut [Box<dyn Contender<A>>],
+    patterns: &[(Pattern, Addresses<A>)],
+) -> Result<Vec<Series>> {
+    let mut series = Vec::new();
+    for (pattern, addresses) in patterns {
+        for (index, contender) in contenders.iter_mut().enumerate() {
+            for way in 0..contender.ways().len() {
+                contender.select(way)?;
+                let mut lookups = affordable(&mut **contender, addresses);
+                if *pattern == Pattern::Shared {
+                    lookups = lookups.min(SHARED_LOOKUPS);
+                }
+                series.push(Series {
+                    contender: index,
+                    way,
+                    pattern: *pattern,
+                    lookups,
+                    cycles: Vec::new(),
+                    instructions: Vec::new(),
+                    branch_misses: Vec::new(),
+                });
+            }
+        }
+    }
+    Ok(series)
+}
+
+/// How many of the addresses a structure can look up in a turn: all, if it is fast.
+fn affordable<A: Family>(contender: &mut dyn Contender<A>, addresses: &Addresses<A>) -> usize {
+    let trial = SLICE.min(addresses.len());
+    let start = dpdk::tsc();
+    contender.lookup(addresses, 0..trial);
+    let cycles = (dpdk::tsc() - start).max(1);
+    let lookups = TURN_CYCLES.saturating_mul(trial as u64) / cycles;
+    let whole_slices = lookups as usize / SLICE * SLICE;
+    whole_slices.max(SLICE).min(addresses.len())
+}
+
+/// The part of the addresses that a round looks up: each round the next.
+fn part(all: usize, lookups: usize, round: usize) -> Range<usize> {
+    let parts = (all / lookups.max(1)).max(1);
+    let start = round % parts * lookups;
+    start..(start + lookups).min(all)
+}
+
+/// One warm-up pass, one timed pass.
+fn turn<A: Family>(
+    contender: &mut dyn Contender<A>,
+    addresses: &Addresses<A>,
+    range: Range<usize>,
+    meter: &mut Meter,
+    series: &mut Series,
+) {
+    contender.lookup(addresses, range.clone());
+    let mut slices = Vec::with_capacity(range.len() / SLICE + 1);
+    let cost = meter.measure(|| {
+        for start in range.clone().step_by(SLICE) {
+            let slice = start..(start + SLICE).min(range.end);
+            let lookups = slice.len() as f64;
+            let before = dpdk::tsc();
+            contender.lookup(addresses, slice);
+            slices.push((dpdk::tsc() - before) as f64 / lookups);
+        }
+        range.len() as u64
+    });
+    series.cycles.push(middle(slices));
+    series.instructions.extend(cost.instructions);
+    series.branch_misses.extend(cost.branch_misses);
+}
+
+/// Batches with packet work between them; the median over slices of the batches' mean.
+fn shared_turn<A: Family>(
+    contender: &mut dyn Contender<A>,
+    addresses: &Addresses<A>,
+    range: Range<usize>,
+    work: &mut PacketWork,
+) -> f64 {
+    let overhead = clock_overhead();
+    let (mut slices, mut spent, mut done) = (Vec::new(), 0.0, 0);
+    for start in range.clone().step_by(BATCH) {
+        let batch = start..(start + BATCH).min(range.end);
+        done += batch.len();
+        work.touch();
+        let before = dpdk::tsc_ordered();
+        contender.lookup(addresses, batch);
+        spent += (dpdk::tsc_ordered() - before) as f64 - overhead;
+        if done >= SLICE || start + BATCH >= range.end {
+            slices.push(spent / done as f64);
+            (spent, done) = (0.0, 0);
+        }
+    }
+    // The caches are not yet as packets leave them in the first quarter.
+    slices.drain(..slices.len() / 4);
+    middle(slices)
+}
+
+/// Cycles between two ordered readings of the clock with nothing between them.
+fn clock_overhead() -> f64 {
+    let pair = |_| {
+        let before = dpdk::tsc_ordered();
+        (dpdk::tsc_ordered() - before) as f64
+    };
+    middle((0..1001).map(pair).collect())
+}
+
+/// The median of unsorted values; not a number if there are none.
+fn middle(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    median(&values).unwrap_or(f64::NAN)
+}
+
+/// What a router does with packets between two lookups, as far as caches see it.
+///
+/// 64 packet buffers a batch, of 16,384 that come by turns as those of a NIC's rings do: of each,
+/// the descriptor and the first two cache lines of the packet are read, and the Ethernet header is
+/// rewritten.
+pub struct PacketWork {
+    packets: VecDeque<Mbuf>,
+}
+
+impl PacketWork {
+    /// Buffers that come by turns.
+    const BUFFERS: usize = 16_384;
+    /// Packets between two batches of lookups.
+    const PACKETS: usize = 64;
+    /// Megabytes of DPDK's memory that the buffers take.
+    pub const MEGABYTES: usize = 16_384 * 2560 / 1_000_000 + 1;
+
+    /// Takes the buffers.
+    pub fn new(eal: &dpdk::Eal) -> Result<Self> {
+        let config =
+            MempoolConfig { name: "bench".into(), count: Self::BUFFERS, cache: 0, data_room: 2048 };
+        let pool = Mempool::new(eal, &config)?;
+        let packets: Option<_> = (0..Self::BUFFERS).map(|_| pool.copy_of(&[0; 128])).collect();
+        Ok(Self { packets: packets.context("a new pool has all its packets")? })
+    }
+
+    /// Works on the next packets.
+    fn touch(&mut self) {
+        for _ in 0..Self::PACKETS {
+            let Some(mut packet) = self.packets.pop_front() else { return };
+            let data = packet.data_mut();
+            if let [first, .., last] = data {
+                *first = first.wrapping_add(black_box(*last));
+            }
+            self.packets.push_back(packet);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use fib::Algorithm;
+
+    use super::*;
+    use crate::bench::fib::contender::House;
+    use crate::bench::fib::pattern::addresses;
+
+    #[test]
+    fn parts_come_by_turns_and_stay_inside() {
+        assert_eq!(part(10_000, 10_000, 3), 0..10_000);
+        assert_eq!(part(10_000, 4000, 0), 0..4000);
+        assert_eq!(part(10_000, 4000, 1), 4000..8000);
+        assert_eq!(part(10_000, 4000, 2), 0..4000);
+    }
+
+    #[test]
+    fn the_middle_ignores_a_disturbed_slice() {
+        assert_eq!(middle(vec![7.0, 900.0, 6.0, 7.5, 6.5]), 7.0);
+        assert!(middle(Vec::new()).is_nan());
+    }
+
+    #[test]
+    fn every_way_takes_its_turn_in_every_round() {
+        let routes = fib::synthetic::ipv4(500, 20);
+        let readers = dpdk::qsbr::Qsbr::new(1);
+        let mut contenders: Vec<Box<dyn Contender<Ipv4Addr>>> = Vec::new();
+        for algorithm in [Algorithm::Poptrie, Algorithm::Reference] {
+            let mut house = House::new(algorithm, &readers).unwrap();
+            house.build(&routes).unwrap();
+            contenders.push(Box::new(house));
+        }
+        let patterns = [Pattern::Random, Pattern::Shared]
+            .map(|pattern| (pattern, addresses(pattern, &routes, 3 * SLICE + 5)));
+        let mut work = PacketWork { packets: VecDeque::new() };
+        let all = measure(&mut contenders, &patterns, 5, &mut work).unwrap();
+        let turns: Vec<_> =
+            all.iter().map(|series| (series.contender, series.way, series.pattern)).collect();
+        let (random, shared) = (Pattern::Random, Pattern::Shared);
+        let expected = [
+            (0, 0, random),
+            (0, 1, random),
+            (1, 0, random),
+            (0, 0, shared),
+            (0, 1, shared),
+            (1, 0, shared),
+        ];
+        assert_eq!(turns, expected);
+        for series in &all {
+            assert_eq!(series.cycles.len(), 5);
+            assert!(series.cycles.iter().all(|cycles| cycles.is_finite()), "{series:?}");
+        }
+        let of = |at: usize| all[at].cycles.iter().copied().fold(f64::INFINITY, f64::min);
+        assert!(of(2) > 3.0 * of(0), "the reference is slow: {} and {}", of(2), of(0));
+    }
+}
