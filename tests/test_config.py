@@ -179,8 +179,7 @@ def test_bad_configuration(bench, lab, name):
     assert not router.socket.exists() and bench.untouched()
 
 
-# What is in a table is only read by `run`.
-@pytest.mark.parametrize("name", [n for n in BAD if not set(FILES) & set(BAD[n][2])])
+@pytest.mark.parametrize("name", BAD)
 def test_check_finds_it_too(bench, tmp_path, name):
     config, _, says = BAD[name]
     done = check(bench, tmp_path, config)

@@ -179,6 +179,7 @@ def test_a_batch_with_everything_in_it_is_sorted_right(wires):
     }
 
 
+@pytest.mark.provokes("multi-segment")
 def test_multi_segment(lab):
     # A capture file as a device: its driver delivers a frame longer than a buffer in several.
     source_mac = "02:70:63:61:70:00"

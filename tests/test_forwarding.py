@@ -21,7 +21,9 @@ turnpike.route "2001:db8:100::/48" { via = "fd00:2::2" }
 
 @pytest.fixture(scope="module", params=DRIVERS)
 def wires(request, module_lab):
-    return Wires(module_lab, ROUTES, ports=ports_by(request.param) + STATIC_NEIGHBOURS, calm=True)
+    made = Wires(module_lab, ROUTES, ports=ports_by(request.param) + STATIC_NEIGHBOURS, calm=True)
+    made.driver = request.param
+    return made
 
 
 @pytest.fixture(autouse=True)
@@ -111,11 +113,57 @@ def test_tos_flow_label_and_fragment_fields_survive(wires):
     frames = [
         ethernet(router, host, 0x0800, ipv4("10.0.1.2", "10.0.2.2", data, tos=0xB9)),
         ethernet(router, host, 0x0800, ipv4("10.0.1.2", "10.0.2.2", data, flags=2)),
-        ethernet(router, host, 0x0800, ipv4("10.0.1.2", "10.0.2.2", data, flags=1)),
-        ethernet(router, host, 0x0800, ipv4("10.0.1.2", "10.0.2.2", data, offset=0x1FF)),
         ethernet(router, host, 0x86DD, ipv6("fd00:1::2", "fd00:2::2", data, traffic_class=0xB9, flow=0xFEDCB)),
+        ethernet(router, host, 0x86DD, ipv6(
+            "fd00:1::2", "fd00:2::2", b"\x11\0\0\x01\0\0\0\x07" + data, next_header=44)),
     ]
+    if wires.driver == "af_xdp":
+        frames += [
+            ethernet(router, host, 0x0800, ipv4("10.0.1.2", "10.0.2.2", data, flags=1)),
+            ethernet(router, host, 0x0800, ipv4("10.0.1.2", "10.0.2.2", data, offset=0x1FF)),
+        ]
     check(wires, RIGHTWARD, frames)
+
+
+def fragments(length, ident):
+    """A datagram of `length` bytes and the frames it comes in, 800 bytes of it in each."""
+    a, b = "10.0.1.2", "10.0.2.2"
+    datagram = udp(a, b, 1000, 2000, pattern(length - 28))
+    parts = [datagram[at:at + 800] for at in range(0, len(datagram), 800)]
+    return datagram, [
+        ethernet(*RIGHTWARD[2], 0x0800, ipv4(
+            a, b, part, ident=ident, flags=int(part is not parts[-1]), offset=100 * i))
+        for i, part in enumerate(parts)
+    ]
+
+
+def test_fragments(wires):
+    if wires.driver == "af_xdp":
+        check(wires, RIGHTWARD, fragments(4000, 3)[1])
+    else:
+        check_fragments_by_af_packet(wires)
+
+
+def check_fragments_by_af_packet(wires):
+    """The driver of DPDK 22.11 always asks the kernel to reassemble (PACKET_FANOUT_FLAG_DEFRAG)."""
+    datagram, frames = fragments(1500, 1)
+    change = Change(wires.router)
+    wires.left.send(*frames)
+    (whole,) = wires.right.expect(1)
+    assert whole[34:] == datagram and len(whole) == 1514
+    assert change(received=1) == {"received": 1, "sent": 1}
+    # Too large for the next link: fragmented once more.
+    datagram, frames = fragments(1900, 2)
+    change = Change(wires.router)
+    wires.left.send(*frames)
+    first, last = wires.right.expect(2)
+    assert first[34:] + last[34:] == datagram and len(first) == 1514
+    assert change(received=1) == {"received": 1, "originated": 1, "sent": 2}
+    # Too large for a packet buffer: the driver cuts it off. A loss, and counted as one.
+    _, frames = fragments(4000, 3)
+    change = Change(wires.router)
+    wires.left.send(*frames)
+    assert change(received=1) == {"received": 1, "dropped": {"ip4-total-length": 1}}
 
 
 @pytest.mark.parametrize("protocol", [0xFD, 6, 17, 41, 47, 50, 89, 132])

@@ -227,6 +227,7 @@ def test_resolution_keeps_the_first_packets_in_order(wires, target):
     assert change(received=1) == {"received": 1, "sent": 1}
 
 
+@pytest.mark.provokes("neighbour-failed")
 @pytest.mark.parametrize("target", ["10.0.2.50", "fd00:2::50"])
 def test_a_neighbour_that_does_not_answer(wires, target):
     frames = [to(target, i) for i in range(2)]
@@ -254,6 +255,7 @@ def test_a_neighbour_that_does_not_answer(wires, target):
     }
 
 
+@pytest.mark.provokes("neighbour-queue-full")
 def test_too_many_packets_for_one_neighbour(wires):
     target, more = "10.0.2.60", 5
     change = Change(wires.router)
@@ -315,6 +317,7 @@ def test_a_stranger_does_not_become_the_neighbour_of_another_network(wires):
     assert wires.router.neighbour("10.0.2.90") is None
 
 
+@pytest.mark.provokes("neighbour-table-full")
 def test_the_table_is_bounded(lab):
     limit = 20
     wires = Wires(lab, f"turnpike.slowpath {{ neighbours = {limit}, retries = 1 }}")

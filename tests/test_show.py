@@ -8,7 +8,7 @@ import pytest
 
 from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, RIGHT_MAC, Wires
 from lib.packets import ethernet, ipv4, ipv6, pattern
-from lib.router import ROOT, binary
+from lib.router import binary, drop_reasons
 
 CONFIG = """
 turnpike.route "198.51.100.0/24" { via = "10.0.2.2" }
@@ -88,13 +88,6 @@ def test_neighbours(wires):
     assert entry["port"] == "right" and entry["mac"] == HOST_B_MAC and entry["static"] is True
     text = wires.router.command("show", "neighbours").stdout
     assert re.search(rf"10\.0\.2\.2\b.*{HOST_B_MAC}", text)
-
-
-def drop_reasons():
-    """The reasons as the source declares them: name and sentence."""
-    source = (ROOT / "crates/dataplane/src/reason.rs").read_text()
-    block = source[source.index("DropReason {"):source.index("PuntReason {")]
-    return dict(re.findall(r'= "([\w-]+)", "([^"]+)"', block))
 
 
 def test_counters_list_every_reason_and_prove_the_sum(wires):

@@ -7,7 +7,9 @@ import time
 import pytest
 
 from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, RIGHT_MAC, Wires
-from lib.packets import checksum, ethernet, icmp, icmp6, ipv4, ipv6, pattern, pseudo_header, udp
+from lib.packets import (
+    checksum, ethernet, forwarded, icmp, icmp6, ipv4, ipv6, pattern, pseudo_header, udp,
+)
 from lib.router import Change
 
 # The right link takes 1300 bytes, so that packets of the left one can be too big for it.
@@ -101,6 +103,7 @@ NOTHING = bytes(4)
 # --- errors -------------------------------------------------------------------------------------
 
 
+@pytest.mark.provokes("ttl-expired")
 @pytest.mark.parametrize("ttl", [0, 1])
 @pytest.mark.parametrize("size", [28, 60, 548, 549, 1300])
 def test_time_exceeded(wires, ttl, size):
@@ -120,6 +123,7 @@ def test_time_exceeded_ipv6(wires, limit, size):
 @pytest.mark.parametrize("destination, code, reason", [
     ("172.16.0.1", 0, "no-route"),
     ("203.0.113.7", 13, "prohibited"),
+    ("198.51.100.7", 1, "unreachable"),
 ])
 def test_destination_unreachable(wires, destination, code, reason):
     original = packet4(destination)
@@ -130,6 +134,7 @@ def test_destination_unreachable(wires, destination, code, reason):
 @pytest.mark.parametrize("destination, code, reason", [
     ("2001:db8:1::1", 0, "no-route"),
     ("2001:db8:bad::1", 1, "prohibited"),
+    ("2001:db8:f::1", 3, "unreachable"),
 ])
 def test_destination_unreachable_ipv6(wires, destination, code, reason):
     original = packet6(destination)
@@ -137,6 +142,7 @@ def test_destination_unreachable_ipv6(wires, destination, code, reason):
     check_error6(answer, 1, code, NOTHING, original)
 
 
+@pytest.mark.provokes("too-big")
 @pytest.mark.parametrize("size", [MTU + 1, 1500])
 def test_fragmentation_needed(wires, size):
     original = packet4(B4, size, flags=2)
@@ -159,6 +165,7 @@ def test_what_just_fits_is_forwarded(wires):
     assert change(received=2) == {"received": 2, "sent": 2}
 
 
+@pytest.mark.provokes("beyond-scope")
 def test_beyond_scope(wires):
     original = packet6(B6, source="fe80::a")
     (answer,) = provoke(wires, original, 1, "beyond-scope")
@@ -167,6 +174,7 @@ def test_beyond_scope(wires):
     check_error6(answer, 1, 2, NOTHING, original, LEFT_LINK_LOCAL, "fe80::a")
 
 
+@pytest.mark.provokes("no-listener")
 @pytest.mark.parametrize("protocol, code", [(17, 3), (6, None), (253, 2)])
 def test_no_listener(wires, protocol, code):
     payload = udp(A4, R4, 1000, 33434, pattern(32)) if protocol == 17 else pattern(40)
@@ -315,7 +323,37 @@ ECHO4 = ipv4(A4, R4, icmp(8, 0, NOTHING, pattern(8)), protocol=1)
 ECHO6 = ipv6(A6, R6, icmp6(A6, R6, 128, 0, NOTHING, pattern(8)), 58)
 SOLICITED = "33:33:ff:00:00:01"
 
+def hop_by_hop(options, next_header=17, length=0, destination=B6):
+    """A packet with a hop-by-hop header of `length` times 8 bytes more than 8."""
+    header = bytes([next_header, length]) + options
+    return ipv6(A6, destination, header + udp(A6, destination, 1000, 2000, pattern(20)), 0)
+
+
+def fragment6(destination, offset, more):
+    return ipv6(A6, destination, struct.pack("!BBHI", 17, 0, offset << 3 | more, 7) + pattern(40), 44)
+
+
+# RFC 8200 4.2: what an option of an unknown type wants to be done is in its two highest bits.
+SKIP, DISCARD, TELL, TELL_UNICAST = (bytes([bits << 6 | 0x1E, 4]) + NOTHING for bits in range(4))
+
 DROPS = {
+    "ip6-extension": {
+        "an unknown option: discard": (hop_by_hop(DISCARD), LEFT_MAC),
+        "an unknown option: tell": (hop_by_hop(TELL), LEFT_MAC),
+        "an unknown option: tell, but not about multicast": (hop_by_hop(TELL_UNICAST), LEFT_MAC),
+        "an option longer than its header": (hop_by_hop(b"\x01\x05" + NOTHING), LEFT_MAC),
+        "hop-by-hop options longer than the packet": (hop_by_hop(SKIP, length=9), LEFT_MAC),
+        "a header longer than the packet": (
+            ipv6(A6, R6, b"\x11\x09\x01\x04" + NOTHING, next_header=60), LEFT_MAC),
+        "a source route for the router": (
+            ipv6(A6, R6, b"\x11\x02\x00\x01" + bytes(20) + pattern(8), next_header=43), LEFT_MAC),
+    },
+    "local-fragment": {
+        "the first": (packet4(R4, flags=1), LEFT_MAC),
+        "a later one": (packet4(R4, offset=10), LEFT_MAC),
+        "the first, IPv6": (fragment6(R6, 0, 1), LEFT_MAC),
+        "a later one, IPv6": (fragment6(R6, 10, 0), LEFT_MAC),
+    },
     "icmp-malformed": {
         "echo, wrong checksum": (broken_checksum(ECHO4, 22), LEFT_MAC),
         "echo6, wrong checksum": (broken_checksum(ECHO6, 42), LEFT_MAC),
@@ -389,6 +427,26 @@ def test_arp_drop(wires, reason, message):
     wires.left.send(ethernet("ff:ff:ff:ff:ff:ff", HOST_A_MAC, 0x0806, message))
     assert change(received=1) == {"received": 1, "dropped": {reason: 1}}
     assert wires.left.receive(0.02) == []
+
+
+@pytest.mark.parametrize("options, code, pointer", [
+    pytest.param(TELL, 2, 42, id="an unknown option"),
+    pytest.param(TELL_UNICAST, 2, 42, id="an unknown option, not about multicast"),
+    pytest.param(b"\x01\x05" + NOTHING, 0, 42, id="an option longer than its header"),
+])
+def test_parameter_problem(wires, options, code, pointer):
+    original = hop_by_hop(options)
+    (answer,) = provoke(wires, original, 1, "ip6-extension")
+    # RFC 4443 3.4: the offset of what is not understood.
+    check_error6(answer, 4, code, struct.pack("!I", pointer), original)
+
+
+def test_options_to_be_skipped_are(wires):
+    original = hop_by_hop(SKIP)
+    change = Change(wires.router)
+    wires.left.send(eth(original))
+    assert wires.right.expect(1) == [forwarded(eth(original), RIGHT_MAC, HOST_B_MAC)]
+    assert change(received=1) == {"received": 1, "sent": 1}
 
 
 def test_harmless_options_are_forwarded(wires):

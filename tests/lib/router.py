@@ -23,6 +23,13 @@ def binary():
     return str(target / "release" / "turnpike")
 
 
+def drop_reasons():
+    """The drop reasons as the source declares them: name and sentence."""
+    source = (ROOT / "crates/dataplane/src/reason.rs").read_text()
+    block = source[source.index("DropReason {"):source.index("PuntReason {")]
+    return dict(re.findall(r'= "([\w-]+)", "([^"]+)"', block))
+
+
 class Router:
     """A `turnpike run` in a namespace.
 
@@ -111,6 +118,7 @@ class Router:
         log = self.log()
         assert self.process.returncode == 0, f"exit {self.process.returncode}:\n{log}"
         assert re.search(r"mbufs: all \d+ returned", log), f"no word on the mbufs:\n{log}"
+        assert "defect" not in log, log
         return log
 
     def close(self):

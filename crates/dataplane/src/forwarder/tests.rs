@@ -122,6 +122,22 @@ fn a_packet_is_forwarded_and_counted() {
 }
 
 #[test]
+fn a_packet_in_an_unusable_buffer_is_received_and_dropped_by_name() {
+    let mut lab = Lab::default_graph(at_once());
+    // Its data begin so near the buffer's end that 64 bytes cannot be read from there.
+    let mut odd = mbuf(&[0; 2000]);
+    assert!(odd.adj(1990));
+    let mut list = PacketList::new();
+    list.push(odd).unwrap();
+    list.push(mbuf(&to("10.0.6.1"))).unwrap();
+    assert_eq!(lab.wire.send(&mut list, 2).packets, 2);
+    lab.forwarder.round();
+    assert_eq!(lab.drops(DropReason::UnusableBuffer), 1);
+    assert_eq!(lab.counters.rx(PortId::FIRST).packets.get(), 2);
+    assert_eq!(lab.frames_sent().len(), 1);
+}
+
+#[test]
 fn order_is_kept() {
     let mut lab = Lab::default_graph(at_once());
     let flow = |port| FrameBuilder::ip4().destination4("10.0.6.1").udp(port, 2, b"x").build();
