@@ -336,17 +336,18 @@ fn open_kernel(
     kernel.take_over().map_err(failed("bringing the interface up"))?;
 
     if config.driver != Some(Driver::AfPacket) {
-        match start_af_xdp(eal, config, pool, &kernel, mtu, &mut notes) {
-            Ok(started) => {
-                kernel.remember_xdp_program();
-                return Ok(OpenPort::new(started, config, notes, mtu, Some(kernel)));
-            }
+        match start_af_xdp(eal, config, pool, &mut kernel, mtu, &mut notes) {
+            Ok(started) => return Ok(OpenPort::new(started, config, notes, mtu, Some(kernel))),
             Err(error) if config.driver == Some(Driver::AfXdp) => return Err(error),
             Err(error) => notes.push(format!("AF_PACKET, because AF_XDP failed: {error}")),
         }
     }
     notes.extend(kernel.prepare_packet_socket());
-    notes.push("the kernel reassembles IPv4 fragments that arrive by AF_PACKET".into());
+    notes.push(
+        "the kernel reassembles IPv4 fragments that arrive by AF_PACKET; a datagram that is then \
+         too long for a packet buffer is dropped (ip4-total-length)"
+            .into(),
+    );
     let started = start_af_packet(eal, config, pool, &kernel, mtu)?;
     Ok(OpenPort::new(started, config, notes, mtu, Some(kernel)))
 }
@@ -356,7 +357,7 @@ fn start_af_xdp(
     eal: &Eal,
     config: &PortConfig,
     pool: &Mempool,
-    kernel: &KernelInterface,
+    kernel: &mut KernelInterface,
     mtu: u16,
     notes: &mut Vec<String>,
 ) -> Result<Started, Error> {
@@ -385,9 +386,11 @@ fn start_af_xdp(
     let device = kernel_device(Driver::AfXdp, &kernel.name);
     let want =
         Queues { rx: queues, tx: queues, rx_desc: AF_XDP_DESCRIPTORS, tx_desc: AF_XDP_DESCRIPTORS };
-    let mut attached = Attached::new(eal, config, "vdev", device, &args)?;
-    attached.af_xdp = config.c_string(&kernel.name).ok();
-    attached.start(config, pool, want, Some(mtu))
+    kernel.with_xdp_program(|kernel| {
+        let mut attached = Attached::new(eal, config, "vdev", device, &args)?;
+        attached.af_xdp = config.c_string(&kernel.name).ok();
+        attached.start(config, pool, want, Some(mtu))
+    })
 }
 
 fn start_af_packet(

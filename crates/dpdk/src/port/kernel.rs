@@ -52,8 +52,8 @@ enum Undo {
         value: u32,
     },
     /// The number of the XDP program that AF_XDP's driver attached and takes away itself, unless
-    /// it is killed.
-    Xdp(u32),
+    /// it is killed; `None` until it has done so.
+    Xdp(Option<u32>),
 }
 
 impl Undo {
@@ -64,7 +64,7 @@ impl Undo {
             Self::Flags(flags) => format!("flags {flags}"),
             Self::Mtu(mtu) => format!("mtu {mtu}"),
             Self::Ethtool { command, value } => format!("ethtool {command} {value}"),
-            Self::Xdp(program) => format!("xdp {program}"),
+            Self::Xdp(program) => format!("xdp {}", program.unwrap_or(0)),
         }
     }
 
@@ -78,7 +78,9 @@ impl Undo {
             ["ethtool", command, value] => {
                 Self::Ethtool { command: command.parse().ok()?, value: value.parse().ok()? }
             }
-            ["xdp", program] => Self::Xdp(program.parse().ok()?),
+            ["xdp", program] => {
+                Self::Xdp(Some(program.parse().ok()?).filter(|&number| number != 0))
+            }
             _ => return None,
         })
     }
@@ -194,11 +196,20 @@ impl KernelInterface {
         let _ = self.record.as_ref().map(|record| record.write(&lines));
     }
 
-    /// Remembers the program that AF_XDP's driver has attached.
-    pub(super) fn remember_xdp_program(&mut self) {
-        if let Some(program) = bpf::xdp_program(self.index) {
-            self.remember(Undo::Xdp(program));
+    /// Lets AF_XDP's driver do something, and remembers the program that it attaches. There must
+    /// be none before.
+    pub(super) fn with_xdp_program<T, E>(
+        &mut self,
+        attach: impl FnOnce(&Self) -> Result<T, E>,
+    ) -> Result<T, E> {
+        self.remember(Undo::Xdp(None));
+        let result = attach(self);
+        self.undo.pop();
+        if result.is_ok() {
+            self.undo.push(Undo::Xdp(bpf::xdp_program(self.index)));
         }
+        self.write_record();
+        result
     }
 
     /// Keeps the host out, and brings the interface up, with all multicasts: the neighbour
@@ -395,7 +406,8 @@ impl KernelInterface {
             Undo::Ethtool { command, value } => self.ethtool_value(command, value).map(drop),
             Undo::Xdp(program) => {
                 // By now it may be another's.
-                if bpf::xdp_program(self.index) == Some(program) {
+                let now = bpf::xdp_program(self.index);
+                if now.is_some() && (program.is_none() || program == now) {
                     bpf::detach_xdp(self.index);
                 }
                 Ok(())
@@ -488,7 +500,8 @@ mod tests {
             Undo::Flags(-4099),
             Undo::Mtu(1500),
             Undo::Ethtool { command: 0x26, value: 1 << 15 },
-            Undo::Xdp(7),
+            Undo::Xdp(Some(7)),
+            Undo::Xdp(None),
         ] {
             assert_eq!(Undo::from_line(&step.to_line()), Some(step));
         }
