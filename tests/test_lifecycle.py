@@ -1,14 +1,16 @@
 """Start, stop, and everything the world may throw at the router in between."""
 
 import random
+import re
 import signal
 import stat
 import threading
+from pathlib import Path
 
 import pytest
 
-from lib.lab import DRIVERS, HOST_A_MAC, LEFT_MAC, STATIC_NEIGHBOURS, Hosts, Wires, ports_by
-from lib.netns import stop_process
+from lib.lab import DRIVERS, HOST_A_MAC, LEFT_MAC, PORTS, STATIC_NEIGHBOURS, Hosts, Wires, ports_by
+from lib.netns import stop_process, wait_for
 from lib.packets import ethernet, icmp, icmp6, ipv4, ipv6, mac_bytes, pattern, udp
 from lib.router import Change, check_sum
 
@@ -70,6 +72,72 @@ def test_it_can_be_started_again_and_again_on_the_same_devices(lab):
     wires.router.stop()
 
 
+# --- nothing left behind ---------------------------------------------------------------------------
+
+
+class Traces:
+    """What a router could leave on a machine."""
+
+    # Where DPDK keeps files, and the router its records of interfaces.
+    PLACES = ["/var/run/dpdk", "/dev/hugepages", "/dev/shm", "/run/turnpike"]
+
+    def __init__(self, namespace):
+        # Without what changes by itself.
+        self.links = re.sub(r"qlen \d+|state \w+", "", namespace.links())
+        self.settings = namespace.settings()
+        self.sockets = namespace.run("ss", "-aHxn", "--packet").stdout
+        self.files = {str(f) for place in self.PLACES for f in Path(place).glob("**/*")}
+        self.hugepages = re.findall("HugePages_Free.*", Path("/proc/meminfo").read_text())
+
+    def __eq__(self, other):
+        return vars(self) == vars(other)
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_an_end_leaves_no_trace(lab, driver):
+    wires = Wires(lab, start=False)
+    before = Traces(wires.inside)
+    config = ports_by(driver) + STATIC_NEIGHBOURS
+    router = lab.router(wires.inside, config)
+    assert Traces(wires.inside) != before
+    router.stop()
+    assert vars(Traces(wires.inside)) == vars(before)
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_a_kill_leaves_no_trace_once_the_router_has_run_again(lab, driver):
+    wires = Wires(lab, start=False)
+    before = Traces(wires.inside)
+    config = ports_by(driver) + STATIC_NEIGHBOURS
+    killed = lab.router(wires.inside, config)
+    killed.process.kill()
+    killed.process.wait()
+    # On the same interfaces, at the same socket, by the same driver.
+    again = lab.router(wires.inside, config, socket=killed.socket)
+    assert "as it was before a router that was killed" in again.log()
+    frame = eth(ipv4("10.0.1.2", "10.0.2.2", pattern(40)))
+    wires.left.send(frame)
+    assert wires.right.expect(1, lambda f: f[34:] == pattern(40))
+    again.stop()
+    assert vars(Traces(wires.inside)) == vars(before)
+
+
+def test_a_kill_at_any_moment_can_be_followed_by_a_start(lab):
+    wires = Wires(lab, start=False)
+    before = Traces(wires.inside)
+    config = PORTS + STATIC_NEIGHBOURS
+    dice = random.Random(7)
+    for _ in range(8):
+        router = lab.router(wires.inside, config, wait=False)
+        threading.Event().wait(dice.uniform(0, 0.4))
+        router.process.kill()
+        router.process.wait()
+    router = lab.router(wires.inside, config)
+    assert {port["driver"] for port in router.show("ports")} == {"net_af_xdp"}
+    router.stop()
+    assert vars(Traces(wires.inside)) == vars(before)
+
+
 def test_without_hugepages(lab):
     wires = Wires(lab, options=["--no-huge"])
     assert "huge" in wires.router.log()
@@ -85,8 +153,9 @@ def test_the_socket_is_for_its_owner_alone(lab):
     wires.router.stop()
 
 
-def test_an_interface_that_goes_down_and_up(lab):
-    wires = Wires(lab)
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_an_interface_that_goes_down_and_up(lab, driver):
+    wires = Wires(lab, ports=ports_by(driver) + STATIC_NEIGHBOURS)
     frame = eth(ipv4("10.0.1.2", "10.0.2.2", pattern(40)))
     wires.ns_right.run("ip", "link", "set", "wire", "down")
     for _ in range(20):
@@ -104,8 +173,9 @@ def test_an_interface_that_goes_down_and_up(lab):
     wires.router.stop()
 
 
-def test_an_interface_that_vanishes(lab):
-    wires = Wires(lab)
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_an_interface_that_vanishes(lab, driver):
+    wires = Wires(lab, ports=ports_by(driver) + STATIC_NEIGHBOURS)
     wires.ns_right.run("ip", "link", "del", "wire")
     for _ in range(50):
         wires.left.send(eth(ipv4("10.0.1.2", "10.0.2.2", pattern(40))))
@@ -236,7 +306,7 @@ def test_the_sum_closes_under_load_between_hosts(lab):
     server = hosts.right.spawn("iperf3", "-s", "-1", stdout=-3, stderr=-3)
     client = None
     try:
-        assert hosts.left.run("sh", "-c", "for i in $(seq 50); do ss -Hltn | grep -q :5201 && exit; sleep .1; done") is not None
+        assert wait_for(lambda: ":5201" in hosts.right.run("ss", "-Hltn").stdout)
         client = hosts.left.spawn("iperf3", "-c", "10.0.2.2", "-t", "3", stdout=-3, stderr=-3)
         for _ in range(20):
             # Read while packets flow, the sum must close with what is in flight.

@@ -80,7 +80,7 @@ class Wires:
     """
 
     def __init__(self, lab, config="", ports=PORTS + STATIC_NEIGHBOURS, mtu=(1500, 1500), calm=False,
-                 **options):
+                 start=True, **options):
         self.inside = lab.namespace("router", quiet=True)
         self.ns_left = lab.namespace("left", quiet=True)
         self.ns_right = lab.namespace("right", quiet=True)
@@ -88,7 +88,7 @@ class Wires:
         veth(self.inside, "tp-right", self.ns_right, "wire", RIGHT_MAC, HOST_B_MAC, mtu[1])
         self.left = lab.raw(self.ns_left, "wire", is_announcement)
         self.right = lab.raw(self.ns_right, "wire", is_announcement)
-        self.router = lab.router(self.inside, ports + config, **options)
+        self.router = lab.router(self.inside, ports + config, **options) if start else None
         if calm:
             time.sleep(ANNOUNCING_SECONDS)
 

@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _CLONE_NEWNET = 0x40000000
@@ -93,6 +94,16 @@ class Namespace:
     def links(self):
         """The namespace's interfaces and their `ip -d` lines, to see what a router left on them."""
         return self.run("ip", "-d", "link", "show").stdout
+
+    def settings(self):
+        """The kernel parameters of each interface: path and value."""
+        values = {}
+        with self.entered():
+            for file in Path("/proc/sys/net").glob("ipv[46]/conf/*/*"):
+                # Some cannot be read, or not before they are written.
+                with contextlib.suppress(OSError):
+                    values[str(file)] = file.read_text()
+        return values
 
     def delete(self):
         """Ends the processes started here and removes the namespace with all it holds."""
