@@ -19,7 +19,7 @@
 //! once, so a lookup could answer with another network's route; here the borrow checker keeps
 //! their writer and their readers apart.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::ffi::CString;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -130,14 +130,29 @@ pub fn groups_needed(routes: impl Iterator<Item = (u32, u8)>) -> usize {
     nets.len()
 }
 
-/// The groups that these IPv6 routes take: one for each net of 24, 32, ... 120 bits that holds a
-/// longer prefix.
+/// The groups that DPDK sets aside for these IPv6 routes, inserted in this order.
+///
+/// `rte_fib6` counts in advance: a route longer than /24 takes a group for each byte beyond the
+/// longest route present that contains it, unless some route lies in its last group already. That
+/// is more than the table then uses, since sister networks share the groups above them.
 pub fn groups_needed6(routes: impl Iterator<Item = (u128, u8)>) -> usize {
-    let mut nets: HashSet<(u8, u128)> = HashSet::new();
+    let net =
+        |address: u128, len: u8| address & u128::MAX.checked_shl(128 - u32::from(len)).unwrap_or(0);
+    let (mut present, mut lens) = (HashSet::new(), BTreeSet::new());
+    let mut occupied: HashSet<(u128, u8)> = HashSet::new();
+    let mut groups = 0;
     for (address, len) in routes {
-        nets.extend((24..len).step_by(8).map(|bits| (bits, address >> (128 - bits))));
+        let floor = len / 8 * 8;
+        if len > 24 && !occupied.contains(&(net(address, floor), floor)) {
+            let contains = |&&parent: &&u8| present.contains(&(net(address, parent), parent));
+            let parent = lens.range(..=floor).rev().find(contains).copied().unwrap_or(0);
+            groups += usize::from(len.div_ceil(8) - parent.max(24).div_ceil(8));
+        }
+        occupied.extend((24..len).step_by(8).map(|bits| (net(address, bits), bits)));
+        present.insert((net(address, len), len));
+        lens.insert(len);
     }
-    nets.len()
+    groups
 }
 
 /// A name for a table, which DPDK wants to be unique and short.

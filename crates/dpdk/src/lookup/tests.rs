@@ -191,10 +191,41 @@ fn groups_are_counted_once() {
     let v4 = [(0x0a00_0000, 24), (0x0a00_0000, 25), (0x0a00_0080, 32), (0x0a00_0100, 26)];
     assert_eq!(groups_needed(v4.into_iter()), 2);
     let net = 0x2001_0db8_u128 << 96;
-    // 24 and 32 bits deep for the /40, both shared; 24 to 40 for the /48.
-    let v6 = [(net, 24), (net, 40), (net, 48), (net | 1 << 80, 48)];
-    assert_eq!(groups_needed6(v6.into_iter()), 3);
-    assert_eq!(groups_needed6([(net, 128)].into_iter()), 13);
+    let of = |routes: &[(u128, u8)]| groups_needed6(routes.iter().copied());
+    assert_eq!(of(&[(net, 24), (net, 20)]), 0);
+    // One group for 25 to 32 bits; two more below the /32; the third /48 is like the second.
+    assert_eq!(of(&[(net, 32), (net, 48), (net | 1 << 80, 48)]), 5);
+    assert_eq!(of(&[(net, 48), (net, 50), (net, 49)]), 4);
+    assert_eq!(of(&[(net, 128)]), 13);
+    assert_eq!(of(&[(net, 33), (net | 1 << 90, 34)]), 2);
+}
+
+/// The count is what `rte_fib6` asks for: with one group less it refuses a route.
+#[test]
+fn fib6_takes_the_groups_counted_and_no_fewer() {
+    let _turn = one_at_a_time();
+    let eal = testing::eal();
+    let mut seed = 1u64;
+    let mut random = || {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (seed >> 33) as u32
+    };
+    let mut routes = BTreeMap::new();
+    for next_hop in 1..=80 {
+        let len = 20 + (random() % 60) as u8;
+        let net = <[u8; 16]>::spread(random()).masked(len);
+        routes.insert((u128::from_be_bytes(net), len), next_hop);
+    }
+    let groups = groups_needed6(routes.keys().copied());
+    let fill = |groups| {
+        let size = TableSize { routes: 100, groups };
+        let mut table = Fib6::new(eal, EntrySize::Two, size).unwrap();
+        routes.iter().try_for_each(|(&(net, len), &next_hop)| {
+            table.insert(u128::to_be_bytes(net), len, next_hop)
+        })
+    };
+    fill(groups).unwrap();
+    fill(groups - 1).unwrap_err();
 }
 
 /// A group that the writer gave up may still be looked into until the reader has been quiescent.
