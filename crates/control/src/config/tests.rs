@@ -518,6 +518,10 @@ fn the_other_statements_are_checked_too() {
             r#"fib: ipv4: route table "runmpa" unknown; did you mean "runmap"? known: "#,
         ),
         (
+            "turnpike.fib { ipv4 = 'dir-24-8', ipv6 = 'dir-24-8' }",
+            "fib: ipv6: the dir-24-8 table does not hold IPv6; choose another for it",
+        ),
+        (
             "turnpike.log { level = 'warning' }",
             r#"log: level "warning" unknown; did you mean "warn"? known: error, warn, info, debug, trace"#,
         ),

@@ -188,7 +188,12 @@ pub(super) fn fib<'s>(
 ) -> Fib {
     let Some(statement) = single(context, statements) else { return Fib::default() };
     let mut fields = plain(context, statement, &["ipv4", "ipv6"]);
-    Fib { ipv4: algorithm(&mut fields, "ipv4"), ipv6: algorithm(&mut fields, "ipv6") }
+    let fib = Fib { ipv4: algorithm(&mut fields, "ipv4"), ipv6: algorithm(&mut fields, "ipv6") };
+    // Not every structure is for both families; an empty table says so.
+    if let Err(error) = fib::new_ipv6(fib.ipv6, Box::new(fib::NoReaders)) {
+        fields.error("ipv6", format!("ipv6: {error}"));
+    }
+    fib
 }
 
 fn algorithm(fields: &mut Fields<'_, '_>, key: &str) -> Algorithm {
