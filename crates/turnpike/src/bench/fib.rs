@@ -113,7 +113,8 @@ pub fn run(args: &FibArgs) -> Result<()> {
     let mut memory_mb = Ipv4Addr::megabytes(Ipv4Addr::size(&prefixes(&routes), spare(&plan)));
     if let Some((routes, plan)) = routes6.as_ref().zip(plan6.as_ref()) {
         let size = Ipv6Addr::size(&prefixes(routes), spare(plan));
-        memory_mb = memory_mb.max(Ipv6Addr::megabytes(size));
+        let spare_mb = peers::spare_groups(plan) * 1024 / 1_000_000;
+        memory_mb = memory_mb.max(Ipv6Addr::megabytes(size) + spare_mb);
     }
     let mut bench = Bench::start(args, memory_mb + PacketWork::MEGABYTES)?;
     bench.family(&routes, &plan)?;
@@ -264,6 +265,7 @@ impl<'a> Bench<'a> {
         oracle.apply(&plan.changes)?;
         let changed = oracle.answers(&probes);
         let scene = Scene {
+            routes,
             plan,
             probes: &probes,
             changed: &changed,
@@ -385,6 +387,7 @@ fn figures<A: Family>(
         lookup: way.how,
         cycles_median,
         cycles_min,
+        rounds: series.cycles.clone(),
         mlps: dpdk::tsc_hz() as f64 / cycles_median / 1e6,
         instructions: counted(&series.instructions),
         branch_misses: counted(&series.branch_misses),

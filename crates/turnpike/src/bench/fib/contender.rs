@@ -9,6 +9,7 @@ use fib::{Algorithm, Change, Lookup, NO_ROUTE, NextHopId, Table};
 
 use super::pattern::Addresses;
 use super::table::{Family, Routes};
+use super::updates::Plan;
 use crate::grace::Grace;
 
 /// Addresses of a batch.
@@ -56,6 +57,12 @@ pub trait Contender<A: Family> {
 
     /// Looks up all addresses.
     fn answers(&mut self, addresses: &Addresses<A>) -> Vec<NextHopId>;
+
+    /// Makes the table anew if it needs more room for changes than it was built with.
+    fn make_room(&mut self, routes: &Routes<A>, plan: &Plan<A>) -> Result<()> {
+        let _ = (routes, plan);
+        Ok(())
+    }
 
     /// Changes one route.
     fn update(&mut self, change: &Change<A>) -> Result<()>;

@@ -10,6 +10,8 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::hint::black_box;
+use std::ops::Range;
 
 use clap::ValueEnum;
 use fib::Bits;
@@ -70,6 +72,12 @@ impl<A: Family> Addresses<A> {
     pub fn new(bits: Vec<A::Bits>) -> Self {
         let wire = bits.iter().map(|&bits| A::wire(bits)).collect();
         Self { bits, wire }
+    }
+
+    /// Brings a part of both forms into the first-level cache.
+    pub fn read(&self, range: Range<usize>) {
+        self.bits[range.clone()].iter().for_each(|&bits| _ = black_box(bits));
+        self.wire[range].iter().for_each(|&wire| _ = black_box(wire));
     }
 
     /// How many.

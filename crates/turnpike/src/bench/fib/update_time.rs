@@ -16,13 +16,13 @@ use fib::NextHopId;
 use super::check::check;
 use super::contender::{BATCH, Contender, Reader};
 use super::pattern::Addresses;
-use super::table::Family;
+use super::table::{Family, Routes};
 use super::updates::Plan;
 use crate::bench::meter::median;
 use crate::router::cores;
 
 /// Passes of a structure whose passes are fast.
-const PASSES: usize = 5;
+pub const PASSES: usize = 5;
 /// A structure whose pass takes longer makes only one, in seconds.
 const SLOW: f64 = 3.0;
 
@@ -48,6 +48,8 @@ pub struct Outcome {
 
 /// What a measurement needs beside the structures.
 pub struct Scene<'a, A: Family> {
+    /// The table before the changes.
+    pub routes: &'a Routes<A>,
     /// The changes.
     pub plan: &'a Plan<A>,
     /// Addresses whose answers are compared.
@@ -111,6 +113,9 @@ impl Run {
         scene: &Scene<A>,
         first: bool,
     ) -> Result<()> {
+        if first {
+            contender.make_room(scene.routes, scene.plan)?;
+        }
         let start = dpdk::tsc();
         self.alone.push(replay(contender, scene, first)?);
         self.seconds = (dpdk::tsc() - start) as f64 / dpdk::tsc_hz() as f64;

@@ -278,7 +278,7 @@ mod tests {
 
         let before: BTreeMap<_, _> = routes.iter().copied().collect();
         let made_up = plan::<Ipv4Addr>(&routes, &[], 20);
-        assert!(made_up.changes.len() > MADE_UP * 3 / 4, "{}", made_up.source);
+        assert!(made_up.changes.len() > MADE_UP / 2, "{}", made_up.source);
         for plan in [plan_of_file, made_up] {
             let mut table = before.clone();
             apply(&mut table, &plan.changes);
