@@ -59,7 +59,8 @@ pub fn measure<A: Family>(
     let mut series = plan(contenders, patterns)?;
     let mut meter = Meter::new();
     for round in 0..rounds {
-        for series in &mut series {
+        for at in there_and_back(series.len(), round) {
+            let series = &mut series[at];
             let (_, addresses) = patterns
                 .iter()
                 .find(|(pattern, _)| *pattern == series.pattern)
@@ -76,6 +77,12 @@ pub fn measure<A: Family>(
         }
     }
     Ok(series)
+}
+
+/// The order of a round: even rounds go forward, odd ones back, so that nobody always follows the
+/// one that leaves the caches best, or worst, for it.
+fn there_and_back(turns: usize, round: usize) -> impl Iterator<Item = usize> {
+    (0..turns).map(move |at| if round.is_multiple_of(2) { at } else { turns - 1 - at })
 }
 
 /// The turns of a round. Neighbours look up the same pattern, so that ratios between structures
@@ -250,6 +257,12 @@ mod tests {
         assert_eq!(part(10_000, 4000, 0), 0..4000);
         assert_eq!(part(10_000, 4000, 1), 4000..8000);
         assert_eq!(part(10_000, 4000, 2), 0..4000);
+    }
+
+    #[test]
+    fn odd_rounds_go_back() {
+        assert_eq!(there_and_back(3, 0).collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(there_and_back(3, 1).collect::<Vec<_>>(), [2, 1, 0]);
     }
 
     #[test]
