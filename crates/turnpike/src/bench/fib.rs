@@ -51,7 +51,7 @@ use self::report::Figures;
 use self::table::{Family, Routes};
 use self::timing::{PacketWork, Series};
 use self::update_time::Scene;
-use self::updates::Plan;
+use self::updates::{Plan, Update};
 use super::meter;
 use crate::router::cores;
 
@@ -102,32 +102,43 @@ pub struct FibArgs {
 /// Measures and prints.
 pub fn run(args: &FibArgs) -> Result<()> {
     check_structures(&args.structure)?;
-    let routes = table::load::<Ipv4Addr>("--table", &args.table, args.next_hops)?;
-    let load6 = |source: &String| table::load::<Ipv6Addr>("--table6", source, args.next_hops);
-    let routes6 = args.table6.as_ref().map(load6).transpose()?;
     let updates = args.updates.as_ref().map(|file| updates::read(file)).transpose()?;
     let updates = updates.unwrap_or_default();
-    let plan = updates::plan(&routes, &updates, args.next_hops);
-    let plan6 = routes6.as_ref().map(|r| updates::plan(r, &updates, args.next_hops));
+    let v4 = Input::<Ipv4Addr>::load("--table", &args.table, &updates, args.next_hops)?;
+    let load6 = |source: &String| Input::load("--table6", source, &updates, args.next_hops);
+    let v6: Option<Input<Ipv6Addr>> = args.table6.as_ref().map(load6).transpose()?;
 
-    let mut memory_mb = Ipv4Addr::megabytes(Ipv4Addr::size(&prefixes(&routes), spare(&plan)));
-    if let Some((routes, plan)) = routes6.as_ref().zip(plan6.as_ref()) {
-        let size = Ipv6Addr::size(&prefixes(routes), spare(plan));
-        let spare_mb = peers::spare_groups(plan) * 1024 / 1_000_000;
-        memory_mb = memory_mb.max(Ipv6Addr::megabytes(size) + spare_mb);
-    }
+    // One family after the other: the memory is the same.
+    let memory_mb = v4.megabytes().max(v6.as_ref().map_or(0, Input::megabytes));
     let mut bench = Bench::start(args, memory_mb + PacketWork::MEGABYTES)?;
-    bench.family(&routes, &plan)?;
-    if let Some((routes, plan)) = routes6.as_ref().zip(plan6.as_ref()) {
-        bench.family(routes, plan)?;
+    bench.family(&v4.routes, &v4.plan)?;
+    if let Some(v6) = v6 {
+        bench.family(&v6.routes, &v6.plan)?;
     }
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&bench.figures)?);
-    } else {
-        println!("{}", bench.text.join("\n\n"));
-        println!("\n{}", report::marks(&bench.figures));
+        return crate::print(&serde_json::to_string_pretty(&bench.figures)?);
     }
-    Ok(())
+    crate::print(&format!("{}\n\n{}", bench.text.join("\n\n"), report::marks(&bench.figures)))
+}
+
+/// One family's routes, and the changes to replay on them.
+struct Input<A: Family> {
+    routes: Routes<A>,
+    plan: Plan<A>,
+}
+
+impl<A: Peers> Input<A> {
+    fn load(option: &str, source: &str, updates: &[Update], next_hops: NextHopId) -> Result<Self> {
+        let routes = table::load(option, source, next_hops)?;
+        let plan = updates::plan(&routes, updates, next_hops);
+        Ok(Self { routes, plan })
+    }
+
+    /// DPDK's memory that all structures take.
+    fn megabytes(&self) -> usize {
+        let size = A::size(&prefixes(&self.routes), spare(&self.plan));
+        A::megabytes(size) + A::roomy_megabytes(size, &self.plan)
+    }
 }
 
 /// Refuses names of structures that there are not.
@@ -408,4 +419,97 @@ fn transparent_hugepages() -> Option<u64> {
     let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").ok()?;
     let line = rollup.lines().find_map(|line| line.strip_prefix("AnonHugePages:"))?;
     Some(line.split_whitespace().next()?.parse::<u64>().ok()? / 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+
+    use fib::Change;
+
+    use super::contender::{Reader, Way};
+    use super::*;
+
+    /// Answers next hop 1 for everything, or cannot be built.
+    struct Fake {
+        ours: bool,
+        builds: bool,
+    }
+
+    impl Contender<Ipv4Addr> for Fake {
+        fn name(&self) -> &'static str {
+            "fake"
+        }
+
+        fn is_ours(&self) -> bool {
+            self.ours
+        }
+
+        fn build(&mut self, _: &Routes<Ipv4Addr>) -> Result<()> {
+            anyhow::ensure!(self.builds, "no room");
+            Ok(())
+        }
+
+        fn ways(&self) -> Vec<Way> {
+            vec![Way { name: "fake-fast".into(), how: String::new() }]
+        }
+
+        fn select(&mut self, _: usize) -> Result<()> {
+            Ok(())
+        }
+
+        fn lookup(&mut self, _: &Addresses<Ipv4Addr>, _: Range<usize>) {}
+
+        fn answers(&mut self, addresses: &Addresses<Ipv4Addr>) -> Vec<NextHopId> {
+            vec![1; addresses.len()]
+        }
+
+        fn update(&mut self, _: &Change<Ipv4Addr>) -> Result<()> {
+            Ok(())
+        }
+
+        fn reader(&self) -> Result<Option<Box<dyn Reader<Ipv4Addr>>>> {
+            Ok(None)
+        }
+
+        fn lookup_bytes(&self) -> usize {
+            0
+        }
+
+        fn writer_bytes(&self) -> usize {
+            0
+        }
+    }
+
+    fn prepare_fake(
+        ours: bool,
+        builds: bool,
+        right: NextHopId,
+    ) -> (Result<bool, String>, Vec<String>) {
+        let probes = Addresses::new(vec![0x0b00_0001]);
+        let mut notes = Vec::new();
+        let fake = Box::new(Fake { ours, builds });
+        let ready = prepare(fake, &Vec::new(), (&probes, &[right]), &mut notes);
+        (ready.map(|ready| ready.is_some()).map_err(|error| format!("{error:#}")), notes)
+    }
+
+    #[test]
+    fn wrong_structures_are_never_timed() {
+        assert_eq!(prepare_fake(true, true, 1), (Ok(true), vec![]));
+        let wrong = "fake-fast: 11.0.0.1: expected next hop 2, got next hop 1; \
+                     1 of 1 answers are wrong";
+        assert_eq!(prepare_fake(true, true, 2), (Err(format!("fake: {wrong}")), vec![]));
+        let note = format!("fake: left out: {wrong}");
+        assert_eq!(prepare_fake(false, true, 2), (Ok(false), vec![note]));
+        assert_eq!(prepare_fake(true, false, 1), (Err("fake: no room".into()), vec![]));
+        let note = "fake: left out: no room".to_owned();
+        assert_eq!(prepare_fake(false, false, 1), (Ok(false), vec![note]));
+    }
+
+    #[test]
+    fn structures_are_known_by_name() {
+        check_structures(&["runmap".into(), "rte_lpm6".into()]).unwrap();
+        let error = check_structures(&["poptrie".into(), "dir".into()]).unwrap_err().to_string();
+        assert!(error.starts_with("--structure dir: not found; known: runmap, poptrie"), "{error}");
+    }
 }
