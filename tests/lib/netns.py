@@ -10,12 +10,14 @@ import ctypes
 import itertools
 import os
 import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _CLONE_NEWNET = 0x40000000
+_SO_NETNS_COOKIE = 71
 _numbers = itertools.count()
 
 
@@ -104,6 +106,11 @@ class Namespace:
                 with contextlib.suppress(OSError):
                     values[str(file)] = file.read_text()
         return values
+
+    def cookie(self):
+        """The number by which the kernel tells namespaces apart."""
+        with self.entered(), socket.socket() as any_socket:
+            return int.from_bytes(any_socket.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8), "little")
 
     def delete(self):
         """Ends the processes started here and removes the namespace with all it holds."""
