@@ -10,6 +10,8 @@
 //! turnpike.route "192.0.2.0/24"    { blackhole = true }     -- or prohibit, unreachable
 //! turnpike.neighbour "10.0.2.9"    { port = "right", mac = "02:00:00:00:00:09" }
 //! turnpike.import { file = "table.dat.gz", via = { "10.0.1.2", "10.0.2.2" } }
+//! turnpike.routes_from { "kernel", "fpm" }
+//! turnpike.fpm { listen = "127.0.0.1:2620", keep_s = 120 }
 //! turnpike.forwarders { cores = "1,3-5" }
 //! turnpike.tx { burst = 32, flush_us = 50 }
 //! turnpike.slowpath { neighbours = 16384, queue = 16, retries = 3, timeout_s = 30 }
@@ -34,7 +36,7 @@ mod validate;
 mod value;
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -62,6 +64,10 @@ pub struct Config {
     pub neighbours: Vec<Neighbour>,
     /// The tables to load.
     pub imports: Vec<Import>,
+    /// Who else has routes for the router.
+    pub routes_from: RoutesFrom,
+    /// Where FRR's zebra is listened for; `None` unless [`Self::routes_from`] names it.
+    pub fpm: Option<Fpm>,
     /// Where the forwarders run.
     pub forwarders: Forwarders,
     /// Transmit bursts.
@@ -95,6 +101,26 @@ pub struct Port {
     pub mtu: Option<u16>,
     /// Receive queues; `None`: one for each forwarder where the device has them.
     pub rx_queues: Option<u16>,
+    /// Its host interface, if it has one: as the port says, else if anybody else has routes for
+    /// the router.
+    pub host: Option<HostInterface>,
+}
+
+/// A kernel interface with a port's name, MAC and MTU, over which the programs of the machine
+/// speak on the port's network. All host interfaces of a router are in one network namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostInterface {
+    /// The network namespace it is in, a name under `/run/netns` or an absolute path; `None`: the
+    /// router's own.
+    pub netns: Option<String>,
+}
+
+impl HostInterface {
+    /// The file of the namespace; `None`: the router's own.
+    pub fn netns_path(&self) -> Option<PathBuf> {
+        // An absolute name replaces the directory.
+        self.netns.as_ref().map(|name| Path::new("/run/netns").join(name))
+    }
 }
 
 /// What a port is made of, told apart by how it is written.
@@ -161,6 +187,55 @@ pub struct Import {
     pub via4: Vec<rib::Path>,
     /// Gateways for the table's IPv6 prefixes.
     pub via6: Vec<rib::Path>,
+}
+
+/// Who has routes for the router, besides its configuration and commands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RoutesFrom {
+    /// The kernel of the host interfaces' network namespace, by netlink.
+    pub kernel: Option<KernelRoutes>,
+    /// FRR's zebra, by its FPM protocol.
+    pub fpm: bool,
+}
+
+impl RoutesFrom {
+    /// Anybody has.
+    pub fn any(&self) -> bool {
+        self.kernel.is_some() || self.fpm
+    }
+}
+
+/// How the kernel is listened to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelRoutes {
+    /// Time between two comparisons of the kernel's routes with the router's; `None`: never.
+    pub audit: Option<Duration>,
+    /// Bytes of messages that the kernel keeps for the router before it drops them, which costs a
+    /// full resynchronisation.
+    pub receive_buffer: usize,
+}
+
+impl Default for KernelRoutes {
+    fn default() -> Self {
+        Self { audit: Some(Duration::from_secs(60)), receive_buffer: 64 << 20 }
+    }
+}
+
+/// Where FRR's zebra is listened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fpm {
+    /// Address and port; zebra's `fpm address` must say the same.
+    pub listen: SocketAddr,
+    /// How long zebra's routes are used after its connection is lost, if it does not come back.
+    pub keep: Duration,
+}
+
+impl Default for Fpm {
+    fn default() -> Self {
+        // The port is the one that FRR's dplane_fpm_nl module uses unless told otherwise.
+        let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 2620));
+        Self { listen, keep: Duration::from_secs(120) }
+    }
 }
 
 /// Where the forwarders run.

@@ -89,3 +89,16 @@ impl Networks {
         self.0.iter().find(|connected| connected.net.addr() == address)
     }
 }
+
+/// Checks how a network namespace is named: as by `ip netns`, or by an absolute path.
+pub(super) fn netns_name(name: &str) -> Result<(), &'static str> {
+    let path = name.starts_with('/');
+    match name {
+        "" | "." | ".." => Err("not a name; write it as `ip netns list` shows it"),
+        _ if name.contains('\0') => Err("has a zero byte in it"),
+        _ if !path && name.contains('/') => {
+            Err("neither a name nor an absolute path; write it as `ip netns list` shows it")
+        }
+        _ => Ok(()),
+    }
+}

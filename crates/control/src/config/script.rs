@@ -40,6 +40,8 @@ pub(super) enum Keyword {
     Route,
     Neighbour,
     Import,
+    RoutesFrom,
+    Fpm,
     Forwarders,
     Tx,
     Slowpath,
@@ -49,11 +51,13 @@ pub(super) enum Keyword {
 }
 
 impl Keyword {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 12] = [
         Self::Port,
         Self::Route,
         Self::Neighbour,
         Self::Import,
+        Self::RoutesFrom,
+        Self::Fpm,
         Self::Forwarders,
         Self::Tx,
         Self::Slowpath,
@@ -68,6 +72,8 @@ impl Keyword {
             Self::Route => "route",
             Self::Neighbour => "neighbour",
             Self::Import => "import",
+            Self::RoutesFrom => "routes_from",
+            Self::Fpm => "fpm",
             Self::Forwarders => "forwarders",
             Self::Tx => "tx",
             Self::Slowpath => "slowpath",

@@ -119,15 +119,15 @@ fn ports_are_checked_setting_by_setting() {
     for (settings, expected) in [
         (
             r#"{ device = "a", adress = "10.0.1.1/24" }"#,
-            r#"2: port "left": key "adress" unknown; did you mean "address"? known: device, driver, address, mac, mtu, rx_queues"#,
+            r#"2: port "left": key "adress" unknown; did you mean "address"? known: device, driver, address, mac, mtu, rx_queues, host"#,
         ),
         (
             "{ device = 'a',\n\n  colour = 'red' }",
-            r#"4: port "left": key "colour" unknown; known: device, driver, address, mac, mtu, rx_queues"#,
+            r#"4: port "left": key "colour" unknown; known: device, driver, address, mac, mtu, rx_queues, host"#,
         ),
         (
             "{ 'a', device = 'b' }",
-            r#"2: port "left": string "a" has no key; known: device, driver, address, mac, mtu, rx_queues"#,
+            r#"2: port "left": string "a" has no key; known: device, driver, address, mac, mtu, rx_queues, host"#,
         ),
         ("{ device = 5 }", r#"2: port "left": device: expected a device's name, got number 5"#),
         (
@@ -268,6 +268,122 @@ fn ports_do_not_contradict_each_other() {
             r#"no port: a router needs at least one; write turnpike.port "left" { device = "eth0", address = "10.0.1.1/24" }"#
         ]
     );
+}
+
+/// The namespaces of the ports' host interfaces, "" for the router's own.
+fn hosts(config: &Config) -> Vec<Option<&str>> {
+    config
+        .ports
+        .iter()
+        .map(|p| p.host.as_ref().map(|host| host.netns.as_deref().unwrap_or("")))
+        .collect()
+}
+
+#[test]
+fn ports_have_a_host_interface_when_somebody_needs_it() {
+    let config = |statement: &str| read(&format!("{PORTS}{statement}")).unwrap();
+    assert_eq!(hosts(&config("")), [None, None]);
+    assert_eq!(config("").fpm, None);
+    let kernel = config("turnpike.routes_from { 'kernel' }");
+    assert_eq!(hosts(&kernel), [Some(""), Some("")]);
+    assert_eq!(kernel.routes_from.kernel, Some(KernelRoutes::default()));
+    assert!(!kernel.routes_from.fpm && kernel.fpm.is_none());
+    let third = "turnpike.port 'third' { device = 'x', host = false }\n\
+                 turnpike.port 'fourth' { device = 'y', host = true }";
+    assert_eq!(hosts(&config(third)), [None, None, None, Some("")]);
+    let both = config(&format!("{third} turnpike.routes_from {{ 'fpm', 'kernel' }}"));
+    assert_eq!(hosts(&both), [Some(""), Some(""), None, Some("")]);
+    assert_eq!(both.fpm, Some(Fpm::default()));
+    let named = config("turnpike.port 'x' { device = 'x', host = { netns = 'router' } }");
+    let host = named.ports[2].host.as_ref().unwrap();
+    assert_eq!(host.netns_path(), Some("/run/netns/router".into()));
+    let path = config("turnpike.port 'x' { device = 'y', host = { netns = '/proc/1/ns/net' } }");
+    assert_eq!(path.ports[2].host.as_ref().unwrap().netns_path(), Some("/proc/1/ns/net".into()));
+}
+
+#[test]
+fn the_other_sources_settings_are_read() {
+    let config = read(&format!(
+        "{PORTS}turnpike.routes_from {{ 'kernel', 'fpm', audit_s = 0, receive_buffer_mib = 2 }}
+         turnpike.fpm {{ listen = '[::1]:2621', keep_s = 7 }}"
+    ))
+    .unwrap();
+    let kernel = KernelRoutes { audit: None, receive_buffer: 2 << 20 };
+    assert_eq!(config.routes_from, RoutesFrom { kernel: Some(kernel), fpm: true });
+    let fpm = Fpm { listen: "[::1]:2621".parse().unwrap(), keep: Duration::from_secs(7) };
+    assert_eq!(config.fpm, Some(fpm));
+}
+
+#[test]
+fn hosts_and_sources_are_checked() {
+    for (statement, expected) in [
+        (
+            "turnpike.port 'x' { device = 'y', host = 'router' }",
+            r#"port "x": host: expected true, false or { netns = "NAME" }, got string "router""#,
+        ),
+        (
+            "turnpike.port 'x' { device = 'y', host = { name = 'router' } }",
+            r#"port "x": host: key "name" unknown; known: netns"#,
+        ),
+        (
+            "turnpike.port 'x' { device = 'y', host = { netns = 5 } }",
+            r#"port "x": host: netns: expected a name, got number 5"#,
+        ),
+        (
+            "turnpike.port 'x' { device = 'y', host = { netns = 'a/b' } }",
+            r#"port "x": host: netns "a/b": neither a name nor an absolute path; write it as `ip netns list` shows it"#,
+        ),
+        (
+            "turnpike.port 'x' { device = 'x', host = true }",
+            r#"port "x": its host interface would have the name of its device, x; name the port otherwise, or put it elsewhere by host = { netns = "NAME" }, or write host = false"#,
+        ),
+        (
+            "turnpike.port 'x' { device = 'y', host = { netns = 'a' } } turnpike.port 'z' { device = 'z1', host = true }",
+            r#"port "z": host interface in the router's own namespace, but that of port "x" on line 4 in namespace "a"; all are in one network namespace, write the same host = { netns = "NAME" } in every port"#,
+        ),
+        (
+            "turnpike.routes_from {}",
+            r#"routes_from: names no source; write turnpike.routes_from { "kernel" }, { "fpm" } or both"#,
+        ),
+        (
+            "turnpike.routes_from { 'kernal' }",
+            r#"routes_from: source "kernal" unknown; did you mean "kernel"? known: kernel, fpm"#,
+        ),
+        (
+            "turnpike.routes_from { 'kernel', 5 }",
+            r#"routes_from: expected a source, got number 5; write turnpike.routes_from { "kernel" }, { "fpm" } or both"#,
+        ),
+        (
+            "turnpike.routes_from { 'fpm', 'fpm' }",
+            r#"routes_from: "fpm" given 2 times; once is enough"#,
+        ),
+        (
+            "turnpike.routes_from { 'fpm', audit_s = 5 }",
+            r#"routes_from: audit_s is about "kernel", which is not in the list"#,
+        ),
+        (
+            "turnpike.routes_from { 'kernel', receive_buffer_mib = 0 }",
+            "routes_from: receive_buffer_mib: expected a whole number from 1 to 1024, got number 0",
+        ),
+        (
+            "turnpike.fpm { listen = '127.0.0.1:2620' }",
+            r#"fpm: nobody listens, for turnpike.routes_from does not name "fpm"; add it there"#,
+        ),
+        (
+            "turnpike.routes_from { 'fpm' } turnpike.fpm { listen = 'localhost' }",
+            r#"fpm: listen "localhost": not an address with a port; write "127.0.0.1:2620" or "[::1]:2620""#,
+        ),
+        (
+            "turnpike.routes_from { 'fpm' } turnpike.fpm { listen = '[::]:0' }",
+            r#"fpm: listen "[::]:0": port 0 is none; FRR's module uses 2620 unless told otherwise"#,
+        ),
+        (
+            "turnpike.routes_from { 'kernel' } turnpike.routes_from { 'fpm' }",
+            "routes_from: given on line 4 already; put everything in one",
+        ),
+    ] {
+        assert_eq!(errors_below_ports(statement), [format!("4: {expected}")], "{statement}");
+    }
 }
 
 #[test]
@@ -545,8 +661,7 @@ fn the_other_statements_are_checked_too() {
 
 #[test]
 fn statements_that_are_not_understood_are_explained() {
-    const KNOWN: &str =
-        "known: port, route, neighbour, import, forwarders, tx, slowpath, memory, fib, log";
+    const KNOWN: &str = "known: port, route, neighbour, import, routes_from, fpm, forwarders, tx, slowpath, memory, fib, log";
     for (statement, expected) in [
         ("turnpike.prot 'x' { 1 }", format!("turnpike.prot unknown; did you mean \"port\"? {KNOWN}")),
         ("turnpike.interface 'x' { 1 }", format!("turnpike.interface unknown; {KNOWN}")),

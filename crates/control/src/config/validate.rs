@@ -1,8 +1,10 @@
 //! From statements to a [`Config`]: reads every statement, collects everything that is wrong.
 
+mod host;
 mod ports;
 mod rest;
 mod routes;
+mod sources;
 
 use std::path::Path;
 
@@ -32,6 +34,18 @@ impl<'a> Context<'a> {
         statement: &'s Statement,
         known: &'static [&'static str],
     ) -> Fields<'b, 's> {
+        let mut fields = self.listed(what, statement, known);
+        fields.refuse_items();
+        fields
+    }
+
+    /// [`Self::fields`] for a statement whose settings may also hold values without a key.
+    fn listed<'b, 's>(
+        &'b mut self,
+        what: String,
+        statement: &'s Statement,
+        known: &'static [&'static str],
+    ) -> Fields<'b, 's> {
         let (source, errors) = (&self.source, &mut self.errors);
         Fields::new(what, statement.line, &statement.settings, known, source, errors)
     }
@@ -51,10 +65,13 @@ pub(super) fn validate(
         ports_sound: true,
     };
     let of = |keyword: Keyword| statements.iter().filter(move |s| s.keyword == keyword);
-    let ports = ports::read(&mut context, of(Keyword::Port));
+    let routes_from = sources::routes_from(&mut context, of(Keyword::RoutesFrom));
+    let ports = ports::read(&mut context, of(Keyword::Port), routes_from.any());
     let config = Config {
         file: file.to_owned(),
         ports,
+        fpm: sources::fpm(&mut context, of(Keyword::Fpm), &routes_from),
+        routes_from,
         routes: routes::read(&mut context, of(Keyword::Route)),
         neighbours: rest::neighbours(&mut context, of(Keyword::Neighbour)),
         imports: routes::imports(&mut context, of(Keyword::Import), file),

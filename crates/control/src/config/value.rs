@@ -102,7 +102,7 @@ pub(super) struct Fields<'a, 's> {
 }
 
 impl<'a, 's> Fields<'a, 's> {
-    /// Starts reading; keys outside `known` are reported at once, values without a key too.
+    /// Starts reading; keys outside `known` are reported at once.
     pub(super) fn new(
         what: String,
         line: usize,
@@ -116,14 +116,23 @@ impl<'a, 's> Fields<'a, 's> {
         fields
     }
 
+    /// The values without a key, of a statement that is a list.
+    pub(super) fn items(&self) -> &'s [Value] {
+        &self.table.list
+    }
+
+    /// Reports values without a key, of a statement that takes none.
+    pub(super) fn refuse_items(&mut self) {
+        for value in &self.table.list {
+            self.error("", format!("{value} has no key; known: {}", self.known.join(", ")));
+        }
+    }
+
     fn report_unknown(&mut self) {
         let table = self.table;
         for key in table.named.keys().filter(|key| !self.known.contains(&key.as_str())) {
             let message = format!("key \"{key}\" unknown{}", suggestion(key, "known", self.known));
             self.error(key, message);
-        }
-        for value in &table.list {
-            self.error("", format!("{value} has no key; known: {}", self.known.join(", ")));
         }
         for key in &table.odd {
             self.error("", format!("key {key} unknown; known: {}", self.known.join(", ")));

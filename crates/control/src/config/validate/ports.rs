@@ -12,9 +12,9 @@ use super::super::network::{
 use super::super::script::Statement;
 use super::super::value::Fields;
 use super::super::{Device, Driver, Port};
-use super::Context;
+use super::{Context, host};
 
-const KNOWN: &[&str] = &["device", "driver", "address", "mac", "mtu", "rx_queues"];
+const KNOWN: &[&str] = &["device", "driver", "address", "mac", "mtu", "rx_queues", "host"];
 
 /// Linux takes 15 characters for an interface's name; ours are the same.
 const NAME_MOST: usize = 15;
@@ -28,6 +28,7 @@ const MTU_MOST: u64 = 9216;
 pub(super) fn read<'s>(
     context: &mut Context<'_>,
     statements: impl Iterator<Item = &'s Statement>,
+    host_by_default: bool,
 ) -> Vec<Port> {
     let mut ports: Vec<Port> = Vec::new();
     let mut devices: HashMap<Device, (String, usize)> = HashMap::new();
@@ -46,6 +47,7 @@ pub(super) fn read<'s>(
             mac: mac(&mut fields),
             mtu: mtu(&mut fields, &addresses),
             rx_queues: fields.number("rx_queues", 1..=64).map(|queues| queues as u16),
+            host: host::read(&mut fields, host_by_default),
             addresses,
         };
         for &net in &port.addresses {
@@ -65,6 +67,7 @@ pub(super) fn read<'s>(
         let line = ports.get(MAX_PORTS).map(|port| port.line);
         context.errors.add(line, format!("{count} ports, {MAX_PORTS} is the most; remove some"));
     }
+    host::check(context, &ports);
     context.ports_sound = context.errors.is_empty();
     ports
 }

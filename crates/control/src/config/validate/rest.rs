@@ -83,7 +83,7 @@ fn neighbour_mac(fields: &mut Fields<'_, '_>) -> Option<MacAddr> {
 }
 
 /// The one statement of its kind; a second one is an error.
-fn single<'s>(
+pub(super) fn single<'s>(
     context: &mut Context<'_>,
     statements: impl Iterator<Item = &'s Statement>,
 ) -> Option<&'s Statement> {

@@ -1,0 +1,81 @@
+//! `host = …` of a port: whether it has a kernel interface, and where.
+
+use super::super::network::netns_name;
+use super::super::value::{Fields, Value};
+use super::super::{Device, HostInterface, Port};
+use super::Context;
+
+const EXPECTED: &str = "true, false or { netns = \"NAME\" }";
+
+/// A port's host interface; `by_default` says whether it has one if it does not say.
+pub(super) fn read(fields: &mut Fields<'_, '_>, by_default: bool) -> Option<HostInterface> {
+    let own_namespace = Some(HostInterface::default());
+    match fields.get("host") {
+        None => own_namespace.filter(|_| by_default),
+        Some(Value::Bool(wanted)) => own_namespace.filter(|_| *wanted),
+        Some(Value::Table(table)) if table.list.is_empty() && table.odd.is_empty() => {
+            for key in table.named.keys().filter(|key| *key != "netns") {
+                fields.error("host", format!("host: key \"{key}\" unknown; known: netns"));
+            }
+            let netns = match table.named.get("netns") {
+                None => None,
+                Some(Value::Text(name)) => namespace(fields, name),
+                Some(other) => {
+                    fields.error("host", format!("host: netns: expected a name, got {other}"));
+                    None
+                }
+            };
+            Some(HostInterface { netns })
+        }
+        Some(other) => {
+            fields.error("host", format!("host: expected {EXPECTED}, got {other}"));
+            None
+        }
+    }
+}
+
+fn namespace(fields: &mut Fields<'_, '_>, name: &str) -> Option<String> {
+    if let Err(reason) = netns_name(name) {
+        fields.error("host", format!("host: netns \"{name}\": {reason}"));
+        return None;
+    }
+    Some(name.to_owned())
+}
+
+/// What the host interfaces of all ports must keep to: one namespace, because routes and
+/// neighbours are the kernel's of that namespace; and names that are free there.
+pub(super) fn check(context: &mut Context<'_>, ports: &[Port]) {
+    let mut with_host = ports.iter().filter_map(|port| Some((port, port.host.as_ref()?)));
+    let Some((first, host)) = with_host.next() else { return };
+    for (port, other) in with_host.filter(|(_, other)| *other != host) {
+        let message = format!(
+            "port \"{}\": host interface in {}, but that of port \"{}\" on line {} in {}; all are \
+             in one network namespace, write the same host = {{ netns = \"NAME\" }} in every port",
+            port.name,
+            place(other),
+            first.name,
+            first.line,
+            place(host),
+        );
+        context.errors.add(Some(port.line), message);
+    }
+    let same_name =
+        |port: &&Port| matches!(&port.device, Device::Kernel(name) if *name == port.name);
+    let taken = |port: &&Port| port.host.as_ref().is_some_and(|host| host.netns.is_none());
+    for port in ports.iter().filter(same_name).filter(taken) {
+        let message = format!(
+            "port \"{0}\": its host interface would have the name of its device, {0}; name the \
+             port otherwise, or put it elsewhere by host = {{ netns = \"NAME\" }}, or write host = \
+             false",
+            port.name
+        );
+        context.errors.add(Some(port.line), message);
+    }
+}
+
+fn place(host: &HostInterface) -> String {
+    match &host.netns {
+        Some(name) => format!("namespace \"{name}\""),
+        None => "the router's own namespace".to_owned(),
+    }
+}
