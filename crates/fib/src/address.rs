@@ -51,6 +51,10 @@ pub trait Bits:
     /// Bits below the last read as zero.
     fn slice(self, from: u8, count: u8) -> u32;
 
+    /// The integer without its leading `count` (fewer than [`Bits::WIDTH`]) bits: the ones behind
+    /// move up, zeros follow.
+    fn skip(self, count: u8) -> Self;
+
     /// An integer with these `count` low bits of `value` placed `from` bits below the top.
     fn place(value: u32, from: u8, count: u8) -> Self;
 
@@ -76,6 +80,10 @@ macro_rules! bits {
                 }
                 let aligned = (self << from) >> ($width - 32);
                 (aligned as u32) >> (32 - count)
+            }
+
+            fn skip(self, count: u8) -> Self {
+                self << count
             }
 
             fn place(value: u32, from: u8, count: u8) -> Self {
@@ -278,6 +286,15 @@ mod tests {
         assert_eq!(address.slice(0, 32), 0x2001_0db8);
         assert_eq!(address.slice(120, 8), 0xff);
         assert_eq!(address.slice(126, 6), 0b11_0000);
+    }
+
+    #[test]
+    fn skipping_and_slicing_from_the_top_is_slicing_further_down() {
+        let address = 0x2001_0db8_1234_5678_9abc_def0_0000_00ffu128;
+        for from in 0..128 {
+            assert_eq!(address.skip(from).slice(0, 6), address.slice(from, 6));
+        }
+        assert_eq!(0x1234_5678u32.skip(28).slice(0, 6), 0x1234_5678u32.slice(28, 6));
     }
 
     #[test]

@@ -13,7 +13,11 @@ use bytemuck::Zeroable;
 
 const HUGE_PAGE: usize = 2 << 20;
 
-/// `len` zeroed elements, aligned to a huge page when there is at least one to fill.
+/// Smaller arrays are not worth a huge page.
+const WORTH_A_HUGE_PAGE: usize = HUGE_PAGE / 8;
+
+/// `len` zeroed elements; those worth it begin at a huge page and have their last one to
+/// themselves.
 pub(crate) struct Arena<T> {
     storage: Box<[T]>,
     start: usize,
@@ -23,14 +27,20 @@ pub(crate) struct Arena<T> {
 impl<T: Zeroable> Arena<T> {
     /// Reserves `len` elements; all bytes are zero.
     pub fn new(len: usize) -> Self {
-        let spare = if cfg!(miri) { 0 } else { HUGE_PAGE / size_of::<T>() };
-        let storage = bytemuck::zeroed_slice_box::<T>(len + spare);
-        let start = match storage.as_ptr().align_offset(HUGE_PAGE) {
-            offset if offset <= spare => offset,
-            _ => 0,
+        let size = size_of::<T>();
+        let huge = match len * size {
+            bytes if cfg!(miri) || bytes < WORTH_A_HUGE_PAGE => 0,
+            bytes => bytes.next_multiple_of(HUGE_PAGE),
+        };
+        // So many that one of them begins at a huge page, also if the size is no power of two.
+        let spare = if huge == 0 { 0 } else { HUGE_PAGE >> size.trailing_zeros() };
+        let storage = bytemuck::zeroed_slice_box::<T>(len.max(huge.div_ceil(size)) + spare);
+        let (start, huge) = match storage.as_ptr().align_offset(HUGE_PAGE) {
+            offset if offset <= spare => (offset, huge),
+            _ => (0, 0),
         };
         let arena = Self { storage, start, len };
-        arena.advise_huge_pages();
+        arena.advise_huge_pages(huge);
         arena
     }
 
@@ -78,22 +88,22 @@ impl<T: Zeroable> Arena<T> {
     #[cfg(not(all(target_os = "linux", not(miri))))]
     pub fn discard(&self, _range: std::ops::Range<usize>) {}
 
+    /// Asks for huge pages behind this many bytes from the first element on.
     #[cfg(all(target_os = "linux", not(miri)))]
-    fn advise_huge_pages(&self) {
+    fn advise_huge_pages(&self, bytes: usize) {
         use rustix::mm::{Advice, madvise};
-        let bytes = size_of_val(self.all()) / HUGE_PAGE * HUGE_PAGE;
         if bytes == 0 {
             return;
         }
         let address = self.all().as_ptr().cast_mut().cast();
-        // SAFETY: the range lies inside `self.storage`, begins at a page boundary, and this
-        // advice changes neither contents nor protection, only the size of the pages behind.
-        // A kernel without huge pages refuses; then plain pages serve as well.
+        // SAFETY: the range lies inside `self.storage` (`new`, the only caller, has seen to that),
+        // and this advice changes neither contents nor protection, only the size of the pages
+        // behind. A kernel without huge pages refuses; then plain pages serve as well.
         let _ = unsafe { madvise(address, bytes, Advice::LinuxHugepage) };
     }
 
     #[cfg(not(all(target_os = "linux", not(miri))))]
-    fn advise_huge_pages(&self) {}
+    fn advise_huge_pages(&self, _bytes: usize) {}
 }
 
 #[cfg(test)]
@@ -110,6 +120,14 @@ mod tests {
         if !cfg!(miri) {
             assert_eq!(arena.all().as_ptr().align_offset(HUGE_PAGE), 0);
         }
+        // A size that is no power of two, and one below a huge page.
+        let nodes = Arena::<[AtomicU16; 12]>::new(1 << 17);
+        let small = Arena::<AtomicU16>::new(1 << 18);
+        if !cfg!(miri) {
+            assert_eq!(nodes.all().as_ptr().align_offset(HUGE_PAGE), 0);
+            assert_eq!(small.all().as_ptr().align_offset(HUGE_PAGE), 0);
+        }
+        assert_eq!((nodes.all().len(), small.all().len()), (1 << 17, 1 << 18));
         let array: &[AtomicU16; 5] = arena.array();
         array[4].store(7, Ordering::Relaxed);
         assert_eq!(arena.all()[4].load(Ordering::Relaxed), 7);

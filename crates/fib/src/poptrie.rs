@@ -25,7 +25,8 @@
 //! One load of 4 bytes if the direct entry is a leaf; else one node of 24 bytes per 6 bits and
 //! one leaf of 2 bytes, each load waiting for the one before, with a branch per step that depends
 //! on the address. The paper's algorithm looks up one address at a time; so does the batch form
-//! here.
+//! here. A node whose answers would all be equal is not made (the paper's route aggregation, 3.3):
+//! that keeps more addresses in the direct table, and its branch predictable.
 //!
 //! # What an update costs
 //!
@@ -96,6 +97,12 @@ fn up_to(slot: u32) -> u64 {
     (2u64 << slot).wrapping_sub(1)
 }
 
+/// The bits before `slot`.
+#[inline(always)]
+fn below(slot: u32) -> u64 {
+    (1u64 << slot).wrapping_sub(1)
+}
+
 impl Shared {
     fn new() -> Self {
         let shared = Self {
@@ -109,53 +116,10 @@ impl Shared {
         shared
     }
 
+    /// The arrays, of lengths that the compiler knows: found out once, not per address.
     #[inline(always)]
-    fn entry<B: Bits>(&self, address: B) -> u32 {
-        let direct: &[AtomicU32; ENTRIES] = self.direct.array();
-        direct[address.slice(0, DIRECT) as usize % ENTRIES].load(Ordering::Acquire)
-    }
-
-    #[inline(always)]
-    fn lookup<B: Bits>(&self, address: B) -> NextHopId {
-        match self.entry(address) {
-            entry if entry & IS_LEAF != 0 => entry as NextHopId,
-            entry => self.descend(entry, address),
-        }
-    }
-
-    /// The leaf of an address below a node.
-    #[inline(always)]
-    fn descend<B: Bits>(&self, mut number: u32, address: B) -> NextHopId {
-        let nodes: &[[AtomicU64; NODE_WORDS]; NODES] = self.nodes.array();
-        let mut from = DIRECT;
-        loop {
-            let [vector, leafvec, bases] = &nodes[number as usize % NODES];
-            let vector = vector.load(Ordering::Relaxed);
-            let slot = address.slice(from, STEP);
-            if vector >> slot & 1 == 0 {
-                let rank = (leafvec.load(Ordering::Relaxed) & up_to(slot)).count_ones();
-                let base0 = bases.load(Ordering::Relaxed) as u32;
-                let leaves: &[AtomicU16; LEAVES] = self.leaves.array();
-                let leaf = base0.wrapping_add(rank).wrapping_sub(1);
-                return leaves[leaf as usize % LEAVES].load(Ordering::Relaxed);
-            }
-            let rank = (vector & up_to(slot)).count_ones();
-            let base1 = (bases.load(Ordering::Relaxed) >> 32) as u32;
-            number = base1.wrapping_add(rank).wrapping_sub(1);
-            from += STEP;
-        }
-    }
-
-    #[inline(always)]
-    fn lookup_all<B: Bits>(&self, addresses: &[B], out: &mut [NextHopId]) {
-        for (&address, out) in addresses.iter().zip(out) {
-            let entry = self.entry(address);
-            // Right if the entry is a leaf, and written over if not: one jump less.
-            *out = entry as NextHopId;
-            if entry & IS_LEAF == 0 {
-                *out = self.descend(entry, address);
-            }
-        }
+    fn view(&self) -> View<'_> {
+        View { direct: self.direct.array(), nodes: self.nodes.array(), leaves: self.leaves.array() }
     }
 
     fn node(&self, number: u32) -> Node {
@@ -179,12 +143,51 @@ impl Shared {
     }
 }
 
+/// [`Shared`] for the length of a lookup.
+#[derive(Clone, Copy)]
+struct View<'a> {
+    direct: &'a [AtomicU32; ENTRIES],
+    nodes: &'a [[AtomicU64; NODE_WORDS]; NODES],
+    leaves: &'a [AtomicU16; LEAVES],
+}
+
+impl View<'_> {
+    #[inline(always)]
+    fn lookup<B: Bits>(self, address: B) -> NextHopId {
+        let entry =
+            self.direct[address.slice(0, DIRECT) as usize % ENTRIES].load(Ordering::Acquire);
+        if entry & IS_LEAF != 0 {
+            return entry as NextHopId;
+        }
+        self.descend(entry, address.skip(DIRECT))
+    }
+
+    /// The leaf below a node, by the bits of the address that the node looks at and those behind.
+    #[inline(always)]
+    fn descend<B: Bits>(self, mut number: u32, mut rest: B) -> NextHopId {
+        loop {
+            let [vector, leafvec, bases] = &self.nodes[number as usize % NODES];
+            let vector = vector.load(Ordering::Relaxed);
+            let slot = rest.slice(0, STEP);
+            if vector >> slot & 1 == 0 {
+                let rank = (leafvec.load(Ordering::Relaxed) & up_to(slot)).count_ones();
+                let leaf = (bases.load(Ordering::Relaxed) as u32).wrapping_add(rank);
+                return self.leaves[leaf.wrapping_sub(1) as usize % LEAVES].load(Ordering::Relaxed);
+            }
+            // Up to the slot, which is set, less one.
+            let rank = (vector & below(slot)).count_ones();
+            number = ((bases.load(Ordering::Relaxed) >> 32) as u32).wrapping_add(rank);
+            rest = rest.skip(STEP);
+        }
+    }
+}
+
 /// A reader; `FAST` where the processor has `popcnt` and BMI2, found out once at construction.
 struct Reader<const FAST: bool>(Arc<Shared>);
 
 impl<A: Address, const FAST: bool> Lookup<A> for Reader<FAST> {
     fn lookup(&self, address: A) -> NextHopId {
-        self.0.lookup(address.bits())
+        self.0.view().lookup(address.bits())
     }
 
     #[allow(
@@ -198,15 +201,23 @@ impl<A: Address, const FAST: bool> Lookup<A> for Reader<FAST> {
             // processor has the instructions that `lookup_all_fast` is compiled for.
             return unsafe { lookup_all_fast(&self.0, addresses, out) };
         }
-        self.0.lookup_all(addresses, out);
+        lookup_all(&self.0, addresses, out);
     }
 }
 
-/// [`Shared::lookup_all`] compiled for processors since 2013.
+#[inline(always)]
+fn lookup_all<B: Bits>(shared: &Shared, addresses: &[B], out: &mut [NextHopId]) {
+    let view = shared.view();
+    for (&address, out) in addresses.iter().zip(out) {
+        *out = view.lookup(address);
+    }
+}
+
+/// [`lookup_all`] compiled for processors since 2013.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "popcnt,bmi1,bmi2")]
 fn lookup_all_fast<B: Bits>(shared: &Shared, addresses: &[B], out: &mut [NextHopId]) {
-    shared.lookup_all(addresses, out);
+    lookup_all(shared, addresses, out);
 }
 
 fn reader<A: Address>(shared: &Arc<Shared>) -> Arc<dyn Lookup<A>> {
@@ -268,12 +279,13 @@ impl<A: Address> Poptrie<A> {
 
     // ---- building ---------------------------------------------------------------------------
 
-    /// A node for the bits from `from` on, given the topmost RIB node in its range.
-    fn build(&mut self, at: NodeId, from: u8, cover: NextHopId) -> Result<Node, NoRoom> {
+    /// A node for the bits from `from` on, given the topmost RIB node in its range; a leaf if all
+    /// routes there lead to the same next hop.
+    fn build(&mut self, at: NodeId, from: u8, cover: NextHopId) -> Result<Built, NoRoom> {
         let runs = self.rib.slots(at, from, STEP, cover);
         let mut built = [Built::Leaf(NO_ROUTE); SLOTS];
         self.build_slots(&runs, from, &mut built)?;
-        self.assemble(&built)
+        self.assemble_or_collapse(&built)
     }
 
     /// Builds what the slots of some runs lead to.
@@ -286,7 +298,7 @@ impl<A: Address> Poptrie<A> {
         for (range, slot) in runs.ranges() {
             let new = match slot {
                 Slot::Leaf(next_hop) => Built::Leaf(next_hop),
-                Slot::Below(at, cover) => Built::Child(self.build(at, from + STEP, cover)?),
+                Slot::Below(at, cover) => self.build(at, from + STEP, cover)?,
             };
             built[range].fill(new);
         }
@@ -436,7 +448,7 @@ impl<A: Address> Poptrie<A> {
         for entry in entries {
             let new = match slot {
                 Slot::Leaf(next_hop) => Ok(Built::Leaf(next_hop)),
-                Slot::Below(at, cover) => self.build(at, DIRECT, cover).map(Built::Child),
+                Slot::Below(at, cover) => self.build(at, DIRECT, cover),
             };
             if let Some(old) = self.root(entry) {
                 self.drop_tree(old);
@@ -452,7 +464,7 @@ impl<A: Address> Poptrie<A> {
             Some(old) => self.rebuild(old, DIRECT, bits, len),
             None => {
                 let (cover, at) = self.rib.cover(bits & A::Bits::mask(DIRECT), DIRECT);
-                self.build(at, DIRECT, cover).map(Built::Child)
+                self.build(at, DIRECT, cover)
             }
         };
         self.store_entry(entry, new)
