@@ -3,5 +3,7 @@
 
 pub mod config;
 pub mod cores;
+pub mod fpm;
 pub mod import;
+pub mod netlink;
 pub mod rib;

@@ -1,0 +1,328 @@
+//! What route sources tell the owner of the RIB, and what they are asked to do.
+
+use std::net::IpAddr;
+use std::time::{Duration, SystemTime};
+
+use dataplane::port::PortId;
+use ipnet::IpNet;
+use tokio::sync::oneshot;
+use wire::MacAddr;
+
+/// Which source an event comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Source {
+    /// The kernel, by netlink.
+    Kernel,
+    /// FRR's zebra, by FPM.
+    Fpm,
+}
+
+/// One of a route's or a group's paths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Path {
+    /// The port it leaves by; `None`: the port of the best route to `via`.
+    pub port: Option<PortId>,
+    /// The gateway, of either family; `None`: the destination itself is on the port's link.
+    pub via: Option<IpAddr>,
+    /// Its share of the flows, 1 to 256; nexthop groups with 16-bit weights to 65535.
+    pub weight: u16,
+    /// The gateway is on the link whatever the addresses say.
+    pub on_link: bool,
+}
+
+/// Names a group of paths that routes share: a nexthop object of its source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GroupKey {
+    /// Whose object it is.
+    pub source: Source,
+    /// Its number there.
+    pub id: u32,
+}
+
+/// The paths of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupSpec {
+    /// At least one.
+    pub paths: Vec<Path>,
+    /// Losing a path moves only the flows of that path.
+    pub resilient: Option<Resilient>,
+}
+
+/// A resilient group's shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resilient {
+    /// Number of buckets the flows are hashed to.
+    pub buckets: u16,
+}
+
+/// What becomes of a route's packets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RouteKind {
+    /// They leave by one of these paths.
+    Unicast(Vec<Path>),
+    /// They leave by one of the group's paths.
+    Group(GroupKey),
+    /// They are dropped in silence.
+    Blackhole,
+    /// They are refused: "administratively prohibited".
+    Prohibited,
+    /// They are refused: "host unreachable".
+    Unreachable,
+    /// They are given to the kernel, which has an interface for them that is no port.
+    Host,
+}
+
+/// A new value, or none any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change<T> {
+    /// It is this now, whether or not it was there before.
+    Set(T),
+    /// It is gone.
+    Withdraw,
+}
+
+/// A neighbour's state in the kernel, RFC 4861 section 7.3.2 and `NUD_*` of `linux/neighbour.h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NeighbourState {
+    /// Being resolved, no MAC yet.
+    Incomplete,
+    /// Confirmed lately.
+    Reachable,
+    /// Not confirmed lately; usable.
+    Stale,
+    /// In use and soon to be probed; usable.
+    Delay,
+    /// Being probed; usable.
+    Probe,
+    /// Does not answer.
+    Failed,
+    /// Configured, never aged.
+    Permanent,
+    /// Needs no resolution.
+    NoArp,
+    /// Not in the kernel's table any more.
+    Deleted,
+}
+
+impl NeighbourState {
+    /// The name in commands and JSON: iproute2's.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Incomplete => "incomplete",
+            Self::Reachable => "reachable",
+            Self::Stale => "stale",
+            Self::Delay => "delay",
+            Self::Probe => "probe",
+            Self::Failed => "failed",
+            Self::Permanent => "permanent",
+            Self::NoArp => "noarp",
+            Self::Deleted => "deleted",
+        }
+    }
+}
+
+/// One change at a source. They come in batches and in an order that can be applied one by one: a
+/// group before the routes over it, a link's end before the withdrawals that follow from it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SourceEvent {
+    /// A route. Its identity is source, prefix and metric.
+    Route {
+        /// Who has it.
+        source: Source,
+        /// The destination; no host bits are set.
+        prefix: IpNet,
+        /// Among a source's routes to one prefix the smallest wins.
+        metric: u64,
+        /// What it is now.
+        change: Change<RouteKind>,
+    },
+    /// A group of paths that routes refer to by [`RouteKind::Group`].
+    Group {
+        /// Whose it is and its number.
+        key: GroupKey,
+        /// What it is now.
+        change: Change<GroupSpec>,
+    },
+    /// The state of a port's host interface.
+    Link {
+        /// The port.
+        port: PortId,
+        /// Somebody has set it up.
+        admin_up: bool,
+        /// It has carrier.
+        carrier: bool,
+        /// The largest IP packet, in bytes; 0 if the interface does not exist.
+        mtu: u16,
+    },
+    /// All addresses of a port's host interface, with the length of their network; host bits set.
+    Addresses {
+        /// The port.
+        port: PortId,
+        /// All of them.
+        addresses: Vec<IpNet>,
+    },
+    /// A range of addresses that the machine answers for itself, besides those of ports.
+    LocalAddress {
+        /// The range.
+        prefix: IpNet,
+        /// It does, or no longer.
+        present: bool,
+    },
+    /// An entry of the kernel's neighbour table on a port.
+    Neighbour {
+        /// The port.
+        port: PortId,
+        /// The neighbour.
+        address: IpAddr,
+        /// Its MAC; `None` while there is none that may be used.
+        mac: Option<MacAddr>,
+        /// Its state.
+        state: NeighbourState,
+    },
+    /// All of the source's routes and groups follow, up to [`Self::ResyncEnd`].
+    ResyncBegin(Source),
+    /// What the source has not told since [`Self::ResyncBegin`] it has no longer. The first one
+    /// says that the source's routes are complete.
+    ResyncEnd(Source),
+    /// A comparison with the source has been made.
+    Audit(AuditReport),
+}
+
+/// The result of comparing what a source has with what it has told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditReport {
+    /// When it ended.
+    pub at: SystemTime,
+    /// How long it took.
+    pub took: Duration,
+    /// Routes compared.
+    pub compared: usize,
+    /// Routes the kernel has and we had not.
+    pub missing: usize,
+    /// Routes we had and the kernel has not.
+    pub stale: usize,
+    /// Routes that were other than the kernel's.
+    pub different: usize,
+    /// The first differences, in words.
+    pub examples: Vec<String>,
+}
+
+impl AuditReport {
+    /// There was no difference.
+    pub fn clean(&self) -> bool {
+        self.missing + self.stale + self.different == 0
+    }
+}
+
+/// What the kernel is asked to do.
+#[derive(Debug)]
+pub enum KernelOrder {
+    /// Find a neighbour's MAC, or confirm it. The answer is [`SourceEvent::Neighbour`].
+    Resolve {
+        /// The port it is on.
+        port: PortId,
+        /// The neighbour.
+        address: IpAddr,
+    },
+    /// Say whether the port's device has carrier.
+    SetCarrier {
+        /// The port.
+        port: PortId,
+        /// It has.
+        up: bool,
+    },
+    /// Set the host interface up or down.
+    SetUp {
+        /// The port.
+        port: PortId,
+        /// Up.
+        up: bool,
+    },
+    /// Set the host interface's MTU.
+    SetMtu {
+        /// The port.
+        port: PortId,
+        /// Bytes.
+        mtu: u16,
+    },
+    /// Add an address to the host interface.
+    AddAddress {
+        /// The port.
+        port: PortId,
+        /// With the length of its network; host bits set.
+        address: IpNet,
+    },
+    /// Remove an address from the host interface.
+    RemoveAddress {
+        /// The port.
+        port: PortId,
+        /// With the length of its network; host bits set.
+        address: IpNet,
+    },
+    /// Compare now. Without an answer if the thread ends before.
+    Audit(oneshot::Sender<AuditReport>),
+    /// Read everything again.
+    Resync,
+}
+
+/// How a source is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SourceState {
+    /// Not told anything yet.
+    #[default]
+    Starting,
+    /// Reading everything.
+    Synchronising,
+    /// What it has, we have.
+    Synchronised,
+    /// FPM: nobody is connected; its routes are kept for a while.
+    Disconnected,
+    /// It has ended by an error.
+    Failed,
+}
+
+impl SourceState {
+    /// The name in commands and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Synchronising => "synchronising",
+            Self::Synchronised => "synchronised",
+            Self::Disconnected => "disconnected",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// What `show sources` tells of a source.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SourceStatus {
+    /// How it is.
+    pub state: SourceState,
+    /// Messages read.
+    pub messages: u64,
+    /// Messages or attributes that made no sense, and requests that were refused.
+    pub errors: u64,
+    /// Messages that were understood and have no meaning here: routes with a TOS, for example.
+    pub ignored: u64,
+    /// Times that the kernel dropped messages because the receive buffer was full.
+    pub overruns: u64,
+    /// Complete readings, the first one included.
+    pub resyncs: u64,
+    /// When the last one ended.
+    pub last_resync: Option<SystemTime>,
+    /// Comparisons made.
+    pub audits: u64,
+    /// Comparisons that found a difference.
+    pub audits_failed: u64,
+    /// The last one.
+    pub last_audit: Option<AuditReport>,
+    /// Routes of the tables that count.
+    pub routes: usize,
+    /// Nexthop objects.
+    pub groups: usize,
+    /// FPM: connections accepted.
+    pub connections: u64,
+    /// FPM: who is connected.
+    pub peer: Option<std::net::SocketAddr>,
+}
