@@ -44,13 +44,6 @@ impl<T: Zeroable> Arena<T> {
         arena
     }
 
-    /// Where the elements begin, for assembly.
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    pub fn as_ptr(&self) -> *const T {
-        self.storage.as_ptr().wrapping_add(self.start)
-    }
-
     /// All elements.
     #[inline(always)]
     pub fn all(&self) -> &[T] {

@@ -89,9 +89,6 @@ use crate::{
     words::{Leaves, OldHalf, SLOTS, own_leaves},
 };
 
-#[cfg(target_arch = "x86_64")]
-#[allow(unsafe_code, reason = "assembly")]
-mod gather;
 mod lookup;
 
 /// The longest prefix that slots can tell apart.

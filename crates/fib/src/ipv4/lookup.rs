@@ -1,12 +1,24 @@
 //! What readers of the IPv4 table see, and the lookups.
 //!
-//! The same batch lookup exists three times, chosen once when a reader is made:
+//! A batch's words are prefetched all at once; then each address's word and leaf are loaded one
+//! after the other, and the processor's out-of-order execution overlaps those of its neighbours: a
+//! leaf's load starts when its own word has come, not when all words have.
 //!
-//! | kernel | needs | how it overlaps cache misses |
-//! |---|---|---|
-//! | `Gather` | AVX-512 with `vpopcntd`, and gathers that are fast | a gather loads 8 words or 16 leaves |
-//! | `Fast` | `popcnt`, BMI2 | prefetches all words; leaves by out-of-order execution |
-//! | `Plain` | nothing | the same source as `Fast`, compiled for any processor |
+//! ```text
+//!  prefetch  w0 w1 w2 ... w31
+//!  then      w0 -> leaf 0
+//!               w1 -> leaf 1           nothing waits for the line above it
+//!                  w2 -> leaf 2 ...
+//! ```
+//!
+//! That last point is why this scalar loop replaced one of AVX-512 gathers. With everything in the
+//! caches gathers were up to 1.1 times faster, and 1.2 times for 64 flows; but a gather ends when
+//! its slowest element has come, and between the work on packets, where the table is cold, they
+//! took 1.3 to 1.8 times as long. A loop per stage (all words, then all leaf prefetches, then all
+//! leaves) is slower by a fifth everywhere.
+//!
+//! The same source is compiled twice, and chosen once when a reader is made: `Fast` with `popcnt`
+//! and BMI2, `Plain` for any processor.
 
 use std::{
     marker::PhantomData,
@@ -68,9 +80,8 @@ impl Shared {
     pub fn new() -> Self {
         Self {
             top: Arena::new(BLOCKS),
-            // The gathering kernel reads an element together with the one behind it.
-            leaves: Arena::new(LEAVES + 1),
-            deep: Arena::new(DEEP_TABLES * DEEP_SIZE + 1),
+            leaves: Arena::new(LEAVES),
+            deep: Arena::new(DEEP_TABLES * DEEP_SIZE),
         }
     }
 
@@ -152,10 +163,7 @@ impl Kernel for Plain {
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code, reason = "calls functions compiled for a processor that was found to fit")]
 mod x86 {
-    use std::{sync::OnceLock, time::Instant};
-
     use super::*;
-    use crate::ipv4::gather;
 
     /// For processors with `popcnt` and BMI2. Used only after [`Fast::works`].
     pub struct Fast;
@@ -180,48 +188,6 @@ mod x86 {
     fn fast(shared: &Shared, addresses: &[u32], out: &mut [NextHopId]) {
         shared.lookup_batch(addresses, out);
     }
-
-    /// For processors with AVX-512. Used only after [`Gather::works`].
-    pub struct Gather;
-
-    impl Gather {
-        pub fn works() -> bool {
-            Fast::works() && gather::works()
-        }
-    }
-
-    impl Kernel for Gather {
-        fn lookup_batch(shared: &Shared, addresses: &[u32], out: &mut [NextHopId]) {
-            // SAFETY: this kernel is only used after `Gather::works` has seen that the processor
-            // has the instructions.
-            unsafe { gather::lookup_batch(shared, addresses, out) }
-        }
-    }
-
-    /// Whether gathering is worth it: processors differ by a factor of five in the speed of
-    /// gathers, and some have been slowed down by microcode. Measured once per process, some
-    /// microseconds each, on an empty table.
-    pub fn gather_is_faster() -> bool {
-        static FASTER: OnceLock<bool> = OnceLock::new();
-        *FASTER.get_or_init(|| {
-            let shared = Shared::new();
-            Gather::works() && time::<Gather>(&shared) < time::<Fast>(&shared)
-        })
-    }
-
-    /// The quickest of some runs.
-    fn time<K: Kernel>(shared: &Shared) -> u128 {
-        let addresses: [u32; BATCH] = std::array::from_fn(|i| (i as u32) << 15);
-        let mut out = [0; BATCH];
-        let run = |_| {
-            let start = Instant::now();
-            for _ in 0..64 {
-                K::lookup_batch(shared, std::hint::black_box(&addresses), &mut out);
-            }
-            start.elapsed().as_nanos()
-        };
-        (0..32).map(run).min().unwrap_or_default()
-    }
 }
 
 /// A reader with the kernel `K`.
@@ -245,9 +211,6 @@ fn with<K: Kernel>(shared: &Arc<Shared>) -> Arc<dyn Lookup<Ipv4Addr>> {
 pub(super) fn reader(shared: &Arc<Shared>) -> Arc<dyn Lookup<Ipv4Addr>> {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
-        if x86::gather_is_faster() {
-            return with::<x86::Gather>(shared);
-        }
         if x86::Fast::works() {
             return with::<x86::Fast>(shared);
         }
@@ -263,9 +226,6 @@ pub(super) fn all_readers(shared: &Arc<Shared>) -> Vec<Arc<dyn Lookup<Ipv4Addr>>
     {
         if x86::Fast::works() {
             readers.push(with::<x86::Fast>(shared));
-        }
-        if x86::Gather::works() {
-            readers.push(with::<x86::Gather>(shared));
         }
     }
     readers
