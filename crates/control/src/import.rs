@@ -327,7 +327,7 @@ fn list<T>(
 pub fn import(
     rib: &mut Rib,
     import: &config::Import,
-    metric: u32,
+    metric: u64,
 ) -> Result<ImportReport, ImportError> {
     let table = read_table(&import.file)?;
     let mut report = ImportReport {
@@ -363,7 +363,7 @@ pub fn import(
 }
 
 /// The route to a prefix over the gateway that its origin AS chooses; `gateways` is not empty.
-fn route(prefix: IpNet, origin: u32, gateways: &[Path], metric: u32) -> Route {
+fn route(prefix: IpNet, origin: u32, gateways: &[Path], metric: u64) -> Route {
     let gateway = gateways[origin as usize % gateways.len()];
     let path = Path { weight: 1, ..gateway };
     Route { prefix, source: Source::Import, kind: RouteKind::Unicast(vec![path]), metric }

@@ -22,11 +22,13 @@
 //! due exactly when the best route to the address, neighbours aside, is the connected network of
 //! the neighbour's port: a static route to a part of that network keeps its meaning.
 
+mod error;
 mod family;
 mod next_hops;
 mod places;
 #[cfg(test)]
 pub(crate) mod tests;
+mod types;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -41,357 +43,20 @@ use wire::MacAddr;
 use family::{Candidate, Family, Routes};
 use next_hops::{NextHops, Referrer, Refused};
 
-/// The most paths of one route.
-pub const PATHS_MOST: usize = 128;
+pub use error::{Error, Subject};
+pub use types::{
+    GroupKey, GroupSpec, Inactive, LivePath, LoadReport, LookupInfo, PATHS_MOST, Path, Resilient,
+    ResolverCommand, RibPort, Route, RouteInfo, RouteKind, Source, Summary, Target, WEIGHT_MOST,
+};
 
-/// The largest weight of a path.
-pub const WEIGHT_MOST: u16 = 256;
+/// The most buckets of a resilient group.
+pub const BUCKETS_MOST: u16 = 4096;
 
-/// A port as the RIB knows it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct RibPort {
-    /// Its number.
-    pub id: PortId,
-    /// Its name.
-    pub name: String,
-    /// Its MAC.
-    pub mac: MacAddr,
-    /// The largest IP packet it sends, in bytes.
-    pub mtu: u16,
-    /// Own addresses with the length of their network; host bits are set.
-    pub addresses: Vec<IpNet>,
-}
-
-/// Where a route comes from. The order is that of preference between equals.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Source {
-    /// Ranges that are never forwarded: martians, multicast, link-local.
-    Reserved,
-    /// The router's own addresses, and its networks' broadcast addresses.
-    Local,
-    /// Networks that a port is on.
-    Connected,
-    /// The configuration.
-    Static,
-    /// A table loaded from a file.
-    Import,
-    /// Resolved neighbours' host routes.
-    Neighbour,
-}
-
-impl Source {
-    /// Every source, in the order of [`Self::index`].
-    pub const ALL: [Self; 6] =
-        [Self::Reserved, Self::Local, Self::Connected, Self::Static, Self::Import, Self::Neighbour];
-
-    /// Position in [`Self::ALL`].
-    pub fn index(self) -> usize {
-        self as usize
-    }
-
-    /// The name in commands and JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Reserved => "reserved",
-            Self::Local => "local",
-            Self::Connected => "connected",
-            Self::Static => "static",
-            Self::Import => "import",
-            Self::Neighbour => "neighbour",
-        }
-    }
-
-    /// The administrative distance: of several routes to one prefix the smallest wins.
-    pub fn distance(self) -> u8 {
-        match self {
-            Self::Reserved | Self::Local | Self::Connected => 0,
-            Self::Static => 1,
-            Self::Import => 20,
-            Self::Neighbour => 250,
-        }
-    }
-}
-
-/// One of a route's paths.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Path {
-    /// The port the gateway is on.
-    pub port: PortId,
-    /// The gateway.
-    pub via: IpAddr,
-    /// Its share of the flows, 1 to [`WEIGHT_MOST`].
-    pub weight: u16,
-}
-
-/// What becomes of a route's packets.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RouteKind {
-    /// They are sent on, over one path or several.
-    Unicast(Vec<Path>),
-    /// They are dropped in silence.
-    Blackhole,
-    /// They are refused: "administratively prohibited".
-    Prohibited,
-    /// They are refused: "host unreachable".
-    Unreachable,
-}
-
-/// A route to be added.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Route {
-    /// The destination; no host bits are set.
-    pub prefix: IpNet,
-    /// [`Source::Static`] or [`Source::Import`]; the others are the RIB's own.
-    pub source: Source,
-    /// What becomes of its packets.
-    pub kind: RouteKind,
-    /// Among a source's routes to one prefix the smallest wins.
-    pub metric: u32,
-}
-
-/// What a route of the RIB leads to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
-    /// Over gateways, or to a neighbour's host route.
-    Unicast(Vec<Path>),
-    /// To the hosts on a port's network.
-    Connected(PortId),
-    /// To the router itself.
-    Local,
-    /// Nowhere: martians.
-    Martian,
-    /// Dropped in silence.
-    Blackhole,
-    /// Refused: "administratively prohibited".
-    Prohibited,
-    /// Refused: "host unreachable".
-    Unreachable,
-}
-
-/// A route as commands show it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RouteInfo {
-    /// The destination.
-    pub prefix: IpNet,
-    /// Where it comes from.
-    pub source: Source,
-    /// Its metric.
-    pub metric: u32,
-    /// Where it leads; weights are reduced by their greatest common divisor.
-    pub target: Target,
-    /// Forwarders use it: it is the best to its prefix, and in the FIB.
-    pub active: bool,
-}
-
-/// The answer to "where does a packet to this address go?".
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LookupInfo {
-    /// The route.
-    pub route: RouteInfo,
-    /// The number that the FIB answers with.
-    pub next_hop: u16,
-    /// The MAC of each path's gateway in the order of the paths; for a connected network that of
-    /// the destination itself. `None`: not resolved.
-    pub macs: Vec<Option<MacAddr>>,
-}
-
-/// What the slow path has to learn from the RIB.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ResolverCommand {
-    /// Routes lead over this gateway; punted packets name it by the number.
-    NextHop {
-        /// The next hop's number.
-        id: u16,
-        /// The port the gateway is on.
-        port: PortId,
-        /// The gateway.
-        address: IpAddr,
-    },
-    /// No route leads over the gateway with this number any more.
-    RemoveNextHop {
-        /// The next hop's number.
-        id: u16,
-    },
-    /// A neighbour whose MAC is given.
-    AddStaticNeighbour {
-        /// The port it is on.
-        port: PortId,
-        /// Its address.
-        address: IpAddr,
-        /// Its MAC.
-        mac: MacAddr,
-    },
-    /// A neighbour is to be forgotten, static or not.
-    RemoveNeighbour {
-        /// The port it is on.
-        port: PortId,
-        /// Its address.
-        address: IpAddr,
-    },
-}
-
-/// How much there is of everything.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Summary {
-    /// IPv4 routes by source, in the order of [`Source::ALL`], those not in the FIB included.
-    pub ipv4: [usize; Source::ALL.len()],
-    /// IPv6 routes by source.
-    pub ipv6: [usize; Source::ALL.len()],
-    /// Prefixes in the IPv4 FIB.
-    pub fib4: usize,
-    /// Prefixes in the IPv6 FIB.
-    pub fib6: usize,
-    /// Bytes that lookups in the IPv4 FIB read.
-    pub fib4_bytes: usize,
-    /// Bytes that lookups in the IPv6 FIB read.
-    pub fib6_bytes: usize,
-    /// Neighbours that are resolved.
-    pub neighbours: usize,
-    /// Next-hop numbers in use.
-    pub next_hops: usize,
-    /// Next-hop numbers that wait for a grace period.
-    pub next_hops_waiting: usize,
-    /// Places of group members in use or waiting.
-    pub group_places: usize,
-    /// Routes refused since the start.
-    pub refused: u64,
-    /// Prefixes whose change the FIB had no room for; they are tried again by [`Rib::tick`].
-    pub pending: usize,
-}
-
-/// What [`Rib::load`] did.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LoadReport {
-    /// Routes taken.
-    pub accepted: usize,
-    /// Routes refused.
-    pub refused: usize,
-    /// The first refusals, at most [`LoadReport::ERRORS_KEPT`].
-    pub errors: Vec<Error>,
-}
-
-impl LoadReport {
-    /// The most refusals that are kept.
-    pub const ERRORS_KEPT: usize = 20;
-
-    fn refuse(&mut self, error: Error) {
-        self.refused += 1;
-        if self.errors.len() < Self::ERRORS_KEPT {
-            self.errors.push(error);
-        }
-    }
-}
-
-/// Why a change was refused. Nothing has changed then.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// A prefix with host bits.
-    #[error("route {prefix}: host bits are set; the prefix is {}", .prefix.trunc())]
-    HostBits {
-        /// What was given.
-        prefix: IpNet,
-    },
-    /// A prefix that is never forwarded.
-    #[error("route {prefix}: lies in {range}, which is never forwarded")]
-    Reserved {
-        /// What was given.
-        prefix: IpNet,
-        /// The range.
-        range: &'static str,
-    },
-    /// A unicast route without a path, or with too many.
-    #[error("route {prefix}: {count} paths; a route has 1 to {PATHS_MOST}")]
-    Paths {
-        /// The route.
-        prefix: IpNet,
-        /// The paths given.
-        count: usize,
-    },
-    /// A weight out of range.
-    #[error("route {prefix}: weight {weight} of path {via}; a weight is 1 to {WEIGHT_MOST}")]
-    Weight {
-        /// The route.
-        prefix: IpNet,
-        /// The path.
-        via: IpAddr,
-        /// What was given.
-        weight: u16,
-    },
-    /// A path of the other family.
-    #[error("route {prefix}: next hop {via} is of the other address family")]
-    Family {
-        /// The route.
-        prefix: IpNet,
-        /// The path.
-        via: IpAddr,
-    },
-    /// A path over a port that the router does not have.
-    #[error("route {prefix}: next hop {via} is on {port}, which this router does not have")]
-    UnknownPort {
-        /// The route.
-        prefix: IpNet,
-        /// The path.
-        via: IpAddr,
-        /// The port.
-        port: PortId,
-    },
-    /// Routes of this source are made by the RIB itself.
-    #[error("route {prefix}: {} routes follow from ports and neighbours; they cannot be set", .from.name())]
-    NotSettable {
-        /// The route.
-        prefix: IpNet,
-        /// The source given.
-        from: Source,
-    },
-    /// No number is left for another next hop.
-    #[error(
-        "route {prefix}: all {} next hops are in use; let routes share gateways, or remove some",
-        dataplane::next_hop::NEXT_HOPS
-    )]
-    NextHopsFull {
-        /// The route.
-        prefix: IpNet,
-    },
-    /// No room for another group of paths.
-    #[error(
-        "route {prefix}: no room for a group of {places} among {} places; use fewer paths or smaller weights",
-        dataplane::next_hop::GROUP_MEMBERS
-    )]
-    GroupsFull {
-        /// The route.
-        prefix: IpNet,
-        /// The places the group needs.
-        places: u32,
-    },
-    /// Weights that cannot be kept exactly.
-    #[error(
-        "route {prefix}: its weights need {places} places, {} is the most; use weights with a common divisor",
-        next_hops::GROUP_PLACES_MOST
-    )]
-    WeightsTooFine {
-        /// The route.
-        prefix: IpNet,
-        /// The places they need.
-        places: u32,
-    },
-    /// The FIB refused.
-    #[error("route {prefix}: {error}")]
-    Fib {
-        /// The route.
-        prefix: IpNet,
-        /// Why.
-        error: fib::Error,
-    },
-}
-
-impl Error {
-    fn refused(prefix: IpNet, refused: Refused) -> Self {
-        match refused {
-            Refused::Numbers => Self::NextHopsFull { prefix },
-            Refused::Places(places) => Self::GroupsFull { prefix, places },
-            Refused::Weights(places) => Self::WeightsTooFine { prefix, places },
-        }
+fn refuse(prefix: IpNet, refused: Refused) -> Error {
+    let what = Subject::Route(prefix);
+    match refused {
+        Refused::Numbers => Error::NextHopsFull { what },
+        Refused::Places(places) => Error::GroupsFull { what, places },
     }
 }
 
@@ -436,6 +101,7 @@ pub struct Rib {
     v6: Routes<Ipv6Addr>,
     hops: NextHops,
     neighbours: Neighbours,
+    groups: BTreeMap<GroupKey, GroupSpec>,
     refused: u64,
 }
 
@@ -458,6 +124,7 @@ impl Rib {
             v6: Routes::new(fib6),
             hops: NextHops::new(next_hops, grace),
             neighbours: Neighbours::new(),
+            groups: BTreeMap::new(),
             refused: 0,
         };
         for (range, hop, _) in reserved() {
@@ -476,7 +143,7 @@ impl Rib {
             }
             let prefix = net.trunc();
             if net.prefix_len() < net.max_prefix_len() {
-                let hop = self.hops.glean(port.id).map_err(|r| Error::refused(prefix, r))?;
+                let hop = self.hops.glean(port.id).map_err(|r| refuse(prefix, r))?;
                 self.put_own(prefix, Source::Connected, hop)?;
             }
         }
@@ -527,10 +194,19 @@ impl Rib {
             RouteKind::Blackhole => BLACKHOLE,
             RouteKind::Prohibited => PROHIBITED,
             RouteKind::Unreachable => UNREACHABLE,
+            RouteKind::Host => LOCAL,
+            RouteKind::NextHopGroup(key) => {
+                let spec = self.groups.get(key).ok_or(Error::NoGroup { prefix, key: *key })?;
+                let kind = match spec.blackhole {
+                    true => RouteKind::Blackhole,
+                    false => RouteKind::Unicast(spec.paths.clone()),
+                };
+                return self.candidate(&Route { kind, ..route.clone() });
+            }
             RouteKind::Unicast(paths) => {
                 let neighbours = &self.neighbours;
                 let mac = |port, via| neighbours.get(&(via, port)).map(|known| known.mac);
-                self.hops.over(paths, mac).map_err(|refused| Error::refused(prefix, refused))?
+                self.hops.over(paths, mac).map_err(|refused| refuse(prefix, refused))?
             }
         };
         Ok(Candidate { source: route.source, metric: route.metric, hop })
@@ -538,7 +214,7 @@ impl Rib {
 
     fn check(&self, route: &Route) -> Result<(), Error> {
         let prefix = route.prefix;
-        if !matches!(route.source, Source::Static | Source::Import) {
+        if !route.source.is_settable() {
             return Err(Error::NotSettable { prefix, from: route.source });
         }
         if prefix.trunc() != prefix {
@@ -549,17 +225,16 @@ impl Rib {
         }
         let RouteKind::Unicast(paths) = &route.kind else { return Ok(()) };
         if paths.is_empty() || paths.len() > PATHS_MOST {
-            return Err(Error::Paths { prefix, count: paths.len() });
+            return Err(Error::Paths { what: Subject::Route(prefix), count: paths.len() });
         }
-        for &Path { port, via, weight } in paths {
-            if via.is_ipv4() != prefix.addr().is_ipv4() {
-                return Err(Error::Family { prefix, via });
-            }
+        let what = Subject::Route(prefix);
+        for &Path { port, via, weight, .. } in paths {
             if !(1..=WEIGHT_MOST).contains(&weight) {
-                return Err(Error::Weight { prefix, via, weight });
+                return Err(Error::Weight { what, via, weight });
             }
+            let (Some(port), Some(_)) = (port, via) else { return Err(Error::EmptyPath { what }) };
             if !self.ports.iter().any(|known| known.id == port) {
-                return Err(Error::UnknownPort { prefix, via, port });
+                return Err(Error::UnknownPort { what, via, port });
             }
         }
         Ok(())
@@ -572,15 +247,13 @@ impl Rib {
     }
 
     /// Removes a source's route with this metric; false if there is none.
-    pub fn remove_one(&mut self, prefix: IpNet, source: Source, metric: u32) -> bool {
+    pub fn remove_one(&mut self, prefix: IpNet, source: Source, metric: u64) -> bool {
         let fits = |candidate: &Candidate| candidate.source == source && candidate.metric == metric;
         self.remove_if(prefix, fits) > 0
     }
 
     fn remove_if(&mut self, prefix: IpNet, fits: impl Fn(&Candidate) -> bool) -> usize {
-        let fits = |candidate: &Candidate| {
-            matches!(candidate.source, Source::Static | Source::Import) && fits(candidate)
-        };
+        let fits = |candidate: &Candidate| candidate.source.is_settable() && fits(candidate);
         let removed = match prefix {
             IpNet::V4(_) => take_and_sync(&mut self.v4, &mut self.hops, &prefix, fits),
             IpNet::V6(_) => take_and_sync(&mut self.v6, &mut self.hops, &prefix, fits),
@@ -726,7 +399,7 @@ impl Rib {
         let hop = self
             .hops
             .gateway(port, address, Some(mac), Referrer::Other)
-            .map_err(|refused| Error::refused(prefix, refused))?;
+            .map_err(|refused| refuse(prefix, refused))?;
         self.put_own(prefix, Source::Neighbour, hop)
     }
 
@@ -748,6 +421,99 @@ impl Rib {
         };
         let best = best.filter(|candidate| candidate.source == Source::Connected)?;
         self.hops.glean_port(best.hop)
+    }
+
+    /// Changes several things; forwarders see the changes of each family's routes together.
+    pub fn batch<T>(&mut self, change: impl FnOnce(&mut Self) -> T) -> T {
+        change(self)
+    }
+
+    /// Sets a group, or gives the one of this name other paths.
+    ///
+    /// # Errors
+    /// Says why the group was refused.
+    pub fn set_group(&mut self, key: GroupKey, spec: GroupSpec) -> Result<(), Error> {
+        self.groups.insert(key, spec);
+        Ok(())
+    }
+
+    /// Removes a group and withdraws the routes that use it; false if there is none.
+    pub fn remove_group(&mut self, key: GroupKey) -> bool {
+        self.groups.remove(&key).is_some()
+    }
+
+    /// Begins to receive all routes and groups of a source anew, see [`Self::end_resync`].
+    pub fn begin_resync(&mut self, _source: Source) {}
+
+    /// Withdraws the routes and groups of the source that were not added again since
+    /// [`Self::begin_resync`]; returns how many.
+    pub fn end_resync(&mut self, _source: Source) -> usize {
+        0
+    }
+
+    /// A port's link is up or down: whether packets can leave by it.
+    pub fn set_link(&mut self, _port: PortId, _up: bool) {}
+
+    /// A port's own addresses from now on.
+    ///
+    /// # Errors
+    /// There is no room for a route that follows from them.
+    pub fn set_addresses(&mut self, port: PortId, addresses: &[IpNet]) -> Result<(), Error> {
+        if let Some(known) = self.ports.iter_mut().find(|known| known.id == port) {
+            known.addresses = addresses.to_vec();
+        }
+        Ok(())
+    }
+
+    /// A port's MTU from now on.
+    pub fn set_mtu(&mut self, port: PortId, mtu: u16) {
+        if let Some(known) = self.ports.iter_mut().find(|known| known.id == port) {
+            known.mtu = mtu;
+        }
+    }
+
+    /// An address or prefix that is the router's own without being on a port.
+    ///
+    /// # Errors
+    /// There is no room for the route.
+    pub fn add_local(&mut self, prefix: IpNet) -> Result<(), Error> {
+        self.put_own(prefix, Source::Local, LOCAL)
+    }
+
+    /// Takes back [`Self::add_local`]; false if there was none.
+    pub fn remove_local(&mut self, _prefix: IpNet) -> bool {
+        false
+    }
+
+    /// Gives a source another administrative distance, 1 to 255; those of sources that cannot be
+    /// set are fixed.
+    pub fn set_distance(&mut self, _source: Source, _distance: u8) {}
+
+    /// The path that a flow with this hash takes to an address, as a forwarder finds it; `None` if
+    /// its packets do not leave by a port.
+    pub fn lookup_flow(&self, _address: IpAddr, _hash: u32) -> Option<LivePath> {
+        None
+    }
+
+    /// The routes of a source, or of all; to a prefix, or to those within it, or to all.
+    pub fn routes_filtered(
+        &self,
+        source: Option<Source>,
+        prefix: Option<IpNet>,
+        longer: bool,
+    ) -> impl Iterator<Item = RouteInfo> {
+        self.routes().filter(move |info| source.is_none_or(|source| info.source == source)).filter(
+            move |info| {
+                prefix.is_none_or(|prefix| {
+                    info.prefix == prefix || longer && prefix.contains(&info.prefix)
+                })
+            },
+        )
+    }
+
+    /// Whether [`Self::tick`] has something left to do that should not wait.
+    pub fn is_busy(&self) -> bool {
+        false
     }
 
     /// What the slow path has to learn since the last call, in order.
@@ -786,6 +552,8 @@ impl Rib {
             prefix: A::net(prefix),
             source: candidate.source,
             metric: candidate.metric,
+            distance: candidate.source.distance(),
+            inactive: None,
             target: self.target(candidate.hop),
             active: place == 0 && entry.installed == candidate.hop,
         })
@@ -822,12 +590,19 @@ impl Rib {
             IpAddr::V6(v6) => self.v6.fib().reader().lookup(v6),
         };
         let mac = |port, via| self.neighbours.get(&(via, port)).map(|known| known.mac);
-        let macs = match &route.target {
-            Target::Unicast(paths) => paths.iter().map(|path| mac(path.port, path.via)).collect(),
-            Target::Connected(port) => vec![mac(*port, address)],
+        let live = |port: Option<PortId>, gateway: Option<IpAddr>, weight: u16| {
+            let port = port?;
+            let mac = mac(port, gateway.unwrap_or(address));
+            Some(LivePath { port, gateway, mac, weight: weight.into() })
+        };
+        let paths = match &route.target {
+            Target::Unicast(paths) => {
+                paths.iter().filter_map(|path| live(path.port, path.via, path.weight)).collect()
+            }
+            Target::Connected(port) => live(Some(*port), None, 1).into_iter().collect(),
             _ => Vec::new(),
         };
-        Some(LookupInfo { route, next_hop, macs })
+        Some(LookupInfo { route, next_hop, paths })
     }
 
     /// How much there is of everything.
@@ -845,6 +620,8 @@ impl Rib {
             next_hops_waiting,
             group_places,
             refused: self.refused,
+            groups: self.groups.len(),
+            waiting: 0,
             pending: self.v4.pending() + self.v6.pending(),
         }
     }
@@ -866,7 +643,7 @@ fn local_addresses(net: &IpNet) -> Vec<IpAddr> {
 }
 
 /// A prefix with a new candidate, known by source and metric.
-type Touched<A> = (Prefix<A>, Source, u32);
+type Touched<A> = (Prefix<A>, Source, u64);
 
 /// Puts a candidate into the RIB; the FIB is not told. The replaced candidate's next hop is let go
 /// of: the FIB's own reference keeps it until the FIB has the new one.

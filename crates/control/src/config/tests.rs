@@ -49,7 +49,7 @@ fn the_example_works_as_it_stands() {
         vec!["10.0.1.1/24".parse().unwrap(), "fd00:1::1/64".parse().unwrap()];
     assert_eq!(config.ports[0].addresses, addresses);
     let (left, right) = (PortId::new(0).unwrap(), PortId::new(1).unwrap());
-    let path = |port, via: &str| rib::Path { port, via: via.parse().unwrap(), weight: 1 };
+    let path = |port, via: &str| rib::Path::over(port, via.parse().unwrap());
     assert_eq!(config.routes[0].kind, RouteKind::Unicast(vec![path(right, "10.0.2.2")]));
     assert_eq!(
         config.routes[1].kind,
@@ -89,7 +89,7 @@ fn every_setting_is_read() {
     assert_eq!(paths.iter().map(|path| path.weight).collect::<Vec<_>>(), [3, 1]);
     assert_eq!(config.routes[0].metric, 7);
     let RouteKind::Unicast(paths) = &config.routes[1].kind else { panic!("{config:?}") };
-    assert_eq!(paths[0].port.index(), 1);
+    assert_eq!(paths[0].port, PortId::new(1));
     assert_eq!(config.routes[2].kind, RouteKind::Prohibited);
     assert_eq!(config.routes[2].prefix.to_string(), "192.0.2.9/32");
     assert_eq!(config.routes[3].kind, RouteKind::Unreachable);

@@ -270,10 +270,8 @@ fn prefixes_are_spread_by_origin_over_the_gateways_of_their_family() {
     std::fs::write(&file, "198.51.100.0/24\t4\n203.0.113.0/24\t7\n2001:db8::/32\t1\nfoo\n")
         .unwrap();
     let mut rib = two_ports();
-    let path = |port: u16, via: &str| Path {
-        port: dataplane::port::PortId::new(port).unwrap(),
-        via: via.parse().unwrap(),
-        weight: 1,
+    let path = |port: u16, via: &str| {
+        Path::over(dataplane::port::PortId::new(port).unwrap(), via.parse().unwrap())
     };
     let statement = config::Import {
         line: 1,
@@ -323,7 +321,7 @@ fn half_a_million_routes_load_quickly() {
     write_synthetic(&file, 500_000, 0).unwrap();
     let mut rib = two_ports();
     let port = dataplane::port::PortId::FIRST;
-    let path = Path { port, via: "10.0.1.2".parse().unwrap(), weight: 1 };
+    let path = Path::over(port, "10.0.1.2".parse().unwrap());
     let statement = config::Import { line: 1, file, via4: vec![path], via6: Vec::new() };
     let start = Instant::now();
     let report = import(&mut rib, &statement, 0).unwrap();

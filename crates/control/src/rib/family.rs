@@ -20,20 +20,20 @@ use super::next_hops::{NextHops, Referrer};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Candidate {
     pub(super) source: Source,
-    pub(super) metric: u32,
+    pub(super) metric: u64,
     pub(super) hop: u16,
 }
 
 impl Candidate {
     /// The order of preference: smallest first.
-    fn rank(&self) -> (u8, u32, Source) {
+    fn rank(&self) -> (u8, u64, Source) {
         (self.source.distance(), self.metric, self.source)
     }
 
     /// How the candidate's next hop is counted.
     pub(super) fn referrer(&self) -> Referrer {
         match self.source {
-            Source::Static | Source::Import => Referrer::Route,
+            source if source.is_settable() => Referrer::Route,
             _ => Referrer::Other,
         }
     }

@@ -28,8 +28,6 @@ pub(super) enum Refused {
     Numbers,
     /// No range of this many places is free.
     Places(u32),
-    /// The weights need this many places, more than one group may have.
-    Weights(u32),
 }
 
 /// What a number stands for.
@@ -156,8 +154,8 @@ impl NextHops {
     ) -> Result<u16, Refused> {
         let mut members: Vec<(u16, u32)> = Vec::with_capacity(paths.len());
         for path in paths {
-            let known = mac(path.port, path.via);
-            match self.gateway(path.port, path.via, known, Referrer::Route) {
+            let (Some(port), Some(via)) = (path.port, path.via) else { continue };
+            match self.gateway(port, via, mac(port, via), Referrer::Route) {
                 Ok(id) => members.push((id, u32::from(path.weight))),
                 Err(refused) => {
                     self.release_members(&members);
@@ -313,7 +311,7 @@ impl NextHops {
     pub(super) fn paths(&self, id: u16) -> Vec<Path> {
         match self.entries[usize::from(id)].as_ref().map(|entry| &entry.meaning) {
             Some(&Meaning::Gateway { port, address }) => {
-                vec![Path { port, via: address, weight: 1 }]
+                vec![Path::over(port, address)]
             }
             Some(Meaning::Group { members, .. }) => members
                 .chunk_by(|a, b| a == b)
@@ -353,7 +351,7 @@ fn places_of(members: &[(u16, u32)]) -> Result<Vec<u16>, Refused> {
     let divisor = weights.values().fold(0, |divisor, &weight| gcd(divisor, weight)).max(1);
     let total: u32 = weights.values().map(|&weight| weight / divisor).sum();
     if total > GROUP_PLACES_MOST {
-        return Err(Refused::Weights(total));
+        return Err(Refused::Places(total));
     }
     let repeat = |(id, weight)| std::iter::repeat_n(id, (weight / divisor) as usize);
     Ok(weights.into_iter().flat_map(repeat).collect())

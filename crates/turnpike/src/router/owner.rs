@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use control::config::Config;
-use control::rib::{self, LookupInfo, ResolverCommand, Rib, RibPort, RouteInfo, Source, Target};
+use control::rib::{self, LivePath, LookupInfo, ResolverCommand, Rib, RibPort, RouteInfo, Source, Target};
 use dataplane::next_hop::NextHopTable;
 use dataplane::port::PortId;
 use dpdk::qsbr::Qsbr;
@@ -66,7 +66,7 @@ pub fn build_rib(
             prefix: route.prefix,
             source: Source::Static,
             kind: route.kind.clone(),
-            metric: route.metric,
+            metric: route.metric.into(),
         })?;
     }
     for (rank, import) in (0..).zip(&config.imports) {
@@ -226,10 +226,15 @@ impl Owner {
     }
 
     fn route(&self, route: &RouteInfo) -> Route {
-        let path = |port: PortId, via| Path { port: self.port_name(port), via };
+        let path = |port: Option<PortId>, via| Path {
+            port: port.map_or_else(|| "-".to_owned(), |port| self.port_name(port)),
+            via,
+        };
         let paths = match &route.target {
-            Target::Unicast(paths) => paths.iter().map(|p| path(p.port, Some(p.via))).collect(),
-            Target::Connected(port) => vec![path(*port, None)],
+            Target::Unicast(paths) | Target::Group(_, paths) => {
+                paths.iter().map(|p| path(p.port, p.via)).collect()
+            }
+            Target::Connected(port) => vec![path(Some(*port), None)],
             _ => Vec::new(),
         };
         Route {
@@ -241,24 +246,23 @@ impl Owner {
     }
 
     fn lookup(&self, address: IpAddr) -> RouteAnswer {
-        let Some(LookupInfo { route, macs, .. }) = self.rib.lookup(address) else {
+        let Some(LookupInfo { route, paths, .. }) = self.rib.lookup(address) else {
             let kind = "no-route".to_owned();
             return RouteAnswer { address, prefix: None, source: None, kind, paths: Vec::new() };
         };
         let shown = self.route(&route);
-        let resolved = |(path, mac): (Path, Option<wire::MacAddr>)| ResolvedPath {
-            port: path.port,
-            via: path.via,
-            mac: mac.map(|mac| mac.to_string()),
-            state: if mac.is_some() { "reachable" } else { "unresolved" }.to_owned(),
+        let resolved = |path: LivePath| ResolvedPath {
+            port: self.port_name(path.port),
+            via: path.gateway,
+            mac: path.mac.map(|mac| mac.to_string()),
+            state: if path.mac.is_some() { "reachable" } else { "unresolved" }.to_owned(),
         };
-        let macs = macs.into_iter().chain(std::iter::repeat(None));
         RouteAnswer {
             address,
             prefix: Some(shown.prefix),
             source: Some(shown.source),
             kind: shown.kind,
-            paths: shown.paths.into_iter().zip(macs).map(resolved).collect(),
+            paths: paths.into_iter().map(resolved).collect(),
         }
     }
 
@@ -298,9 +302,10 @@ impl Owner {
 
 fn kind(target: &Target) -> &'static str {
     match target {
-        Target::Unicast(_) => "unicast",
+        Target::Unicast(_) | Target::Group(..) => "unicast",
         Target::Connected(_) => "connected",
         Target::Local => "local",
+        Target::Host => "host",
         Target::Martian => "martian",
         Target::Blackhole => "blackhole",
         Target::Prohibited => "prohibited",

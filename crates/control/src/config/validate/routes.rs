@@ -229,7 +229,7 @@ fn resolve(
             None => port_of(context, path.via, path.port.as_deref()),
         };
         match port {
-            Ok(Some(port)) => paths.push(NextHop { port, via: path.via, weight: path.weight }),
+            Ok(Some(port)) => paths.push(NextHop::over(port, path.via).weighing(path.weight)),
             Ok(None) => {}
             Err(reason) => {
                 context.errors.add(Some(line), format!("{what}: via \"{}\" {reason}", path.via));
@@ -342,7 +342,7 @@ pub(super) fn imports<'s>(
         let line = fields.line_of("via");
         let written = written_paths(&mut fields, None);
         let paths = resolve(context, &what, line, None, written);
-        let (via4, via6) = paths.into_iter().partition(|path| path.via.is_ipv4());
+        let (via4, via6) = paths.into_iter().partition(|path| path.via.is_some_and(|via| via.is_ipv4()));
         let file = directory.join(file.unwrap_or_default());
         imports.push(Import { line: statement.line, file, via4, via6 });
     }

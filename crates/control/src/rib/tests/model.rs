@@ -77,17 +77,14 @@ enum Step {
 
 fn any_route() -> impl Strategy<Value = Route> {
     let path = (0..2u16, 0..HOSTS.len(), 1..4u16);
-    (0..PREFIXES.len(), any::<bool>(), prop::collection::vec(path, 1..4), 0..8u8, 0..2u32).prop_map(
+    (0..PREFIXES.len(), any::<bool>(), prop::collection::vec(path, 1..4), 0..8u8, 0..2u64).prop_map(
         |(prefix, import, paths, kind, metric)| {
             let prefix = net(PREFIXES[prefix]);
             let paths = paths
                 .into_iter()
-                .map(|(index, host, weight)| Path {
-                    port: port(index),
-                    via: ip(HOSTS[host]),
-                    weight,
+                .map(|(index, host, weight)| {
+                    Path::over(port(index), ip(HOSTS[host])).weighing(weight)
                 })
-                .filter(|path| path.via.is_ipv4() == prefix.addr().is_ipv4())
                 .collect();
             let kind = match kind {
                 0 => RouteKind::Blackhole,
@@ -119,7 +116,7 @@ type Found = Vec<String>;
 
 #[derive(Default)]
 struct Model {
-    routes: BTreeMap<(IpNet, u8, u32, Source), RouteKind>,
+    routes: BTreeMap<(IpNet, u8, u64, Source), RouteKind>,
     neighbours: BTreeMap<(PortId, IpAddr), MacAddr>,
 }
 
@@ -157,6 +154,7 @@ impl Model {
                 RouteKind::Prohibited => one(NextHop::Prohibited),
                 RouteKind::Unreachable => one(NextHop::Unreachable),
                 RouteKind::Unicast(paths) => self.over(paths),
+                kind => panic!("{kind:?} is not among the steps"),
             },
         }
     }
@@ -173,7 +171,8 @@ impl Model {
     fn over(&self, paths: &[Path]) -> Found {
         let mut weights: BTreeMap<(PortId, IpAddr), u16> = BTreeMap::new();
         for path in paths {
-            *weights.entry((path.port, path.via)).or_default() += path.weight;
+            let (Some(port), Some(via)) = (path.port, path.via) else { continue };
+            *weights.entry((port, via)).or_default() += path.weight;
         }
         let gateways: BTreeSet<_> = weights.keys().copied().collect();
         if let (1, Some(&(port, via))) = (gateways.len(), gateways.first()) {

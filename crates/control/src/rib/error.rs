@@ -1,0 +1,152 @@
+//! Why the RIB refuses a change.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use dataplane::port::PortId;
+use ipnet::IpNet;
+
+use super::{BUCKETS_MOST, GroupKey, PATHS_MOST, Source, WEIGHT_MOST};
+
+/// What was to be changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// The route to this prefix.
+    Route(IpNet),
+    /// This group.
+    Group(GroupKey),
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Route(prefix) => write!(f, "route {prefix}"),
+            Self::Group(GroupKey { source, id }) => write!(f, "group {id} of {}", source.name()),
+        }
+    }
+}
+
+/// Why a change was refused. Nothing has changed then, except after those for which
+/// [`Error::is_waiting`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A prefix with host bits.
+    #[error("route {prefix}: host bits are set; the prefix is {}", .prefix.trunc())]
+    HostBits {
+        /// What was given.
+        prefix: IpNet,
+    },
+    /// A prefix that is never forwarded.
+    #[error("route {prefix}: lies in {range}, which is never forwarded")]
+    Reserved {
+        /// What was given.
+        prefix: IpNet,
+        /// The range.
+        range: &'static str,
+    },
+    /// A unicast route or a group without a path, or with too many.
+    #[error("{what}: {count} paths; it has 1 to {PATHS_MOST}")]
+    Paths {
+        /// The route or group.
+        what: Subject,
+        /// The paths given.
+        count: usize,
+    },
+    /// A path with neither port nor gateway.
+    #[error("{what}: a path without port and gateway; name one of them")]
+    EmptyPath {
+        /// The route or group.
+        what: Subject,
+    },
+    /// A weight out of range.
+    #[error("{what}: weight {weight} of path {}; a weight is 1 to {WEIGHT_MOST}", path_name(.via))]
+    Weight {
+        /// The route or group.
+        what: Subject,
+        /// The path's gateway.
+        via: Option<IpAddr>,
+        /// What was given.
+        weight: u16,
+    },
+    /// A path over a port that the router does not have.
+    #[error("{what}: next hop {} is on {port}, which this router does not have", path_name(.via))]
+    UnknownPort {
+        /// The route or group.
+        what: Subject,
+        /// The path's gateway.
+        via: Option<IpAddr>,
+        /// The port.
+        port: PortId,
+    },
+    /// A resilient group without a bucket.
+    #[error("{what}: no bucket; a resilient group has 1 to {BUCKETS_MOST}")]
+    Buckets {
+        /// The group.
+        what: Subject,
+    },
+    /// Routes of this source are made by the RIB itself.
+    #[error("route {prefix}: {} routes follow from ports and neighbours; they cannot be set", .from.name())]
+    NotSettable {
+        /// The route.
+        prefix: IpNet,
+        /// The source given.
+        from: Source,
+    },
+    /// The route names a group that does not exist. It waits for it.
+    #[error("route {prefix}: group {} of {} does not exist; the route waits for it", .key.id, .key.source.name())]
+    NoGroup {
+        /// The route.
+        prefix: IpNet,
+        /// The group.
+        key: GroupKey,
+    },
+    /// No number is left for another next hop. The route or group waits for one.
+    #[error(
+        "{what}: all {} next hops are in use, it waits for one; let routes share gateways, or remove some",
+        dataplane::next_hop::NEXT_HOPS
+    )]
+    NextHopsFull {
+        /// The route or group.
+        what: Subject,
+    },
+    /// No room for another group of paths. The route or group waits for it.
+    #[error(
+        "{what}: no room for a group of {places} among {} places, it waits for room; use fewer paths or smaller weights",
+        dataplane::next_hop::GROUP_MEMBERS
+    )]
+    GroupsFull {
+        /// The route or group.
+        what: Subject,
+        /// The places the group needs.
+        places: u32,
+    },
+    /// The FIB refused. The RIB has the route and tries again.
+    #[error("route {prefix}: {error}; it is tried again")]
+    Fib {
+        /// The route.
+        prefix: IpNet,
+        /// Why.
+        error: fib::Error,
+    },
+}
+
+impl Error {
+    /// Whether the RIB keeps what was asked for and does it as soon as there is room. What has the
+    /// same name is replaced all the same: a route that its source has replaced is never kept in
+    /// force for want of room for the new one.
+    pub fn is_waiting(&self) -> bool {
+        matches!(
+            self,
+            Self::NextHopsFull { .. }
+                | Self::GroupsFull { .. }
+                | Self::NoGroup { .. }
+                | Self::Fib { .. }
+        )
+    }
+}
+
+/// How messages name a path.
+fn path_name(via: &Option<IpAddr>) -> String {
+    via.map_or_else(|| "without gateway".to_owned(), |via| via.to_string())
+}

@@ -1,0 +1,402 @@
+//! What goes into the RIB and what comes out of it.
+
+use std::net::IpAddr;
+
+use dataplane::port::PortId;
+use ipnet::IpNet;
+use wire::MacAddr;
+
+use super::Error;
+
+/// The most paths of one route or group.
+pub const PATHS_MOST: usize = 128;
+
+/// The largest weight of a path.
+pub const WEIGHT_MOST: u16 = 256;
+
+/// A port as the RIB knows it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RibPort {
+    /// Its number.
+    pub id: PortId,
+    /// Its name.
+    pub name: String,
+    /// Its MAC.
+    pub mac: MacAddr,
+    /// The largest IP packet it sends, in bytes.
+    pub mtu: u16,
+    /// Own addresses with the length of their network; host bits are set.
+    pub addresses: Vec<IpNet>,
+}
+
+/// Where a route comes from. The order is that of preference between equals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Source {
+    /// Ranges that are never forwarded: martians, multicast, link-local.
+    Reserved,
+    /// The router's own addresses, and its networks' broadcast addresses.
+    Local,
+    /// Networks that a port is on.
+    Connected,
+    /// `turnpike route add`.
+    Command,
+    /// The configuration.
+    Static,
+    /// The kernel's routing tables.
+    Kernel,
+    /// FRR, by its forwarding plane manager.
+    Fpm,
+    /// A table loaded from a file.
+    Import,
+    /// Resolved neighbours' host routes.
+    Neighbour,
+}
+
+impl Source {
+    /// Every source, in the order of [`Self::index`].
+    pub const ALL: [Self; 9] = [
+        Self::Reserved,
+        Self::Local,
+        Self::Connected,
+        Self::Command,
+        Self::Static,
+        Self::Kernel,
+        Self::Fpm,
+        Self::Import,
+        Self::Neighbour,
+    ];
+
+    /// Position in [`Self::ALL`].
+    pub fn index(self) -> usize {
+        self as usize
+    }
+
+    /// The name in commands and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Reserved => "reserved",
+            Self::Local => "local",
+            Self::Connected => "connected",
+            Self::Command => "command",
+            Self::Static => "static",
+            Self::Kernel => "kernel",
+            Self::Fpm => "fpm",
+            Self::Import => "import",
+            Self::Neighbour => "neighbour",
+        }
+    }
+
+    /// The source with this [`name`](Self::name).
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|source| source.name() == name)
+    }
+
+    /// The administrative distance unless [`Rib::set_distance`](super::Rib::set_distance) gives
+    /// another: of several routes to one prefix the smallest wins.
+    pub fn distance(self) -> u8 {
+        match self {
+            Self::Reserved | Self::Local | Self::Connected => 0,
+            Self::Command | Self::Static => 1,
+            Self::Kernel => 10,
+            Self::Fpm => 12,
+            Self::Import => 20,
+            Self::Neighbour => 250,
+        }
+    }
+
+    /// Whether routes of this source are set by callers; those of the others follow from ports and
+    /// neighbours.
+    pub fn is_settable(self) -> bool {
+        matches!(self, Self::Command | Self::Static | Self::Kernel | Self::Fpm | Self::Import)
+    }
+}
+
+/// One of a route's paths. It has a port, a gateway, or both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Path {
+    /// The port to send by; `None`: the port follows from the best route to the gateway, and
+    /// changes with it.
+    pub port: Option<PortId>,
+    /// The gateway, of either family; `None`: the destination itself is on the port's network.
+    pub via: Option<IpAddr>,
+    /// Its share of the flows, 1 to [`WEIGHT_MOST`].
+    pub weight: u16,
+    /// The gateway is on the port's link, even if none of the port's networks holds it. The RIB
+    /// believes whoever names a port and does not ask; it is kept for commands to show.
+    pub on_link: bool,
+}
+
+impl Path {
+    /// Over a gateway on a port.
+    pub fn over(port: PortId, via: IpAddr) -> Self {
+        Self { port: Some(port), via: Some(via), weight: 1, on_link: false }
+    }
+
+    /// To the hosts on a port's network.
+    pub fn on_port(port: PortId) -> Self {
+        Self { port: Some(port), via: None, weight: 1, on_link: false }
+    }
+
+    /// Over a gateway that is found by the best route to it.
+    pub fn recursive(via: IpAddr) -> Self {
+        Self { port: None, via: Some(via), weight: 1, on_link: false }
+    }
+
+    /// The same path with this weight.
+    pub fn weighing(self, weight: u16) -> Self {
+        Self { weight, ..self }
+    }
+}
+
+/// The name of a group of paths that several routes share and that changes for all of them at once:
+/// a nexthop object of the kernel or of FRR.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GroupKey {
+    /// Whose numbers `id` is one of.
+    pub source: Source,
+    /// The number.
+    pub id: u32,
+}
+
+/// What a group is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GroupSpec {
+    /// Its paths, 1 to [`PATHS_MOST`]; none if it is a blackhole.
+    pub paths: Vec<Path>,
+    /// Fixed buckets: a lost path moves its own flows only.
+    pub resilient: Option<Resilient>,
+    /// Packets are dropped in silence; there are no paths then.
+    pub blackhole: bool,
+}
+
+/// How a resilient group spreads flows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resilient {
+    /// Buckets that flows are hashed to, 1 to [`BUCKETS_MOST`](super::BUCKETS_MOST). More are taken
+    /// as that.
+    pub buckets: u16,
+}
+
+/// What becomes of a route's packets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RouteKind {
+    /// They are sent on, over one path or several.
+    Unicast(Vec<Path>),
+    /// They go where the group says, now and after each change of the group.
+    NextHopGroup(GroupKey),
+    /// They are dropped in silence.
+    Blackhole,
+    /// They are refused: "administratively prohibited".
+    Prohibited,
+    /// They are refused: "host unreachable".
+    Unreachable,
+    /// They are given to the host, whose kernel knows what to do with them.
+    Host,
+}
+
+/// A route to be added.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// The destination; no host bits are set.
+    pub prefix: IpNet,
+    /// One for which [`Source::is_settable`].
+    pub source: Source,
+    /// What becomes of its packets.
+    pub kind: RouteKind,
+    /// Among a source's routes to one prefix the smallest wins.
+    pub metric: u64,
+}
+
+/// What a route of the RIB leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Over gateways or to hosts on a port's network; weights are reduced by their greatest common
+    /// divisor.
+    Unicast(Vec<Path>),
+    /// Where a group says, which has these paths; a blackhole has none.
+    Group(GroupKey, Vec<Path>),
+    /// To the hosts on a port's network.
+    Connected(PortId),
+    /// To the router itself.
+    Local,
+    /// To the host, whose kernel forwards.
+    Host,
+    /// Nowhere: martians.
+    Martian,
+    /// Dropped in silence.
+    Blackhole,
+    /// Refused: "administratively prohibited".
+    Prohibited,
+    /// Refused: "host unreachable".
+    Unreachable,
+}
+
+/// Why a route is not in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Inactive {
+    /// Another route to the prefix is preferred.
+    Shadowed,
+    /// The ports of all its paths are down.
+    LinkDown,
+    /// No route leads to its gateway.
+    GatewayUnreachable,
+    /// Its gateway is reached over the route itself, or over routes that lead in a circle.
+    Loop,
+    /// It waits for room: all next-hop numbers are in use, or all places of groups.
+    NoRoom,
+    /// It names a group that does not exist.
+    NoGroup,
+    /// The FIB has not followed yet: it had no room, or the change is being worked on.
+    Pending,
+}
+
+impl Inactive {
+    /// The name in commands and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Shadowed => "shadowed",
+            Self::LinkDown => "link-down",
+            Self::GatewayUnreachable => "gateway-unreachable",
+            Self::Loop => "loop",
+            Self::NoRoom => "no-room",
+            Self::NoGroup => "no-group",
+            Self::Pending => "pending",
+        }
+    }
+}
+
+/// A route as commands show it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteInfo {
+    /// The destination.
+    pub prefix: IpNet,
+    /// Where it comes from.
+    pub source: Source,
+    /// Its metric.
+    pub metric: u64,
+    /// Its administrative distance.
+    pub distance: u8,
+    /// Where it leads.
+    pub target: Target,
+    /// Forwarders use it: it is the best to its prefix, and in the FIB.
+    pub active: bool,
+    /// Why it is not active.
+    pub inactive: Option<Inactive>,
+}
+
+/// Where packets leave: one of the paths that are left when groups are followed, gateways resolved
+/// and dead ports left out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LivePath {
+    /// The port they leave by.
+    pub port: PortId,
+    /// Who they are sent to; `None`: the destination itself.
+    pub gateway: Option<IpAddr>,
+    /// The MAC they are sent to; `None`: not resolved.
+    pub mac: Option<MacAddr>,
+    /// Its share: how many of all paths' weights.
+    pub weight: u32,
+}
+
+/// The answer to "where does a packet to this address go?".
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LookupInfo {
+    /// The route.
+    pub route: RouteInfo,
+    /// The number that the FIB answers with.
+    pub next_hop: u16,
+    /// The paths in use; none if packets do not leave by a port.
+    pub paths: Vec<LivePath>,
+}
+
+/// What the slow path has to learn from the RIB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResolverCommand {
+    /// Routes lead over this gateway; punted packets name it by the number.
+    NextHop {
+        /// The next hop's number.
+        id: u16,
+        /// The port the gateway is on.
+        port: PortId,
+        /// The gateway.
+        address: IpAddr,
+    },
+    /// No route leads over the gateway with this number any more.
+    RemoveNextHop {
+        /// The next hop's number.
+        id: u16,
+    },
+    /// A neighbour whose MAC is given.
+    AddStaticNeighbour {
+        /// The port it is on.
+        port: PortId,
+        /// Its address.
+        address: IpAddr,
+        /// Its MAC.
+        mac: MacAddr,
+    },
+    /// A neighbour is to be forgotten, static or not.
+    RemoveNeighbour {
+        /// The port it is on.
+        port: PortId,
+        /// Its address.
+        address: IpAddr,
+    },
+}
+
+/// How much there is of everything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// IPv4 routes by source, in the order of [`Source::ALL`], those not in the FIB included.
+    pub ipv4: [usize; Source::ALL.len()],
+    /// IPv6 routes by source.
+    pub ipv6: [usize; Source::ALL.len()],
+    /// Prefixes in the IPv4 FIB.
+    pub fib4: usize,
+    /// Prefixes in the IPv6 FIB.
+    pub fib6: usize,
+    /// Bytes that lookups in the IPv4 FIB read.
+    pub fib4_bytes: usize,
+    /// Bytes that lookups in the IPv6 FIB read.
+    pub fib6_bytes: usize,
+    /// Neighbours that are resolved.
+    pub neighbours: usize,
+    /// Next-hop numbers in use.
+    pub next_hops: usize,
+    /// Next-hop numbers that wait for a grace period.
+    pub next_hops_waiting: usize,
+    /// Places of group members in use or waiting.
+    pub group_places: usize,
+    /// Groups that were set, see [`Rib::set_group`](super::Rib::set_group).
+    pub groups: usize,
+    /// Routes refused since the start.
+    pub refused: u64,
+    /// Routes that wait for room among the next hops, or for their group.
+    pub waiting: usize,
+    /// Prefixes whose change the FIB had no room for; they are tried again by
+    /// [`Rib::tick`](super::Rib::tick).
+    pub pending: usize,
+}
+
+/// What [`Rib::load`](super::Rib::load) did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LoadReport {
+    /// Routes taken.
+    pub accepted: usize,
+    /// Routes refused.
+    pub refused: usize,
+    /// The first refusals, at most [`LoadReport::ERRORS_KEPT`].
+    pub errors: Vec<Error>,
+}
+
+impl LoadReport {
+    /// The most refusals that are kept.
+    pub const ERRORS_KEPT: usize = 20;
+
+    pub(super) fn refuse(&mut self, error: Error) {
+        self.refused += 1;
+        if self.errors.len() < Self::ERRORS_KEPT {
+            self.errors.push(error);
+        }
+    }
+}
