@@ -73,7 +73,8 @@
 //!   of insertions, replacements, removals and batches of nested prefixes of every length, and
 //!   compare every answer that can change with the reference's.
 //! - `tests/concurrent.rs` lets readers check, for every lookup beside a writer, that the answer
-//!   is one that was in force while the lookup ran.
+//!   is one that was in force while the lookup ran; `tests/preempted.rs` interrupts readers
+//!   within lookups, and fails for every structure if grace periods end too early.
 //! - `tests/churn.rs` replays a day of changes a hundred times: same answers, same memory.
 //! - `examples/replay.rs` does the same with real tables and updates.
 //! - `unsafe` is confined to prefetches, `madvise`, calls of functions compiled for processors

@@ -25,8 +25,8 @@
 //! One load of 4 bytes if the direct entry is a leaf; else one node of 24 bytes per 6 bits and
 //! one leaf of 2 bytes, each load waiting for the one before, with a branch per step that depends
 //! on the address. The paper's algorithm looks up one address at a time; so does the batch form
-//! here. A node whose answers would all be equal is not made (the paper's route aggregation, 3.3):
-//! that keeps more addresses in the direct table, and its branch predictable.
+//! here. A node whose answers would all be equal is not made (the paper's route aggregation): that
+//! keeps more addresses in the direct table, and its branch predictable.
 //!
 //! # What an update costs
 //!

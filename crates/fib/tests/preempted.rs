@@ -1,0 +1,189 @@
+//! A reader that is interrupted in the middle of a lookup keeps what it may still look at.
+//!
+//! `concurrent.rs` checks what a reader sees while all goes well; here the grace periods are what
+//! is tested. There are more readers than processors and none of them ever yields, so that the
+//! system takes the processor from them wherever they are, often between two loads of one lookup.
+//! Meanwhile the writer replaces thousands of pieces. Had one been given away that an interrupted
+//! reader still holds, the reader would find another target's next hop in it, and each target has
+//! numbers of its own. (Let `Epochs::passed` always return true, and each structure that retires
+//! anything fails here within some hundred milliseconds; so the time is chosen.)
+
+use std::{
+    net::{Ipv4Addr, Ipv6Addr},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use fib::{
+    Address, Algorithm, Bits, EpochReader, Epochs, Error, Lookup, NextHopId, Prefix, Table,
+    synthetic::Random,
+};
+
+const TARGETS: usize = 64;
+/// Next hops of a target: the writer takes them one after the other, and begins again.
+const NUMBERS: NextHopId = 256;
+/// Next hops of other routes begin here, behind all targets'.
+const NOISE: NextHopId = TARGETS as NextHopId * NUMBERS + 1;
+/// How long each structure is tried.
+const TIME: Duration = Duration::from_millis(1500);
+
+/// A route that always is there, and whose next hop alone changes.
+struct Target<A: Address> {
+    prefix: Prefix<A>,
+    /// The smallest of its next hops.
+    first: NextHopId,
+    /// How many times the next hop was about to change, and how many times it has.
+    begun: AtomicUsize,
+    done: AtomicUsize,
+}
+
+impl<A: Address> Target<A> {
+    fn new(number: usize, base: A::Bits, lengths: &[u8]) -> Self {
+        let place = A::Bits::place(number as u32, 10, 6);
+        let len = lengths[number % lengths.len()];
+        Self {
+            prefix: Prefix::covering(A::from(base | place), len),
+            first: 1 + number as NextHopId * NUMBERS,
+            begun: AtomicUsize::new(0),
+            done: AtomicUsize::new(0),
+        }
+    }
+
+    /// The next hop after so many changes.
+    fn next_hop(&self, changes: usize) -> NextHopId {
+        self.first + (changes % usize::from(NUMBERS)) as NextHopId
+    }
+
+    /// Whether the next hop was in force at some time between two counts of changes.
+    fn had(&self, next_hop: NextHopId, least: usize, most: usize) -> bool {
+        let own = (self.first..self.first + NUMBERS).contains(&next_hop);
+        own && (least..=most).any(|changes| self.next_hop(changes) == next_hop)
+    }
+}
+
+/// Looks up all targets without a pause until told to stop.
+fn read<A: Address>(
+    lookup: &dyn Lookup<A>,
+    epoch: &EpochReader,
+    targets: &[Target<A>],
+    stop: &AtomicBool,
+) {
+    let addresses: Vec<A::Bits> = targets.iter().map(|target| target.prefix.bits()).collect();
+    let mut out = [0; TARGETS];
+    while !stop.load(Ordering::Relaxed) {
+        let least: Vec<usize> = targets.iter().map(|t| t.done.load(Ordering::SeqCst)).collect();
+        lookup.lookup_batch(&addresses, &mut out);
+        for ((target, least), seen) in targets.iter().zip(least).zip(out) {
+            let most = target.begun.load(Ordering::SeqCst);
+            assert!(target.had(seen, least, most), "{}: next hop {seen}", target.prefix);
+        }
+        epoch.quiescent();
+    }
+}
+
+/// Waits while the readers hold back all room there is.
+fn retry<R>(mut change: impl FnMut() -> Result<R, Error>) -> R {
+    loop {
+        match change() {
+            Ok(done) => return done,
+            Err(Error::Stalled { .. }) => thread::yield_now(),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Gives a target its next number, and lets a route come or go that shares all but the last bit
+/// with the target's address: what leads to the target is built anew.
+fn change<A: Address>(table: &mut dyn Table<A>, target: &Target<A>, random: &mut Random) {
+    let changes = target.begun.load(Ordering::SeqCst) + 1;
+    target.begun.store(changes, Ordering::SeqCst);
+    retry(|| table.insert(target.prefix, target.next_hop(changes)));
+    target.done.store(changes, Ordering::SeqCst);
+    // Few lengths, so that often none of them is there and what led to them goes.
+    let longer = target.prefix.len() + [1, 9][random.below(2) as usize];
+    let len = longer.min(A::Bits::WIDTH);
+    let beside = target.prefix.bits() ^ A::Bits::place(1, len - 1, 1);
+    let prefix = Prefix::covering(A::from(beside), len);
+    match random.below(2) {
+        0 => drop(table.remove(prefix)),
+        _ => drop(retry(|| table.insert(prefix, NOISE + random.below(64) as NextHopId))),
+    }
+}
+
+fn interrupt<A: Address>(
+    mut table: Box<dyn Table<A>>,
+    epochs: &Epochs,
+    base: A::Bits,
+    lengths: &[u8],
+) {
+    let targets: Vec<Target<A>> = (0..TARGETS).map(|n| Target::new(n, base, lengths)).collect();
+    for target in &targets {
+        table.insert(target.prefix, target.next_hop(0)).unwrap();
+    }
+    let processors = thread::available_parallelism().map_or(2, usize::from);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let readers: Vec<_> = (0..processors + 2)
+            .map(|_| {
+                let (lookup, epoch) = (table.reader(), epochs.register());
+                let (targets, stop) = (&targets, &stop);
+                scope.spawn(move || read(&*lookup, &epoch, targets, stop))
+            })
+            .collect();
+        let mut random = Random::new(23);
+        let start = Instant::now();
+        // A reader that has ended has seen a wrong next hop.
+        while start.elapsed() < TIME && !readers.iter().any(|reader| reader.is_finished()) {
+            for target in &targets {
+                change(&mut *table, target, &mut random);
+            }
+            if cfg!(miri) {
+                break;
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        for reader in readers {
+            assert!(reader.join().is_ok(), "{}: a reader saw a wrong next hop", table.name());
+        }
+    });
+    assert_eq!(table.collect(), 0, "nothing waits without readers");
+}
+
+/// Prefixes shorter than, as long as and longer than what the structures divide addresses by.
+fn ipv4(algorithm: Algorithm) {
+    let epochs = Epochs::default();
+    let table = fib::new_ipv4(algorithm, Box::new(epochs.clone())).unwrap();
+    interrupt::<Ipv4Addr>(table, &epochs, 0x0a00_0000, &[16, 18, 19, 22, 24, 24, 24, 25]);
+}
+
+fn ipv6(algorithm: Algorithm) {
+    let epochs = Epochs::default();
+    let table = fib::new_ipv6(algorithm, Box::new(epochs.clone())).unwrap();
+    interrupt::<Ipv6Addr>(table, &epochs, 0x2a00 << 112, &[16, 24, 29, 32, 40, 48, 56, 64]);
+}
+
+#[test]
+fn readers_of_runmap_keep_what_they_hold() {
+    ipv4(Algorithm::Runmap);
+}
+
+#[test]
+fn readers_of_runmap_for_ipv6_keep_what_they_hold() {
+    ipv6(Algorithm::Runmap);
+}
+
+#[test]
+fn readers_of_poptrie_keep_what_they_hold() {
+    ipv4(Algorithm::Poptrie);
+}
+
+#[test]
+fn readers_of_poptrie_for_ipv6_keep_what_they_hold() {
+    ipv6(Algorithm::Poptrie);
+}
+
+#[test]
+fn readers_of_dir_24_8_keep_what_they_hold() {
+    ipv4(Algorithm::Dir24_8);
+}
