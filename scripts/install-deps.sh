@@ -3,7 +3,7 @@
 # it installs; does nothing, quickly, when nothing is missing. Rust is the user's business.
 set -euo pipefail
 
-# What shows that a package is there, and the package: a command, a file or a pkg-config module.
+# What shows that a package is there, and the package: a command, a file, a library or a pkg-config module.
 needs=(
     command:cc                  build-essential
     command:pkg-config          pkg-config
@@ -16,6 +16,8 @@ needs=(
     command:iperf3              iperf3
     command:tcpdump             tcpdump
     command:ethtool             ethtool
+    command:bird                bird2
+    file:/usr/lib/frr/zebra     frr
     python:ensurepip            python3-venv
 )
 
@@ -25,6 +27,7 @@ present() {
         command) command -v "$name" >/dev/null ;;
         module) pkg-config --exists "$name" 2>/dev/null ;;
         library) compgen -G "/usr/lib/llvm-*/lib/$name*.so*" >/dev/null ;;
+        file) [ -e "$name" ] ;;
         python) python3 -c "import $name" 2>/dev/null ;;
     esac
 }

@@ -1,0 +1,128 @@
+"""A stream of numbered packets through a router, and what of it arrives, when.
+
+The sender is a process of its own, so that whatever the test does meanwhile does not slow it:
+
+    python traffic.py PORT RATE ADDRESS…        (addresses from stdin with `-`)
+"""
+
+import socket
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+_SO_TIMESTAMPNS = 35
+_SO_RCVBUFFORCE = 33
+_PORT = 40000
+
+
+class Stream:
+    """Sends UDP datagrams to the addresses in turn, `rate` a second together, until stopped."""
+
+    def __init__(self, namespace, addresses, rate=1000, port=_PORT):
+        self._process = namespace.spawn(
+            sys.executable, Path(__file__).resolve(), port, rate, "-",
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )
+        self._process.stdin.write("\n".join(addresses) + "\n")
+        self._process.stdin.close()
+        self._process.stdin = None
+
+    def stop(self):
+        """Ends it and returns how many datagrams it has sent."""
+        self._process.terminate()
+        said = self._process.communicate(timeout=10)[0]
+        return int(said)
+
+
+class Sink:
+    """Takes what arrives in a namespace at the streams' port, of either family."""
+
+    def __init__(self, namespace, port=_PORT):
+        with namespace.entered():
+            self._socket = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+        self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 512 << 20)
+        self._socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        self._socket.bind(("::", port))
+        self._socket.setblocking(False)
+        self._arrived = []
+
+    def arrived(self, settle=0.3):
+        """What has come once nothing more came for `settle` seconds: a list of (number, time in
+        seconds as the kernel took it). For after the stream has been stopped."""
+        quiet = time.monotonic() + settle
+        while time.monotonic() < quiet:
+            if self._read():
+                quiet = time.monotonic() + settle
+            else:
+                time.sleep(0.01)
+        return self._arrived
+
+    def wait(self, count=1, seconds=10):
+        """Waits until at least `count` more have come, while the stream goes on."""
+        goal = len(self._arrived) + count
+        deadline = time.monotonic() + seconds
+        while len(self._arrived) < goal and time.monotonic() < deadline:
+            self._read() or time.sleep(0.01)
+        return len(self._arrived) >= goal
+
+    def _read(self):
+        """Takes all that is there now; returns how many."""
+        before = len(self._arrived)
+        while True:
+            try:
+                data, ancillary, _, _ = self._socket.recvmsg(64, 128)
+            except BlockingIOError:
+                return len(self._arrived) - before
+            seconds, nanoseconds = struct.unpack("qq", ancillary[0][2])
+            self._arrived.append((struct.unpack("!Q", data[:8])[0], seconds + nanoseconds / 1e9))
+
+    def close(self):
+        """Closes the socket."""
+        self._socket.close()
+
+
+def lost(sent, *sinks):
+    """The numbers that arrived nowhere, in order; raises if something arrived twice."""
+    numbers = [number for sink in sinks for number, _ in sink.arrived()]
+    assert len(numbers) == len(set(numbers)), "packets arrived twice"
+    return sorted(set(range(sent)) - set(numbers))
+
+
+def longest_gap(*sinks):
+    """The longest time, in seconds, in which nothing arrived anywhere."""
+    times = sorted(when for sink in sinks for _, when in sink.arrived())
+    return max(b - a for a, b in zip(times, times[1:]))
+
+
+def main():
+    """The sender."""
+    import signal
+
+    port, rate = int(sys.argv[1]), float(sys.argv[2])
+    addresses = sys.argv[3:] if sys.argv[3] != "-" else sys.stdin.read().split()
+    sockets = {
+        ":": socket.socket(socket.AF_INET6, socket.SOCK_DGRAM),
+        ".": socket.socket(socket.AF_INET, socket.SOCK_DGRAM),
+    }
+    targets = [(sockets[":" if ":" in address else "."], (address, port)) for address in addresses]
+    running = [True]
+    signal.signal(signal.SIGTERM, lambda *_: running.clear())
+    number, start = 0, time.monotonic()
+    while running:
+        # What is due by now, so that a sender that was not scheduled makes up for it.
+        due = int((time.monotonic() - start) * rate) + 1
+        while number < due and running:
+            target_socket, target = targets[number % len(targets)]
+            try:
+                target_socket.sendto(struct.pack("!Q", number).ljust(26, b"."), target)
+            except (BlockingIOError, ConnectionRefusedError):
+                continue
+            number += 1
+        time.sleep(max(0.0, start + number / rate - time.monotonic()))
+    print(number)
+
+
+if __name__ == "__main__":
+    main()
