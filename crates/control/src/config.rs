@@ -45,10 +45,11 @@ use fib::Algorithm;
 use ipnet::IpNet;
 use wire::MacAddr;
 
-use crate::rib::{self, RouteKind};
+use crate::rib::{self, Resilient, RouteKind};
 
 pub use error::{ConfigError, ConfigErrors};
 pub use machine::{Machine, check_machine, check_machine_with};
+pub use network::not_a_host;
 pub use script::Limits;
 
 /// A sound configuration: every reference in it leads somewhere, nothing contradicts itself.
@@ -161,6 +162,8 @@ pub struct Route {
     pub kind: RouteKind,
     /// Among static routes to one prefix the smallest metric wins; 0 unless given.
     pub metric: u32,
+    /// Losing one of its paths moves that path's flows only.
+    pub resilient: Option<Resilient>,
 }
 
 /// A neighbour whose MAC is given, not resolved.

@@ -32,6 +32,7 @@ mod types;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use dataplane::next_hop::{BLACKHOLE, LOCAL, MARTIAN, NextHopTable, PROHIBITED, UNREACHABLE};
@@ -533,6 +534,14 @@ impl Rib {
     pub fn routes(&self) -> impl Iterator<Item = RouteInfo> {
         let v4 = self.v4.iter().flat_map(|(prefix, entry)| self.infos(prefix, entry));
         v4.chain(self.v6.iter().flat_map(|(prefix, entry)| self.infos(prefix, entry)))
+    }
+
+    /// The routes to this prefix and those that follow it, in the order of [`Self::routes`]: for
+    /// who reads them piece by piece. A prefix follows those that hold it.
+    pub fn routes_from(&self, start: Bound<IpNet>) -> impl Iterator<Item = RouteInfo> {
+        let v4 = self.v4.from(family::start(start)).flat_map(|(p, entry)| self.infos(p, entry));
+        let v6 = self.v6.from(family::start(start)).flat_map(|(p, entry)| self.infos(p, entry));
+        v4.chain(v6)
     }
 
     /// The routes to prefixes within `outer`, itself included, by prefix and preference.

@@ -13,13 +13,8 @@ pub(super) fn parse_prefix(text: &str, example: &str) -> Result<IpNet, String> {
     text.parse().map_err(|_| format!("not an IP prefix; write it as {example}"))
 }
 
-/// "IPv4" or "IPv6".
-pub(super) fn family(address: IpAddr) -> &'static str {
-    if address.is_ipv4() { "IPv4" } else { "IPv6" }
-}
-
 /// Why no host can have this address, if so. Link-local addresses are hosts' addresses.
-pub(super) fn not_a_host(address: IpAddr) -> Option<&'static str> {
+pub fn not_a_host(address: IpAddr) -> Option<&'static str> {
     match address {
         IpAddr::V4(v4) => match v4.octets() {
             [0, ..] => Some("in 0.0.0.0/8, \"this network\" (RFC 1122)"),

@@ -457,13 +457,28 @@ fn routes_lead_somewhere() {
         ),
         (
             "0.0.0.0/0",
-            "{ via = 'fd00:2::2' }",
-            r#"via "fd00:2::2" is IPv6, the prefix IPv4; a route's next hops are of its family"#,
+            "{ port = 'rigth' }",
+            r#"port names port "rigth", unknown; did you mean "right"? ports: left, right"#,
         ),
         (
             "0.0.0.0/0",
-            "{ via = { '10.0.2.2', 'fd00:2::2' } }",
-            r#"via "fd00:2::2" is IPv6, the prefix IPv4; a route's next hops are of its family"#,
+            "{ port = 'right', blackhole = true }",
+            "port and blackhole exclude each other; keep one",
+        ),
+        (
+            "0.0.0.0/0",
+            "{ blackhole = true, resilient = true }",
+            "resilient is about paths, of which this route has none",
+        ),
+        (
+            "0.0.0.0/0",
+            "{ via = '10.0.2.2', resilient = { buckets = 0 } }",
+            "resilient: buckets: expected a whole number from 1 to 4096",
+        ),
+        (
+            "0.0.0.0/0",
+            "{ via = '10.0.2.2', resilient = 5 }",
+            "resilient: expected true or { buckets = 1024 }, got number 5",
         ),
         (
             "0.0.0.0/0",
@@ -510,6 +525,82 @@ fn routes_lead_somewhere() {
         let expected = format!("4: route \"{name}\": {expected}");
         assert_eq!(errors_below_ports(&statement), [expected], "{statement}");
     }
+}
+
+/// The paths of the routes below two sound ports.
+fn paths(statements: &str) -> Vec<Vec<rib::Path>> {
+    let config = read(&format!("{PORTS}{statements}")).unwrap_or_else(|errors| panic!("{errors}"));
+    let paths = |route: Route| match route.kind {
+        RouteKind::Unicast(paths) => paths,
+        other => panic!("{other:?}"),
+    };
+    config.routes.into_iter().map(paths).collect()
+}
+
+#[test]
+fn gateways_are_where_ports_and_routes_say() {
+    let (left, right) = (PortId::new(0).unwrap(), PortId::new(1).unwrap());
+    let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+    let routes = paths(
+        "turnpike.route '10.9.0.0/16' { via = '10.0.2.2' }
+         turnpike.route '198.51.100.0/24' { via = '10.9.0.1' }
+         turnpike.route '203.0.113.0/24' { via = { '10.9.0.1', { '172.16.0.1', port = 'left', weight = 2 } } }
+         turnpike.route '192.0.2.0/24' { via = 'fd00:2::2' }
+         turnpike.route '192.0.2.0/25' { via = 'fe80::2', port = 'left' }
+         turnpike.route '10.7.0.0/16' { port = 'left' }",
+    );
+    let expected = [
+        vec![rib::Path::over(right, ip("10.0.2.2"))],
+        vec![rib::Path::recursive(ip("10.9.0.1"))],
+        vec![
+            rib::Path::recursive(ip("10.9.0.1")),
+            rib::Path { on_link: true, weight: 2, ..rib::Path::over(left, ip("172.16.0.1")) },
+        ],
+        vec![rib::Path::over(right, ip("fd00:2::2"))],
+        vec![rib::Path::over(left, ip("fe80::2"))],
+        vec![rib::Path::on_port(left)],
+    ];
+    assert_eq!(routes, expected);
+}
+
+#[test]
+fn routes_may_be_resilient() {
+    let buckets = |settings: &str| {
+        let text = format!("{PORTS}turnpike.route '::/0' {{ via = 'fd00:2::2'{settings} }}");
+        read(&text).unwrap().routes[0].resilient.map(|resilient| resilient.buckets)
+    };
+    assert_eq!(buckets(""), None);
+    assert_eq!(buckets(", resilient = false"), None);
+    assert_eq!(buckets(", resilient = true"), Some(1024));
+    assert_eq!(buckets(", resilient = { buckets = 64 }"), Some(64));
+}
+
+#[test]
+fn gateways_that_lead_in_a_circle_are_reported() {
+    let circle = "turnpike.route '10.8.0.0/16' { via = '10.9.0.1' }\n\
+                  turnpike.route '10.9.0.0/16' { via = '10.8.0.1' }";
+    let errors = errors_below_ports(circle);
+    assert_eq!(
+        errors,
+        [
+            r#"4: route "10.8.0.0/16": via "10.9.0.1" leads in a circle: 10.8.0.0/16 -> 10.9.0.0/16 -> 10.8.0.0/16; add a route to 10.8.0.1 by a gateway on a port's network"#,
+            r#"5: route "10.9.0.0/16": via "10.8.0.1" leads in a circle: 10.9.0.0/16 -> 10.8.0.0/16 -> 10.9.0.0/16; add a route to 10.9.0.1 by a gateway on a port's network"#,
+        ]
+    );
+    // The kernel or zebra may have the way out of it.
+    for source in ["kernel", "fpm"] {
+        let text = format!("{PORTS}{circle}\nturnpike.routes_from {{ '{source}' }}");
+        assert!(read(&text).is_ok(), "{:?}", read(&text));
+    }
+    // A table may have the way to a route's gateway, not to its own.
+    let table = "turnpike.import { file = 'x', via = '10.9.0.1' }";
+    assert!(errors_below_ports(table)[0].contains("import: via \"10.9.0.1\" is unreachable"));
+    let text = format!("{PORTS}turnpike.route '10.9.0.0/16' {{ via = '10.0.2.2' }}\n{table}");
+    assert!(read(&text).is_ok(), "{:?}", read(&text));
+    let text = format!(
+        "{PORTS}turnpike.import {{ file = 'x', via = '10.0.2.2' }} turnpike.route '10.9.0.0/16' {{ via = '10.8.0.1' }}"
+    );
+    assert!(read(&text).is_ok(), "{:?}", read(&text));
 }
 
 #[test]

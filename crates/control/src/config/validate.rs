@@ -67,14 +67,17 @@ pub(super) fn validate(
     let of = |keyword: Keyword| statements.iter().filter(move |s| s.keyword == keyword);
     let routes_from = sources::routes_from(&mut context, of(Keyword::RoutesFrom));
     let ports = ports::read(&mut context, of(Keyword::Port), routes_from.any());
+    let routes = routes::read(&mut context, of(Keyword::Route));
+    let imports = routes::imports(&mut context, of(Keyword::Import), file);
+    routes::check_recursion(&mut context, &routes, &imports, routes_from.any());
     let config = Config {
         file: file.to_owned(),
         ports,
         fpm: sources::fpm(&mut context, of(Keyword::Fpm), &routes_from),
         routes_from,
-        routes: routes::read(&mut context, of(Keyword::Route)),
+        routes,
         neighbours: rest::neighbours(&mut context, of(Keyword::Neighbour)),
-        imports: routes::imports(&mut context, of(Keyword::Import), file),
+        imports,
         forwarders: rest::forwarders(&mut context, of(Keyword::Forwarders)),
         tx: rest::tx(&mut context, of(Keyword::Tx)),
         slowpath: rest::slowpath(&mut context, of(Keyword::Slowpath)),

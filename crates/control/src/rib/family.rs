@@ -82,6 +82,24 @@ impl Family for Ipv6Addr {
     }
 }
 
+/// Where a walk through both families, IPv4 first, that starts here starts in this one.
+pub(super) fn start<A: Family>(start: Bound<IpNet>) -> Bound<Prefix<A>> {
+    // Behind every prefix of the family: an IPv4 walk that starts among IPv6 prefixes is over.
+    let end = || {
+        let all = Prefix::<A>::covering(A::from(A::Bits::default()), 0);
+        Bound::Excluded(Prefix::host(A::from(all.last_bits())))
+    };
+    match start {
+        Bound::Unbounded => Bound::Unbounded,
+        Bound::Included(net) | Bound::Excluded(net) => match A::prefix(&net) {
+            Some(prefix) if matches!(start, Bound::Included(_)) => Bound::Included(prefix),
+            Some(prefix) => Bound::Excluded(prefix),
+            None if net.addr().is_ipv6() => end(),
+            None => Bound::Unbounded,
+        },
+    }
+}
+
 /// The routes of one family.
 pub(super) struct Routes<A: Family> {
     fib: Box<dyn Table<A>>,
@@ -119,6 +137,14 @@ impl<A: Family> Routes<A> {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (Prefix<A>, &Entry)> {
         self.entries.iter().map(|(&prefix, entry)| (prefix, entry))
+    }
+
+    /// Entries from this prefix on.
+    pub(super) fn from(
+        &self,
+        start: Bound<Prefix<A>>,
+    ) -> impl Iterator<Item = (Prefix<A>, &Entry)> {
+        self.entries.range((start, Bound::Unbounded)).map(|(&prefix, entry)| (prefix, entry))
     }
 
     /// Entries of the prefixes within `outer`, itself included.

@@ -111,6 +111,33 @@ fn unicast(prefix: &str, paths: &[(u16, &str, u16)]) -> Route {
 }
 
 #[test]
+fn routes_are_read_piece_by_piece() {
+    let mut bench = Bench::without_readers();
+    for n in 0..50 {
+        bench.add(&format!("100.0.{n}.0/24"), &[(0, "10.0.1.2", 1)]).unwrap();
+        bench.add(&format!("2001:db8:{n:x}::/48"), &[(0, "fd00:1::2", 1)]).unwrap();
+    }
+    bench.add("100.0.0.0/8", &[(0, "10.0.1.2", 1)]).unwrap();
+    let whole: Vec<RouteInfo> = bench.rib.routes().collect();
+    for piece in [1, 7, 1000] {
+        let mut read: Vec<RouteInfo> = Vec::new();
+        loop {
+            let start = read.last().map_or(Bound::Unbounded, |last| Bound::Excluded(last.prefix));
+            // A prefix's routes stay together.
+            let next: Vec<_> = bench.rib.routes_from(start).take(piece).collect();
+            let Some(last) = next.last().map(|route| route.prefix) else { break };
+            let rest =
+                bench.rib.routes_from(Bound::Included(last)).skip_while(|r| next.contains(r));
+            let same: Vec<_> = rest.take_while(|route| route.prefix == last).collect();
+            read.extend(next.into_iter().chain(same));
+        }
+        assert_eq!(read, whole, "in pieces of {piece}");
+    }
+    let within = bench.rib.routes_from(Bound::Included(net("100.0.0.0/8")));
+    assert_eq!(within.take_while(|r| net("100.0.0.0/8").contains(&r.prefix)).count(), 51);
+}
+
+#[test]
 fn ports_make_connected_local_and_reserved_routes() {
     let bench = Bench::without_readers();
     for (address, hop) in [

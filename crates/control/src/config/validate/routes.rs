@@ -8,22 +8,39 @@ use dataplane::port::PortId;
 use ipnet::IpNet;
 
 use super::super::error::suggestion;
-use super::super::network::{family, is_link_local, names_the_network, not_a_host, parse_prefix};
+use super::super::network::{Networks, is_link_local, names_the_network, not_a_host, parse_prefix};
 use super::super::script::Statement;
 use super::super::value::{Fields, Value, whole_number};
 use super::super::{Import, Route};
 use super::Context;
-use crate::rib::{PATHS_MOST, Path as NextHop, RouteKind, WEIGHT_MOST};
+use crate::rib::{BUCKETS_MOST, PATHS_MOST, Path as NextHop, Resilient, RouteKind, WEIGHT_MOST};
 
-const ROUTE: &[&str] = &["via", "port", "blackhole", "prohibit", "unreachable", "metric"];
+const ROUTE: &[&str] =
+    &["via", "port", "blackhole", "prohibit", "unreachable", "metric", "resilient"];
 const IMPORT: &[&str] = &["file", "via"];
 const PATH: &str = "an address such as \"10.0.2.2\", or a list of { \"10.0.2.2\", weight = 2 }";
 
+/// Buckets of a resilient route that says no number: enough to spread 128 paths evenly, give or
+/// take a few per cent.
+const BUCKETS: u16 = 1024;
+
 /// A path as it is written, before its port is known.
 struct Written {
-    via: IpAddr,
+    /// None: the destinations themselves are on the port's network.
+    via: Option<IpAddr>,
     weight: u16,
     port: Option<String>,
+}
+
+/// Where a next hop is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Place {
+    /// On one of this port's networks.
+    Network(PortId),
+    /// On this port's link, on none of its networks: whoever names the port knows.
+    Link(PortId),
+    /// On no network of any port: another route says where.
+    Elsewhere,
 }
 
 pub(super) fn read<'s>(
@@ -66,12 +83,53 @@ fn route(context: &mut Context<'_>, statement: &Statement) -> Option<Route> {
     let port = fields.text("port", "a port's name");
     let kind = kind(&mut fields);
     let line = fields.line_of("via");
-    let written = if kind.is_none() { written_paths(&mut fields, port) } else { Vec::new() };
+    let written = match (&kind, port) {
+        (Some(_), _) => Vec::new(),
+        (None, Some(port)) if fields.get("via").is_none() => {
+            vec![Written { via: None, weight: 1, port: Some(port.to_owned()) }]
+        }
+        (None, port) => written_paths(&mut fields, port),
+    };
+    let resilient = resilient(&mut fields, kind.is_some());
     let kind = match kind {
         Some(kind) => kind,
-        None => RouteKind::Unicast(resolve(context, &what, line, prefix, written)),
+        None => RouteKind::Unicast(resolve(context, &what, line, written)),
     };
-    Some(Route { line: statement.line, prefix: prefix?, kind, metric })
+    Some(Route { line: statement.line, prefix: prefix?, kind, metric, resilient })
+}
+
+/// `resilient = true` or `{ buckets = N }`.
+fn resilient(fields: &mut Fields<'_, '_>, refuses: bool) -> Option<Resilient> {
+    let resilient = match fields.get("resilient")? {
+        Value::Bool(wanted) => wanted.then_some(Resilient { buckets: BUCKETS })?,
+        Value::Table(table) if table.list.is_empty() && table.odd.is_empty() => {
+            for key in table.named.keys().filter(|key| *key != "buckets") {
+                let message = format!("resilient: key \"{key}\" unknown; known: buckets");
+                fields.error("resilient", message);
+            }
+            let range = 1..=u64::from(BUCKETS_MOST);
+            let buckets = match table.named.get("buckets") {
+                None => Some(BUCKETS.into()),
+                Some(value) => whole_number(value, &range),
+            };
+            if buckets.is_none() {
+                let message =
+                    format!("resilient: buckets: expected a whole number from 1 to {BUCKETS_MOST}");
+                fields.error("resilient", message);
+            }
+            Resilient { buckets: buckets? as u16 }
+        }
+        other => {
+            let message =
+                format!("resilient: expected true or {{ buckets = {BUCKETS} }}, got {other}");
+            fields.error("resilient", message);
+            return None;
+        }
+    };
+    if refuses {
+        fields.error("resilient", "resilient is about paths, of which this route has none");
+    }
+    Some(resilient)
 }
 
 /// A route's destination.
@@ -98,17 +156,21 @@ fn kind(fields: &mut Fields<'_, '_>) -> Option<RouteKind> {
         ("unreachable", RouteKind::Unreachable),
     ];
     let given = fields.get("via").is_some();
+    let port = fields.get("port").is_some();
     let chosen: Vec<_> = kinds.into_iter().filter(|(key, _)| fields.flag(key)).collect();
     let keys: Vec<&str> =
         given.then_some("via").into_iter().chain(chosen.iter().map(|c| c.0)).collect();
     if keys.len() > 1 {
         fields.error(keys[1], format!("{} exclude each other; keep one", keys.join(" and ")));
-    } else if keys.is_empty() {
+    } else if keys.is_empty() && !port {
         fields.error(
             "",
             "no next hop; write via = \"ADDRESS\", or one of blackhole, prohibit, unreachable = true",
         );
         return Some(RouteKind::Unreachable);
+    } else if port && !given && !chosen.is_empty() {
+        let kind = chosen[0].0;
+        fields.error("port", format!("port and {kind} exclude each other; keep one"));
     }
     chosen.into_iter().next().map(|(_, kind)| kind)
 }
@@ -146,7 +208,7 @@ fn written_paths(fields: &mut Fields<'_, '_>, port: Option<&str>) -> Vec<Written
     for item in items {
         let Some(path) = written_path(fields, item, port) else { continue };
         if paths.iter().any(|other| other.via == path.via && other.port == path.port) {
-            let via = path.via;
+            let via = path.via.map_or_else(String::new, |via| via.to_string());
             fields.error(
                 "via",
                 format!("via \"{via}\" given twice; for a larger share write {{ \"{via}\", weight = 2 }}"),
@@ -206,45 +268,64 @@ fn written_path(fields: &mut Fields<'_, '_>, item: &Value, port: Option<&str>) -
         );
         return None;
     };
-    Some(Written { via, weight, port: own_port.or(port).map(str::to_owned) })
+    Some(Written { via: Some(via), weight, port: own_port.or(port).map(str::to_owned) })
 }
 
-/// Finds each path's port and refuses paths that lead nowhere.
+/// Finds each path's place and refuses paths that lead nowhere.
 fn resolve(
     context: &mut Context<'_>,
     what: &str,
     line: usize,
-    prefix: Option<IpNet>,
     written: Vec<Written>,
 ) -> Vec<NextHop> {
     let mut paths = Vec::with_capacity(written.len());
     for path in written {
-        let wrong_family = prefix.filter(|prefix| prefix.addr().is_ipv4() != path.via.is_ipv4());
-        let port = match wrong_family {
-            Some(prefix) => Err(format!(
-                "is {}, the prefix {}; a route's next hops are of its family",
-                family(path.via),
-                family(prefix.addr())
-            )),
-            None => port_of(context, path.via, path.port.as_deref()),
-        };
-        match port {
-            Ok(Some(port)) => paths.push(NextHop::over(port, path.via).weighing(path.weight)),
+        match next_hop(context, &path) {
+            Ok(Some(next_hop)) => paths.push(next_hop.weighing(path.weight)),
             Ok(None) => {}
             Err(reason) => {
-                context.errors.add(Some(line), format!("{what}: via \"{}\" {reason}", path.via));
+                let named =
+                    path.via.map_or_else(|| "port".to_owned(), |via| format!("via \"{via}\""));
+                context.errors.add(Some(line), format!("{what}: {named} {reason}"));
             }
         }
     }
     paths
 }
 
-/// The port that a next hop is on; `Ok(None)` when that cannot be said because a port is wrong.
+/// `Ok(None)` when the place cannot be said because a port is wrong.
+fn next_hop(context: &Context<'_>, path: &Written) -> Result<Option<NextHop>, String> {
+    let Some(via) = path.via else {
+        let name = path.port.as_deref().unwrap_or_default();
+        return Ok(port_id(named_port(context, name)?).map(NextHop::on_port));
+    };
+    let place = place_of(context, via, path.port.as_deref())?;
+    Ok(place.map(|place| match place {
+        Place::Network(port) => NextHop::over(port, via),
+        Place::Link(port) => NextHop { on_link: true, ..NextHop::over(port, via) },
+        Place::Elsewhere => NextHop::recursive(via),
+    }))
+}
+
+/// The port that a neighbour is on; `Ok(None)` when that cannot be said because a port is wrong.
 pub(super) fn port_of(
+    context: &Context<'_>,
+    address: IpAddr,
+    port: Option<&str>,
+) -> Result<Option<PortId>, String> {
+    match place_of(context, address, port)? {
+        None => Ok(None),
+        Some(Place::Network(port) | Place::Link(port)) => Ok(Some(port)),
+        Some(Place::Elsewhere) => Err(unreachable(&context.networks, &context.port_names, address)),
+    }
+}
+
+/// Where a next hop is; `Ok(None)` when that cannot be said because a port is wrong.
+fn place_of(
     context: &Context<'_>,
     via: IpAddr,
     port: Option<&str>,
-) -> Result<Option<PortId>, String> {
+) -> Result<Option<Place>, String> {
     let named = port.map(|name| named_port(context, name)).transpose()?;
     if !context.ports_sound {
         return Ok(None);
@@ -259,12 +340,16 @@ pub(super) fn port_of(
         ));
     }
     if is_link_local(via) {
-        return named.map(port_id).ok_or_else(|| {
+        let port = named.ok_or_else(|| {
             "is link-local, every port has that network; say which with port = \"NAME\"".to_owned()
-        });
+        })?;
+        return Ok(port_id(port).map(Place::Network));
     }
     let Some(holding) = context.networks.holding(via) else {
-        return Err(unreachable(context, via));
+        return Ok(match named {
+            Some(port) => port_id(port).map(Place::Link),
+            None => Some(Place::Elsewhere),
+        });
     };
     if let Some(reason) = names_the_network(via, &holding.net) {
         return Err(format!("is {reason} of {}, not a host's", holding.net.trunc()));
@@ -276,8 +361,88 @@ pub(super) fn port_of(
             context.port_names[holding.port].0,
             holding.net.trunc()
         )),
-        _ => Ok(port_id(holding.port)),
+        _ => Ok(port_id(holding.port).map(Place::Network)),
     }
+}
+
+/// Reports routes whose gateways no route leads to, or routes lead to in a circle. Where others
+/// have routes too, such as the kernel or an imported table, that is seen when they are there.
+pub(super) fn check_recursion(
+    context: &mut Context<'_>,
+    routes: &[Route],
+    imports: &[Import],
+    others: bool,
+) {
+    if others || !context.ports_sound {
+        return;
+    }
+    let mut report = |line: usize, what: String, via: IpAddr, reason: String| {
+        let line = context.source.line_of(line, "via");
+        context.errors.add(Some(line), format!("{what}: via \"{via}\" {reason}"));
+    };
+    let (networks, names) = (&context.networks, &context.port_names);
+    let reach = |via, seen: &mut Vec<usize>| {
+        follow(routes, via, seen)
+            .map_err(|reason| reason.unwrap_or_else(|| unreachable(networks, names, via)))
+    };
+    // A table may hold the way to a route's gateway, but not to its own.
+    for import in imports {
+        for via in recursive_gateways(import.via4.iter().chain(&import.via6)) {
+            if let Err(reason) = reach(via, &mut Vec::new()) {
+                report(import.line, "import".to_owned(), via, reason);
+            }
+        }
+    }
+    for (index, route) in routes.iter().enumerate().filter(|_| imports.is_empty()) {
+        for via in recursive_gateways(paths_of(route)) {
+            if let Err(reason) = reach(via, &mut vec![index]) {
+                report(route.line, what(&route.prefix.to_string()), via, reason);
+            }
+        }
+    }
+}
+
+fn paths_of(route: &Route) -> &[NextHop] {
+    match &route.kind {
+        RouteKind::Unicast(paths) => paths,
+        _ => &[],
+    }
+}
+
+fn recursive_gateways<'a>(
+    paths: impl IntoIterator<Item = &'a NextHop>,
+) -> impl Iterator<Item = IpAddr> {
+    paths.into_iter().filter(|path| path.port.is_none()).filter_map(|path| path.via)
+}
+
+/// Follows a gateway from route to route until one leaves by a port. The error says why it does
+/// not; `None`: there is no route to it but those that began with it.
+fn follow(routes: &[Route], via: IpAddr, seen: &mut Vec<usize>) -> Result<(), Option<String>> {
+    let best = routes
+        .iter()
+        .enumerate()
+        .filter(|(_, route)| route.prefix.contains(&via))
+        .min_by_key(|(_, route)| (std::cmp::Reverse(route.prefix.prefix_len()), route.metric));
+    let (index, route) = best.ok_or(None)?;
+    if seen.first() == Some(&index) {
+        if seen.len() == 1 {
+            return Err(None);
+        }
+        let circle: Vec<String> =
+            seen.iter().chain([&index]).map(|&index| routes[index].prefix.to_string()).collect();
+        return Err(Some(format!(
+            "leads in a circle: {}; add a route to {via} by a gateway on a port's network",
+            circle.join(" -> ")
+        )));
+    }
+    if seen.contains(&index) {
+        // A circle of others, which they report.
+        return Ok(());
+    }
+    seen.push(index);
+    let led = recursive_gateways(paths_of(route)).try_for_each(|via| follow(routes, via, seen));
+    seen.pop();
+    led
 }
 
 fn port_id(index: usize) -> Option<PortId> {
@@ -293,18 +458,17 @@ pub(super) fn named_port(context: &Context<'_>, name: &str) -> Result<usize, Str
 }
 
 /// The message for a next hop on no network.
-fn unreachable(context: &Context<'_>, via: IpAddr) -> String {
+fn unreachable(networks: &Networks, port_names: &[(String, usize)], via: IpAddr) -> String {
     /// Networks listed as alternatives.
     const LISTED: usize = 4;
     let length = if via.is_ipv4() { 24 } else { 64 };
     let add =
         IpNet::new(via, length).map_or_else(|_| via.to_string(), |net| net.trunc().to_string());
-    let mut known: Vec<String> = context
-        .networks
+    let mut known: Vec<String> = networks
         .0
         .iter()
         .filter(|connected| connected.net.addr().is_ipv4() == via.is_ipv4())
-        .map(|c| format!("{} (port \"{}\")", c.net.trunc(), context.port_names[c.port].0))
+        .map(|c| format!("{} (port \"{}\")", c.net.trunc(), port_names[c.port].0))
         .collect();
     let more = known.len().saturating_sub(LISTED);
     known.truncate(LISTED);
@@ -341,8 +505,9 @@ pub(super) fn imports<'s>(
         }
         let line = fields.line_of("via");
         let written = written_paths(&mut fields, None);
-        let paths = resolve(context, &what, line, None, written);
-        let (via4, via6) = paths.into_iter().partition(|path| path.via.is_some_and(|via| via.is_ipv4()));
+        let paths = resolve(context, &what, line, written);
+        let (via4, via6) =
+            paths.into_iter().partition(|path| path.via.is_some_and(|via| via.is_ipv4()));
         let file = directory.join(file.unwrap_or_default());
         imports.push(Import { line: statement.line, file, via4, via6 });
     }
