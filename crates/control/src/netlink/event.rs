@@ -8,69 +8,7 @@ use ipnet::IpNet;
 use tokio::sync::oneshot;
 use wire::MacAddr;
 
-/// Which source an event comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Source {
-    /// The kernel, by netlink.
-    Kernel,
-    /// FRR's zebra, by FPM.
-    Fpm,
-}
-
-/// One of a route's or a group's paths.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Path {
-    /// The port it leaves by; `None`: the port of the best route to `via`.
-    pub port: Option<PortId>,
-    /// The gateway, of either family; `None`: the destination itself is on the port's link.
-    pub via: Option<IpAddr>,
-    /// Its share of the flows, 1 to 256; nexthop groups with 16-bit weights to 65535.
-    pub weight: u16,
-    /// The gateway is on the link whatever the addresses say.
-    pub on_link: bool,
-}
-
-/// Names a group of paths that routes share: a nexthop object of its source.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct GroupKey {
-    /// Whose object it is.
-    pub source: Source,
-    /// Its number there.
-    pub id: u32,
-}
-
-/// The paths of a group.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupSpec {
-    /// At least one.
-    pub paths: Vec<Path>,
-    /// Losing a path moves only the flows of that path.
-    pub resilient: Option<Resilient>,
-}
-
-/// A resilient group's shape.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Resilient {
-    /// Number of buckets the flows are hashed to.
-    pub buckets: u16,
-}
-
-/// What becomes of a route's packets.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RouteKind {
-    /// They leave by one of these paths.
-    Unicast(Vec<Path>),
-    /// They leave by one of the group's paths.
-    Group(GroupKey),
-    /// They are dropped in silence.
-    Blackhole,
-    /// They are refused: "administratively prohibited".
-    Prohibited,
-    /// They are refused: "host unreachable".
-    Unreachable,
-    /// They are given to the kernel, which has an interface for them that is no port.
-    Host,
-}
+pub use crate::rib::{GroupKey, GroupSpec, Path, Resilient, RouteKind, Source};
 
 /// A new value, or none any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,7 +74,7 @@ pub enum SourceEvent {
         /// What it is now.
         change: Change<RouteKind>,
     },
-    /// A group of paths that routes refer to by [`RouteKind::Group`].
+    /// A group of paths that routes refer to by [`RouteKind::NextHopGroup`].
     Group {
         /// Whose it is and its number.
         key: GroupKey,
