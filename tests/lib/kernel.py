@@ -97,9 +97,10 @@ class Machine:
         """Runs `ip` there."""
         return self.run("ip", f"-{family}", *words, check=check)
 
-    def batch(self, lines, family=4, check=True):
-        """Runs many `ip` commands at once; with `check=False` those that fail are passed over."""
-        argv = ["ip", f"-{family}", *([] if check else ["-force"]), "-batch", "-"]
+    def batch(self, lines, check=True):
+        """Runs many `ip` commands at once, of the family that their addresses say; with
+        `check=False` those that fail are passed over."""
+        argv = ["ip", *([] if check else ["-force"]), "-batch", "-"]
         return self.run(*argv, input="\n".join(lines) + "\n", check=check, timeout=300)
 
     def routes(self, family=4, table="main"):

@@ -47,6 +47,8 @@ class Sink:
         self._socket.bind(("::", port))
         self._socket.setblocking(False)
         self._arrived = []
+        # When what has arrived was sent, in seconds, by its number.
+        self.sent = {}
 
     def arrived(self, settle=0.3):
         """What has come once nothing more came for `settle` seconds: a list of (number, time in
@@ -76,7 +78,9 @@ class Sink:
             except BlockingIOError:
                 return len(self._arrived) - before
             seconds, nanoseconds = struct.unpack("qq", ancillary[0][2])
-            self._arrived.append((struct.unpack("!Q", data[:8])[0], seconds + nanoseconds / 1e9))
+            number, sent = struct.unpack("!QQ", data[:16])
+            self._arrived.append((number, seconds + nanoseconds / 1e9))
+            self.sent[number] = sent / 1e9
 
     def close(self):
         """Closes the socket."""
@@ -94,6 +98,18 @@ def longest_gap(*sinks):
     """The longest time, in seconds, in which nothing arrived anywhere."""
     times = sorted(when for sink in sinks for _, when in sink.arrived())
     return max(b - a for a, b in zip(times, times[1:]))
+
+
+def outage(sent, *sinks):
+    """The time, in seconds, in which packets were sent that arrived nowhere: from the last that was
+    sent before the first that was lost, to the first after the last; 0 without loss."""
+    missing = lost(sent, *sinks)
+    if not missing:
+        return 0.0
+    when = {number: at for sink in sinks for number, at in sink.sent.items()}
+    before = max((n for n in when if n < missing[0]), default=missing[0])
+    after = min((n for n in when if n > missing[-1]), default=missing[-1])
+    return when[after] - when[before]
 
 
 def main():
@@ -116,7 +132,7 @@ def main():
         while number < due and running:
             target_socket, target = targets[number % len(targets)]
             try:
-                target_socket.sendto(struct.pack("!Q", number).ljust(26, b"."), target)
+                target_socket.sendto(struct.pack("!QQ", number, time.time_ns()).ljust(26, b"."), target)
             except (BlockingIOError, ConnectionRefusedError):
                 continue
             number += 1
