@@ -19,6 +19,9 @@ def kernel(machine, families=(4, 6), table="main"):
             if route.get("protocol") == "kernel" or route.get("type") in ("multicast", "local", "broadcast", "anycast"):
                 continue
             prefix = _prefix(route["dst"], family)
+            # A route whose every link has lost its carrier is used by nobody who can help it.
+            if route.get("type", "unicast") == "unicast" and not _kernel_paths(route)[1]:
+                continue
             # Of several metrics the smallest counts.
             metric = route.get("metric", 0)
             if prefix not in best or metric < best[prefix][0]:
@@ -63,21 +66,27 @@ def _zebra_paths(route):
 
 
 def turnpike(router, families=(4, 6), source="kernel"):
-    """The routes that Turnpike has from a source."""
+    """The routes from a source that Turnpike forwards by."""
     lines = []
     names = {"prohibited": "prohibit"}
     for route in router.show("routes", "--source", source):
-        family = 6 if ":" in route["prefix"] else 4
-        if family not in families or route["type"] in ("local", "connected"):
+        if not route["active"] or (6 if ":" in route["prefix"] else 4) not in families:
             continue
-        paths = [(path["via"], path["port"], path.get("weight", 1)) for path in route["paths"]]
+        paths = [(path["via"], path.get("port"), path.get("weight", 1)) for path in route["paths"]]
         lines.append(_line(route["prefix"], names.get(route["type"], route["type"]), paths))
     return sorted(lines)
 
 
-def turnpike_count(router, source):
+def source(router, name):
+    """What Turnpike says about a source: its routes, and how it goes with who has them."""
+    found = next(s for s in router.show("sources") if s["name"] == name)
+    return {**found, **(found.get("remote") or {})}
+
+
+def turnpike_count(router, name):
     """How many routes Turnpike has from a source, asked in a way that is cheap with a million."""
-    return next(s["routes"] for s in router.show("sources") if s["source"] == source)
+    found = source(router, name)
+    return found["ipv4"] + found["ipv6"]
 
 
 def assert_agree(machine, frr=None, families=(4, 6), source="kernel", seconds=20, count=None, flapped=False):
