@@ -4,6 +4,7 @@
 mod api;
 mod bench;
 mod commands;
+mod generate;
 mod grace;
 mod picture;
 mod router;
@@ -50,6 +51,8 @@ enum Command {
         #[arg(long, default_value_t = 0)]
         ipv6: usize,
     },
+    /// Send packets at a rate, and say what comes back of them
+    Generate(generate::GenerateArgs),
     /// Measure
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -73,6 +76,7 @@ fn execute(command: Command) -> Result<()> {
         Command::GenerateTable { ipv4, file, ipv6 } => {
             print(&commands::generate::generate(ipv4, ipv6, &file)?)
         }
+        Command::Generate(args) => generate::run(&args),
         Command::Bench(bench) => bench::run(&bench),
     }
 }

@@ -1,0 +1,107 @@
+"""`turnpike generate` through a router: the tester has a port on either side of it."""
+
+import json
+import subprocess
+
+import pytest
+
+from lib.lab import LEFT_MAC, PORTS, RIGHT_MAC
+from lib.netns import veth
+from lib.router import binary
+
+
+class Bench:
+    """A namespace with an interface to each of the router's ports."""
+
+    def __init__(self, lab):
+        self.inside, self.router_side = lab.namespace("tester", quiet=True), lab.namespace("router", quiet=True)
+        for name, mac in (("left", LEFT_MAC), ("right", RIGHT_MAC)):
+            veth(self.router_side, f"tp-{name}", self.inside, f"g-{name}", mac_a=mac)
+        self.router = lab.router(self.router_side, PORTS)
+
+    def generate(self, *options, check=True):
+        """Runs it from left to right and returns its report."""
+        command = [
+            binary(), "generate", "--device", "g-left", "--receive", "g-right",
+            "--to-mac", LEFT_MAC, "--json", "--cores", "0,0", "--no-huge", *map(str, options),
+        ]
+        done = subprocess.run(
+            self.inside.command(*command), capture_output=True, text=True, timeout=60
+        )
+        if not check:
+            return done
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def tester(module_lab):
+    made = Bench(module_lab)
+    yield made
+    made.router.stop()
+
+
+def test_nothing_is_lost_at_a_gentle_rate(tester):
+    # The first packet finds the neighbour; what waits for it may be more than the queue holds.
+    tester.generate("--to", "10.0.2.2", "--from", "10.0.1.2", "--count", 5, "--rate", "5pps")
+    report = tester.generate(
+        "--to", "10.0.2.2", "--from", "10.0.1.2", "--rate", "5kpps", "--count", 10_000
+    )
+    assert report["sent"] == 10_000
+    # Time that the sender did not get from a busy machine is told apart.
+    seconds = report["sent"] / report["sent_pps"] - report["behind_s"]
+    assert abs(report["sent"] / seconds - 5000) < 10
+    received = report["received"]
+    assert (received["packets"], received["lost"]) == (10_000, 0)
+    assert (received["duplicates"], received["reordered"]) == (0, 0)
+    assert 0 < received["delay_ns"]["min"] <= received["delay_ns"]["p50"] < 1_000_000_000
+    assert sum(count for _, count in received["histogram"]) == 10_000
+    counters = tester.router.counters()
+    assert counters["sent"] >= 10_000
+
+
+def test_ipv6_and_mixed_sizes(tester):
+    options = ("--to", "fd00:2::2", "--from", "fd00:1::2", "--size", "84,512,1518")
+    tester.generate(*options, "--count", 5, "--rate", "5pps")
+    report = tester.generate(*options, "--rate", "3kpps", "--count", 3000)
+    assert report["received"]["packets"] == 3000
+    # Three sizes in turn: the mean frame has 704.67 bytes.
+    bits = report["sent_bps"] / report["sent_pps"] / 8
+    assert abs(bits - (84 + 512 + 1518) / 3) < 1
+
+
+def test_many_flows_find_every_host(tester):
+    options = ("--to", "flows:20@10.0.2.16/28", "--from", "10.0.1.2")
+    refused = tester.generate(*options, check=False)
+    assert refused.returncode == 1
+    assert "has fewer than 20 addresses" in refused.stderr
+    options = ("--to", "flows:16@10.0.2.16/28", "--from", "10.0.1.2")
+    tester.generate(*options, "--count", 64, "--rate", "50pps")
+    report = tester.generate(*options, "--count", 1600, "--rate", "2kpps")
+    assert report["received"]["lost"] == 0
+    found = {n["address"] for n in tester.router.show("neighbours")}
+    assert {f"10.0.2.{host}" for host in range(16, 32)} <= found
+
+
+def test_what_the_router_drops_is_lost(tester):
+    report = tester.generate(
+        "--to", "203.0.113.9", "--from", "10.0.1.2", "--count", 200, "--rate", "1kpps",
+        "--wait-ms", 100,
+    )
+    assert report["sent"] == 200
+    assert report["received"]["lost"] == 200
+    assert report["received"]["loss"] == 1.0
+
+
+@pytest.mark.parametrize("options,message", [
+    (("--to", "10.0.2"), "destination 10.0.2: write an address"),
+    (("--to", "10.0.2.2", "--size", 63), "size 63: 64 to 9218 bytes"),
+    (("--to", "fd00::1", "--size", 64), "at least 84 bytes"),
+    (("--to", "10.0.2.2", "--rate", "fast"), "rate fast"),
+    (("--to", "10.0.2.2", "--from", "fd00::1"), "of the other family"),
+    (("--to", "table:/no/such/file",), "/no/such/file"),
+])
+def test_bad_requests_are_named(tester, options, message):
+    done = tester.generate(*options, check=False)
+    assert done.returncode == 1
+    assert message in done.stderr, done.stderr
