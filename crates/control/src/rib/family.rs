@@ -1,52 +1,27 @@
 //! The routes of one address family, and its FIB.
 //!
-//! For each prefix all candidates are kept, best first; the FIB holds the best. What the FIB holds
-//! is remembered apart from the candidates, so that a FIB that refuses a change for lack of room
-//! leaves a prefix marked, not a next hop freed that lookups still answer with.
+//! For each prefix all candidates are kept, best first; the FIB holds the best of those that lead
+//! somewhere. What the FIB holds is remembered apart from the candidates, so that a FIB that
+//! refuses a change for lack of room leaves a prefix marked, not a next hop freed that lookups
+//! still answer with.
+//!
+//! ```text
+//!   put, take ----> touched ----> sync ----> fib::Table::apply, one batch
+//!   a next hop dies or comes alive ----> sweep, a piece at a time ----^
+//!   what the FIB refused: pending, tried again by retry --------------^
+//! ```
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ops::Bound;
 
 use dataplane::next_hop::NO_ROUTE;
-use fib::{Address, Prefix, Table};
+use fib::{Address, Change, Prefix, Table};
 use ipnet::IpNet;
-use smallvec::SmallVec;
 
 use super::Source;
+use super::entry::{Candidate, Distances, Entry};
 use super::next_hops::{NextHops, Referrer};
-
-/// One source's route to a prefix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Candidate {
-    pub(super) source: Source,
-    pub(super) metric: u64,
-    pub(super) hop: u16,
-}
-
-impl Candidate {
-    /// The order of preference: smallest first.
-    fn rank(&self) -> (u8, u64, Source) {
-        (self.source.distance(), self.metric, self.source)
-    }
-
-    /// How the candidate's next hop is counted.
-    pub(super) fn referrer(&self) -> Referrer {
-        match self.source {
-            source if source.is_settable() => Referrer::Route,
-            _ => Referrer::Other,
-        }
-    }
-}
-
-/// What is known of a prefix.
-#[derive(Debug, Default)]
-pub(super) struct Entry {
-    /// Best first.
-    pub(super) candidates: SmallVec<[Candidate; 2]>,
-    /// The next hop that the FIB answers with; `NO_ROUTE` if it has no route to the prefix.
-    pub(super) installed: u16,
-}
 
 /// Families the RIB has.
 pub(super) trait Family: Address {
@@ -100,14 +75,35 @@ pub(super) fn start<A: Family>(start: Bound<IpNet>) -> Bound<Prefix<A>> {
     }
 }
 
+/// A prefix that the FIB had no room to change, and why.
+pub(super) type Refusal<A> = (Prefix<A>, fib::Error);
+
+/// Changes from which on a FIB takes them by its bulk load.
+const BULK: usize = 1024;
+
+/// A walk over all entries that goes on where it stopped.
+#[derive(Debug)]
+struct Sweep<A: Family> {
+    /// The last prefix that was looked at; `None` at the beginning.
+    last: Option<Prefix<A>>,
+    running: bool,
+    /// Something has happened since it began: once more from the beginning.
+    again: bool,
+}
+
 /// The routes of one family.
 pub(super) struct Routes<A: Family> {
     fib: Box<dyn Table<A>>,
     entries: BTreeMap<Prefix<A>, Entry>,
     /// Prefixes of each length, so that a search skips lengths that do not occur.
     lengths: Vec<u32>,
+    /// Prefixes whose candidates have changed and that the FIB has not followed.
+    touched: Vec<Prefix<A>>,
     /// Prefixes whose change the FIB refused; tried again by [`Self::retry`].
     pending: BTreeSet<Prefix<A>>,
+    /// The last of them that was tried again.
+    retried: Option<Prefix<A>>,
+    sweep: Sweep<A>,
     /// Candidates of each source, by [`Source::index`].
     pub(super) counts: [usize; Source::ALL.len()],
 }
@@ -118,7 +114,10 @@ impl<A: Family> Routes<A> {
             fib,
             entries: BTreeMap::new(),
             lengths: vec![0; 129],
+            touched: Vec::new(),
             pending: BTreeSet::new(),
+            retried: None,
+            sweep: Sweep { last: None, running: false, again: false },
             counts: [0; Source::ALL.len()],
         }
     }
@@ -155,124 +154,252 @@ impl<A: Family> Routes<A> {
     }
 
     /// Puts a candidate in its place; the one of the same source and metric goes, and is returned.
-    /// The FIB is not told.
-    pub(super) fn put(&mut self, prefix: Prefix<A>, candidate: Candidate) -> Option<Candidate> {
+    /// The FIB follows with [`Self::sync`].
+    pub(super) fn put(
+        &mut self,
+        prefix: Prefix<A>,
+        new: Candidate,
+        distances: &Distances,
+    ) -> Option<Candidate> {
         let lengths = &mut self.lengths;
         let entry = self.entries.entry(prefix).or_insert_with(|| {
             lengths[usize::from(prefix.len())] += 1;
             Entry::default()
         });
-        let same = |other: &Candidate| {
-            other.source == candidate.source && other.metric == candidate.metric
-        };
-        if let Some(at) = entry.candidates.iter().position(same) {
-            return Some(std::mem::replace(&mut entry.candidates[at], candidate));
+        let old = entry.put(new, distances);
+        if old.is_none() {
+            self.counts[new.source.index()] += 1;
         }
-        let at = entry.candidates.partition_point(|other| other.rank() < candidate.rank());
-        entry.candidates.insert(at, candidate);
-        self.counts[candidate.source.index()] += 1;
-        None
+        // What is heard of again and leads where it led changes nothing.
+        if old.is_none_or(|old| old.hop != new.hop) {
+            self.touched.push(prefix);
+        }
+        old
     }
 
-    /// Takes out the first candidate that fits. The FIB is not told.
+    /// Takes out the first candidate that fits. The FIB follows with [`Self::sync`].
     pub(super) fn take(
         &mut self,
         prefix: Prefix<A>,
         fits: impl Fn(&Candidate) -> bool,
     ) -> Option<Candidate> {
-        let entry = self.entries.get_mut(&prefix)?;
-        let at = entry.candidates.iter().position(fits)?;
-        let candidate = entry.candidates.remove(at);
+        let candidate = self.entries.get_mut(&prefix)?.take(fits)?;
         self.counts[candidate.source.index()] -= 1;
+        self.touched.push(prefix);
         Some(candidate)
     }
 
-    /// Makes the FIB answer for the prefix as its best candidate says, and counts the FIB's own
-    /// reference to the next hop. An entry without candidates goes when the FIB has let go of it.
-    pub(super) fn sync(
+    /// Takes out all candidates that fit, of all prefixes, and hands each to `gone`.
+    pub(super) fn take_all(
         &mut self,
-        prefix: Prefix<A>,
-        hops: &mut NextHops,
-    ) -> Result<(), fib::Error> {
-        let Some(entry) = self.entries.get_mut(&prefix) else { return Ok(()) };
-        let best = entry.candidates.first().map_or(NO_ROUTE, |candidate| candidate.hop);
-        let before = entry.installed;
-        if best != before {
-            let done = match best {
-                NO_ROUTE => Ok(self.fib.remove(prefix)),
-                hop => self.fib.insert(prefix, hop),
-            };
-            if let Err(error) = done {
-                self.pending.insert(prefix);
-                return Err(error);
+        fits: impl Fn(&Candidate) -> bool,
+        mut gone: impl FnMut(Prefix<A>, Candidate),
+    ) {
+        for (&prefix, entry) in &mut self.entries {
+            while let Some(candidate) = entry.take(&fits) {
+                self.counts[candidate.source.index()] -= 1;
+                self.touched.push(prefix);
+                gone(prefix, candidate);
             }
-            entry.installed = best;
-            hops.retain(best, Referrer::Other);
-            hops.release(before, Referrer::Other);
         }
-        self.pending.remove(&prefix);
-        self.forget_if_empty(prefix);
-        Ok(())
     }
 
-    fn forget_if_empty(&mut self, prefix: Prefix<A>) {
-        let empty = |entry: &Entry| entry.candidates.is_empty() && entry.installed == NO_ROUTE;
+    /// Ranks all candidates by other distances. The FIB follows with the sweep.
+    pub(super) fn rank(&mut self, distances: &Distances) {
+        self.entries.values_mut().for_each(|entry| entry.sort(distances));
+        self.start_sweep();
+    }
+
+    /// Prefixes whose candidates have changed since the last [`Self::sync`], in no order.
+    pub(super) fn touched(&self) -> &[Prefix<A>] {
+        &self.touched
+    }
+
+    /// Makes the FIB answer for the touched prefixes as their best candidates say, all at once.
+    /// Returns the prefixes for which it had no room, and the prefixes that were touched.
+    pub(super) fn sync(&mut self, hops: &mut NextHops) -> (Vec<Refusal<A>>, Vec<Prefix<A>>) {
+        let mut touched = std::mem::take(&mut self.touched);
+        if touched.len() > 1 {
+            touched.sort_unstable();
+            touched.dedup();
+        }
+        let refused = self.install(&touched, hops);
+        (refused, touched)
+    }
+
+    /// Brings the FIB's routes to these prefixes up to date, each prefix once.
+    fn install(&mut self, prefixes: &[Prefix<A>], hops: &mut NextHops) -> Vec<Refusal<A>> {
+        let mut changes = Vec::new();
+        let mut before = Vec::new();
+        for &prefix in prefixes {
+            let Some(entry) = self.entries.get_mut(&prefix) else { continue };
+            let best = best(entry, hops).map_or(NO_ROUTE, |candidate| candidate.hop);
+            if best == entry.installed {
+                self.settled(prefix);
+                continue;
+            }
+            changes.push(match best {
+                NO_ROUTE => Change::Remove { prefix },
+                next_hop => Change::Insert { prefix, next_hop },
+            });
+            // The FIB's own references: to the new one already, to the old one still.
+            hops.retain(best, Referrer::Other);
+            before.push(std::mem::replace(&mut entry.installed, best));
+        }
+        if changes.is_empty() {
+            return Vec::new();
+        }
+        let whole = self.apply(&changes);
+        let mut refused = Vec::new();
+        for (change, before) in changes.iter().zip(before) {
+            let prefix = change.prefix();
+            match if whole.is_ok() { Ok(()) } else { self.make(change) } {
+                Ok(()) => self.confirm(prefix, before, hops),
+                Err(error) => refused.extend(self.refuse(prefix, before, error, hops)),
+            }
+        }
+        refused
+    }
+
+    /// Makes all changes. Many are faster when the FIB may load the insertions first; a lookup in
+    /// between finds the longest of the old and the new routes, which is the right one before or
+    /// the right one after.
+    fn apply(&mut self, changes: &[Change<A>]) -> Result<(), fib::Error> {
+        if changes.len() < BULK {
+            return self.fib.apply(changes);
+        }
+        self.fib.load(&mut changes.iter().filter_map(|change| match *change {
+            Change::Insert { prefix, next_hop } => Some((prefix, next_hop)),
+            Change::Remove { .. } => None,
+        }))?;
+        let removals = changes.iter().filter(|change| matches!(change, Change::Remove { .. }));
+        let removals: Vec<Change<A>> = removals.copied().collect();
+        self.fib.apply(&removals)
+    }
+
+    /// Makes a change of a batch that failed, unless it was made before the failure.
+    fn make(&mut self, change: &Change<A>) -> Result<(), fib::Error> {
+        let prefix = change.prefix();
+        match *change {
+            Change::Remove { .. } => {
+                self.fib.remove(prefix);
+                Ok(())
+            }
+            Change::Insert { next_hop, .. } if self.fib.get(prefix) == Some(next_hop) => Ok(()),
+            Change::Insert { next_hop, .. } => self.fib.insert(prefix, next_hop).map(drop),
+        }
+    }
+
+    fn confirm(&mut self, prefix: Prefix<A>, before: u16, hops: &mut NextHops) {
+        hops.release(before, Referrer::Other);
+        self.settled(prefix);
+    }
+
+    /// The FIB is as a prefix wants it.
+    fn settled(&mut self, prefix: Prefix<A>) {
+        if !self.pending.is_empty() {
+            self.pending.remove(&prefix);
+        }
+        let empty = |entry: &Entry| entry.is_empty() && entry.installed == NO_ROUTE;
         if self.entries.get(&prefix).is_some_and(empty) {
             self.entries.remove(&prefix);
             self.lengths[usize::from(prefix.len())] -= 1;
         }
     }
 
-    /// [`Self::sync`] for many prefixes at once, by the FIB's bulk load where routes appear or
-    /// change. On an error some are done and some are not: sync them one by one to learn which.
-    pub(super) fn sync_all(
+    /// Notes that the FIB still has what it had. Says so once.
+    fn refuse(
         &mut self,
-        prefixes: &[Prefix<A>],
+        prefix: Prefix<A>,
+        before: u16,
+        error: fib::Error,
         hops: &mut NextHops,
-    ) -> Result<(), fib::Error> {
-        let entries = &self.entries;
-        let mut wanted = prefixes.iter().filter_map(|&prefix| {
-            let entry = entries.get(&prefix)?;
-            let best = entry.candidates.first()?.hop;
-            (best != entry.installed).then_some((prefix, best))
-        });
-        let result = self.fib.load(&mut wanted);
-        for &prefix in prefixes {
-            let Some(entry) = self.entries.get_mut(&prefix) else { continue };
-            let now = match (&result, entry.candidates.first()) {
-                (Ok(()), Some(best)) => best.hop,
-                _ => self.fib.get(prefix).unwrap_or(NO_ROUTE),
-            };
-            let before = std::mem::replace(&mut entry.installed, now);
-            if before != now {
-                hops.retain(now, Referrer::Other);
-                hops.release(before, Referrer::Other);
+    ) -> Option<Refusal<A>> {
+        let entry = self.entries.get_mut(&prefix)?;
+        let wanted = std::mem::replace(&mut entry.installed, before);
+        hops.release(wanted, Referrer::Other);
+        self.pending.insert(prefix).then_some((prefix, error))
+    }
+
+    /// Tries again some of what the FIB refused.
+    pub(super) fn retry(&mut self, hops: &mut NextHops, most: usize) {
+        self.fib.collect();
+        if self.pending.is_empty() {
+            return;
+        }
+        let from = self.retried.map_or(Bound::Unbounded, Bound::Excluded);
+        let some: Vec<_> =
+            self.pending.range((from, Bound::Unbounded)).take(most).copied().collect();
+        self.retried = some.last().copied();
+        self.install(&some, hops);
+    }
+
+    /// Lets the sweep look at every prefix from now on.
+    pub(super) fn start_sweep(&mut self) {
+        if self.sweep.running {
+            self.sweep.again = true;
+        } else {
+            self.sweep = Sweep { last: None, running: true, again: false };
+        }
+    }
+
+    /// Whether the sweep has not come to the end.
+    pub(super) fn is_sweeping(&self) -> bool {
+        self.sweep.running
+    }
+
+    /// Looks at the next prefixes of the sweep: takes out candidates whose group is gone, and makes
+    /// the FIB follow where a next hop has died or come alive.
+    pub(super) fn sweep(&mut self, most: usize, hops: &mut NextHops) -> Vec<Refusal<A>> {
+        if !self.sweep.running {
+            return Vec::new();
+        }
+        let from = self.sweep.last.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut changed = Vec::new();
+        let mut looked_at = 0;
+        for (&prefix, entry) in self.entries.range_mut((from, Bound::Unbounded)).take(most) {
+            looked_at += 1;
+            self.sweep.last = Some(prefix);
+            while let Some(gone) = entry.take(|candidate| hops.is_gone(candidate.hop)) {
+                self.counts[gone.source.index()] -= 1;
+                hops.release(gone.hop, Referrer::of(gone.source));
+            }
+            let best = best(entry, hops).map_or(NO_ROUTE, |candidate| candidate.hop);
+            if best != entry.installed || entry.is_empty() {
+                changed.push(prefix);
             }
         }
-        result
-    }
-
-    /// Tries again what the FIB refused.
-    pub(super) fn retry(&mut self, hops: &mut NextHops) {
-        self.fib.collect();
-        for prefix in std::mem::take(&mut self.pending) {
-            // A refusal marks the prefix again.
-            let _ = self.sync(prefix, hops);
+        if looked_at < most {
+            let again = self.sweep.again;
+            self.sweep = Sweep { last: None, running: again, again: false };
         }
+        self.install(&changed, hops)
     }
 
-    /// The longest prefix that holds the address and has a candidate that fits, with the best such
-    /// candidate.
-    pub(super) fn longest(
-        &self,
-        address: A,
-        fits: impl Fn(&Candidate) -> bool,
-    ) -> Option<(Prefix<A>, &Candidate)> {
+    /// The entries of the prefixes that hold an address, longest first.
+    pub(super) fn covering(&self, address: A) -> impl Iterator<Item = (Prefix<A>, &Entry)> {
         let longest = Prefix::host(address).len();
-        (0..=longest).rev().filter(|&len| self.lengths[usize::from(len)] > 0).find_map(|len| {
+        let used = (0..=longest).rev().filter(|&len| self.lengths[usize::from(len)] > 0);
+        used.filter_map(move |len| {
             let prefix = Prefix::covering(address, len);
-            let entry = self.entries.get(&prefix)?;
-            Some((prefix, entry.candidates.iter().find(|candidate| fits(candidate))?))
+            Some((prefix, self.entries.get(&prefix)?))
         })
     }
+
+    /// The longest prefix that holds the address and has a live candidate.
+    pub(super) fn longest(&self, address: A, hops: &NextHops) -> Option<(Prefix<A>, &Entry)> {
+        self.covering(address).find(|(_, entry)| best(entry, hops).is_some())
+    }
+}
+
+/// The candidate that forwarders are to use: the first that leads somewhere. A route to the hosts
+/// on a port's network gives way to the host route of a neighbour, which is the same and faster.
+pub(super) fn best(entry: &Entry, hops: &NextHops) -> Option<Candidate> {
+    let best = entry.find(|candidate| hops.is_live(candidate.hop))?;
+    if entry.has_one() || hops.glean_port(best.hop).is_none() {
+        return Some(best);
+    }
+    let is_neighbour =
+        |other: &Candidate| other.source == Source::Neighbour && hops.is_live(other.hop);
+    entry.find(is_neighbour).or(Some(best))
 }

@@ -1,25 +1,53 @@
 //! The next hops in use: their numbers, who refers to them, and when a number may be used again.
 //!
-//! A number is shared by everything that leads to the same place: all routes over one gateway,
-//! all routes over one set of equal-cost paths, all connected networks of one port. It is counted
-//! how many routes, groups and FIB entries refer to it. When the last one goes, the number keeps
-//! its meaning until a grace period has passed, because a forwarder may still hold it from a
-//! lookup; then it is free. The places of a group's members are treated the same way.
+//! A number is shared by everything that leads to the same place. What a number stands for:
+//!
+//! ```text
+//!   leaf       Glean{port}           the hosts on a port's networks
+//!              Gateway{port, addr}   a neighbour that packets are sent to
+//!   composite  Via{addr}             a gateway without port: what the best route to it leads to
+//!              Group{members}        equal-cost paths; one for each set of paths
+//!              Object{key, members}  a group with a name, whose members change
+//! ```
+//!
+//! A composite's members are leaves and `Via`s. Followed to the end they are *leaves with weights*,
+//! and these are what the composite's entry in the next-hop table is made of (`spread.rs`). When a
+//! port goes down or a route to a gateway changes, the composites above are computed anew
+//! (`evaluate.rs`); routes keep their numbers. A number whose paths are all dead answers "no route"
+//! until the sweep of the routes has found who uses it.
+//!
+//! It is counted how many routes, composites and FIB entries refer to a number. When the last one
+//! goes, the number keeps its meaning until a grace period has passed, because a forwarder may
+//! still hold it from a lookup; then it is free. The places of a group's members are treated the
+//! same way.
+
+mod evaluate;
+mod spread;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use dataplane::next_hop::{FIRST_DYNAMIC, GROUP_MEMBERS, NEXT_HOPS, NextHop, NextHopTable};
-use dataplane::port::PortId;
+use dataplane::next_hop::{
+    BLACKHOLE, FIRST_DYNAMIC, GROUP_MEMBERS, NEXT_HOPS, NextHop, NextHopTable,
+};
+use dataplane::port::{MAX_PORTS, PortId};
 use fib::GracePeriod;
 use wire::MacAddr;
 
 use super::places::Places;
-use super::{Path, ResolverCommand};
+use super::{BUCKETS_MOST, GroupKey, GroupSpec, Inactive, LivePath, Path, ResolverCommand, Source};
+use spread::{merge, reduce};
 
-/// The most places that one group takes, after its weights have been reduced.
-pub(super) const GROUP_PLACES_MOST: u32 = 4096;
+pub(super) use evaluate::Covering;
+
+/// The next hop of routes that wait for room among the next hops.
+pub(super) const NO_ROOM: u16 = FIRST_DYNAMIC - 2;
+/// The next hop of routes that wait for their group.
+pub(super) const NO_GROUP: u16 = FIRST_DYNAMIC - 1;
+
+/// The most places that one group takes; weights that would need more are rounded.
+pub(super) const GROUP_PLACES_MOST: u32 = BUCKETS_MOST as u32;
 
 /// Why there is no number for a next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,22 +58,60 @@ pub(super) enum Refused {
     Places(u32),
 }
 
+/// Whether packets get through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Status {
+    /// Not computed yet.
+    Unknown,
+    Live,
+    Dead(Inactive),
+    /// A named group that was removed: routes over it are to go.
+    Gone,
+}
+
+/// A number with its share.
+type Weighted = (u16, u32);
+
 /// What a number stands for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum Meaning {
     Glean(PortId),
-    Gateway { port: PortId, address: IpAddr },
-    Group { members: Box<[u16]>, first: u32 },
+    Gateway { port: PortId, address: IpAddr, mac: Option<MacAddr> },
+    Via { address: IpAddr, tried: Vec<u16>, length: u8 },
+    Group { members: Box<[Weighted]> },
+    Object { key: GroupKey, members: Vec<Weighted>, buckets: Option<Vec<u16>> },
+}
+
+impl Meaning {
+    fn is_leaf(&self) -> bool {
+        matches!(self, Self::Glean(_) | Self::Gateway { .. })
+    }
+
+    fn members(&self) -> &[Weighted] {
+        match self {
+            Self::Group { members } => members,
+            Self::Object { members, .. } => members,
+            _ => &[],
+        }
+    }
 }
 
 #[derive(Debug)]
-struct Entry {
+struct Hop {
     meaning: Meaning,
     /// Everything that refers to the number.
     references: u32,
-    /// Those of the references that are routes over a gateway, themselves or by a group. The
-    /// slow path knows the gateways of routes, not every neighbour that has a host route.
+    /// Those of the references that are routes, themselves or by a composite. The slow path knows
+    /// the gateways of routes, not every neighbour that has a host route.
     routes: u32,
+    /// Composites that depend on this, as often as they do.
+    parents: Vec<u16>,
+    /// A composite's live leaves.
+    leaves: Vec<Weighted>,
+    /// Places among the members of all groups: the first, and how many.
+    places: (u32, u32),
+    /// One of a group's members leads in a circle.
+    circular: bool,
 }
 
 #[derive(Debug)]
@@ -57,40 +123,70 @@ enum Retired {
 /// Who refers to a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Referrer {
-    /// A route over a gateway, or a group.
+    /// A route, or a composite.
     Route,
-    /// A FIB entry or a neighbour's host route.
+    /// A FIB entry, a neighbour's host route, a port, a name.
     Other,
+}
+
+impl Referrer {
+    /// How the next hop of a source's candidate is counted.
+    pub(super) fn of(source: Source) -> Self {
+        if source.is_settable() { Self::Route } else { Self::Other }
+    }
 }
 
 /// The owner of the numbers; the only writer of the next-hop table.
 pub(super) struct NextHops {
     table: Arc<NextHopTable>,
     grace: Box<dyn GracePeriod>,
-    entries: Vec<Option<Entry>>,
+    hops: Vec<Option<Box<Hop>>>,
+    status: Vec<Status>,
     free: Vec<u16>,
+    /// Whether packets can leave, by the port's index; `None`: there is no such port.
+    links: [Option<bool>; MAX_PORTS],
     gleans: HashMap<PortId, u16>,
-    gateways: HashMap<(PortId, IpAddr), u16>,
-    groups: HashMap<Box<[u16]>, u16>,
+    gateways: BTreeMap<(PortId, IpAddr), u16>,
+    vias: BTreeMap<IpAddr, u16>,
+    groups: HashMap<Box<[Weighted]>, u16>,
     places: Places,
     retired: VecDeque<(u64, Retired)>,
     commands: Vec<ResolverCommand>,
+    /// Composites to be computed.
+    dirty: Vec<u16>,
+    /// Numbers have died or come alive since [`Self::take_flipped`].
+    flipped: bool,
+    /// Numbers or places have become free since [`Self::take_freed`].
+    freed: bool,
+    /// A `Via` found no number for its gateway.
+    starved: bool,
 }
 
 impl NextHops {
     pub(super) fn new(table: Arc<NextHopTable>, grace: Box<dyn GracePeriod>) -> Self {
+        let mut status = vec![Status::Unknown; NEXT_HOPS];
+        status[..usize::from(FIRST_DYNAMIC)].fill(Status::Live);
+        status[usize::from(NO_ROOM)] = Status::Dead(Inactive::NoRoom);
+        status[usize::from(NO_GROUP)] = Status::Dead(Inactive::NoGroup);
         Self {
             table,
             grace,
-            entries: (0..NEXT_HOPS).map(|_| None).collect(),
+            hops: (0..NEXT_HOPS).map(|_| None).collect(),
+            status,
             // Taken from the end: small numbers first, which share cache lines.
             free: (FIRST_DYNAMIC..NEXT_HOPS as u16).rev().collect(),
+            links: [None; MAX_PORTS],
             gleans: HashMap::new(),
-            gateways: HashMap::new(),
+            gateways: BTreeMap::new(),
+            vias: BTreeMap::new(),
             groups: HashMap::new(),
             places: Places::new(GROUP_MEMBERS as u32),
             retired: VecDeque::new(),
             commands: Vec::new(),
+            dirty: Vec::new(),
+            flipped: false,
+            freed: false,
+            starved: false,
         }
     }
 
@@ -111,17 +207,117 @@ impl NextHops {
         (all - self.free.len() - waiting, waiting, places)
     }
 
+    fn hop(&self, id: u16) -> Option<&Hop> {
+        self.hops[usize::from(id)].as_deref()
+    }
+
+    fn hop_mut(&mut self, id: u16) -> Option<&mut Hop> {
+        self.hops[usize::from(id)].as_deref_mut()
+    }
+
+    fn status(&self, id: u16) -> Status {
+        self.status[usize::from(id)]
+    }
+
+    /// Whether packets get through.
+    pub(super) fn is_live(&self, id: u16) -> bool {
+        self.status(id) == Status::Live
+    }
+
+    /// Whether the number is that of a named group that was removed.
+    pub(super) fn is_gone(&self, id: u16) -> bool {
+        self.status(id) == Status::Gone
+    }
+
+    /// Why packets do not get through.
+    pub(super) fn reason(&self, id: u16) -> Option<Inactive> {
+        match self.status(id) {
+            Status::Dead(reason) => Some(reason),
+            Status::Unknown => Some(Inactive::Pending),
+            Status::Live | Status::Gone => None,
+        }
+    }
+
+    // ---- ports ------------------------------------------------------------------------------
+
+    /// Whether there is a port of this number.
+    pub(super) fn has_port(&self, port: PortId) -> bool {
+        self.links[port.index()].is_some()
+    }
+
+    /// Says that there is a port and whether packets can leave by it, or (`None`) that there is
+    /// none. The cost depends on the next hops over the port, not on the routes.
+    pub(super) fn set_link(&mut self, port: PortId, link: Option<bool>) {
+        if std::mem::replace(&mut self.links[port.index()], link) == link {
+            return;
+        }
+        let first = IpAddr::from([0, 0, 0, 0]);
+        let gateways = self.gateways.range((port, first)..).take_while(|(key, _)| key.0 == port);
+        let mut leaves: Vec<u16> = gateways.map(|(_, &id)| id).collect();
+        leaves.extend(self.gleans.get(&port));
+        for id in leaves {
+            self.judge_leaf(id, port);
+            self.publish(id);
+            self.mark_parents(id);
+        }
+    }
+
+    /// A leaf lives while its port's link is up.
+    fn judge_leaf(&mut self, id: u16, port: PortId) {
+        let status = match self.links[port.index()] {
+            Some(true) => Status::Live,
+            _ => Status::Dead(Inactive::LinkDown),
+        };
+        self.set_status(id, status);
+    }
+
+    fn set_status(&mut self, id: u16, status: Status) {
+        let before = std::mem::replace(&mut self.status[usize::from(id)], status);
+        if before != Status::Unknown && (before == Status::Live) != (status == Status::Live) {
+            self.flipped = true;
+        }
+    }
+
+    /// Whether there are gateways without port.
+    pub(super) fn has_vias(&self) -> bool {
+        !self.vias.is_empty()
+    }
+
+    /// Marks all gateways without port.
+    pub(super) fn mark_all_vias(&mut self) {
+        self.dirty.extend(self.vias.values());
+    }
+
+    /// Whether something is marked to be computed.
+    pub(super) fn is_unsettled(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
+    /// Whether numbers have died or come alive since the last call.
+    pub(super) fn take_flipped(&mut self) -> bool {
+        std::mem::take(&mut self.flipped)
+    }
+
+    fn mark_parents(&mut self, id: u16) {
+        let Some(hop) = &self.hops[usize::from(id)] else { return };
+        self.dirty.extend_from_slice(&hop.parents);
+    }
+
+    // ---- numbers ----------------------------------------------------------------------------
+
     /// The number for destinations on a port's networks, with one more reference.
-    pub(super) fn glean(&mut self, port: PortId) -> Result<u16, Refused> {
+    pub(super) fn glean(&mut self, port: PortId, referrer: Referrer) -> Result<u16, Refused> {
         let id = match self.gleans.get(&port) {
             Some(&id) => id,
             None => {
-                let id = self.allocate(Meaning::Glean(port), NextHop::Glean { port })?;
+                let id = self.allocate(Meaning::Glean(port))?;
                 self.gleans.insert(port, id);
+                self.judge_leaf(id, port);
+                self.publish(id);
                 id
             }
         };
-        self.retain(id, Referrer::Other);
+        self.retain(id, referrer);
         Ok(id)
     }
 
@@ -130,20 +326,88 @@ impl NextHops {
         &mut self,
         port: PortId,
         address: IpAddr,
-        mac: Option<MacAddr>,
+        mac: impl FnOnce() -> Option<MacAddr>,
         referrer: Referrer,
     ) -> Result<u16, Refused> {
         let id = match self.gateways.get(&(port, address)) {
             Some(&id) => id,
             None => {
-                let meaning = Meaning::Gateway { port, address };
-                let id = self.allocate(meaning, gateway_hop(port, mac))?;
+                let id = self.allocate(Meaning::Gateway { port, address, mac: mac() })?;
                 self.gateways.insert((port, address), id);
+                self.judge_leaf(id, port);
+                self.publish(id);
                 id
             }
         };
         self.retain(id, referrer);
         Ok(id)
+    }
+
+    /// The number of a gateway whose port follows from the routes, with one more reference.
+    fn via(&mut self, address: IpAddr) -> Result<u16, Refused> {
+        let id = match self.vias.get(&address) {
+            Some(&id) => id,
+            None => {
+                // One place, so that it always has a way to name a gateway that is not resolved.
+                let first = self.take_places(1)?;
+                let meaning = Meaning::Via { address, tried: Vec::new(), length: 0 };
+                let id = self.allocate_with(meaning, (first, 1))?;
+                self.vias.insert(address, id);
+                self.dirty.push(id);
+                id
+            }
+        };
+        self.retain(id, Referrer::Route);
+        Ok(id)
+    }
+
+    /// The number of one path, with one more reference of a route.
+    fn member(
+        &mut self,
+        path: &Path,
+        mac: impl Fn(PortId, IpAddr) -> Option<MacAddr>,
+    ) -> Result<u16, Refused> {
+        match (path.port, path.via) {
+            (Some(port), Some(via)) => self.gateway(port, via, || mac(port, via), Referrer::Route),
+            (Some(port), None) => self.glean(port, Referrer::Route),
+            (None, Some(via)) => self.via(via),
+            // Refused before it comes here.
+            (None, None) => Err(Refused::Numbers),
+        }
+    }
+
+    /// The numbers of paths in ascending order, each with one more reference of a route; paths to
+    /// the same place are one, and weights are reduced.
+    fn members(
+        &mut self,
+        paths: &[Path],
+        mac: impl Fn(PortId, IpAddr) -> Option<MacAddr>,
+    ) -> Result<Vec<Weighted>, Refused> {
+        let mut members: Vec<Weighted> = Vec::with_capacity(paths.len());
+        for path in paths {
+            let weight = u32::from(path.weight);
+            match self.member(path, &mac) {
+                Err(refused) => {
+                    self.release_members(&members);
+                    return Err(refused);
+                }
+                Ok(id) => match members.binary_search_by_key(&id, |member| member.0) {
+                    Ok(at) => {
+                        members[at].1 += weight;
+                        self.release(id, Referrer::Route);
+                    }
+                    Err(at) => members.insert(at, (id, weight)),
+                },
+            }
+        }
+        reduce(&mut members);
+        Ok(members)
+    }
+
+    fn release_members(&mut self, members: &[Weighted]) {
+        for &(id, _) in members {
+            self.release(id, Referrer::Route);
+        }
     }
 
     /// The number that leads over these paths, with one more reference of a route.
@@ -152,25 +416,14 @@ impl NextHops {
         paths: &[Path],
         mac: impl Fn(PortId, IpAddr) -> Option<MacAddr>,
     ) -> Result<u16, Refused> {
-        let mut members: Vec<(u16, u32)> = Vec::with_capacity(paths.len());
-        for path in paths {
-            let (Some(port), Some(via)) = (path.port, path.via) else { continue };
-            match self.gateway(port, via, mac(port, via), Referrer::Route) {
-                Ok(id) => members.push((id, u32::from(path.weight))),
-                Err(refused) => {
-                    self.release_members(&members);
-                    return Err(refused);
-                }
-            }
+        if let [path] = paths {
+            return self.member(path, mac);
         }
+        let members = self.members(paths, mac)?;
         if let [(id, _)] = members[..] {
             return Ok(id);
         }
-        let group = match places_of(&members) {
-            Ok(places) if places.first() == places.last() => Ok(places[0]),
-            Ok(places) => self.group(places),
-            Err(refused) => Err(refused),
-        };
+        let group = self.group(&members);
         if let Ok(id) = group {
             self.retain(id, Referrer::Route);
         }
@@ -178,37 +431,46 @@ impl NextHops {
         group
     }
 
-    fn release_members(&mut self, members: &[(u16, u32)]) {
-        for &(id, _) in members {
-            self.release(id, Referrer::Route);
+    /// The group with these members. A new one refers to its members.
+    fn group(&mut self, members: &[Weighted]) -> Result<u16, Refused> {
+        if let Some(&id) = self.groups.get(members) {
+            return Ok(id);
+        }
+        let places = self.take_places_for(members)?;
+        let members: Box<[Weighted]> = members.into();
+        let id = self.allocate_with(Meaning::Group { members: members.clone() }, places)?;
+        self.adopt(id, &members);
+        self.groups.insert(members, id);
+        self.dirty.push(id);
+        Ok(id)
+    }
+
+    /// Makes a composite depend on its members, and refer to them.
+    fn adopt(&mut self, parent: u16, members: &[Weighted]) {
+        for &(member, _) in members {
+            self.retain(member, Referrer::Route);
+            self.add_parent(member, parent);
         }
     }
 
-    /// The group with these members in its places. A new one refers to its members.
-    fn group(&mut self, members: Vec<u16>) -> Result<u16, Refused> {
-        if let Some(&id) = self.groups.get(&members[..]) {
-            return Ok(id);
+    fn add_parent(&mut self, child: u16, parent: u16) {
+        if let Some(hop) = self.hop_mut(child) {
+            hop.parents.push(parent);
         }
-        let count = members.len() as u32;
-        let first = self.take_places(count)?;
-        let written = self.table.set_members(first, &members);
-        debug_assert!(written, "the places are those of the table");
-        let members: Box<[u16]> = members.into();
-        let meaning = Meaning::Group { members: members.clone(), first };
-        let hop = NextHop::Group { first, len: count as u16 };
-        let id = match self.allocate(meaning, hop) {
-            Ok(id) => id,
-            Err(refused) => {
-                // No number ever led to these places.
-                self.places.give(first, count);
-                return Err(refused);
-            }
-        };
-        for &member in &members {
-            self.retain(member, Referrer::Route);
+    }
+
+    fn remove_parent(&mut self, child: u16, parent: u16) {
+        if let Some(hop) = self.hop_mut(child)
+            && let Some(at) = hop.parents.iter().rposition(|&known| known == parent)
+        {
+            hop.parents.swap_remove(at);
         }
-        self.groups.insert(members, id);
-        Ok(id)
+    }
+
+    fn take_places_for(&mut self, members: &[Weighted]) -> Result<(u32, u32), Refused> {
+        let total: u64 = members.iter().map(|&(_, weight)| u64::from(weight)).sum();
+        let count = total.min(GROUP_PLACES_MOST.into()) as u32;
+        Ok((self.take_places(count)?, count))
     }
 
     fn take_places(&mut self, count: u32) -> Result<u32, Refused> {
@@ -219,24 +481,53 @@ impl NextHops {
         self.places.take(count).ok_or(Refused::Places(count))
     }
 
-    /// A number with this meaning and no reference yet.
-    fn allocate(&mut self, meaning: Meaning, hop: NextHop) -> Result<u16, Refused> {
+    /// Places that no number ever led to are free at once.
+    fn give_places(&mut self, (first, count): (u32, u32)) {
+        if count > 0 {
+            self.places.give(first, count);
+        }
+    }
+
+    fn retire_places(&mut self, (first, count): (u32, u32)) {
+        if count > 0 {
+            self.retired.push_back((self.grace.start(), Retired::Places { first, count }));
+        }
+    }
+
+    fn allocate(&mut self, meaning: Meaning) -> Result<u16, Refused> {
+        self.allocate_with(meaning, (0, 0))
+    }
+
+    /// A number with this meaning and no reference yet; it answers "no route" until it is
+    /// published.
+    fn allocate_with(&mut self, meaning: Meaning, places: (u32, u32)) -> Result<u16, Refused> {
         if self.free.is_empty() {
             self.recycle();
         }
-        let id = self.free.pop().ok_or(Refused::Numbers)?;
-        self.table.set(id, hop);
-        self.entries[usize::from(id)] = Some(Entry { meaning, references: 0, routes: 0 });
+        let Some(id) = self.free.pop() else {
+            self.give_places(places);
+            return Err(Refused::Numbers);
+        };
+        self.status[usize::from(id)] = Status::Unknown;
+        self.hops[usize::from(id)] = Some(Box::new(Hop {
+            meaning,
+            references: 0,
+            routes: 0,
+            parents: Vec::new(),
+            leaves: Vec::new(),
+            places,
+            circular: false,
+        }));
         Ok(id)
     }
 
     /// One more reference to a number; the reserved ones are not counted.
     pub(super) fn retain(&mut self, id: u16, referrer: Referrer) {
-        let Some(entry) = &mut self.entries[usize::from(id)] else { return };
-        entry.references += 1;
+        let Some(hop) = &mut self.hops[usize::from(id)] else { return };
+        hop.references += 1;
         if referrer == Referrer::Route {
-            entry.routes += 1;
-            if let (1, &Meaning::Gateway { port, address }) = (entry.routes, &entry.meaning) {
+            hop.routes += 1;
+            if let (1, &Meaning::Gateway { port, address, .. }) = (hop.routes, &hop.meaning) {
                 self.commands.push(ResolverCommand::NextHop { id, port, address });
             }
         }
@@ -244,40 +535,49 @@ impl NextHops {
 
     /// One reference less; the last one retires the number.
     pub(super) fn release(&mut self, id: u16, referrer: Referrer) {
-        let Some(entry) = &mut self.entries[usize::from(id)] else { return };
-        entry.references -= 1;
+        let Some(hop) = &mut self.hops[usize::from(id)] else { return };
+        hop.references -= 1;
         if referrer == Referrer::Route {
-            entry.routes -= 1;
-            if entry.routes == 0 && matches!(entry.meaning, Meaning::Gateway { .. }) {
+            hop.routes -= 1;
+            if hop.routes == 0 && matches!(hop.meaning, Meaning::Gateway { .. }) {
                 self.commands.push(ResolverCommand::RemoveNextHop { id });
             }
         }
-        if entry.references == 0 {
+        if hop.references == 0 {
             self.retire(id);
         }
     }
 
     fn retire(&mut self, id: u16) {
-        let Some(entry) = self.entries[usize::from(id)].take() else { return };
-        let token = self.grace.start();
-        self.retired.push_back((token, Retired::Number(id)));
-        match entry.meaning {
+        let Some(hop) = self.hops[usize::from(id)].take() else { return };
+        self.retired.push_back((self.grace.start(), Retired::Number(id)));
+        // A forwarder that still holds the number reads its places, and the entries of its leaves:
+        // they retire later, so they outlive it.
+        self.retire_places(hop.places);
+        match hop.meaning {
             Meaning::Glean(port) => {
                 self.gleans.remove(&port);
             }
-            Meaning::Gateway { port, address } => {
+            Meaning::Gateway { port, address, .. } => {
                 self.gateways.remove(&(port, address));
             }
-            Meaning::Group { members, first } => {
-                let count = members.len() as u32;
-                self.retired.push_back((token, Retired::Places { first, count }));
-                self.groups.remove(&members);
-                // A forwarder that still holds the group reads its members: they retire with a
-                // later token, so they outlive it.
-                for &member in &members {
-                    self.release(member, Referrer::Route);
-                }
+            Meaning::Via { address, tried, .. } => {
+                self.vias.remove(&address);
+                self.let_go(id, tried, hop.leaves);
             }
+            Meaning::Group { members } => {
+                self.groups.remove(&members);
+                self.disown(id, &members);
+            }
+            Meaning::Object { members, .. } => self.disown(id, &members),
+        }
+    }
+
+    /// Undoes [`Self::adopt`].
+    fn disown(&mut self, parent: u16, members: &[Weighted]) {
+        for &(member, _) in members {
+            self.remove_parent(member, parent);
+            self.release(member, Referrer::Route);
         }
     }
 
@@ -287,6 +587,7 @@ impl NextHops {
             if !self.grace.passed(*token) {
                 break;
             }
+            self.freed = true;
             match self.retired.pop_front() {
                 Some((_, Retired::Number(id))) => {
                     self.table.set(id, NextHop::NoRoute);
@@ -299,64 +600,183 @@ impl NextHops {
         self.retired.len()
     }
 
-    /// Says what is known of a gateway; one store, however many routes lead over it.
-    pub(super) fn resolve(&mut self, port: PortId, address: IpAddr, mac: Option<MacAddr>) {
-        if let Some(&id) = self.gateways.get(&(port, address)) {
-            self.table.set(id, gateway_hop(port, mac));
+    /// Whether numbers or places have become free since the last call.
+    pub(super) fn take_freed(&mut self) -> bool {
+        let freed = std::mem::take(&mut self.freed);
+        if freed && std::mem::take(&mut self.starved) {
+            self.mark_all_vias();
+        }
+        freed
+    }
+
+    // ---- named groups -----------------------------------------------------------------------
+
+    /// A named group, with one reference by its name.
+    pub(super) fn add_object(
+        &mut self,
+        key: GroupKey,
+        spec: &GroupSpec,
+        mac: impl Fn(PortId, IpAddr) -> Option<MacAddr>,
+    ) -> Result<u16, Refused> {
+        let members = self.object_members(spec, mac)?;
+        let buckets = buckets(spec);
+        let made = self.object_places(&members, &buckets).and_then(|places| {
+            let meaning = Meaning::Object { key, members: members.clone(), buckets };
+            self.allocate_with(meaning, places)
+        });
+        if let Ok(id) = made {
+            self.adopt(id, &members);
+            self.retain(id, Referrer::Other);
+            self.dirty.push(id);
+        }
+        self.release_members(&members);
+        made
+    }
+
+    /// Gives a named group other members. Buckets stay where they are if their number does. Without
+    /// room the group is dead: it does not go on where it must not go any more.
+    pub(super) fn change_object(
+        &mut self,
+        id: u16,
+        spec: &GroupSpec,
+        mac: impl Fn(PortId, IpAddr) -> Option<MacAddr>,
+    ) -> Result<(), Refused> {
+        let found = self.object_members(spec, mac);
+        let new = found.clone().unwrap_or_else(|_| vec![(NO_ROOM, 1)]);
+        self.adopt(id, &new);
+        self.release_members(&new);
+        let wanted = buckets(spec);
+        let Some(hop) = self.hop_mut(id) else { return Ok(()) };
+        let Meaning::Object { members, buckets, .. } = &mut hop.meaning else { return Ok(()) };
+        let old = std::mem::replace(members, new);
+        if buckets.as_ref().map(Vec::len) != wanted.as_ref().map(Vec::len) {
+            *buckets = wanted;
+        }
+        self.disown(id, &old);
+        self.dirty.push(id);
+        found.map(drop)
+    }
+
+    fn object_members(
+        &mut self,
+        spec: &GroupSpec,
+        mac: impl Fn(PortId, IpAddr) -> Option<MacAddr>,
+    ) -> Result<Vec<Weighted>, Refused> {
+        if spec.blackhole { Ok(vec![(BLACKHOLE, 1)]) } else { self.members(&spec.paths, mac) }
+    }
+
+    fn object_places(
+        &mut self,
+        members: &[Weighted],
+        buckets: &Option<Vec<u16>>,
+    ) -> Result<(u32, u32), Refused> {
+        match buckets {
+            Some(buckets) => {
+                let count = buckets.len() as u32;
+                Ok((self.take_places(count)?, count))
+            }
+            None => self.take_places_for(members),
         }
     }
 
-    /// The paths that a number leads over, weights reduced; empty for anything but gateways and
-    /// groups.
-    pub(super) fn paths(&self, id: u16) -> Vec<Path> {
-        match self.entries[usize::from(id)].as_ref().map(|entry| &entry.meaning) {
-            Some(&Meaning::Gateway { port, address }) => {
-                vec![Path::over(port, address)]
-            }
-            Some(Meaning::Group { members, .. }) => members
-                .chunk_by(|a, b| a == b)
-                .flat_map(|same| {
-                    let weight = same.len() as u16;
-                    self.paths(same[0]).into_iter().map(move |path| Path { weight, ..path })
-                })
-                .collect(),
-            _ => Vec::new(),
+    /// Takes a named group's name: packets over it have no route from now on, and routes over it
+    /// are to go.
+    pub(super) fn remove_object(&mut self, id: u16) {
+        self.set_status(id, Status::Gone);
+        self.flipped = true;
+        if let Some(hop) = self.hop_mut(id) {
+            hop.leaves.clear();
         }
+        self.publish(id);
+        self.mark_parents(id);
+        self.release(id, Referrer::Other);
+    }
+
+    // ---- what is known ----------------------------------------------------------------------
+
+    /// Says what is known of a gateway. The cost depends on the composites that lead nowhere else,
+    /// not on the routes.
+    pub(super) fn resolve(&mut self, port: PortId, address: IpAddr, known: Option<MacAddr>) {
+        let Some(&id) = self.gateways.get(&(port, address)) else { return };
+        if let Some(Hop { meaning: Meaning::Gateway { mac, .. }, .. }) = self.hop_mut(id) {
+            *mac = known;
+        }
+        self.publish(id);
+        self.publish_copies(id);
+    }
+
+    /// The paths that a number leads over as they were given, weights reduced; empty for those
+    /// without.
+    pub(super) fn paths(&self, id: u16) -> Vec<Path> {
+        let Some(hop) = self.hop(id) else { return Vec::new() };
+        match &hop.meaning {
+            &Meaning::Glean(port) => vec![Path::on_port(port)],
+            &Meaning::Gateway { port, address, .. } => vec![Path::over(port, address)],
+            &Meaning::Via { address, .. } => vec![Path::recursive(address)],
+            Meaning::Group { .. } | Meaning::Object { .. } => {
+                let members = hop.meaning.members().iter();
+                let weigh = |weight: u32| move |path: Path| path.weighing(weight as u16);
+                members
+                    .flat_map(|&(id, weight)| self.paths(id).into_iter().map(weigh(weight)))
+                    .collect()
+            }
+        }
+    }
+
+    /// The paths that are in use now.
+    pub(super) fn live_paths(&self, id: u16) -> Vec<LivePath> {
+        if !self.is_live(id) {
+            return Vec::new();
+        }
+        let leaves = self.leaves(id);
+        leaves.iter().filter_map(|&(leaf, weight)| self.live_path(leaf, weight)).collect()
+    }
+
+    /// A leaf as a path.
+    fn live_path(&self, leaf: u16, weight: u32) -> Option<LivePath> {
+        match self.hop(leaf)?.meaning {
+            Meaning::Glean(port) => Some(LivePath { port, gateway: None, mac: None, weight }),
+            Meaning::Gateway { port, address, mac } => {
+                Some(LivePath { port, gateway: Some(address), mac, weight })
+            }
+            _ => None,
+        }
+    }
+
+    /// The path that a flow takes, as a forwarder finds it.
+    pub(super) fn flow_path(&self, id: u16, hash: u32) -> Option<LivePath> {
+        let word = self.table.get(id);
+        let id = if word.is_group() { self.table.select(word, hash) } else { id };
+        match self.leaves(id)[..] {
+            [(leaf, _)] if self.is_live(id) => self.live_path(leaf, 1),
+            _ => None,
+        }
+    }
+
+    /// The number for destinations on a port's networks.
+    pub(super) fn glean_of(&self, port: PortId) -> Option<u16> {
+        self.gleans.get(&port).copied()
     }
 
     /// The port whose networks the number stands for.
     pub(super) fn glean_port(&self, id: u16) -> Option<PortId> {
-        match self.entries[usize::from(id)].as_ref()?.meaning {
+        match self.hop(id)?.meaning {
             Meaning::Glean(port) => Some(port),
+            _ => None,
+        }
+    }
+
+    /// The name of the group that the number stands for.
+    pub(super) fn object_key(&self, id: u16) -> Option<GroupKey> {
+        match self.hop(id)?.meaning {
+            Meaning::Object { key, .. } => Some(key),
             _ => None,
         }
     }
 }
 
-fn gateway_hop(port: PortId, mac: Option<MacAddr>) -> NextHop {
-    match mac {
-        Some(mac) => NextHop::Forward { port, mac },
-        None => NextHop::Unresolved { port },
-    }
-}
-
-/// Each member as often as its weight says, weights reduced by their greatest common divisor, in
-/// the order of the numbers so that equal sets of paths are one group. A member that is given
-/// twice has the sum of its weights.
-fn places_of(members: &[(u16, u32)]) -> Result<Vec<u16>, Refused> {
-    let mut weights: BTreeMap<u16, u32> = BTreeMap::new();
-    for &(id, weight) in members {
-        *weights.entry(id).or_default() += weight;
-    }
-    let divisor = weights.values().fold(0, |divisor, &weight| gcd(divisor, weight)).max(1);
-    let total: u32 = weights.values().map(|&weight| weight / divisor).sum();
-    if total > GROUP_PLACES_MOST {
-        return Err(Refused::Places(total));
-    }
-    let repeat = |(id, weight)| std::iter::repeat_n(id, (weight / divisor) as usize);
-    Ok(weights.into_iter().flat_map(repeat).collect())
-}
-
-fn gcd(a: u32, b: u32) -> u32 {
-    if b == 0 { a } else { gcd(b, a % b) }
+/// Empty buckets of a resilient group.
+fn buckets(spec: &GroupSpec) -> Option<Vec<u16>> {
+    let resilient = spec.resilient?;
+    Some(vec![dataplane::next_hop::NO_ROUTE; resilient.buckets.clamp(1, BUCKETS_MOST).into()])
 }

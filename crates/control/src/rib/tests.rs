@@ -503,23 +503,30 @@ fn a_fib_without_room_refuses_routes_and_loses_none() {
     set(true);
     let error = bench.rib.add(blackhole("198.51.100.0/24")).unwrap_err();
     assert!(error.to_string().starts_with("route 198.51.100.0/24: the moody table has no room"));
-    assert_eq!(bench.hop("198.51.100.1"), before, "the route that was replaced is back");
+    assert!(error.is_waiting() && error.to_string().ends_with("it is tried again"), "{error}");
+    assert_eq!(bench.hop("198.51.100.1"), before, "the FIB has what it had");
     assert!(bench.rib.add(blackhole("203.0.113.0/24")).is_err());
-    assert_eq!(bench.rib.lookup(ip("203.0.113.1")), None);
+    let info = bench.rib.lookup(ip("203.0.113.1")).unwrap();
+    assert_eq!((info.next_hop, info.route.inactive), (0, Some(Inactive::Pending)));
+    assert_eq!(bench.rib.summary().pending, 2);
 
-    // A bulk load takes what finds room and refuses the rest by name.
-    let report = bench.rib.load(["192.0.2.0/25", "192.0.2.128/25"].map(blackhole));
-    assert_eq!((report.accepted, report.refused), (1, 1));
-    assert_eq!(bench.hop("192.0.2.1"), NextHop::Blackhole);
-    assert_eq!(bench.rib.lookup(ip("192.0.2.129")), None);
+    // A bulk load takes what finds room and names the rest.
+    let many = (0..1500u32).map(|i| blackhole(&format!("192.{}.{}.0/24", 8 + i / 256, i % 256)));
+    let report = bench.rib.load(many);
+    assert_eq!((report.accepted, report.refused), (1, 1499));
+    assert_eq!(report.errors.len(), LoadReport::ERRORS_KEPT);
+    assert_eq!(bench.hop("192.8.0.1"), NextHop::Blackhole);
+    assert_eq!(bench.hop("192.8.1.1"), NextHop::NoRoute);
 
     // A removal whose successor finds no room keeps the old route, and its next hop, until later.
     bench.rib.remove(net("198.51.100.0/24"), Source::Static);
-    assert_eq!((bench.hop("198.51.100.1"), bench.rib.summary().pending), (before, 1));
+    assert_eq!((bench.hop("198.51.100.1"), bench.rib.summary().pending), (before, 1501));
     assert!(!bench.rib.lookup(ip("198.51.100.1")).unwrap().route.active);
     set(false);
     bench.rib.tick();
-    assert_eq!(bench.hop("198.51.100.1"), NextHop::Blackhole);
+    for address in ["198.51.100.1", "203.0.113.1", "192.8.1.1", "192.13.219.1"] {
+        assert_eq!(bench.hop(address), NextHop::Blackhole, "{address}");
+    }
     assert_eq!((bench.rib.summary().pending, bench.rib.summary().next_hops), (0, 2));
-    assert_eq!(bench.rib.summary().refused, 3);
+    assert_eq!(bench.rib.summary().refused, 1501);
 }

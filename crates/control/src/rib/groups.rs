@@ -1,0 +1,247 @@
+//! Named groups, resynchronisation, and what waits for room.
+//!
+//! # Groups
+//!
+//! A group is one next hop under a name. Its routes refer to its number, so that other paths for all
+//! of them cost as much as for one. When it goes, its number answers "no route" at once and the
+//! sweep takes out the routes; a group that is set under the same name later is another one, as in
+//! the kernel.
+//!
+//! # Resynchronisation
+//!
+//! A source that may have missed something tells all it has once more, between
+//! [`Rib::begin_resync`] and [`Rib::end_resync`]. What is told again is marked with the new
+//! generation, and forwarders see no difference; what was not goes at the end.
+//!
+//! # What waits
+//!
+//! A route for which there is no next-hop number stays in the RIB with a next hop that is dead, and
+//! is tried again whenever numbers become free. So does a route whose group is not there, until it
+//! is.
+
+use super::next_hops::{NO_GROUP, NO_ROOM, Referrer};
+use super::*;
+
+/// A group by its name.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) spec: GroupSpec,
+    /// Its number; `None` while it waits for one.
+    pub(super) hop: Option<u16>,
+    generation: u16,
+}
+
+/// What a route is known by.
+pub(super) type RouteId = (IpNet, Source, u64);
+
+/// Routes without a next hop.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    kinds: BTreeMap<RouteId, RouteKind>,
+    /// Those whose group is not there, by group.
+    groups: BTreeSet<(GroupKey, RouteId)>,
+    /// Where the attempts to find room go on; `None`: there is nothing new.
+    next: Option<Option<RouteId>>,
+}
+
+impl Waiting {
+    pub(super) fn len(&self) -> usize {
+        self.kinds.len()
+    }
+
+    pub(super) fn kind(&self, id: &RouteId) -> Option<&RouteKind> {
+        self.kinds.get(id)
+    }
+
+    fn put(&mut self, id: RouteId, kind: RouteKind) {
+        self.forget(&id);
+        if let RouteKind::NextHopGroup(key) = kind {
+            self.groups.insert((key, id));
+        }
+        self.kinds.insert(id, kind);
+    }
+
+    pub(super) fn forget(&mut self, id: &RouteId) {
+        if let Some(RouteKind::NextHopGroup(key)) = self.kinds.remove(id) {
+            self.groups.remove(&(key, *id));
+        }
+    }
+
+    fn of_group(&self, key: GroupKey) -> Vec<RouteId> {
+        let first = (key, (IpNet::default(), Source::Reserved, 0));
+        let same = self.groups.range(first..).take_while(|(other, _)| *other == key);
+        same.map(|&(_, id)| id).collect()
+    }
+}
+
+impl Rib {
+    /// Sets a group, or gives the one of this name other paths, for all routes that use it at once.
+    ///
+    /// # Errors
+    /// Says why the group was refused.
+    pub fn set_group(&mut self, key: GroupKey, spec: GroupSpec) -> Result<(), Error> {
+        self.change(|rib| {
+            let done = rib.put_group(key, spec);
+            if done.is_err() {
+                rib.refused += 1;
+            }
+            done
+        })
+    }
+
+    fn put_group(&mut self, key: GroupKey, spec: GroupSpec) -> Result<(), Error> {
+        let what = Subject::Group(key);
+        self.check_group(what, &spec)?;
+        let generation = self.generations[key.source.index()];
+        match self.groups.get_mut(&key) {
+            Some(known) if known.spec == spec && known.hop.is_some() => {
+                known.generation = generation;
+                return Ok(());
+            }
+            Some(known) => (known.spec, known.generation) = (spec, generation),
+            None => {
+                self.groups.insert(key, Group { spec, hop: None, generation });
+            }
+        }
+        self.realise_group(key).map_err(|refused| refuse(what, refused))
+    }
+
+    fn check_group(&self, what: Subject, spec: &GroupSpec) -> Result<(), Error> {
+        if spec.resilient.is_some_and(|resilient| resilient.buckets == 0) {
+            return Err(Error::Buckets { what });
+        }
+        if spec.blackhole { Ok(()) } else { self.check_paths(what, &spec.paths) }
+    }
+
+    /// Makes a group's number lead where it says, and gives it to those who wait for it.
+    fn realise_group(&mut self, key: GroupKey) -> Result<(), Refused> {
+        let Self { groups, hops, neighbours, .. } = self;
+        let Some(group) = groups.get_mut(&key) else { return Ok(()) };
+        let mac = |port, via| mac_of(neighbours, port, via);
+        self.groups_waiting.insert(key);
+        match group.hop {
+            Some(hop) => hops.change_object(hop, &group.spec, mac)?,
+            None => group.hop = Some(hops.add_object(key, &group.spec, mac)?),
+        }
+        self.groups_waiting.remove(&key);
+        for id in self.waiting.of_group(key) {
+            self.try_again(id);
+        }
+        Ok(())
+    }
+
+    /// Removes a group and withdraws the routes that use it; false if there is none. Forwarders do
+    /// not use it any more when it returns; the routes go piece by piece, see [`Self::is_busy`].
+    pub fn remove_group(&mut self, key: GroupKey) -> bool {
+        self.change(|rib| {
+            let Some(group) = rib.groups.remove(&key) else { return false };
+            rib.groups_waiting.remove(&key);
+            if let Some(hop) = group.hop {
+                rib.hops.remove_object(hop);
+            }
+            for (prefix, source, metric) in rib.waiting.of_group(key) {
+                rib.take(prefix, |c| c.source == source && c.metric == metric);
+            }
+            true
+        })
+    }
+
+    /// The groups by their names, with what they are.
+    pub fn groups(&self) -> impl Iterator<Item = (GroupKey, &GroupSpec)> {
+        self.groups.iter().map(|(&key, group)| (key, &group.spec))
+    }
+
+    /// Begins to receive all routes and groups of a source anew, see [`Self::end_resync`]. Once more
+    /// before its end: what was told in between counts no more.
+    pub fn begin_resync(&mut self, source: Source) {
+        let generation = &mut self.generations[source.index()];
+        *generation = generation.wrapping_add(1);
+    }
+
+    /// Withdraws the routes and groups of the source that were not added again since
+    /// [`Self::begin_resync`]; returns how many.
+    pub fn end_resync(&mut self, source: Source) -> usize {
+        let generation = self.generations[source.index()];
+        self.change(|rib| {
+            let stale = |c: &Candidate| c.source == source && c.generation != generation;
+            let mut count = rib.take_everywhere(stale);
+            let groups = rib
+                .groups
+                .iter()
+                .filter(|(key, group)| key.source == source && group.generation != generation);
+            let groups: Vec<GroupKey> = groups.map(|(&key, _)| key).collect();
+            count += groups.len();
+            for key in groups {
+                rib.remove_group(key);
+            }
+            count
+        })
+    }
+
+    /// The next hop of a route that cannot have one now. What waits is told by the error.
+    pub(super) fn wait(&mut self, route: &Route, error: &Error) -> Option<u16> {
+        let hop = match error {
+            Error::NextHopsFull { .. } | Error::GroupsFull { .. } => NO_ROOM,
+            Error::NoGroup { .. } => NO_GROUP,
+            _ => return None,
+        };
+        self.waiting.put((route.prefix, route.source, route.metric), route.kind.clone());
+        Some(hop)
+    }
+
+    /// Gives a waiting route its next hop, if there is room now.
+    fn try_again(&mut self, id: RouteId) {
+        let Some(kind) = self.waiting.kind(&id).cloned() else { return };
+        let (prefix, source, metric) = id;
+        let Ok(hop) = self.next_hop(prefix, &kind) else { return };
+        self.waiting.forget(&id);
+        let waits = |c: &Candidate| {
+            c.source == source && c.metric == metric && matches!(c.hop, NO_ROOM | NO_GROUP)
+        };
+        let found = match prefix {
+            IpNet::V4(_) => find(&self.v4, &prefix, waits),
+            IpNet::V6(_) => find(&self.v6, &prefix, waits),
+        };
+        match found {
+            Some(candidate) => self.put(prefix, Candidate { hop, ..candidate }),
+            None => self.hops.release(hop, Referrer::of(source)),
+        }
+    }
+
+    /// Tries again some of what waits for room, once room has come.
+    pub(super) fn retry_waiting(&mut self, most: usize) {
+        if self.hops.take_freed() && (self.waiting.len() > 0 || !self.groups_waiting.is_empty()) {
+            self.waiting.next = Some(None);
+            for key in std::mem::take(&mut self.groups_waiting) {
+                // A refusal notes it again.
+                let _ = self.realise_group(key);
+            }
+        }
+        let Some(from) = self.waiting.next else { return };
+        let from = from.map_or(Bound::Unbounded, Bound::Excluded);
+        let some: Vec<RouteId> = self
+            .waiting
+            .kinds
+            .range((from, Bound::Unbounded))
+            .take(most)
+            .map(|(&id, _)| id)
+            .collect();
+        self.waiting.next = if some.len() < most { None } else { Some(some.last().copied()) };
+        for id in some {
+            self.try_again(id);
+        }
+    }
+
+    /// Whether what waits is being tried again.
+    pub(super) fn is_retrying(&self) -> bool {
+        self.waiting.next.is_some()
+    }
+}
+
+fn find<A: Family>(
+    routes: &Routes<A>,
+    net: &IpNet,
+    fits: impl Fn(&Candidate) -> bool,
+) -> Option<Candidate> {
+    routes.entry(A::prefix(net)?)?.find(fits)
+}

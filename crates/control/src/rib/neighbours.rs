@@ -1,0 +1,194 @@
+//! Neighbours, and the host routes of those on connected networks.
+//!
+//! A resolved neighbour gets a /32 or /128 route, so that packets to it need no slow path. It is
+//! due exactly when the best live route to the address, neighbours aside, leads to the hosts on the
+//! neighbour's port: a static route to a part of that network keeps its meaning.
+//!
+//! The host routes within a prefix are reviewed when its routes change. When a link goes or comes
+//! back, all are, a piece at a time: until then a neighbour is reached as before, or by the slow
+//! path.
+
+use std::ops::Bound;
+
+use super::next_hops::Referrer;
+use super::*;
+
+/// A resolved neighbour.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Neighbour {
+    mac: MacAddr,
+    /// It has a host route.
+    host_route: bool,
+}
+
+/// The neighbours by address, so that those within a prefix are one range.
+pub(super) type Neighbours = BTreeMap<(IpAddr, PortId), Neighbour>;
+
+/// A walk over all neighbours that goes on where it stopped.
+#[derive(Debug, Default)]
+pub(super) struct Review {
+    running: bool,
+    again: bool,
+    last: Option<(IpAddr, PortId)>,
+}
+
+/// The most neighbours that are reviewed when a route changes.
+const AT_ONCE: usize = 64;
+
+impl Review {
+    pub(super) fn is_running(&self) -> bool {
+        self.running
+    }
+
+    pub(super) fn start(&mut self) {
+        self.again = self.running;
+        self.running = true;
+    }
+}
+
+/// What is known of a neighbour's MAC.
+pub(super) fn mac_of(neighbours: &Neighbours, port: PortId, address: IpAddr) -> Option<MacAddr> {
+    neighbours.get(&(address, port)).map(|known| known.mac)
+}
+
+impl Rib {
+    /// A neighbour has this MAC from now on.
+    ///
+    /// # Errors
+    /// There is no room for its host route; the neighbour is known all the same, and routes over
+    /// it use it.
+    pub fn neighbour_up(
+        &mut self,
+        port: PortId,
+        address: IpAddr,
+        mac: MacAddr,
+    ) -> Result<(), Error> {
+        self.checked(Some(address.into()), |rib| {
+            let new = Neighbour { mac, host_route: false };
+            rib.neighbours.entry((address, port)).or_insert(new).mac = mac;
+            rib.hops.resolve(port, address, Some(mac));
+            rib.review_neighbour(port, address)
+        })
+    }
+
+    /// A neighbour does not answer any more. Routes over it wait for the slow path to resolve it.
+    pub fn neighbour_down(&mut self, port: PortId, address: IpAddr) {
+        let Some(known) = self.neighbours.remove(&(address, port)) else { return };
+        // The host route goes first: packets are gleaned then, not punted as unresolved.
+        if known.host_route {
+            self.change(|rib| rib.remove_host_route(port, address));
+        }
+        self.hops.resolve(port, address, None);
+    }
+
+    /// A neighbour whose MAC is given: known at once, and to the slow path by a command.
+    ///
+    /// # Errors
+    /// As [`Self::neighbour_up`].
+    pub fn add_static_neighbour(
+        &mut self,
+        port: PortId,
+        address: IpAddr,
+        mac: MacAddr,
+    ) -> Result<(), Error> {
+        self.hops.command(ResolverCommand::AddStaticNeighbour { port, address, mac });
+        self.neighbour_up(port, address, mac)
+    }
+
+    /// Forgets a neighbour, here and in the slow path.
+    pub fn remove_neighbour(&mut self, port: PortId, address: IpAddr) {
+        self.hops.command(ResolverCommand::RemoveNeighbour { port, address });
+        self.neighbour_down(port, address);
+    }
+
+    /// The resolved neighbours in the order of their addresses.
+    pub fn neighbours(&self) -> impl Iterator<Item = (PortId, IpAddr, MacAddr)> {
+        self.neighbours.iter().map(|(&(address, port), known)| (port, address, known.mac))
+    }
+
+    /// Gives or takes the host routes of the neighbours within a prefix whose route has changed; of
+    /// many later.
+    pub(super) fn review_neighbours(&mut self, prefix: &IpNet) {
+        let first = (prefix.network(), PortId::FIRST);
+        let affected: Vec<_> = self
+            .neighbours
+            .range(first..)
+            .take_while(|((address, _), _)| prefix.contains(address))
+            .take(AT_ONCE + 1)
+            .map(|(&key, _)| key)
+            .collect();
+        if affected.len() > AT_ONCE {
+            self.review.start();
+        } else {
+            self.review_each(&affected);
+        }
+    }
+
+    /// Reviews the next neighbours of the walk over all.
+    pub(super) fn review_some(&mut self, most: usize) {
+        if !self.review.running {
+            return;
+        }
+        let from = self.review.last.map_or(Bound::Unbounded, Bound::Excluded);
+        let some: Vec<_> =
+            self.neighbours.range((from, Bound::Unbounded)).take(most).map(|(&k, _)| k).collect();
+        self.review.last = some.last().copied();
+        if some.len() < most {
+            self.review = Review { running: self.review.again, again: false, last: None };
+        }
+        self.review_each(&some);
+    }
+
+    fn review_each(&mut self, neighbours: &[(IpAddr, PortId)]) {
+        for &(address, port) in neighbours {
+            if self.review_neighbour(port, address).is_err() {
+                self.refused += 1;
+            }
+        }
+    }
+
+    /// Gives a neighbour its host route if it is due, takes it if it is not.
+    fn review_neighbour(&mut self, port: PortId, address: IpAddr) -> Result<(), Error> {
+        let Some(&known) = self.neighbours.get(&(address, port)) else { return Ok(()) };
+        let due = self.covering_glean(address) == Some(port);
+        match (known.host_route, due) {
+            (false, true) => self.add_host_route(port, address, known.mac)?,
+            (true, false) => self.remove_host_route(port, address),
+            _ => return Ok(()),
+        }
+        if let Some(known) = self.neighbours.get_mut(&(address, port)) {
+            known.host_route = due;
+        }
+        Ok(())
+    }
+
+    fn add_host_route(&mut self, port: PortId, address: IpAddr, mac: MacAddr) -> Result<(), Error> {
+        let prefix = IpNet::from(address);
+        let hop = self
+            .hops
+            .gateway(port, address, || Some(mac), Referrer::Other)
+            .map_err(|refused| refuse(Subject::Route(prefix), refused))?;
+        self.put_own(prefix, Source::Neighbour, port.index() as u64, hop);
+        Ok(())
+    }
+
+    fn remove_host_route(&mut self, port: PortId, address: IpAddr) {
+        self.take_own(IpNet::from(address), Source::Neighbour, port.index() as u64);
+    }
+
+    /// The port whose hosts the best live route to the address leads to, neighbours aside.
+    fn covering_glean(&self, address: IpAddr) -> Option<PortId> {
+        match address {
+            IpAddr::V4(v4) => glean_towards(&self.v4, v4, &self.hops),
+            IpAddr::V6(v6) => glean_towards(&self.v6, v6, &self.hops),
+        }
+    }
+}
+
+fn glean_towards<A: Family>(routes: &Routes<A>, address: A, hops: &NextHops) -> Option<PortId> {
+    let fits = |candidate: &Candidate| {
+        candidate.source != Source::Neighbour && hops.is_live(candidate.hop)
+    };
+    let best = routes.covering(address).find_map(|(_, entry)| entry.find(fits))?;
+    hops.glean_port(best.hop)
+}

@@ -1,0 +1,165 @@
+//! The routes that follow from the ports: connected networks, own addresses, broadcast addresses.
+//!
+//! | address of a port | routes |
+//! |---|---|
+//! | 10.0.1.1/24 | 10.0.1.0/24 connected, 10.0.1.1/32 and 10.0.1.255/32 local |
+//! | 192.0.2.0/31, 192.0.2.9/32 | no broadcast address (RFC 3021); a /32 has no network |
+//! | 2001:db8::1/64 | the network, the address, and the subnet-router anycast address 2001:db8:: |
+//! | fe80::1/64 | none: fe80::/10 is local on every port, and never forwarded |
+//!
+//! The metric of such a route is its port's number, so that several ports may be on one network; the
+//! first whose link is up gets the packets.
+
+use std::collections::BTreeSet;
+
+use super::next_hops::Referrer;
+use super::*;
+
+/// The metric of local routes that belong to no port.
+const NO_PORT: u64 = u64::MAX;
+
+impl Rib {
+    /// The ports, as they are now.
+    pub fn ports(&self) -> &[RibPort] {
+        &self.ports
+    }
+
+    /// Adds a port whose link is up, with the routes that follow from it. One of the same number is
+    /// replaced.
+    ///
+    /// # Errors
+    /// There is no room for its routes; the port is there all the same, without them.
+    pub fn add_port(&mut self, port: RibPort) -> Result<(), Error> {
+        self.change(|rib| {
+            let (id, addresses) = (port.id, port.addresses.clone());
+            rib.remove_port(id);
+            rib.hops.set_link(id, Some(true));
+            rib.ports.push(RibPort { addresses: Vec::new(), ..port });
+            // The port's own reference, so that an address never waits for a number.
+            let prefix = addresses.first().map_or_else(IpNet::default, IpNet::trunc);
+            rib.hops
+                .glean(id, Referrer::Other)
+                .map_err(|refused| refuse(Subject::Route(prefix), refused))?;
+            rib.put_addresses(id, &addresses);
+            Ok(())
+        })
+    }
+
+    /// Removes a port and the routes that follow from it; false if there is none. Other routes over
+    /// it are dead until there is one of this number again.
+    pub fn remove_port(&mut self, id: PortId) -> bool {
+        self.change(|rib| {
+            let Some(at) = rib.ports.iter().position(|port| port.id == id) else { return false };
+            rib.put_addresses(id, &[]);
+            rib.ports.remove(at);
+            rib.hops.set_link(id, None);
+            if let Some(glean) = rib.hops.glean_of(id) {
+                rib.hops.release(glean, Referrer::Other);
+            }
+            true
+        })
+    }
+
+    /// A port's own addresses from now on. Routes that follow from addresses it keeps stay as they
+    /// are.
+    ///
+    /// # Errors
+    /// There is no room for a route that follows from them.
+    pub fn set_addresses(&mut self, port: PortId, addresses: &[IpNet]) -> Result<(), Error> {
+        self.checked(None, |rib| {
+            rib.put_addresses(port, addresses);
+            Ok(())
+        })
+    }
+
+    /// A port's MTU from now on.
+    pub fn set_mtu(&mut self, port: PortId, mtu: u16) {
+        if let Some(known) = self.ports.iter_mut().find(|known| known.id == port) {
+            known.mtu = mtu;
+        }
+    }
+
+    /// Whether packets can leave by a port. When it returns, no packet takes a path over a dead port
+    /// while its route has another; the time it takes depends on the next hops over the port, not on
+    /// the routes. Routes without a live path give way to others piece by piece, see
+    /// [`Self::is_busy`]; until then their packets have no route.
+    pub fn set_link(&mut self, port: PortId, up: bool) {
+        if self.hops.has_port(port) {
+            self.change(|rib| rib.hops.set_link(port, Some(up)));
+        }
+    }
+
+    /// An address or prefix that is the router's own without being on a port.
+    ///
+    /// # Errors
+    /// There is no room for the route.
+    pub fn add_local(&mut self, prefix: IpNet) -> Result<(), Error> {
+        self.checked(None, |rib| {
+            rib.put_own(prefix.trunc(), Source::Local, NO_PORT, LOCAL);
+            Ok(())
+        })
+    }
+
+    /// Takes back [`Self::add_local`]; false if there was none.
+    pub fn remove_local(&mut self, prefix: IpNet) -> bool {
+        self.change(|rib| rib.take_own(prefix.trunc(), Source::Local, NO_PORT))
+    }
+
+    fn put_addresses(&mut self, id: PortId, addresses: &[IpNet]) {
+        let Some(port) = self.ports.iter_mut().find(|known| known.id == id) else { return };
+        let before = std::mem::replace(&mut port.addresses, addresses.to_vec());
+        let (before, after) = (own_routes(&before), own_routes(addresses));
+        let metric = id.index() as u64;
+        for &(prefix, source) in after.difference(&before) {
+            let hop = match source {
+                Source::Connected => self.hops.glean(id, Referrer::Other).ok(),
+                _ => Some(LOCAL),
+            };
+            if let Some(hop) = hop {
+                self.put_own(prefix, source, metric, hop);
+            }
+        }
+        for &(prefix, source) in before.difference(&after) {
+            self.take_own(prefix, source, metric);
+        }
+    }
+
+    /// Adds a route of the RIB's own; the caller's reference to the hop becomes the candidate's.
+    pub(super) fn put_own(&mut self, prefix: IpNet, source: Source, metric: u64, hop: u16) {
+        self.put(prefix, Candidate { source, metric, hop, generation: 0 });
+    }
+
+    pub(super) fn take_own(&mut self, prefix: IpNet, source: Source, metric: u64) -> bool {
+        self.take(prefix, |candidate| candidate.source == source && candidate.metric == metric) > 0
+    }
+}
+
+/// The routes that follow from addresses.
+fn own_routes(addresses: &[IpNet]) -> BTreeSet<(IpNet, Source)> {
+    let mut routes = BTreeSet::new();
+    let forwarded =
+        |net: &&IpNet| !matches!(net, IpNet::V6(v6) if v6.addr().is_unicast_link_local());
+    for net in addresses.iter().filter(forwarded) {
+        let local = local_addresses(net).into_iter();
+        routes.extend(local.map(|address| (IpNet::from(address), Source::Local)));
+        if net.prefix_len() < net.max_prefix_len() {
+            routes.insert((net.trunc(), Source::Connected));
+        }
+    }
+    routes
+}
+
+/// The addresses of a port's network that are the router's own.
+fn local_addresses(net: &IpNet) -> Vec<IpAddr> {
+    let mut addresses = vec![net.addr()];
+    let hosts = net.max_prefix_len() - net.prefix_len();
+    // /31, /127 and host addresses name no network (RFC 3021, RFC 6164).
+    if hosts >= 2 {
+        addresses.push(match net {
+            IpNet::V4(net) => net.broadcast().into(),
+            // A router has the subnet-router anycast address of its networks (RFC 4291 2.6.1).
+            IpNet::V6(net) => net.network().into(),
+        });
+    }
+    addresses
+}
