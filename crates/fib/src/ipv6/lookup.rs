@@ -36,13 +36,26 @@ pub(super) const NODE_CELLS: usize = 16;
 pub(super) const KEY_CELLS: usize = 5;
 pub(super) const NODES: usize = if cfg!(miri) { 1 << 12 } else { 1 << 22 };
 
-/// A next hop, or a node: bit 31 set, bits 28 to 30 the digit it looks at, then its number.
+/// A next hop, or a node: bit 31 set, bits 28 to 30 the digit it looks at, then its number; or a
+/// slab: bit 31 set, no digit, its first word.
 pub(super) type Answer = u32;
 pub(super) const IS_NODE: Answer = 1 << 31;
 const DIGIT_SHIFT: u32 = 28;
+/// No node looks at digit 0: an answer between [`IS_NODE`] and this is a slab.
+const SLAB_END: Answer = IS_NODE | 1 << DIGIT_SHIFT;
 
 pub(super) fn node_answer(number: u32, digit: u8) -> Answer {
     IS_NODE | u32::from(digit) << DIGIT_SHIFT | number
+}
+
+/// The answer that is a slab, given its first word.
+pub(super) fn slab_answer(first: usize) -> Answer {
+    IS_NODE | first as u32
+}
+
+/// The first word of an answer's slab.
+pub(super) fn slab_of(answer: Answer) -> Option<usize> {
+    (IS_NODE..SLAB_END).contains(&answer).then_some((answer & !IS_NODE) as usize)
 }
 
 /// The number of an answer's node.
@@ -59,6 +72,12 @@ pub(super) type Node = [AtomicU32; NODE_CELLS];
 pub(super) fn word_index(entry: u64, address: u128) -> usize {
     let offset = (address >> 101) as u32 & (entry >> 32) as u32;
     ((address >> 112) as u32).wrapping_add(entry as u32).wrapping_add(offset) as usize
+}
+
+/// Where an address's word is in the slab of its /32.
+#[inline(always)]
+fn slab_offset(address: u128) -> usize {
+    (address >> 85) as usize % SLAB
 }
 
 /// The digit of an address that the node of an answer looks at.
@@ -97,6 +116,11 @@ impl Shared {
         let word = self.words.all()[word_index(entry, address)].load(Ordering::Acquire);
         let leaf = &self.leaves.all()[leaf_index(word, (address >> 96) as u32)];
         let mut answer = leaf.load(Ordering::Acquire);
+        if let Some(slab) = slab_of(answer) {
+            let word = self.words.all()[slab + slab_offset(address)].load(Ordering::Acquire);
+            let leaf = &self.leaves.all()[leaf_index(word, (address >> 80) as u32)];
+            answer = leaf.load(Ordering::Acquire);
+        }
         while answer & IS_NODE != 0 {
             answer = self.step::<Plain>(answer, &address);
         }
@@ -135,27 +159,64 @@ impl Shared {
             prefetch(words, *place as usize);
         }
         // Each fence pairs with the release stores of what was loaded before it.
-        fence(Ordering::Acquire);
-        for (&address, place) in addresses.iter().zip(&mut places) {
-            let word = words[*place as usize].load(Ordering::Relaxed);
-            *place = leaf_index(word, (address >> 96) as u32) as u32;
-            prefetch(leaves, *place as usize);
-        }
-        fence(Ordering::Acquire);
         let (mut list, mut count) = ([0u8; BATCH], 0);
-        for (at, (place, out)) in places.iter_mut().zip(out.iter_mut()).enumerate() {
-            let answer = leaves[*place as usize].load(Ordering::Relaxed);
+        let (mut dense, mut dense_count) = ([0u8; BATCH], 0);
+        let lookups = addresses.iter().zip(places.iter_mut()).zip(out.iter_mut());
+        for (at, ((&address, place), out)) in lookups.enumerate() {
+            // Acquire: the leaf that the word leads to is seen as well. Its load does not wait for
+            // the lookups before, so that the processor overlaps them without a prefetch.
+            let word = words[*place as usize].load(Ordering::Acquire);
+            let leaf = leaf_index(word, (address >> 96) as u32);
+            let answer = leaves[leaf].load(Ordering::Relaxed);
             *place = answer;
             *out = answer as NextHopId;
             prefetch(self.nodes.all(), node_number(answer));
             // Appended without a branch: a place written in vain is written over.
+            let is_dense = slab_of(answer).is_some();
+            dense[dense_count % BATCH] = at as u8;
+            dense_count += usize::from(is_dense);
+            list[count % BATCH] = at as u8;
+            count += (answer >> 31) as usize - usize::from(is_dense);
+        }
+        fence(Ordering::Acquire);
+        if dense_count > 0 {
+            let dense = &dense[..dense_count.min(BATCH)];
+            count = self.resolve_slabs(addresses, out, &mut places, dense, &mut list, count);
+        }
+        while count > 0 {
+            count = self.step_all::<K>(addresses, out, &mut places, &mut list, count);
+        }
+    }
+
+    /// Looks up the answers that are slabs; appends those that become nodes to the list, whose
+    /// length it returns.
+    #[inline(always)]
+    fn resolve_slabs(
+        &self,
+        addresses: &[u128],
+        out: &mut [NextHopId],
+        answers: &mut [Answer; BATCH],
+        dense: &[u8],
+        list: &mut [u8; BATCH],
+        mut count: usize,
+    ) -> usize {
+        let words: &[AtomicU64; WORDS] = self.words.array();
+        let leaves: &[AtomicU32; LEAVES] = self.leaves.array();
+        for &at in dense {
+            let at = usize::from(at) % BATCH;
+            let (Some(&address), Some(out)) = (addresses.get(at), out.get_mut(at)) else { break };
+            let place = (answers[at] & !IS_NODE) as usize + slab_offset(address);
+            let word = words[place].load(Ordering::Acquire);
+            let leaf = leaf_index(word, (address >> 80) as u32);
+            let answer = leaves[leaf].load(Ordering::Relaxed);
+            answers[at] = answer;
+            *out = answer as NextHopId;
+            prefetch(self.nodes.all(), node_number(answer));
             list[count % BATCH] = at as u8;
             count += (answer >> 31) as usize;
         }
         fence(Ordering::Acquire);
-        while count > 0 {
-            count = self.step_all::<K>(addresses, out, &mut places, &mut list, count);
-        }
+        count
     }
 
     /// One node further for every lookup on the list; returns how many stay on it.
