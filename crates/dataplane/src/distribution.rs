@@ -10,10 +10,15 @@
 //!  graph --+--> burst of port 0 --> transmit queue
 //!          +--> burst of port 1 --> ring --> the forwarder that owns port 1's queue
 //! ```
+//!
+//! What the kernel sends by a port's host interface comes by a ring of the port's own and leaves
+//! before any burst: routing protocols do not wait behind the traffic they route. When the transmit
+//! queue is full these packets stay, first in line, until it has room; nothing more is taken from
+//! their ring meanwhile, and when that is full too, packets wait in the kernel's own queue.
 
 use std::time::Duration;
 
-use dpdk::{Burst, PacketList, Producer, TxQueue};
+use dpdk::{Burst, Consumer, PacketList, Producer, TxQueue};
 
 use crate::batch::BATCH_MAX;
 use crate::counters::ForwarderCounters;
@@ -50,8 +55,16 @@ pub enum TxPath {
 struct PortTx {
     id: PortId,
     path: TxPath,
+    express: Option<Express>,
     /// When the burst's oldest packet came, in TSC cycles; meaningful while the burst has packets.
     since: u64,
+}
+
+/// A way past the bursts.
+struct Express {
+    ring: Consumer,
+    /// Taken from the ring and not sent yet.
+    waiting: PacketList,
 }
 
 /// The transmit side of one forwarder.
@@ -61,6 +74,8 @@ pub struct Distribution {
     burst: usize,
     flush_cycles: u64,
     hands_over: bool,
+    /// The ports that have an express ring, by their place in `ports`.
+    express: Vec<usize>,
 }
 
 impl Distribution {
@@ -70,10 +85,42 @@ impl Distribution {
         Self {
             bursts: paths.iter().map(|_| PacketList::new()).collect(),
             hands_over: paths.iter().any(|(_, path)| matches!(path, TxPath::Handover(_))),
-            ports: paths.into_iter().map(|(id, path)| PortTx { id, path, since: 0 }).collect(),
+            ports: paths
+                .into_iter()
+                .map(|(id, path)| PortTx { id, path, express: None, since: 0 })
+                .collect(),
+            express: Vec::new(),
             burst: config.burst.clamp(1, TX_BURST_MAX),
             flush_cycles: cycles as u64,
         }
+    }
+
+    /// Sends what comes by this ring by the port, before everything else. False, and nothing done,
+    /// if there is no such port here or its queue belongs to another forwarder.
+    #[must_use]
+    pub fn add_express(&mut self, id: PortId, ring: Consumer) -> bool {
+        let place = self.ports.iter().position(|port| port.id == id);
+        let Some((place, port)) = place.map(|place| (place, &mut self.ports[place])) else {
+            return false;
+        };
+        let owned = matches!(port.path, TxPath::Queue(_));
+        if owned {
+            port.express = Some(Express { ring, waiting: PacketList::new() });
+            self.express.push(place);
+        }
+        owned
+    }
+
+    /// Sends what has come by the express rings, as far as the transmit queues take it. Returns how
+    /// many packets were taken from the rings.
+    #[inline]
+    pub(crate) fn express(&mut self, counters: &ForwarderCounters) -> usize {
+        let mut taken = 0;
+        for &place in &self.express {
+            taken += self.ports[place].send_express(counters);
+        }
+        counters.taken_in.add(taken as u64);
+        taken
     }
 
     /// Takes the packets of `mask` out of `packets`, each to the burst of the port `out_port` says,
@@ -135,34 +182,69 @@ impl Distribution {
 
     /// Packets that wait in bursts.
     pub(crate) fn held(&self) -> usize {
-        self.bursts.iter().map(PacketList::len).sum()
+        let waiting = |&place: &usize| self.ports[place].waiting();
+        self.bursts.iter().map(PacketList::len).sum::<usize>()
+            + self.express.iter().map(waiting).sum::<usize>()
     }
 
     /// Drops what could not be sent, at the end.
     pub(crate) fn shut_down(&mut self, counters: &ForwarderCounters) {
+        while self.express(counters) > 0 {}
         self.flush(counters);
         for burst in &mut self.bursts {
             counters.drops.add(DropReason::Shutdown, burst.free_tail(0) as u64);
+        }
+        for port in self.ports.iter_mut().filter_map(|port| port.express.as_mut()) {
+            loop {
+                let dropped = port.waiting.free_tail(0);
+                counters.drops.add(DropReason::Shutdown, dropped as u64);
+                let taken = port.ring.take(&mut port.waiting, TX_BURST_MAX);
+                counters.taken_in.add(taken as u64);
+                if taken == 0 {
+                    break;
+                }
+            }
         }
     }
 }
 
 impl PortTx {
+    fn waiting(&self) -> usize {
+        self.express.as_ref().map_or(0, |express| express.waiting.len())
+    }
+
+    /// Sends all of the express ring, or what the queue takes of it.
+    fn send_express(&mut self, counters: &ForwarderCounters) -> usize {
+        let (Some(express), TxPath::Queue(queue)) = (&mut self.express, &mut self.path) else {
+            return 0;
+        };
+        let mut taken = 0;
+        while express.waiting.is_empty() {
+            let count = express.ring.take(&mut express.waiting, TX_BURST_MAX);
+            if count == 0 {
+                return taken;
+            }
+            taken += count;
+            send_by(queue, &mut express.waiting, self.id, counters);
+        }
+        if taken == 0 {
+            send_by(queue, &mut express.waiting, self.id, counters);
+        }
+        taken
+    }
+
     /// Sends from the burst as long as it has at least `least` packets and the queue takes them.
     /// What a full queue refuses waits for the next round; what exceeds one maximal burst beyond
     /// that is dropped, newest first.
     fn send(&mut self, burst: &mut PacketList, least: usize, counters: &ForwarderCounters) {
+        // The queue was full for what goes first: it is not for what comes after.
+        let full = self.waiting() > 0;
         match &mut self.path {
             TxPath::Queue(queue) => {
-                while burst.len() >= least.max(1) {
-                    let sent = queue.send(burst, TX_BURST_MAX);
-                    counters.drops.add(DropReason::MultiSegment, sent.refused as u64);
-                    if sent.packets == 0 {
+                while !full && burst.len() >= least.max(1) {
+                    if send_by(queue, burst, self.id, counters) == 0 {
                         break;
                     }
-                    let tx = counters.tx(self.id);
-                    tx.packets.add(sent.packets as u64);
-                    tx.bytes.add(sent.bytes);
                 }
                 if burst.len() > TX_BURST_MAX {
                     let dropped = burst.free_tail(TX_BURST_MAX);
@@ -176,4 +258,19 @@ impl PortTx {
             }
         }
     }
+}
+
+/// Sends and counts as much of a list as the queue takes, one maximal burst at most.
+fn send_by(
+    queue: &mut TxQueue,
+    list: &mut PacketList,
+    port: PortId,
+    counters: &ForwarderCounters,
+) -> usize {
+    let sent = queue.send(list, TX_BURST_MAX);
+    counters.drops.add(DropReason::MultiSegment, sent.refused as u64);
+    let tx = counters.tx(port);
+    tx.packets.add(sent.packets as u64);
+    tx.bytes.add(sent.bytes);
+    sent.packets
 }

@@ -3,9 +3,10 @@
 //! ```text
 //!            +--------------------- forwarder, one core ----------------------+
 //!  rx queue  |  batch --> graph --+--> distribution --> tx queue / handover    |
-//!  of each --+->                  +--> ring --> slow path                      |
+//!  of each --+->                  +--> two rings --> slow path                 |
 //!  port      |                    +--> free, counted                           |
 //!            |  ring from slow path, rings from other forwarders --> distribution
+//!            |  express ring of each port (what the kernel sends) --> distribution
 //!            +-----------------------------------------------------------------+
 //! ```
 //!
@@ -60,6 +61,15 @@ impl Default for IdlePolicy {
     }
 }
 
+/// The rings to the slow path; a packet's tag is a [`Punt`].
+pub struct Punts {
+    /// What concerns the router itself: the slow path empties it first, so that no flood of packets
+    /// that cannot be forwarded delays a routing protocol.
+    pub control: Producer,
+    /// Everything else.
+    pub exceptions: Producer,
+}
+
 /// Everything a forwarder owns.
 pub struct ForwarderParts {
     /// Where packets come from.
@@ -70,8 +80,8 @@ pub struct ForwarderParts {
     pub graph: Graph,
     /// Where packets leave.
     pub distribution: Distribution,
-    /// The way to the slow path; a packet's tag is a [`Punt`].
-    pub punts: Producer,
+    /// The way to the slow path.
+    pub punts: Punts,
     /// Reports that this forwarder holds no reference into the tables.
     pub quiescent: dpdk::qsbr::Reader,
     /// What it counts.
@@ -98,7 +108,8 @@ impl Forwarder {
 
     /// A forwarder that has not run yet.
     pub fn new(parts: ForwarderParts) -> Self {
-        let nowhere = PortInfo { mac: wire::MacAddr([0; 6]), mtu: 0, partial_checksums: false };
+        let nowhere =
+            PortInfo { mac: wire::MacAddr([0; 6]), mtu: 0, partial_checksums: false, host: false };
         let sleep = parts.idle.first_sleep;
         Self {
             parts,
@@ -129,7 +140,7 @@ impl Forwarder {
     pub fn round(&mut self) -> usize {
         self.parts.quiescent.quiescent();
         let now = dpdk::tsc();
-        let mut found = 0;
+        let mut found = self.parts.distribution.express(&self.parts.counters);
         for source in 0..self.parts.rx.len() {
             found += self.receive(source, now);
         }
@@ -190,22 +201,31 @@ impl Forwarder {
         }
     }
 
-    /// Sends packets to the slow path, each tagged with the reason.
+    /// Sends packets to the slow path, each tagged with the reason. What came to a link-layer group
+    /// is for the router whatever stopped it (a multicast listener query has IP options).
     fn punt(&mut self, mask: Mask) {
         let batch = &mut self.batch;
+        let mut control = Mask::EMPTY;
         for slot in mask.slots() {
-            let punt = Punt {
-                reason: self.parts.graph.punt_reason(slot),
-                port: batch.in_port,
-                next_hop: batch.next_hop[slot],
-            };
+            let reason = self.parts.graph.punt_reason(slot);
+            let punt = Punt { reason, port: batch.in_port, next_hop: batch.next_hop[slot] };
             batch.burst.set_tag(slot, punt.to_tag());
+            let to_group = batch.link_multicast.has(slot);
+            control |= Mask::when(reason.is_control() || to_group, slot);
         }
-        batch.burst.move_to(mask.0, &mut self.punt_list);
-        let sent = self.parts.punts.send(&mut self.punt_list);
-        let refused = self.punt_list.free_tail(0);
-        self.parts.counters.punted.add(sent as u64);
-        self.parts.counters.drops.add(DropReason::SlowpathFull, refused as u64);
+        let punts = &mut self.parts.punts;
+        let (counters, list) = (&self.parts.counters, &mut self.punt_list);
+        for (mask, ring, full) in [
+            (control, &mut punts.control, DropReason::ControlFull),
+            (mask.without(control), &mut punts.exceptions, DropReason::SlowpathFull),
+        ] {
+            if mask.is_empty() {
+                continue;
+            }
+            batch.burst.move_to(mask.0, list);
+            counters.punted.add(ring.send(list) as u64);
+            counters.drops.add(full, list.free_tail(0) as u64);
+        }
     }
 
     /// Takes packets that only need sending from a ring.

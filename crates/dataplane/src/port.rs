@@ -1,6 +1,7 @@
 //! What the data plane knows of a port: its number, its MAC, its MTU.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use wire::MacAddr;
 
@@ -37,9 +38,41 @@ impl fmt::Display for PortId {
 pub struct PortInfo {
     /// The source address of every frame sent by this port.
     pub mac: MacAddr,
-    /// The largest IP packet (not frame) that the port sends, in bytes.
+    /// The largest IP packet (not frame) that the port sends, in bytes, when the router starts; see
+    /// [`Mtus`] for later.
     pub mtu: u16,
     /// Frames may arrive with a TCP or UDP checksum that the sender left to its
     /// (virtual) device, as veth, TAP and AF_PACKET hand them over.
     pub partial_checksums: bool,
+    /// The port has a host interface, which gets the frames of link protocols that are not IP.
+    pub host: bool,
+}
+
+/// The MTU of every port as it is now. Its owner changes it while forwarders read it, one plain
+/// load a packet.
+#[derive(Debug)]
+pub struct Mtus([AtomicU16; MAX_PORTS]);
+
+impl Mtus {
+    /// The MTUs that these ports start with, by index; 0 where there is no port.
+    pub fn new(ports: &[PortInfo]) -> Self {
+        let mtu = |index: usize| ports.get(index).map_or(0, |port| port.mtu);
+        Self(std::array::from_fn(|index| AtomicU16::new(mtu(index))))
+    }
+
+    /// Changes a port's MTU. Each packet sees the old one or the new one.
+    pub fn set(&self, port: PortId, mtu: u16) {
+        self.0[port.index()].store(mtu, Ordering::Relaxed);
+    }
+
+    /// A port's MTU; 0 if there is no such port.
+    pub fn get(&self, port: PortId) -> u16 {
+        self.get_index(port.0)
+    }
+
+    /// [`Self::get`] by an index as steps have it.
+    #[inline(always)]
+    pub(crate) fn get_index(&self, port: u16) -> u16 {
+        self.0[usize::from(port) & (MAX_PORTS - 1)].load(Ordering::Relaxed)
+    }
 }

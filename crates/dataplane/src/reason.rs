@@ -70,10 +70,13 @@ reasons! {
         // transmit and rings
         PortDown = "port-down", "The route leads to a port that this router does not have.";
         TxFull = "tx-full", "The port's transmit queue was full.";
-        SlowpathFull = "slowpath-full", "The ring to the slow path was full.";
+        SlowpathFull = "slowpath-full", "The ring to the slow path for packets that cannot be forwarded as they are was full.";
+        ControlFull = "control-full", "The ring to the slow path for ARP and packets for the router itself was full.";
         InjectFull = "inject-full", "The ring from the slow path to a forwarder was full.";
         HandoverFull = "handover-full", "The ring to the forwarder that owns the transmit queue was full.";
         StepLost = "step-lost", "A step gave the packet to none of its outputs: a defect in the step.";
+        HostFull = "host-full", "The kernel did not take the packet from the port's host interface now.";
+        HostDown = "host-down", "The port's host interface is down, or was removed.";
         Shutdown = "shutdown", "The router was stopped while it held the packet.";
         // slow path
         TtlExpired = "ttl-expired", "TTL or hop limit ran out; the sender was told, within the rate limit.";
@@ -105,6 +108,7 @@ reasons! {
     PuntReason {
         Arp = "arp", "An ARP message.";
         Local = "local", "The FIB says: the router's own address, a multicast or a broadcast.";
+        NonIp = "non-ip", "Not IP, to a link-layer group of a routing or link protocol, on a port with a host interface.";
         Ip4Options = "ip4-options", "An IPv4 header with options.";
         HopByHop = "hop-by-hop", "An IPv6 packet with a hop-by-hop options header.";
         Ttl = "ttl", "TTL or hop limit is 0 or 1, the packet is not for the router.";
@@ -115,6 +119,26 @@ reasons! {
         Unresolved = "unresolved", "The gateway's MAC is unknown.";
         TooBig = "too-big", "Larger than the MTU of the port it should leave by.";
         Scope = "scope", "The source is link-local, the destination is not.";
+    }
+}
+
+impl PuntReason {
+    /// Packets that concern the router itself, not its traffic: they have a ring of their own, and
+    /// are never behind the others.
+    pub fn is_control(self) -> bool {
+        matches!(self, Self::Arp | Self::Local | Self::NonIp)
+    }
+}
+
+/// Whether frames that are not IP, sent to this group, are for the hosts of the link: the groups
+/// that no bridge forwards and those of IS-IS (IEEE 802.1Q, 8.6.3: `01:80:c2:00:00:0x`, where LLDP,
+/// LACP, 802.1X and spanning tree are; ISO 10589, 8.4.8 and ISO 9542: `01:80:c2:00:00:14`, `15`,
+/// `09:00:2b:00:00:04`, `05`).
+pub fn is_link_group(mac: [u8; 6]) -> bool {
+    match mac {
+        [0x01, 0x80, 0xc2, 0, 0, last] => matches!(last, 0x00..=0x0f | 0x14 | 0x15),
+        [0x09, 0x00, 0x2b, 0, 0, last] => matches!(last, 0x04 | 0x05),
+        _ => false,
     }
 }
 
@@ -162,6 +186,17 @@ mod tests {
         for (index, &reason) in DropReason::ALL.iter().enumerate() {
             assert_eq!(reason.index(), index);
             assert_eq!(DropReason::from_index(index), Some(reason));
+        }
+    }
+
+    #[test]
+    fn link_groups_are_those_of_the_standards() {
+        for last in [0x00, 0x02, 0x03, 0x0e, 0x14, 0x15] {
+            assert!(is_link_group([0x01, 0x80, 0xc2, 0, 0, last]), "{last:02x}");
+        }
+        assert!(is_link_group([0x09, 0x00, 0x2b, 0, 0, 5]));
+        for other in [[0x01, 0x80, 0xc2, 0, 0, 0x20], [0xff; 6], [0x01, 0x80, 0xc2, 0, 1, 0x0e]] {
+            assert!(!is_link_group(other), "{other:02x?}");
         }
     }
 

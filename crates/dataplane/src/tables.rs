@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::batch::HEAD;
 use crate::flow::FlowHash;
 use crate::next_hop::{NextHopTable, Packed};
-use crate::port::{MAX_PORTS, PortInfo};
+use crate::port::{MAX_PORTS, Mtus, PortInfo};
 
 /// The tables of a router.
 pub struct Tables {
@@ -22,6 +22,8 @@ pub struct Tables {
     pub next_hops: Arc<NextHopTable>,
     /// The ports by their index, at most [`MAX_PORTS`].
     pub ports: Vec<PortInfo>,
+    /// Their MTUs now.
+    pub mtus: Mtus,
     /// Chooses among equal-cost paths.
     pub flows: FlowHash,
 }

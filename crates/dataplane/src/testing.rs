@@ -14,7 +14,7 @@ use crate::flow::FlowHash;
 use crate::graph::{MAX_OUTPUTS, Output, Step};
 use crate::mask::Mask;
 use crate::next_hop::{self, NextHop, NextHopTable};
-use crate::port::{PortId, PortInfo};
+use crate::port::{Mtus, PortId, PortInfo};
 use crate::tables::Tables;
 
 /// The MAC of the port that test batches come from.
@@ -43,7 +43,7 @@ pub fn dpdk() -> &'static (Eal, Mempool) {
 
 /// A batch with these frames in slots 0, 1, …
 pub fn batch_of(frames: &[Vec<u8>]) -> Batch {
-    let info = PortInfo { mac: MacAddr(PORT_MAC), mtu: 1500, partial_checksums: true };
+    let info = PortInfo { mac: MacAddr(PORT_MAC), mtu: 1500, partial_checksums: true, host: false };
     let mut batch = Batch::new(PortId::FIRST, info);
     for frame in frames {
         let mbuf = dpdk().1.copy_of(frame).expect("the pool has room");
@@ -264,7 +264,9 @@ impl TestTables {
             mac: MacAddr(port_mac(n)),
             mtu: if n == 4 { 1000 } else { 1500 },
             partial_checksums: true,
+            host: false,
         };
+        let ports: Vec<_> = (0..5).map(info).collect();
         let mut fib4 = fib::new_ipv4(Algorithm::Reference, Box::new(NoReaders)).unwrap();
         let mut fib6 = fib::new_ipv6(Algorithm::Reference, Box::new(NoReaders)).unwrap();
         for (n, id) in (1..).zip(ids) {
@@ -275,7 +277,8 @@ impl TestTables {
             fib4: fib4.reader(),
             fib6: fib6.reader(),
             next_hops: Arc::new(next_hops),
-            ports: (0..5).map(info).collect(),
+            mtus: Mtus::new(&ports),
+            ports,
             flows: FlowHash::new(1),
         })
     }

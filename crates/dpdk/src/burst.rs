@@ -447,6 +447,21 @@ impl PacketList {
         &mut self.packets[..self.len]
     }
 
+    /// The places behind the last packet.
+    #[inline]
+    pub(crate) fn space(&mut self) -> &mut [RawMbuf] {
+        &mut self.packets[self.len..]
+    }
+
+    /// Takes over the packets in the first `count` places of [`PacketList::space`].
+    ///
+    /// # Safety
+    /// The caller has put packets there that it owns, and gives them up.
+    #[inline]
+    pub(crate) unsafe fn filled(&mut self, count: usize) {
+        self.len += count;
+    }
+
     /// Forgets the first `count` packets, which someone else now owns.
     #[inline]
     pub(crate) fn forget_front(&mut self, count: usize) {

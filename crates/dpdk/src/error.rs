@@ -112,6 +112,14 @@ pub enum Error {
         /// What does not fit, and the way out.
         problem: String,
     },
+    /// A host interface cannot be made.
+    #[error("host interface {name}: {problem}")]
+    Tap {
+        /// Its name.
+        name: String,
+        /// What failed, and the way out.
+        problem: String,
+    },
     /// DPDK refused a change of one of its route tables, or the table cannot do what was asked.
     #[error("{table}: {problem}")]
     RouteTable {

@@ -22,6 +22,7 @@ mod burst;
 mod device;
 mod eal;
 mod error;
+mod interface;
 pub mod lookup;
 mod mbuf;
 mod mempool;
@@ -29,6 +30,7 @@ mod port;
 pub mod qsbr;
 mod queue;
 mod ring;
+mod tap;
 mod time;
 
 pub use burst::{BURST_MAX, Burst, HEAD, LIST_MAX, PacketList};
@@ -40,6 +42,7 @@ pub use mempool::{Mempool, MempoolConfig};
 pub use port::{Link, Port, PortConfig, Stats};
 pub use queue::{RxQueue, Sent, TxQueue};
 pub use ring::{Consumer, Producer, Ring};
+pub use tap::Tap;
 pub use time::{prefetch, tsc, tsc_hz, tsc_ordered};
 
 #[cfg(test)]

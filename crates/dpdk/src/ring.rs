@@ -159,6 +159,19 @@ impl Producer {
 }
 
 impl Consumer {
+    /// Takes up to `max` packets to the end of the list, as many as it has room for; returns how
+    /// many.
+    #[inline]
+    pub fn take(&mut self, list: &mut PacketList, max: usize) -> usize {
+        let space = list.space();
+        let max = max.min(space.len());
+        // SAFETY: `&mut self` of the only consumer.
+        let count = unsafe { self.ring.dequeue(&mut space[..max]) };
+        // SAFETY: the ring wrote its packets into the first `count` places and gave them up.
+        unsafe { list.filled(count) };
+        count
+    }
+
     /// Receives up to `max` packets into an empty burst and returns how many; 0 if the burst is
     /// not empty. A packet with less than 64 bytes of buffer behind its beginning is freed and
     /// counted by [`Consumer::unusable`].

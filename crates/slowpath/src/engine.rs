@@ -28,8 +28,12 @@ pub struct SlowPath<P> {
     pub(crate) errors: TokenBucket,
     pub(crate) random: Random,
     pub(crate) flow: FlowHash,
+    /// Bounds the questions to the kernel.
+    resolves: TokenBucket,
     /// Gateways by the number of their next hop.
     gateways: HashMap<u16, Key>,
+    /// How many next hops each gateway serves.
+    gateway_uses: HashMap<Key, usize>,
     /// The identification field of the next IPv4 packet that the router makes.
     pub(crate) identification: u16,
 }
@@ -96,11 +100,13 @@ impl<P: Packet> SlowPath<P> {
     pub fn new(config: Config) -> Self {
         let mut random = Random::new(config.seed);
         let mut announcements = Announcements::default();
-        for port in &config.ports {
+        for port in config.ports.iter().filter(|port| !port.host) {
             announcements.schedule(port.id, Time::ZERO);
         }
+        let limits = &config.limits;
         Self {
             ports: Ports::new(&config.ports),
+            resolves: TokenBucket::new(limits.resolve_rate, limits.resolve_burst),
             errors: TokenBucket::new(config.limits.icmp_rate, config.limits.icmp_burst),
             table: Table::new(config.limits, Random::new(random.next())),
             groups: Groups::default(),
@@ -109,6 +115,7 @@ impl<P: Packet> SlowPath<P> {
             random,
             flow: config.flow,
             gateways: HashMap::new(),
+            gateway_uses: HashMap::new(),
         }
     }
 
@@ -121,8 +128,15 @@ impl<P: Packet> SlowPath<P> {
         if self.ports.get(punt.port).is_none() {
             return out.drop(packet, DropReason::PortDown);
         }
+        let host = self.ports.is_host(punt.port);
         if ethernet.ethertype == ETHERTYPE_ARP {
+            if host {
+                return out.deliver(punt.port, packet);
+            }
             return self.arp(packet, punt.port, now, out);
+        }
+        if punt.reason == PuntReason::NonIp {
+            return self.non_ip(packet, punt.port, out);
         }
         let ip = match IpPacket::parse(packet.bytes()) {
             Ok(ip) => ip,
@@ -131,6 +145,9 @@ impl<P: Packet> SlowPath<P> {
         // Whatever the reason, what is addressed to the router is for the router.
         let local =
             punt.reason == PuntReason::Local || self.ports.is_own(ip.destination(), punt.port);
+        if host && (local || leads_to_host(&ip, punt.reason, out)) {
+            return self.for_kernel(packet, punt.port, out);
+        }
         if let Err(refusal) = options::check(&ip) {
             let Some(error) = refusal.error else { return out.drop(packet, refusal.reason) };
             return self.refuse(packet, punt.port, error, refusal.reason, now, out);
@@ -154,7 +171,11 @@ impl<P: Packet> SlowPath<P> {
                 (punt.next_hop, out.next_hop(punt.next_hop))
             }
             // Punted before the lookup.
-            PuntReason::Ip4Options | PuntReason::HopByHop | PuntReason::Local | PuntReason::Arp => {
+            PuntReason::Ip4Options
+            | PuntReason::HopByHop
+            | PuntReason::Local
+            | PuntReason::Arp
+            | PuntReason::NonIp => {
                 let answer = out.route(ip.destination(), self.flow.of_packet(ip.bytes()));
                 (answer.next_hop_id, answer.hop)
             }
@@ -166,12 +187,10 @@ impl<P: Packet> SlowPath<P> {
     pub fn command(&mut self, command: Command, now: Time, out: &mut impl Output<P>) {
         match command {
             Command::NextHop { id, port, address } => {
-                self.gateways.insert(id, (port, address));
+                self.set_gateway(id, Some((port, address)));
                 self.start_gateway((port, address), now, out);
             }
-            Command::RemoveNextHop { id } => {
-                self.gateways.remove(&id);
-            }
+            Command::RemoveNextHop { id } => self.set_gateway(id, None),
             Command::AddStaticNeighbour { port, address, mac } => {
                 let key = (port, address);
                 let ready = self.table.add_static(key, mac, now);
@@ -182,13 +201,71 @@ impl<P: Packet> SlowPath<P> {
                     self.removed(removed, out);
                 }
             }
-            Command::PortLink { port, up: true } => self.announcements.schedule(port, now),
+            Command::PortLink { port, up: true } => self.start_announcing(port, now),
             Command::PortLink { port, up: false } => {
                 self.announcements.cancel(port);
                 for removed in self.table.flush(port) {
                     self.removed(removed, out);
                 }
             }
+            Command::KernelNeighbour { port, address, mac } => {
+                if self.ports.is_host(port) {
+                    self.kernel_neighbour((port, address), mac, now, out);
+                }
+            }
+            Command::Addresses { port: id, addresses } => {
+                if let Some(port) = self.ports.get_mut(id) {
+                    port.set_addresses(&addresses);
+                    self.start_announcing(id, now);
+                }
+            }
+            Command::Mtu { port, mtu } => {
+                if let Some(port) = self.ports.get_mut(port) {
+                    port.mtu = mtu;
+                }
+            }
+        }
+    }
+
+    /// Where there is a host interface, the kernel announces.
+    fn start_announcing(&mut self, port: PortId, now: Time) {
+        if !self.ports.is_host(port) {
+            self.announcements.schedule(port, now);
+        }
+    }
+
+    fn set_gateway(&mut self, id: u16, key: Option<Key>) {
+        let old = match key {
+            Some(key) => {
+                *self.gateway_uses.entry(key).or_default() += 1;
+                self.gateways.insert(id, key)
+            }
+            None => self.gateways.remove(&id),
+        };
+        let Some(old) = old else { return };
+        if let Some(uses) = self.gateway_uses.get_mut(&old) {
+            *uses -= 1;
+            if *uses == 0 {
+                self.gateway_uses.remove(&old);
+            }
+        }
+    }
+
+    fn kernel_neighbour(
+        &mut self,
+        key: Key,
+        mac: Option<MacAddr>,
+        now: Time,
+        out: &mut impl Output<P>,
+    ) {
+        if let Some(mac) = mac {
+            let learnt = self.table.learn_from_kernel(key, mac, now);
+            self.drop_displaced(out);
+            if let Some(learnt) = learnt {
+                self.learnt(key, mac, learnt, out);
+            }
+        } else if let Some(due) = self.table.kernel_lost(key, now) {
+            self.attend(due, now, out);
         }
     }
 
@@ -201,14 +278,18 @@ impl<P: Packet> SlowPath<P> {
             self.answer_query(port, out);
         }
         while let Some(due) = self.table.due(now) {
-            match due {
-                Due::Ask(key) => self.ask(key, None, out),
-                Due::Probe(key, mac) => self.ask(key, Some(mac), out),
-                Due::Lost((port, address)) => out.event(Event::NeighbourDown { port, address }),
-                Due::Unreachable(queue) => {
-                    for waiting in queue {
-                        self.give_up(waiting, now, out);
-                    }
+            self.attend(due, now, out);
+        }
+    }
+
+    fn attend(&mut self, due: Due<P>, now: Time, out: &mut impl Output<P>) {
+        match due {
+            Due::Ask(key) => self.ask(key, None, now, out),
+            Due::Probe(key, mac) => self.ask(key, Some(mac), now, out),
+            Due::Lost((port, address)) => out.event(Event::NeighbourDown { port, address }),
+            Due::Unreachable(queue) => {
+                for waiting in queue {
+                    self.give_up(waiting, now, out);
                 }
             }
         }
@@ -261,7 +342,7 @@ impl<P: Packet> SlowPath<P> {
         if let Some(mac) = self.table.mac(key) {
             out.event(Event::NeighbourUp { port: key.0, address: key.1, mac });
         } else if self.table.start(key, now) {
-            self.ask(key, None, out);
+            self.ask(key, None, now, out);
         }
         self.drop_displaced(out);
     }
@@ -276,7 +357,7 @@ impl<P: Packet> SlowPath<P> {
     ) {
         match self.table.resolve(key, waiting, now) {
             Resolution::Ready(mac, waiting) => self.transmit(waiting, key.0, mac, out),
-            Resolution::Waits { ask: true } => self.ask(key, None, out),
+            Resolution::Waits { ask: true } => self.ask(key, None, now, out),
             Resolution::Waits { ask: false } => {}
             Resolution::Refused(waiting, DropReason::NeighbourFailed) => {
                 self.give_up(waiting, now, out);
@@ -298,8 +379,17 @@ impl<P: Packet> SlowPath<P> {
         }
     }
 
-    /// Asks for a neighbour's MAC: all hosts, or the one that had it last.
-    fn ask(&mut self, (port, address): Key, probe: Option<MacAddr>, out: &mut impl Output<P>) {
+    /// Asks for a neighbour's MAC: all hosts, or the one that had it last; the kernel, where that is
+    /// the host.
+    fn ask(&mut self, key: Key, probe: Option<MacAddr>, now: Time, out: &mut impl Output<P>) {
+        let (port, address) = key;
+        if self.ports.is_host(port) {
+            // What is refused here is asked for again, like what is not answered.
+            if self.gateway_uses.contains_key(&key) || self.resolves.take(now) {
+                out.event(Event::Resolve { port, address });
+            }
+            return;
+        }
         match address {
             IpAddr::V4(address) => self.arp_request(port, address, probe, out),
             IpAddr::V6(address) => self.solicit(port, address, probe, out),
@@ -402,6 +492,12 @@ impl<P: Packet> SlowPath<P> {
             _ => {}
         }
     }
+}
+
+/// Whether a packet that was punted before the lookup leads to the router itself.
+fn leads_to_host<P>(ip: &IpPacket<'_>, reason: PuntReason, out: &impl Output<P>) -> bool {
+    matches!(reason, PuntReason::Ip4Options | PuntReason::HopByHop)
+        && out.route(ip.destination(), 0).hop == NextHop::Local
 }
 
 /// A link-local source means nothing on another link (RFC 4007, 9).

@@ -285,7 +285,7 @@ impl TokenBucket {
     }
 
     /// Takes a token, if there is one.
-    fn take(&mut self, now: Time) -> bool {
+    pub(crate) fn take(&mut self, now: Time) -> bool {
         let Some(interval) = self.interval else {
             self.suppressed += 1;
             return false;

@@ -8,7 +8,8 @@
 //!  +---------------------------------------------------------------+
 //!  | SlowPath                                                      |
 //!  |                                                               |
-//!  |  packet() -> arp.rs        who has ...?    -+                 |
+//!  |  packet() -> host.rs       the kernel's?     |                 |
+//!  |              arp.rs        who has ...?    -+                 |
 //!  |              local.rs      for ourselves?   |                 |
 //!  |                -> nd.rs    neighbour disc.  +-> neighbour.rs  | <--- tick(now)
 //!  |                -> mld.rs   group queries    |   the table and |      at next_deadline()
@@ -19,9 +20,15 @@
 //!  +---------------------------------------------------------------+
 //!        |              |               |              |         |
 //!        v              v               v              v         v
-//!   forward(port, P)  originate(port,  to_host(P)   drop(P,    route(), next_hop():
-//!   finished, to a    frame) replies,  consumed     reason)    questions to the FIB
-//!   transmit queue    errors, probes   here                    and next-hop table
+//!   forward(port, P)  originate(port,  to_host(P)   drop(P,    route(), next_hop(),
+//!   finished, to a    frame) replies,  consumed     reason)    has_joined():
+//!   transmit queue    errors, probes   here;                   questions to the FIB,
+//!                                      deliver(port, P)        the next-hop table and
+//!                                      to the kernel           the kernel
+//!
+//! A port may have a *host interface*, on which the kernel of the machine is the router's host: it
+//! answers ARP, ND and ping, and finds neighbours when asked ([`Event::Resolve`]). Packets still
+//! wait here meanwhile, and errors about packets that cannot be forwarded still come from here.
 //! ```
 //!
 //! No threads, no sockets, no clock: the caller brings packets, commands and the time, and
@@ -47,6 +54,7 @@ mod echo;
 mod engine;
 mod forward;
 mod frame;
+mod host;
 mod icmp;
 mod local;
 mod mld;
@@ -87,6 +95,9 @@ pub struct PortConfig {
     pub mtu: u16,
     /// Its addresses, each with the prefix of the network that is directly reachable.
     pub addresses: Vec<IpNet>,
+    /// The port has a host interface: the kernel speaks ARP, ND and everything else that concerns
+    /// the port's own addresses; packets for it go there by [`Output::deliver`].
+    pub host: bool,
 }
 
 /// Bounds and timers.
@@ -117,6 +128,12 @@ pub struct Limits {
     pub icmp_rate: u32,
     /// ICMP errors in one burst: the size of the token bucket.
     pub icmp_burst: u32,
+    /// [`Event::Resolve`]s per second, over all ports, and in one burst. Each makes an entry in the
+    /// kernel's own table, which holds 1,024 unresolved ones unless told otherwise and keeps them
+    /// for some seconds. Gateways are not limited.
+    pub resolve_rate: u32,
+    /// See [`Self::resolve_rate`].
+    pub resolve_burst: u32,
 }
 
 impl Default for Limits {
@@ -132,6 +149,8 @@ impl Default for Limits {
             failed: Duration::from_secs(3),
             icmp_rate: 1000,
             icmp_burst: 100,
+            resolve_rate: 200,
+            resolve_burst: 200,
         }
     }
 }
@@ -183,8 +202,8 @@ pub struct RouteAnswer {
     pub hop: NextHop,
 }
 
-/// Where the slow path's results go, and whom it asks. The first five methods are the only ways
-/// out; each packet takes exactly one of `forward`, `to_host` and `drop`.
+/// Where the slow path's results go, and whom it asks. The first six methods are the only ways
+/// out; each packet takes exactly one of `forward`, `to_host`, `deliver` and `drop`.
 pub trait Output<P> {
     /// Sends a packet that was received: Ethernet header filled in, TTL decremented.
     fn forward(&mut self, port: PortId, packet: P);
@@ -192,6 +211,8 @@ pub trait Output<P> {
     fn originate(&mut self, port: PortId, frame: &[u8]);
     /// A packet for the router itself, which has been dealt with.
     fn to_host(&mut self, packet: P);
+    /// A packet for the port's host interface, as it was received.
+    fn deliver(&mut self, port: PortId, packet: P);
     /// A packet that goes no further.
     fn drop(&mut self, packet: P, reason: DropReason);
     /// Something that control should know.
@@ -200,6 +221,8 @@ pub trait Output<P> {
     fn route(&self, destination: IpAddr, flow_hash: u32) -> RouteAnswer;
     /// What a next hop's number means now.
     fn next_hop(&self, id: u16) -> NextHop;
+    /// Whether the kernel listens to this group on the port's host interface.
+    fn has_joined(&mut self, port: PortId, group: MacAddr) -> bool;
 }
 
 /// What the slow path tells control.
@@ -232,10 +255,19 @@ pub enum Event {
         /// Who else uses it.
         mac: MacAddr,
     },
+    /// A neighbour on a port with a host interface is wanted: ask the kernel for it. The answer is
+    /// a [`Command::KernelNeighbour`]. Repeated while there is none, and no more often than an ARP
+    /// request would be.
+    Resolve {
+        /// The port it is on.
+        port: PortId,
+        /// Its address.
+        address: IpAddr,
+    },
 }
 
 /// What control tells the slow path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// This next hop is a gateway with this address. Its resolution starts at once; if it is
     /// resolved already, [`Event::NeighbourUp`] is repeated.
@@ -277,6 +309,33 @@ pub enum Command {
         /// True for up.
         up: bool,
     },
+    /// What the kernel knows of a neighbour on a port with a host interface. Whoever is known comes
+    /// back as [`Event::NeighbourUp`], and what waited for it leaves; whoever is not any more, as
+    /// [`Event::NeighbourDown`]. Ports without a host interface ignore it, and so do neighbours by
+    /// configuration.
+    KernelNeighbour {
+        /// The port it is on.
+        port: PortId,
+        /// Its address.
+        address: IpAddr,
+        /// Its MAC; `None`: it did not answer, or was removed.
+        mac: Option<MacAddr>,
+    },
+    /// The port's addresses are these now, link-local ones included. A list without a link-local
+    /// address leaves the one that follows from the MAC.
+    Addresses {
+        /// The port.
+        port: PortId,
+        /// All its addresses.
+        addresses: Vec<IpNet>,
+    },
+    /// The port's MTU is this now.
+    Mtu {
+        /// The port.
+        port: PortId,
+        /// The largest IP packet it sends, in bytes.
+        mtu: u16,
+    },
 }
 
 /// How much is known of a neighbour.
@@ -294,6 +353,8 @@ pub enum NeighbourState {
     Failed,
     /// By configuration.
     Static,
+    /// The kernel knows it, on a port with a host interface.
+    Kernel,
 }
 
 impl NeighbourState {
@@ -306,6 +367,7 @@ impl NeighbourState {
             Self::Probing => "probing",
             Self::Failed => "failed",
             Self::Static => "static",
+            Self::Kernel => "kernel",
         }
     }
 }

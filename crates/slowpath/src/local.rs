@@ -37,6 +37,9 @@ enum Verdict {
 impl<P: Packet> SlowPath<P> {
     /// Deals with a packet that the FIB says is for the router.
     pub(crate) fn local(&mut self, packet: P, from: PortId, now: Time, out: &mut impl Output<P>) {
+        if self.ports.is_host(from) {
+            return self.for_kernel(packet, from, out);
+        }
         match self.receive(packet.bytes(), from, now, out) {
             Verdict::Taken => out.to_host(packet),
             Verdict::Drop(reason) => out.drop(packet, reason),

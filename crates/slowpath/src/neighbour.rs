@@ -14,6 +14,7 @@
 //!       | timer                                                 |
 //!       v                                          Reachable <--+
 //!   (forgotten)             Static: by configuration, no timers
+//!                           Kernel: on a port with a host interface, as long as the kernel says
 //! ```
 //!
 //! Forwarders do not say which neighbours they use, so every known neighbour is probed when its
@@ -50,6 +51,7 @@ enum State {
     Probing { mac: MacAddr, tries: u8 },
     Failed,
     Static { mac: MacAddr },
+    Kernel { mac: MacAddr },
 }
 
 impl State {
@@ -59,7 +61,8 @@ impl State {
             Self::Reachable { mac }
             | Self::Stale { mac }
             | Self::Probing { mac, .. }
-            | Self::Static { mac } => Some(mac),
+            | Self::Static { mac }
+            | Self::Kernel { mac } => Some(mac),
         }
     }
 
@@ -80,6 +83,7 @@ impl State {
             Self::Probing { .. } => NeighbourState::Probing,
             Self::Failed => NeighbourState::Failed,
             Self::Static { .. } => NeighbourState::Static,
+            Self::Kernel { .. } => NeighbourState::Kernel,
         }
     }
 }
@@ -243,6 +247,42 @@ impl<P> Table<P> {
         Some(Learnt { changed, ready: self.take_queue(key) })
     }
 
+    /// Takes in what the kernel knows; `None` if the table does not take it: no room, or a static
+    /// entry.
+    pub(crate) fn learn_from_kernel(
+        &mut self,
+        key: Key,
+        mac: MacAddr,
+        now: Time,
+    ) -> Option<Learnt<P>> {
+        let old = self.entries.get(&key).map(|entry| entry.state);
+        match old {
+            None => {
+                let created = self.create(key, State::Kernel { mac }, now);
+                return created.then_some(Learnt { changed: true, ready: Vec::new() });
+            }
+            Some(State::Static { .. }) => return None,
+            Some(_) => self.set_state(key, State::Kernel { mac }, now),
+        }
+        let changed = old.and_then(State::mac) != Some(mac);
+        Some(Learnt { changed, ready: self.take_queue(key) })
+    }
+
+    /// The kernel has no MAC for a neighbour any more, or has given up to find one.
+    pub(crate) fn kernel_lost(&mut self, key: Key, now: Time) -> Option<Due<P>> {
+        match self.entries.get(&key)?.state {
+            State::Incomplete { .. } => {
+                self.set_state(key, State::Failed, now);
+                Some(Due::Unreachable(self.take_queue(key)))
+            }
+            State::Kernel { .. } => {
+                self.remove(key);
+                Some(Due::Lost(key))
+            }
+            _ => None,
+        }
+    }
+
     /// A reachable neighbour may have another MAC than we know: ask it soon (RFC 4861, 7.2.5, I).
     pub(crate) fn doubt(&mut self, key: Key, now: Time) {
         if let Some(State::Reachable { mac }) = self.entries.get(&key).map(|entry| entry.state) {
@@ -269,12 +309,16 @@ impl<P> Table<P> {
         Some(Removed { key, was_up: entry.state.mac().is_some(), queue })
     }
 
-    /// Removes all neighbours of a port that were not configured.
+    /// Removes all neighbours of a port that were learned here: what the kernel has told, it takes
+    /// back itself.
     pub(crate) fn flush(&mut self, port: PortId) -> Vec<Removed<P>> {
         let mut keys: Vec<Key> = self
             .entries
             .iter()
-            .filter(|(key, entry)| key.0 == port && !matches!(entry.state, State::Static { .. }))
+            .filter(|(key, entry)| {
+                let others = matches!(entry.state, State::Static { .. } | State::Kernel { .. });
+                key.0 == port && !others
+            })
             .map(|(key, _)| *key)
             .collect();
         keys.sort_unstable();
@@ -317,7 +361,7 @@ impl<P> Table<P> {
                     self.remove(key);
                     return Some(Due::Lost(key));
                 }
-                State::Failed | State::Static { .. } => {
+                State::Failed | State::Static { .. } | State::Kernel { .. } => {
                     self.remove(key);
                 }
             }
@@ -397,7 +441,7 @@ impl<P> Table<P> {
             }
             State::Stale { .. } => Some(self.limits.probe_delay),
             State::Failed => Some(self.limits.failed),
-            State::Static { .. } => None,
+            State::Static { .. } | State::Kernel { .. } => None,
         };
         let Some(entry) = self.entries.get_mut(&key) else { return };
         if let Some(deadline) = entry.deadline {
@@ -620,9 +664,9 @@ mod tests {
         let mut bench = bench_with(config());
         let gateway = ip("10.0.2.254");
         let command = Command::NextHop { id: GATEWAY, port: right(), address: gateway };
-        bench.command(command);
+        bench.command(command.clone());
         assert_eq!(originated(&bench.take())[0][38..42], [10, 0, 2, 254]);
-        bench.command(command);
+        bench.command(command.clone());
         assert_eq!(bench.take(), [], "being resolved");
         let frame = v4("10.0.1.2", "198.51.100.1", 17, &udp(1));
         assert_eq!(bench.punt(PuntReason::Unresolved, LEFT, GATEWAY, frame), []);

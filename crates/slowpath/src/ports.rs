@@ -18,8 +18,14 @@ pub(crate) struct Port {
     pub mac: MacAddr,
     pub mtu: u16,
     pub v4: Vec<Ipv4Net>,
+    /// Global ones.
     pub v6: Vec<Ipv6Net>,
+    /// The one it speaks from.
     pub link_local: Ipv6Addr,
+    /// Further ones, which an administrator gave the host interface.
+    pub more_link_local: Vec<Ipv6Addr>,
+    /// The kernel is the host on this port.
+    pub host: bool,
 }
 
 impl Port {
@@ -31,14 +37,29 @@ impl Port {
             v4: Vec::new(),
             v6: Vec::new(),
             link_local: link_local(config.mac),
+            more_link_local: Vec::new(),
+            host: config.host,
         };
-        for address in &config.addresses {
+        port.set_addresses(&config.addresses);
+        port
+    }
+
+    pub(crate) fn set_addresses(&mut self, addresses: &[IpNet]) {
+        let (mut v4, mut v6, mut local) = (Vec::new(), Vec::new(), Vec::new());
+        for address in addresses {
             match *address {
-                IpNet::V4(net) => port.v4.push(net),
-                IpNet::V6(net) => port.v6.push(net),
+                IpNet::V4(net) => v4.push(net),
+                IpNet::V6(net) if net.addr().is_unicast_link_local() => local.push(net.addr()),
+                IpNet::V6(net) => v6.push(net),
             }
         }
-        port
+        (self.v4, self.v6) = (v4, v6);
+        self.link_local = link_local(self.mac);
+        if !local.is_empty() && !local.contains(&self.link_local) {
+            self.link_local = local[0];
+        }
+        local.retain(|&address| address != self.link_local);
+        self.more_link_local = local;
     }
 
     pub(crate) fn has_v4(&self, address: Ipv4Addr) -> bool {
@@ -47,7 +68,16 @@ impl Port {
 
     /// The link-local address included.
     pub(crate) fn has_v6(&self, address: Ipv6Addr) -> bool {
-        address == self.link_local || self.v6.iter().any(|net| net.addr() == address)
+        self.has_link_local(address) || self.v6.iter().any(|net| net.addr() == address)
+    }
+
+    fn has_link_local(&self, address: Ipv6Addr) -> bool {
+        address == self.link_local || self.more_link_local.contains(&address)
+    }
+
+    /// True for the broadcast address of one of its networks.
+    pub(crate) fn is_broadcast(&self, address: Ipv4Addr) -> bool {
+        self.v4.iter().any(|net| net.prefix_len() < 31 && net.broadcast() == address)
     }
 
     /// True if the address can be a host on this port's network.
@@ -81,7 +111,8 @@ impl Port {
 
     /// Link-local address first.
     pub(crate) fn v6_addresses(&self) -> impl Iterator<Item = Ipv6Addr> {
-        std::iter::once(self.link_local).chain(self.v6.iter().map(|net| net.addr()))
+        let link_local = std::iter::once(self.link_local).chain(self.more_link_local.clone());
+        link_local.chain(self.v6.iter().map(|net| net.addr()))
     }
 
     /// The address to use towards `towards`: the one in the same network, else the first.
@@ -120,6 +151,15 @@ impl Ports {
         direct.or_else(|| self.0.iter().find(|port| port.id == id))
     }
 
+    pub(crate) fn get_mut(&mut self, id: PortId) -> Option<&mut Port> {
+        self.0.iter_mut().find(|port| port.id == id)
+    }
+
+    /// Whether the port has a host interface.
+    pub(crate) fn is_host(&self, id: PortId) -> bool {
+        self.get(id).is_some_and(|port| port.host)
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Port> {
         self.0.iter()
     }
@@ -131,7 +171,7 @@ impl Ports {
         match address {
             IpAddr::V4(address) => self.0.iter().any(|port| port.has_v4(address)),
             IpAddr::V6(address) if address.is_unicast_link_local() => {
-                self.get(from).is_some_and(|port| port.link_local == address)
+                self.get(from).is_some_and(|port| port.has_link_local(address))
             }
             IpAddr::V6(address) => self.0.iter().any(|port| port.has_v6(address)),
         }
@@ -139,8 +179,7 @@ impl Ports {
 
     /// True for the broadcast address of a network on any port.
     pub(crate) fn is_directed_broadcast(&self, address: Ipv4Addr) -> bool {
-        let mut nets = self.0.iter().flat_map(|port| &port.v4);
-        nets.any(|net| net.prefix_len() < 31 && net.broadcast() == address)
+        self.0.iter().any(|port| port.is_broadcast(address))
     }
 
     /// Source for a packet towards an IPv4 address, about one that was received on `from`: an
@@ -175,7 +214,36 @@ mod tests {
             mac: MacAddr([2, 0, 0, 0, 0, index as u8]),
             mtu: 1500,
             addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
+            host: false,
         }
+    }
+
+    #[test]
+    fn new_addresses_replace_all_old_ones() {
+        let mut ports = Ports::new(&[port(0, &["10.0.0.1/24", "fd00::1/64"])]);
+        let change = |ports: &mut Ports, addresses: &[&str]| {
+            let nets: Vec<IpNet> = addresses.iter().map(|a| a.parse().unwrap()).collect();
+            ports.get_mut(PortId::FIRST).unwrap().set_addresses(&nets);
+        };
+        let own =
+            |ports: &Ports, address: &str| ports.is_own(address.parse().unwrap(), PortId::FIRST);
+        change(&mut ports, &["10.9.0.1/16", "fe80::9/64", "fe80::a/64", "fd09::1/64"]);
+        for address in ["10.9.0.1", "fe80::9", "fe80::a", "fd09::1"] {
+            assert!(own(&ports, address), "{address}");
+        }
+        for address in ["10.0.0.1", "fd00::1", "fe80::ff:fe00:0"] {
+            assert!(!own(&ports, address), "{address}");
+        }
+        assert!(ports.is_directed_broadcast(Ipv4Addr::new(10, 9, 255, 255)));
+        let towards = |ports: &Ports, to: &str| {
+            ports.source_v6(PortId::FIRST, to.parse().unwrap()).unwrap().to_string()
+        };
+        assert_eq!(towards(&ports, "2001:db8::1"), "fd09::1");
+        assert_eq!(towards(&ports, "fe80::77"), "fe80::9");
+        change(&mut ports, &["fe80::9/64", "fe80::ff:fe00:0/64"]);
+        assert_eq!(towards(&ports, "fe80::77"), "fe80::ff:fe00:0", "its MAC's comes first");
+        change(&mut ports, &[]);
+        assert!(own(&ports, "fe80::ff:fe00:0") && !own(&ports, "fe80::9"));
     }
 
     #[test]

@@ -60,6 +60,7 @@ pub(crate) enum Out {
     Forward(PortId, Vec<u8>),
     Originate(PortId, Vec<u8>),
     ToHost(Vec<u8>),
+    Deliver(PortId, Vec<u8>),
     Drop(DropReason),
     Event(Event),
 }
@@ -70,6 +71,8 @@ pub(crate) struct Net {
     pub routes: Vec<(IpNet, u16)>,
     pub hops: HashMap<u16, NextHop>,
     pub outs: Vec<Out>,
+    /// Groups that the kernel listens to.
+    pub joined: Vec<MacAddr>,
     /// Received packets that came back.
     pub returned: usize,
 }
@@ -88,6 +91,11 @@ impl Output<Vec<u8>> for Net {
     fn to_host(&mut self, packet: Vec<u8>) {
         self.returned += 1;
         self.outs.push(Out::ToHost(packet));
+    }
+
+    fn deliver(&mut self, port: PortId, packet: Vec<u8>) {
+        self.returned += 1;
+        self.outs.push(Out::Deliver(port, packet));
     }
 
     fn drop(&mut self, _: Vec<u8>, reason: DropReason) {
@@ -109,6 +117,10 @@ impl Output<Vec<u8>> for Net {
     fn next_hop(&self, id: u16) -> NextHop {
         self.hops.get(&id).copied().unwrap_or(NextHop::NoRoute)
     }
+
+    fn has_joined(&mut self, _: PortId, group: MacAddr) -> bool {
+        self.joined.contains(&group)
+    }
 }
 
 /// The router and the world around it.
@@ -126,6 +138,7 @@ pub(crate) fn config() -> Config {
         mac,
         mtu: 1500,
         addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
+        host: false,
     };
     Config {
         ports: vec![

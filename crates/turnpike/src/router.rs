@@ -5,13 +5,14 @@
 //!    RIB, FIB writer, API, signals       receive, graph, send
 //!        | orders     ^ events             | punts        ^ injected
 //!        v            |                    v              |
-//!       one thread: SlowWorker, the slow path's engine
+//!       one thread: SlowWorker, the slow path's engine  <-> host interfaces (kernel)
 //! ```
 //!
 //! Everything that can fail fails before the first packet moves, and what was made so far is
 //! undone by dropping it.
 
 pub mod cores;
+pub mod host;
 mod owner;
 mod ports;
 mod reports;
@@ -28,11 +29,12 @@ use control::config::Config;
 use dataplane::counters::ForwarderCounters;
 use dataplane::distribution::{Distribution, TxConfig};
 use dataplane::flow::FlowHash;
-use dataplane::forwarder::{Forwarder, ForwarderParts, IdlePolicy};
+use dataplane::forwarder::{Forwarder, ForwarderParts, IdlePolicy, Punts};
 use dataplane::next_hop::NextHopTable;
+use dataplane::port::Mtus;
 use dataplane::tables::Tables;
 use dpdk::qsbr::{Qsbr, Reader};
-use dpdk::{Eal, EalConfig, Mempool, MempoolConfig, Port, Producer};
+use dpdk::{Eal, EalConfig, Mempool, MempoolConfig, Port};
 use slowpath::SlowPath;
 use tokio::sync::mpsc as events;
 
@@ -125,11 +127,13 @@ impl Router {
         let seed = seed();
         let next_hops = Arc::new(NextHopTable::new());
         let (rib, readers) = owner::build_rib(config, &ports, next_hops.clone(), &qsbr)?;
+        let infos: Vec<_> = ports.iter().map(|port| port.info).collect();
         let tables = Arc::new(Tables {
             fib4: readers.0,
             fib6: readers.1,
             next_hops,
-            ports: ports.iter().map(|port| port.info).collect(),
+            ports: infos.clone(),
+            mtus: Mtus::new(&infos),
             flows: FlowHash::new(seed),
         });
 
@@ -141,7 +145,8 @@ impl Router {
 
         let worker = SlowWorker {
             engine: SlowPath::new(slow_path_config(config, &ports, seed)),
-            punts: plan.punted,
+            control: plan.control,
+            exceptions: plan.exceptions,
             outbox: Outbox {
                 injectors: plan.injectors,
                 homes: plan.homes,
@@ -149,6 +154,7 @@ impl Router {
                 counters: slow_counters.clone(),
                 events: events_out,
                 tables: tables.clone(),
+                hosts: plan.hosts,
             },
             orders: orders_in,
             quiescent: qsbr.register()?,
@@ -208,18 +214,24 @@ fn forwarder(
     config: &Config,
     tables: &Arc<Tables>,
     wires: Wires,
-    punts: Producer,
+    punts: Punts,
     quiescent: Reader,
 ) -> Result<(Forwarder, ForwarderView)> {
     let graph = dataplane::default_graph(tables)?;
     let tx = TxConfig { burst: usize::from(config.tx.burst), flush: config.tx.flush };
+    let mut distribution = Distribution::new(wires.paths, tx);
+    for (port, ring) in wires.express {
+        if !distribution.add_express(port, ring) {
+            bail!("{port}: the forwarder of its host interface has no transmit queue");
+        }
+    }
     let counters = Arc::new(ForwarderCounters::default());
     let view = ForwarderView { counters: counters.clone(), edges: graph.counters().clone() };
     let unit = Forwarder::new(ForwarderParts {
         rx: wires.rx,
         inlets: wires.inlets,
         graph,
-        distribution: Distribution::new(wires.paths, tx),
+        distribution,
         punts,
         quiescent,
         counters,
@@ -279,6 +291,7 @@ fn slow_path_config(config: &Config, ports: &[OpenPort], seed: u64) -> slowpath:
         mac: port.info.mac,
         mtu: port.info.mtu,
         addresses: port.addresses.clone(),
+        host: port.host.is_some(),
     };
     slowpath::Config {
         ports: ports.iter().map(port).collect(),

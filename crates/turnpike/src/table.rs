@@ -4,7 +4,9 @@ use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 use dataplane::reason::DropReason;
 
-use crate::api::report::{Counters, Neighbour, Port, ResolvedPath, Route, RouteAnswer};
+use crate::api::report::{
+    Counters, HostInterface, Neighbour, Port, ResolvedPath, Route, RouteAnswer,
+};
 
 fn columns(header: &[&str]) -> Table {
     let mut table = Table::new();
@@ -28,9 +30,14 @@ pub fn ports(ports: &[Port]) -> String {
         "rx packets",
         "tx packets",
         "missed",
+        "to host",
+        "from host",
         "addresses",
     ]);
     for port in ports {
+        let host = |of: fn(&HostInterface) -> u64| {
+            port.host.as_ref().map_or_else(|| "-".to_owned(), |host| of(host).to_string())
+        };
         table.add_row([
             port.name.clone(),
             port.device.clone(),
@@ -41,6 +48,8 @@ pub fn ports(ports: &[Port]) -> String {
             port.rx_packets.to_string(),
             port.tx_packets.to_string(),
             port.rx_missed.to_string(),
+            host(|host| host.up_packets),
+            host(|host| host.down_packets),
             port.addresses.join(", "),
         ]);
     }

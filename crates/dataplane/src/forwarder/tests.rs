@@ -40,8 +40,11 @@ struct Lab {
     wire: TxQueue,
     /// Into the forwarder, only to be sent.
     inject: Producer,
-    /// What it punts.
-    punted: Consumer,
+    /// What it punts: for the router itself, and other packets.
+    control: Consumer,
+    exceptions: Consumer,
+    /// Into the forwarder, to be sent by port 3 before everything else.
+    express: Producer,
     /// What it sends by port 3: a device.
     sent: RxQueue,
     /// What it sends by port 4: handed over to another forwarder.
@@ -53,24 +56,28 @@ impl Lab {
         let (wire, queue) = loop_device();
         let (device, sent) = loop_device();
         let (inject, inlet) = ring(64);
-        let (punts, punted) = ring(4);
+        let (control_in, control) = ring(4);
+        let (exceptions_in, exceptions) = ring(4);
+        let (express, express_out) = ring(1000);
         let (handover, handed_over) = ring(64);
         let mut paths: Vec<_> = (0..3).map(|_| TxPath::Handover(ring(64).0)).collect();
         paths.extend([TxPath::Queue(device), TxPath::Handover(handover)]);
         let ports = (0..5).map(|n| PortId::new(n).unwrap());
         let info = TestTables::every_kind().ports[0];
         let counters = Arc::new(ForwarderCounters::default());
+        let mut distribution = Distribution::new(ports.zip(paths).collect(), tx);
+        assert!(distribution.add_express(PortId::new(3).unwrap(), express_out));
         let forwarder = Forwarder::new(ForwarderParts {
             rx: vec![RxSource { port: PortId::FIRST, info, queue }],
             inlets: vec![inlet],
             graph,
-            distribution: Distribution::new(ports.zip(paths).collect(), tx),
-            punts,
+            distribution,
+            punts: Punts { control: control_in, exceptions: exceptions_in },
             quiescent: Qsbr::new(1).register().unwrap(),
             counters: counters.clone(),
             idle: IdlePolicy::default(),
         });
-        Self { forwarder, counters, wire, inject, punted, sent, handed_over }
+        Self { forwarder, counters, wire, inject, control, exceptions, express, sent, handed_over }
     }
 
     fn default_graph(tx: TxConfig) -> Self {
@@ -149,14 +156,84 @@ fn order_is_kept() {
 #[test]
 fn punts_carry_their_reason_and_a_full_ring_drops_by_name() {
     let mut lab = Lab::default_graph(at_once());
-    // The ring holds four packets.
-    lab.receive(&[to("10.0.8.1"), to("10.0.1.1"), to("10.0.1.1"), to("10.0.1.1"), to("10.0.1.1")]);
-    let first = lab.punted.pop().unwrap();
+    // Each ring holds four packets.
+    lab.receive(&vec![to("10.0.8.1"); 5]);
+    let first = lab.exceptions.pop().unwrap();
     let punt = Punt::from_tag(first.tag()).unwrap();
     let expected = Punt { reason: PuntReason::Unresolved, port: PortId::FIRST, next_hop: 18 };
     assert_eq!(punt, expected);
     assert_eq!(lab.counters.punted.get(), 4);
     assert_eq!(lab.drops(DropReason::SlowpathFull), 1);
+}
+
+#[test]
+fn a_flood_of_exceptions_leaves_the_way_of_control_packets_free() {
+    let mut lab = Lab::default_graph(at_once());
+    lab.receive(&vec![to("10.0.8.1"); 50]);
+    assert_eq!(lab.drops(DropReason::SlowpathFull), 46);
+    let group = FrameBuilder::ip4().destination_mac([1, 0, 0x5e, 0, 0, 0x16]);
+    let with_options = group.destination4("224.0.0.22").options(&[0x94, 4, 0, 0]).build();
+    let arp = FrameBuilder::ethernet([0xff; 6], 0x0806).payload(&[0; 46]).build();
+    lab.receive(&[to("10.0.8.1"), to("10.0.1.1"), arp, with_options]);
+    let reasons: Vec<_> = std::iter::from_fn(|| lab.control.pop())
+        .map(|packet| Punt::from_tag(packet.tag()).unwrap().reason)
+        .collect();
+    assert_eq!(reasons, [PuntReason::Local, PuntReason::Arp, PuntReason::Ip4Options]);
+    assert_eq!(lab.drops(DropReason::ControlFull), 0);
+    lab.receive(&vec![to("10.0.1.1"); 6]);
+    assert_eq!(lab.drops(DropReason::ControlFull), 2);
+}
+
+#[test]
+fn express_packets_leave_before_all_others() {
+    let mut lab = Lab::default_graph(TxConfig { burst: 64, flush: Duration::from_secs(3600) });
+    lab.receive(&vec![to("10.0.6.1"); 3]);
+    lab.express.push(mbuf(&to("10.0.1.1"))).unwrap();
+    lab.forwarder.round();
+    assert_eq!(lab.frames_sent(), [to("10.0.1.1")]);
+    assert_eq!(lab.counters.taken_in.get(), 1);
+    lab.forwarder.rest();
+    assert_eq!(lab.frames_sent().len(), 3);
+}
+
+#[test]
+fn express_packets_wait_for_a_full_queue_and_none_is_lost() {
+    let mut lab = Lab::default_graph(at_once());
+    // Data until the queue is full, then more data and the kernel's packets.
+    for _ in 0..50 {
+        lab.receive(&vec![to("10.0.6.1"); 60]);
+    }
+    assert!(lab.drops(DropReason::TxFull) > 0);
+    let express = 900;
+    for _ in 0..express {
+        lab.express.push(mbuf(&to("10.0.1.1"))).unwrap();
+    }
+    let mut sent = Vec::new();
+    while sent.iter().filter(|&&is_express| is_express).count() < express {
+        lab.receive(&vec![to("10.0.6.1"); 60]);
+        sent.extend(lab.frames_sent().iter().map(|frame| *frame == to("10.0.1.1")));
+    }
+    let first = sent.iter().position(|&is_express| is_express).unwrap();
+    let behind = sent.iter().rposition(|&is_express| is_express).unwrap();
+    assert_eq!(behind - first + 1, express, "data between them");
+    assert!(first > 900, "data that the queue had already");
+    assert_eq!(lab.counters.taken_in.get(), express as u64);
+}
+
+#[test]
+fn the_end_drops_express_packets_that_cannot_be_sent_by_name() {
+    let mut lab = Lab::default_graph(at_once());
+    for _ in 0..50 {
+        lab.receive(&vec![to("10.0.6.1"); 60]);
+    }
+    for _ in 0..300 {
+        lab.express.push(mbuf(&to("10.0.1.1"))).unwrap();
+    }
+    lab.forwarder.round();
+    assert_eq!(lab.counters.held.get(), 2 * TX_BURST_MAX as u64);
+    lab.forwarder.run(&AtomicBool::new(true));
+    assert_eq!(lab.drops(DropReason::Shutdown), 300 + TX_BURST_MAX as u64);
+    assert_eq!(lab.counters.taken_in.get(), 300);
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //! | `ip4` | Ethertype 0x0800, for this port or a multicast MAC |
 //! | `ip6` | Ethertype 0x86dd, likewise |
 //! | punt `arp` | Ethertype 0x0806, likewise |
+//! | punt `non-ip` | anything else to a group of a link protocol (LLDP, LACP, IS-IS), if the port has a host interface |
 //! | drop `runt` | shorter than Ethernet and the least header of its protocol |
 //! | drop `multi-segment` | delivered in several buffers; the steps read only the first |
 //! | drop `not-for-us` | sent to another station's MAC (the port is promiscuous, or a hub) |
@@ -18,7 +19,7 @@
 use crate::batch::{Batch, ETHERNET};
 use crate::graph::{Output, Outputs, Step};
 use crate::mask::Mask;
-use crate::reason::{DropReason, PuntReason};
+use crate::reason::{DropReason, PuntReason, is_link_group};
 
 const IP4: usize = 0;
 const IP6: usize = 1;
@@ -28,6 +29,7 @@ const MULTI_SEGMENT: usize = 4;
 const NOT_FOR_US: usize = 5;
 const VLAN_UNKNOWN: usize = 6;
 const UNKNOWN_ETHERTYPE: usize = 7;
+const NON_IP: usize = 8;
 
 const OUTPUTS: &[Output] = &[
     Output::Next("ip4"),
@@ -38,6 +40,7 @@ const OUTPUTS: &[Output] = &[
     Output::Drop(DropReason::NotForUs),
     Output::Drop(DropReason::VlanUnknown),
     Output::Drop(DropReason::UnknownEthertype),
+    Output::Punt(PuntReason::NonIp),
 ];
 
 const LEAST_IP4: usize = ETHERNET + 20;
@@ -114,14 +117,28 @@ impl Step for Classify {
         out[IP6] = ours & kinds.ip6;
         out[ARP] = ours & kinds.arp;
         out[VLAN_UNKNOWN] = ours & kinds.vlan;
-        out[UNKNOWN_ETHERTYPE] = ours.without(kinds.ip4 | kinds.ip6 | kinds.arp | kinds.vlan);
+        let unknown = ours.without(kinds.ip4 | kinds.ip6 | kinds.arp | kinds.vlan);
+        if batch.in_port_info.host && !(unknown & kinds.multicast).is_empty() {
+            out[NON_IP] = link_protocols(batch, unknown);
+        }
+        out[UNKNOWN_ETHERTYPE] = unknown.without(out[NON_IP]);
     }
+}
+
+/// The frames to a group of a link protocol.
+fn link_protocols(batch: &Batch, frames: Mask) -> Mask {
+    let mut found = Mask::EMPTY;
+    for i in frames.slots() {
+        let &[a, b, c, d, e, f, ..] = batch.head(i);
+        found |= Mask::when(is_link_group([a, b, c, d, e, f]), i);
+    }
+    found
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{FrameBuilder, PORT_MAC, run_step};
+    use crate::testing::{FrameBuilder, PORT_MAC, run_step, run_step_on};
 
     #[test]
     fn each_kind_takes_its_own_output() {
@@ -148,5 +165,23 @@ mod tests {
         assert_eq!(result["vlan-unknown"], [7]);
         assert_eq!(result["unknown-ethertype"], [8, 9]);
         assert_eq!(batch.link_multicast, Mask(1 << 6));
+    }
+
+    #[test]
+    fn link_protocols_are_punted_where_there_is_a_host_interface() {
+        let frame =
+            |mac, ethertype| FrameBuilder::ethernet(mac, ethertype).payload(&[0xfe; 46]).build();
+        let lldp = frame([0x01, 0x80, 0xc2, 0, 0, 0x0e], 0x88cc);
+        let isis = frame([0x01, 0x80, 0xc2, 0, 0, 0x14], 46);
+        let other_group = frame([0x01, 0x80, 0xc2, 0, 0, 0x30], 46);
+        let unicast = frame(PORT_MAC, 0x88cc);
+        let frames = [lldp, isis, other_group, unicast];
+        let (result, _) = run_step_on(&mut Classify, &frames, |batch| {
+            batch.in_port_info.host = true;
+        });
+        assert_eq!(result["non-ip"], [0, 1]);
+        assert_eq!(result["unknown-ethertype"], [2, 3]);
+        let (result, _) = run_step(&mut Classify, &frames);
+        assert_eq!(result["unknown-ethertype"], [0, 1, 2, 3]);
     }
 }

@@ -15,7 +15,6 @@ use std::sync::Arc;
 use crate::batch::{Batch, ETHERNET};
 use crate::graph::{Output, Outputs, Step};
 use crate::mask::Mask;
-use crate::port::MAX_PORTS;
 use crate::reason::{DropReason, PuntReason};
 use crate::tables::Tables;
 
@@ -27,20 +26,14 @@ const OUTPUTS: &[Output] =
     &[Output::Next("ok"), Output::Punt(PuntReason::TooBig), Output::Drop(DropReason::PortDown)];
 
 /// See the module's documentation.
-#[derive(Debug)]
 pub struct Mtu {
-    /// The longest frame each port sends; 0 where there is no port.
-    longest: [u16; MAX_PORTS],
+    tables: Arc<Tables>,
 }
 
 impl Mtu {
-    /// Knows the MTU of every port.
+    /// Asks these tables for the MTU of a port.
     pub fn new(tables: &Arc<Tables>) -> Self {
-        let mut longest = [0; MAX_PORTS];
-        for (slot, port) in longest.iter_mut().zip(&tables.ports) {
-            *slot = port.mtu.saturating_add(ETHERNET as u16);
-        }
-        Self { longest }
+        Self { tables: tables.clone() }
     }
 }
 
@@ -52,10 +45,11 @@ impl Step for Mtu {
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
         let mut too_long = Mask::EMPTY;
         let mut no_port = Mask::EMPTY;
+        let mtus = &self.tables.mtus;
         for i in input.slots() {
-            let longest = self.longest[usize::from(batch.out_port[i]) & (MAX_PORTS - 1)];
-            too_long |= Mask::when(batch.lens()[i] > longest, i);
-            no_port |= Mask::when(longest == 0, i);
+            let mtu = mtus.get_index(batch.out_port[i]);
+            too_long |= Mask::when(batch.lens()[i].wrapping_sub(ETHERNET as u16) > mtu, i);
+            no_port |= Mask::when(mtu == 0, i);
         }
         out[OK] = input.without(too_long);
         out[PORT_DOWN] = too_long & no_port;
@@ -66,6 +60,7 @@ impl Step for Mtu {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::port::PortId;
     use crate::testing::{FrameBuilder, TestTables, run_step_on};
 
     #[test]
@@ -80,5 +75,19 @@ mod tests {
         assert_eq!(result["ok"], [0, 2]);
         assert_eq!(result["too-big"], [1, 3]);
         assert_eq!(result["port-down"], [4]);
+    }
+
+    #[test]
+    fn a_new_mtu_holds_for_the_next_packet() {
+        let tables = TestTables::every_kind();
+        let mut step = Mtu::new(&tables);
+        let frame = FrameBuilder::ip4().payload(&[0; 1000]).build();
+        for (mtu, output) in [(1020, "ok"), (1019, "too-big"), (9000, "ok")] {
+            tables.mtus.set(PortId::new(3).unwrap(), mtu);
+            let (result, _) = run_step_on(&mut step, std::slice::from_ref(&frame), |batch| {
+                batch.out_port[0] = 3;
+            });
+            assert_eq!(result[output], [0], "{mtu}");
+        }
     }
 }

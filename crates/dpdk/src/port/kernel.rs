@@ -4,11 +4,12 @@
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::{fs, mem, ptr};
+use std::{fs, ptr};
 
 use super::bpf;
 use super::record::{Claim, Record};
 use crate::Errno;
+use crate::interface::Interface;
 
 const ETHTOOL_GDRVINFO: u32 = 0x03;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
@@ -29,9 +30,8 @@ const SYSCTLS: [(&str, &str, &str); 3] =
 pub(super) struct KernelInterface {
     pub(super) name: String,
     index: u32,
-    /// Any socket: what interface requests go through. It keeps to the network namespace that
-    /// the port was opened in.
-    socket: OwnedFd,
+    /// It keeps to the network namespace that the port was opened in.
+    interface: Interface,
     undo: Vec<Undo>,
     links: Vec<OwnedFd>,
     /// What is to be undone, for whoever comes after a kill.
@@ -119,21 +119,10 @@ struct Channels {
 impl KernelInterface {
     /// The interface of this name, unchanged so far.
     pub(super) fn open(name: &str) -> Result<Self, Errno> {
-        // SAFETY: makes a descriptor.
-        let socket =
-            unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
-        if socket < 0 {
-            return Err(Errno::of_system());
-        }
-        // SAFETY: a descriptor that the kernel has just made for us.
-        let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+        let interface = Interface::new(name)?;
+        let index = interface.index()?;
         let (name, undo, links) = (name.to_owned(), Vec::new(), Vec::new());
-        let mut interface = Self { name, index: 0, socket, undo, links, record: None };
-        let mut request = interface.request();
-        interface.ioctl(libc::SIOCGIFINDEX, &mut request)?;
-        // SAFETY: the request filled in the index.
-        interface.index = unsafe { request.ifr_ifru.ifru_ifindex } as u32;
-        Ok(interface)
+        Ok(Self { name, index, interface, undo, links, record: None })
     }
 
     /// Makes sure that no other process takes the interface over, and undoes what one that was
@@ -167,8 +156,9 @@ impl KernelInterface {
         let (level, option) = (libc::SOL_SOCKET, libc::SO_NETNS_COOKIE);
         let place = ptr::from_mut(&mut cookie).cast();
         // SAFETY: a number and its size, for the call.
-        let result =
-            unsafe { libc::getsockopt(self.socket.as_raw_fd(), level, option, place, &mut size) };
+        let result = unsafe {
+            libc::getsockopt(self.interface.socket().as_raw_fd(), level, option, place, &mut size)
+        };
         // Linux before 5.14 has no cookies; the file of the namespace has a number too, which
         // may be given again after the namespace is gone.
         if result == 0 {
@@ -218,11 +208,11 @@ impl KernelInterface {
         for (family, key, value) in SYSCTLS {
             self.set_sysctl(format!("/proc/sys/net/{family}/conf/{}/{key}", self.name), value);
         }
-        let flags = self.flags()?;
+        let flags = self.interface.flags()?;
         let up = flags | (libc::IFF_UP | libc::IFF_ALLMULTI) as i16;
         if up != flags {
             self.remember(Undo::Flags(flags));
-            self.set_flags(up)?;
+            self.interface.set_flags(up)?;
         }
         Ok(())
     }
@@ -272,18 +262,14 @@ impl KernelInterface {
     }
 
     pub(super) fn mtu(&self) -> Result<u16, Errno> {
-        let mut request = self.request();
-        self.ioctl(libc::SIOCGIFMTU, &mut request)?;
-        // SAFETY: the request filled in the MTU.
-        let mtu = unsafe { request.ifr_ifru.ifru_mtu };
-        Ok(u16::try_from(mtu).unwrap_or(u16::MAX))
+        Ok(u16::try_from(self.interface.mtu()?).unwrap_or(u16::MAX))
     }
 
     pub(super) fn set_mtu(&mut self, mtu: u16) -> Result<(), Errno> {
         let old = self.mtu()?;
         if old != mtu {
             self.remember(Undo::Mtu(old.into()));
-            self.write_mtu(mtu.into())?;
+            self.interface.set_mtu(mtu.into())?;
         }
         Ok(())
     }
@@ -291,13 +277,13 @@ impl KernelInterface {
     /// Whether the link is up: the interface is, and so is its other end.
     pub(super) fn is_running(&self) -> bool {
         let wanted = (libc::IFF_UP | libc::IFF_RUNNING) as i16;
-        self.flags().is_ok_and(|flags| flags & wanted == wanted)
+        self.interface.flags().is_ok_and(|flags| flags & wanted == wanted)
     }
 
     /// The kernel driver's name; empty when it does not say.
     pub(super) fn driver_name(&self) -> String {
         let mut info = DriverInfo { command: ETHTOOL_GDRVINFO, driver: [0; 32], rest: [0; 160] };
-        if self.ethtool(&mut info).is_err() {
+        if self.interface.ethtool(&mut info).is_err() {
             return String::new();
         }
         let name = info.driver.split(|&byte| byte == 0).next().unwrap_or_default();
@@ -307,7 +293,7 @@ impl KernelInterface {
     /// Receive queues that the interface has; at least 1.
     pub(super) fn receive_queues(&self) -> u16 {
         let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
-        if self.ethtool(&mut channels).is_err() {
+        if self.interface.ethtool(&mut channels).is_err() {
             return 1;
         }
         u16::try_from(channels.combined + channels.rx).unwrap_or(u16::MAX).max(1)
@@ -333,15 +319,8 @@ impl KernelInterface {
 
     fn ethtool_value(&self, command: u32, data: u32) -> Result<u32, Errno> {
         let mut value = EthtoolValue { command, data };
-        self.ethtool(&mut value)?;
+        self.interface.ethtool(&mut value)?;
         Ok(value.data)
-    }
-
-    /// `T` is the struct of the command it begins with.
-    fn ethtool<T>(&self, command: &mut T) -> Result<(), Errno> {
-        let mut request = self.request();
-        request.ifr_ifru.ifru_data = ptr::from_mut(command).cast();
-        self.ioctl(libc::SIOCETHTOOL, &mut request)
     }
 
     /// Writes a setting if the kernel has it, and remembers what it was.
@@ -356,44 +335,6 @@ impl KernelInterface {
             self.forget_last();
         }
     }
-
-    fn flags(&self) -> Result<i16, Errno> {
-        let mut request = self.request();
-        self.ioctl(libc::SIOCGIFFLAGS, &mut request)?;
-        // SAFETY: the request filled in the flags.
-        Ok(unsafe { request.ifr_ifru.ifru_flags })
-    }
-
-    fn set_flags(&self, flags: i16) -> Result<(), Errno> {
-        let mut request = self.request();
-        request.ifr_ifru.ifru_flags = flags;
-        self.ioctl(libc::SIOCSIFFLAGS, &mut request)
-    }
-
-    fn write_mtu(&self, mtu: i32) -> Result<(), Errno> {
-        let mut request = self.request();
-        request.ifr_ifru.ifru_mtu = mtu;
-        self.ioctl(libc::SIOCSIFMTU, &mut request)
-    }
-
-    /// A request that names this interface.
-    fn request(&self) -> libc::ifreq {
-        // SAFETY: the struct holds integers and a pointer, for all of which zero is a value.
-        let mut request: libc::ifreq = unsafe { mem::zeroed() };
-        // The last byte stays 0; a longer name is no interface's.
-        let room = request.ifr_name.len() - 1;
-        for (to, &from) in request.ifr_name[..room].iter_mut().zip(self.name.as_bytes()) {
-            *to = from as libc::c_char;
-        }
-        request
-    }
-
-    fn ioctl(&self, code: libc::c_ulong, request: &mut libc::ifreq) -> Result<(), Errno> {
-        // SAFETY: each code used here reads and writes an `ifreq`, and SIOCETHTOOL the struct
-        // it points to, which `ethtool` borrows.
-        let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), code as _, request) };
-        if result < 0 { Err(Errno::of_system()) } else { Ok(()) }
-    }
 }
 
 impl KernelInterface {
@@ -401,8 +342,8 @@ impl KernelInterface {
     fn revert(&self, step: Undo) {
         let _ = match step {
             Undo::Sysctl { path, value } => fs::write(path, value).map_err(|_| Errno(0)),
-            Undo::Flags(flags) => self.set_flags(flags),
-            Undo::Mtu(mtu) => self.write_mtu(mtu),
+            Undo::Flags(flags) => self.interface.set_flags(flags),
+            Undo::Mtu(mtu) => self.interface.set_mtu(mtu),
             Undo::Ethtool { command, value } => self.ethtool_value(command, value).map(drop),
             Undo::Xdp(program) => {
                 // By now it may be another's.
@@ -461,7 +402,7 @@ mod tests {
             };
             let interface = KernelInterface::open("tpk2").unwrap();
             let changing = (libc::IFF_UP | libc::IFF_ALLMULTI) as i16;
-            let flags = interface.flags().unwrap() & changing;
+            let flags = interface.interface.flags().unwrap() & changing;
             (SYSCTLS.iter().map(key).collect::<String>(), flags, interface.mtu().unwrap())
         };
         let before = state();
@@ -474,7 +415,7 @@ mod tests {
         let other = KernelInterface::open("tpk2").unwrap().claim(&directory);
         assert_eq!(other, Err(format!("process {}", std::process::id())));
         // A kill: nothing is undone, the record stays, its lock goes.
-        let lines = mem::take(&mut first.undo).iter().map(Undo::to_line).collect::<Vec<_>>();
+        let lines = std::mem::take(&mut first.undo).iter().map(Undo::to_line).collect::<Vec<_>>();
         drop(first);
         let name = {
             let interface = KernelInterface::open("tpk2").unwrap();

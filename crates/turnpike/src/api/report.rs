@@ -41,6 +41,28 @@ pub struct Port {
     pub tx_bytes: u64,
     /// Packets that the device failed to send.
     pub tx_errors: u64,
+    /// Its host interface, which has the port's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<HostInterface>,
+}
+
+/// A port's host interface. Packets and bytes since the start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostInterface {
+    /// The kernel's number for it, in its network namespace.
+    pub index: u32,
+    /// The file of its network namespace; none: the router's own.
+    pub netns: Option<String>,
+    /// Packets given to the kernel.
+    pub up_packets: u64,
+    /// Bytes given to the kernel.
+    pub up_bytes: u64,
+    /// Packets that the kernel did not take.
+    pub up_refused: u64,
+    /// Packets that the kernel sent.
+    pub down_packets: u64,
+    /// Bytes that the kernel sent.
+    pub down_bytes: u64,
 }
 
 /// One path of a route.

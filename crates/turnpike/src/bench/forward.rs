@@ -23,9 +23,9 @@ use clap::Args;
 use dataplane::counters::ForwarderCounters;
 use dataplane::distribution::{Distribution, TxConfig, TxPath};
 use dataplane::flow::FlowHash;
-use dataplane::forwarder::{Forwarder, ForwarderParts, IdlePolicy, RxSource};
+use dataplane::forwarder::{Forwarder, ForwarderParts, IdlePolicy, Punts, RxSource};
 use dataplane::next_hop::{FIRST_DYNAMIC, NextHop, NextHopTable};
-use dataplane::port::{PortId, PortInfo};
+use dataplane::port::{Mtus, PortId, PortInfo};
 use dataplane::tables::Tables;
 use dpdk::qsbr::Qsbr;
 use dpdk::{
@@ -224,14 +224,20 @@ struct Router {
 impl Router {
     fn new(bench: &Bench, case: &Case, table: &str) -> Result<Self> {
         let queue = bench.source()?;
-        let info = PortInfo { mac: MacAddr(source::PORT_MAC), mtu: 1500, partial_checksums: false };
+        let info = PortInfo {
+            mac: MacAddr(source::PORT_MAC),
+            mtu: 1500,
+            partial_checksums: false,
+            host: false,
+        };
         let mut paths = Vec::new();
         for index in 0..case.egress {
             paths.push((port_id(index)?, TxPath::Queue(bench.sink()?)));
         }
         let (tables, table) = tables(case, table, vec![info; case.egress])?;
         let counters = Arc::new(ForwarderCounters::default());
-        let (punts, _) = Ring::spsc(&bench.eal, &format!("punt-{}", case.name), 1024)?;
+        let ring = |kind: &str| Ring::spsc(&bench.eal, &format!("{kind}-{}", case.name), 1024);
+        let punts = Punts { control: ring("control")?.0, exceptions: ring("exceptions")?.0 };
         let forwarder = Forwarder::new(ForwarderParts {
             rx: vec![RxSource { port: PortId::FIRST, info, queue }],
             inlets: Vec::new(),
@@ -306,6 +312,7 @@ fn tables(
         fib4: fib4.reader(),
         fib6: fib6.reader(),
         next_hops: Arc::new(next_hops),
+        mtus: Mtus::new(&ports),
         ports,
         flows: FlowHash::new(1),
     };

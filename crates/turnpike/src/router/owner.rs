@@ -16,7 +16,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use control::config::Config;
-use control::rib::{self, LivePath, LookupInfo, ResolverCommand, Rib, RibPort, RouteInfo, Source, Target};
+use control::rib::{
+    self, LivePath, LookupInfo, ResolverCommand, Rib, RibPort, RouteInfo, Source, Target,
+};
 use dataplane::next_hop::NextHopTable;
 use dataplane::port::PortId;
 use dpdk::qsbr::Qsbr;
@@ -167,6 +169,9 @@ impl Owner {
                 tracing::debug!("neighbour {address} on {port} is gone");
                 self.rib.neighbour_down(port, address);
             }
+            Event::Resolve { port, address } => {
+                tracing::debug!("neighbour {address} on {port} is for the kernel to find");
+            }
             Event::AddressConflict { port, address, mac } => {
                 let name = self.port_name(port);
                 tracing::warn!("port \"{name}\": {mac} uses our address {address} as well");
@@ -222,6 +227,7 @@ impl Owner {
             tx_packets,
             tx_bytes,
             tx_errors: stats.oerrors,
+            host: port.host.as_ref().map(|host| host.report()),
         }
     }
 

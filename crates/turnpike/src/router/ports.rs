@@ -6,6 +6,7 @@ use dataplane::port::{PortId, PortInfo};
 use dpdk::{Device, Driver, Eal, Mempool, Port, PortConfig};
 use ipnet::IpNet;
 
+use super::host::{HostInterface, HostView};
 use super::wiring::Queues;
 
 /// A port that receives and sends.
@@ -24,6 +25,8 @@ pub struct OpenPort {
     pub queues: (usize, usize),
     /// The device.
     pub port: Port,
+    /// Its host interface, if it has one.
+    pub host: Option<HostView>,
 }
 
 /// Opens all ports, each with a queue for each of `forwarders` where the device has them.
@@ -71,6 +74,7 @@ fn open(
         mac: wanted.mac.unwrap_or(wire::MacAddr(port.mac())),
         mtu: port.mtu(),
         partial_checksums: port.partial_checksums(),
+        host: wanted.host.is_some(),
     };
     tracing::info!(
         "port \"{}\": {device} by {}, {}, MTU {}, {} receive and {} transmit queues",
@@ -81,6 +85,7 @@ fn open(
         rx.len(),
         tx.len()
     );
+    let host = open_host(wanted, info)?;
     let open = OpenPort {
         id,
         name: wanted.name.clone(),
@@ -89,6 +94,16 @@ fn open(
         addresses: wanted.addresses.clone(),
         queues: (rx.len(), tx.len()),
         port,
+        host: host.as_ref().map(HostInterface::view),
     };
-    Ok((open, Queues { port: id, info, rx, tx }))
+    Ok((open, Queues { port: id, info, rx, tx, host }))
+}
+
+fn open_host(wanted: &config::Port, info: PortInfo) -> Result<Option<HostInterface>> {
+    let Some(host) = &wanted.host else { return Ok(None) };
+    let netns = host.netns_path();
+    let interface = HostInterface::open(&wanted.name, info.mac, info.mtu, netns.as_deref())?;
+    let place = netns.map_or(String::new(), |path| format!(" in {}", path.display()));
+    tracing::info!("port \"{}\": host interface {}{place}", wanted.name, wanted.name);
+    Ok(Some(interface))
 }

@@ -47,7 +47,9 @@ impl Ledger {
         let in_flight = to_slow_path + slow.held.get() + to_forwarders + held;
         let dropped = self.drops();
         let dropped_total = dropped.values().sum();
-        let (originated, to_host) = (slow.originated.get(), slow.to_host.get());
+        // What the kernel sends by host interfaces is the router's own as well.
+        let originated = slow.originated.get() + slow.from_host.get();
+        let to_host = slow.to_host.get();
         let entered = received + originated;
         let left = sent + to_host + dropped_total + in_flight;
         Counters {

@@ -1,5 +1,17 @@
-//! The slow path's thread: carries packets between the rings and the engine, which does the work
-//! and knows neither rings nor clock.
+//! The slow path's thread: carries packets between the rings, the engine and the kernel. The engine
+//! does the work and knows none of them, nor a clock.
+//!
+//! ```text
+//!   forwarders --- control ring ------> 1. +---------+
+//!              --- exceptions ring ---> 3. | engine  | ---> inject rings ---> forwarders
+//!                                          +---------+
+//!                                               |
+//!   forwarders <-- express rings <-- 2. host interfaces (kernel)
+//! ```
+//!
+//! In each round the control rings come first, until they are empty, then what the kernel sends,
+//! then a few exceptions: a flood of packets that cannot be forwarded delays a routing protocol by
+//! no more than those few.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,11 +25,27 @@ use dataplane::port::PortId;
 use dataplane::reason::{DropReason, Punt};
 use dataplane::tables::Tables;
 use dpdk::{Consumer, Mbuf, Mempool, Producer};
+use nix::poll::{PollFd, PollFlags, ppoll};
 use slowpath::{Command, Event, NeighbourInfo, Output, Packet, RouteAnswer, SlowPath};
 use tokio::sync::{mpsc as events, oneshot};
+use wire::MacAddr;
 
-/// Packets taken from one ring before the next has its turn.
-const TURN: usize = 64;
+use super::wiring::{EXPRESS_SIZE, HostLink};
+
+/// Packets taken from one ring of exceptions before control packets are looked for again.
+const TURN: usize = 32;
+
+/// Packets taken from one control ring before anything else has its turn: all that fit into it.
+const CONTROL_TURN: usize = 2048;
+
+/// Frames taken from one host interface before the next has its turn.
+const HOST_TURN: usize = 64;
+
+/// Orders obeyed before packets have their turn.
+const ORDER_TURN: usize = 1024;
+
+/// Room for any frame that a host interface can send.
+const FRAME_MOST: usize = 65_536;
 
 /// The longest sleep of an idle worker: what a first ping waits at most.
 const LONGEST_SLEEP: Duration = Duration::from_micros(200);
@@ -30,11 +58,13 @@ const TICK: Duration = Duration::from_millis(10);
 pub struct SlowCounters {
     /// Packets taken from the forwarders.
     pub taken: Counter,
-    /// Packets for the router itself that were understood.
+    /// Packets for the router itself that were understood, or that the kernel took.
     pub to_host: Counter,
     /// Packets that the router made.
     pub originated: Counter,
-    /// Packets given to forwarders to be sent: made here, or forwarded from here.
+    /// Packets that the kernel sent by host interfaces.
+    pub from_host: Counter,
+    /// Packets given to forwarders to be sent: made here, forwarded from here, or the kernel's.
     pub injected: Counter,
     /// Drops by reason.
     pub drops: Drops,
@@ -64,6 +94,8 @@ pub struct Outbox {
     pub events: events::UnboundedSender<Event>,
     /// Where to look up routes for ICMP errors.
     pub tables: Arc<Tables>,
+    /// The ports' host interfaces, by the ports' order.
+    pub hosts: Vec<Option<HostLink>>,
 }
 
 /// A packet as the engine sees it.
@@ -100,6 +132,52 @@ impl Outbox {
     }
 }
 
+impl Outbox {
+    fn host(&mut self, port: PortId) -> Option<&mut HostLink> {
+        self.hosts.get_mut(port.index())?.as_mut()
+    }
+
+    /// Takes what the kernel sends, as much as the ports' rings have room for; the rest waits in
+    /// the kernel's queue.
+    fn take_from_hosts(&mut self, buffer: &mut [u8]) -> usize {
+        let mut found = 0;
+        for link in self.hosts.iter_mut().flatten() {
+            let room = EXPRESS_SIZE.saturating_sub(link.express.len()).min(HOST_TURN);
+            for _ in 0..room {
+                // First the buffer: what has been read must not be lost.
+                let Some(mut packet) = self.pool.alloc() else { return found };
+                let Some(length) = link.interface.read(buffer) else { break };
+                found += 1;
+                self.counters.from_host.add(1);
+                let Some(room) = packet.append(length) else {
+                    // Somebody raised the interface's MTU above what the port can send.
+                    self.counters.drops.add(DropReason::TooBig, 1);
+                    continue;
+                };
+                room.copy_from_slice(&buffer[..length]);
+                match link.express.push(packet) {
+                    Ok(()) => self.counters.injected.add(1),
+                    Err(_) => self.counters.drops.add(DropReason::InjectFull, 1),
+                }
+            }
+        }
+        found
+    }
+
+    /// Waits until the kernel sends something, at most so long.
+    fn wait(&self, longest: Duration) {
+        let links = self.hosts.iter().flatten().filter(|link| link.express.len() < EXPRESS_SIZE);
+        let fds = links.filter_map(|link| link.interface.poll_fd());
+        let mut polled: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        if polled.is_empty() {
+            std::thread::sleep(longest);
+        } else {
+            // An error (a signal) ends the wait early, which harms nothing.
+            let _ = ppoll(&mut polled, Some(longest.into()), None);
+        }
+    }
+}
+
 impl Output<Frame> for Outbox {
     fn forward(&mut self, port: PortId, packet: Frame) {
         self.inject(port, packet.0);
@@ -115,6 +193,16 @@ impl Output<Frame> for Outbox {
 
     fn to_host(&mut self, _: Frame) {
         self.counters.to_host.add(1);
+    }
+
+    fn deliver(&mut self, port: PortId, packet: Frame) {
+        let Some(link) = self.host(port) else {
+            return self.counters.drops.add(DropReason::NotLocal, 1);
+        };
+        match link.interface.write(packet.bytes()) {
+            Ok(()) => self.counters.to_host.add(1),
+            Err(reason) => self.counters.drops.add(reason, 1),
+        }
     }
 
     fn drop(&mut self, _: Frame, reason: DropReason) {
@@ -143,14 +231,20 @@ impl Output<Frame> for Outbox {
     fn next_hop(&self, id: u16) -> NextHop {
         NextHop::from(self.tables.next_hops.get(id))
     }
+
+    fn has_joined(&mut self, port: PortId, group: MacAddr) -> bool {
+        self.host(port).is_some_and(|link| link.interface.has_joined(group))
+    }
 }
 
 /// Everything the thread owns.
 pub struct SlowWorker {
     /// The protocols.
     pub engine: SlowPath<Frame>,
-    /// One ring from each forwarder.
-    pub punts: Vec<Consumer>,
+    /// One ring from each forwarder, for packets that concern the router itself.
+    pub control: Vec<Consumer>,
+    /// One ring from each forwarder, for other packets.
+    pub exceptions: Vec<Consumer>,
     /// Where results go.
     pub outbox: Outbox,
     /// What the owner says.
@@ -166,10 +260,12 @@ impl SlowWorker {
         let start = Instant::now();
         let mut next_tick = Duration::ZERO;
         let mut sleep = Duration::ZERO;
+        let mut buffer = vec![0; FRAME_MOST];
         while !stop.load(Ordering::Relaxed) {
             self.quiescent.quiescent();
             let now = start.elapsed();
-            let found = self.obey(now) + self.take_packets(now);
+            let mut found = self.obey(now) + self.take_control(now);
+            found += self.outbox.take_from_hosts(&mut buffer) + self.take_exceptions(now);
             let tick = now >= next_tick;
             if tick {
                 self.engine.tick(now, &mut self.outbox);
@@ -184,7 +280,7 @@ impl SlowWorker {
                 (sleep * 2).clamp(Duration::from_micros(5), LONGEST_SLEEP)
             };
             if !sleep.is_zero() {
-                std::thread::sleep(sleep);
+                self.outbox.wait(sleep);
             }
         }
         self.quiescent.offline();
@@ -193,10 +289,12 @@ impl SlowWorker {
 
     fn obey(&mut self, now: Duration) -> usize {
         let mut found = 0;
-        while let Ok(order) = self.orders.try_recv() {
+        while found < ORDER_TURN
+            && let Ok(order) = self.orders.try_recv()
+        {
             found += 1;
             match order {
-                Order::Engine(command) => self.engine.command(command, now, &mut self.outbox),
+                Order::Engine(command) => self.command(command, now),
                 Order::Neighbours(answer) => {
                     // Whoever asked may be gone.
                     let _ = answer.send(self.engine.neighbours(now));
@@ -206,27 +304,34 @@ impl SlowWorker {
         found
     }
 
-    fn take_packets(&mut self, now: Duration) -> usize {
-        let mut found = 0;
-        for ring in &mut self.punts {
-            for _ in 0..TURN {
-                let Some(packet) = ring.pop() else { break };
-                found += 1;
-                self.outbox.counters.taken.add(1);
-                match Punt::from_tag(packet.tag()) {
-                    Some(punt) => {
-                        self.engine.packet(Frame(packet), punt, now, &mut self.outbox);
-                    }
-                    // Only forwarders fill this ring, and they tag what they put in.
-                    None => self.outbox.counters.drops.add(DropReason::StepLost, 1),
-                }
+    fn command(&mut self, command: Command, now: Duration) {
+        let command = match command {
+            // The forwarders' steps and the engine are to cut at the same length, and a device
+            // sends nothing that is longer than what it was opened for.
+            Command::Mtu { port, mtu } => {
+                let tables = &self.outbox.tables;
+                let most = tables.ports.get(port.index()).map_or(0, |info| info.mtu);
+                let mtu = mtu.min(most);
+                tables.mtus.set(port, mtu);
+                Command::Mtu { port, mtu }
             }
-        }
-        found
+            other => other,
+        };
+        self.engine.command(command, now, &mut self.outbox);
+    }
+
+    fn take_control(&mut self, now: Duration) -> usize {
+        let Self { engine, control, outbox, .. } = self;
+        control.iter_mut().map(|ring| take(engine, ring, CONTROL_TURN, now, outbox)).sum()
+    }
+
+    fn take_exceptions(&mut self, now: Duration) -> usize {
+        let Self { engine, exceptions, outbox, .. } = self;
+        exceptions.iter_mut().map(|ring| take(engine, ring, TURN, now, outbox)).sum()
     }
 
     fn shut_down(&mut self) {
-        for ring in &mut self.punts {
+        for ring in self.control.iter_mut().chain(&mut self.exceptions) {
             while ring.pop().is_some() {
                 self.outbox.counters.taken.add(1);
                 self.outbox.counters.drops.add(DropReason::Shutdown, 1);
@@ -235,4 +340,24 @@ impl SlowWorker {
         self.engine.shutdown(&mut self.outbox);
         self.outbox.counters.held.set(0);
     }
+}
+
+/// Gives the engine up to `most` packets from a ring; returns how many there were.
+fn take(
+    engine: &mut SlowPath<Frame>,
+    ring: &mut Consumer,
+    most: usize,
+    now: Duration,
+    outbox: &mut Outbox,
+) -> usize {
+    for found in 0..most {
+        let Some(packet) = ring.pop() else { return found };
+        outbox.counters.taken.add(1);
+        match Punt::from_tag(packet.tag()) {
+            Some(punt) => engine.packet(Frame(packet), punt, now, outbox),
+            // Only forwarders fill these rings, and they tag what they put in.
+            None => outbox.counters.drops.add(DropReason::StepLost, 1),
+        }
+    }
+    most
 }

@@ -6,12 +6,17 @@
 
 use anyhow::{Context, Result};
 use dataplane::distribution::TxPath;
-use dataplane::forwarder::RxSource;
+use dataplane::forwarder::{Punts, RxSource};
 use dataplane::port::{PortId, PortInfo};
 use dpdk::{Consumer, Eal, Producer, Ring, RxQueue, TxQueue};
 
+use super::host::HostInterface;
+
 /// Packets that a ring between two units holds.
 const RING_SIZE: usize = 2048;
+
+/// Packets of the kernel that wait in the router for one port; more wait in the kernel.
+pub const EXPRESS_SIZE: usize = 256;
 
 /// An open port with the queues it got.
 pub struct Queues {
@@ -23,6 +28,16 @@ pub struct Queues {
     pub rx: Vec<RxQueue>,
     /// Its transmit queues.
     pub tx: Vec<TxQueue>,
+    /// Its host interface, if it has one.
+    pub host: Option<HostInterface>,
+}
+
+/// A host interface with the way from it to its port.
+pub struct HostLink {
+    /// The interface.
+    pub interface: HostInterface,
+    /// The ring to the forwarder that owns the port's transmit queue.
+    pub express: Producer,
 }
 
 /// One forwarder's connections.
@@ -34,6 +49,8 @@ pub struct Wires {
     pub inlets: Vec<Consumer>,
     /// The way to each port, by the ports' order.
     pub paths: Vec<(PortId, TxPath)>,
+    /// The ends of the express rings of ports whose transmit queue it owns.
+    pub express: Vec<(PortId, Consumer)>,
 }
 
 /// The connections of all units.
@@ -41,13 +58,17 @@ pub struct Plan {
     /// One for each forwarder.
     pub forwarders: Vec<Wires>,
     /// The forwarders' ends of the rings to the slow path, by forwarder.
-    pub punts: Vec<Producer>,
-    /// The slow path's ends of these rings.
-    pub punted: Vec<Consumer>,
+    pub punts: Vec<Punts>,
+    /// The slow path's ends of those for packets that concern the router itself.
+    pub control: Vec<Consumer>,
+    /// The slow path's ends of those for other packets.
+    pub exceptions: Vec<Consumer>,
     /// The slow path's ends of the rings to the forwarders, by forwarder.
     pub injectors: Vec<Producer>,
     /// For each port, the forwarder that sends what the slow path has for it.
     pub homes: Vec<usize>,
+    /// The ports' host interfaces, by the ports' order.
+    pub hosts: Vec<Option<HostLink>>,
 }
 
 /// Connects `count` forwarders, at least one, with the ports' queues and the slow path.
@@ -55,15 +76,19 @@ pub fn plan(eal: &Eal, count: usize, ports: Vec<Queues>) -> Result<Plan> {
     let mut plan = Plan {
         forwarders: (0..count).map(|_| Wires::default()).collect(),
         punts: Vec::new(),
-        punted: Vec::new(),
+        control: Vec::new(),
+        exceptions: Vec::new(),
         injectors: Vec::new(),
         homes: Vec::new(),
+        hosts: Vec::new(),
     };
     for f in 0..count {
-        let (producer, consumer) = ring(eal, &format!("punt-{f}"))?;
-        plan.punts.push(producer);
-        plan.punted.push(consumer);
-        let (producer, consumer) = ring(eal, &format!("inject-{f}"))?;
+        let (control, consumer) = ring(eal, &format!("control-{f}"), RING_SIZE)?;
+        plan.control.push(consumer);
+        let (exceptions, consumer) = ring(eal, &format!("exceptions-{f}"), RING_SIZE)?;
+        plan.exceptions.push(consumer);
+        plan.punts.push(Punts { control, exceptions });
+        let (producer, consumer) = ring(eal, &format!("inject-{f}"), RING_SIZE)?;
         plan.injectors.push(producer);
         plan.forwarders[f].inlets.push(consumer);
     }
@@ -74,7 +99,7 @@ pub fn plan(eal: &Eal, count: usize, ports: Vec<Queues>) -> Result<Plan> {
 }
 
 fn connect(eal: &Eal, plan: &mut Plan, queues: Queues) -> Result<()> {
-    let Queues { port, info, rx, tx } = queues;
+    let Queues { port, info, rx, tx, host } = queues;
     let count = plan.forwarders.len();
     let home = port.index() % count;
     plan.homes.push(home);
@@ -89,18 +114,29 @@ fn connect(eal: &Eal, plan: &mut Plan, queues: Queues) -> Result<()> {
         let path = match queue {
             Some(queue) => TxPath::Queue(queue),
             None => {
-                let (producer, consumer) = ring(eal, &format!("handover-{f}-{}", port.index()))?;
+                let name = format!("handover-{f}-{}", port.index());
+                let (producer, consumer) = ring(eal, &name, RING_SIZE)?;
                 plan.forwarders[home].inlets.push(consumer);
                 TxPath::Handover(producer)
             }
         };
         plan.forwarders[f].paths.push((port, path));
     }
+    let link = match host {
+        Some(interface) => {
+            let name = format!("express-{}", port.index());
+            let (express, consumer) = ring(eal, &name, EXPRESS_SIZE)?;
+            plan.forwarders[home].express.push((port, consumer));
+            Some(HostLink { interface, express })
+        }
+        None => None,
+    };
+    plan.hosts.push(link);
     Ok(())
 }
 
-fn ring(eal: &Eal, name: &str) -> Result<(Producer, Consumer)> {
-    Ring::spsc(eal, name, RING_SIZE).with_context(|| {
+fn ring(eal: &Eal, name: &str, size: usize) -> Result<(Producer, Consumer)> {
+    Ring::spsc(eal, name, size).with_context(|| {
         format!("ring {name}: no memory; reserve hugepages or raise turnpike.memory {{ mbufs }}")
     })
 }

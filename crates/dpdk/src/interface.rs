@@ -1,0 +1,104 @@
+//! Requests about a kernel interface: a socket, an `ifreq`, an `ioctl`.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::{mem, ptr};
+
+use crate::Errno;
+
+/// A kernel interface by its name, and any socket, which is what requests about it go through.
+/// The socket keeps to the network namespace that it was made in.
+#[derive(Debug)]
+pub(crate) struct Interface {
+    name: String,
+    socket: OwnedFd,
+}
+
+impl Interface {
+    /// For requests about the interface of this name; whether there is one, the first request says.
+    pub(crate) fn new(name: &str) -> Result<Self, Errno> {
+        // SAFETY: makes a descriptor.
+        let socket =
+            unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+        if socket < 0 {
+            return Err(Errno::of_system());
+        }
+        // SAFETY: a descriptor that the kernel has just made for us.
+        let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+        Ok(Self { name: name.to_owned(), socket })
+    }
+
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    pub(crate) fn index(&self) -> Result<u32, Errno> {
+        let mut request = request(&self.name);
+        self.ioctl(libc::SIOCGIFINDEX, &mut request)?;
+        // SAFETY: the request filled in the index.
+        Ok(unsafe { request.ifr_ifru.ifru_ifindex } as u32)
+    }
+
+    pub(crate) fn mtu(&self) -> Result<i32, Errno> {
+        let mut request = request(&self.name);
+        self.ioctl(libc::SIOCGIFMTU, &mut request)?;
+        // SAFETY: the request filled in the MTU.
+        Ok(unsafe { request.ifr_ifru.ifru_mtu })
+    }
+
+    pub(crate) fn set_mtu(&self, mtu: i32) -> Result<(), Errno> {
+        let mut request = request(&self.name);
+        request.ifr_ifru.ifru_mtu = mtu;
+        self.ioctl(libc::SIOCSIFMTU, &mut request)
+    }
+
+    pub(crate) fn flags(&self) -> Result<i16, Errno> {
+        let mut request = request(&self.name);
+        self.ioctl(libc::SIOCGIFFLAGS, &mut request)?;
+        // SAFETY: the request filled in the flags.
+        Ok(unsafe { request.ifr_ifru.ifru_flags })
+    }
+
+    pub(crate) fn set_flags(&self, flags: i16) -> Result<(), Errno> {
+        let mut request = request(&self.name);
+        request.ifr_ifru.ifru_flags = flags;
+        self.ioctl(libc::SIOCSIFFLAGS, &mut request)
+    }
+
+    pub(crate) fn set_mac(&self, mac: [u8; 6]) -> Result<(), Errno> {
+        // SAFETY: the struct holds integers, for all of which zero is a value.
+        let mut address: libc::sockaddr = unsafe { mem::zeroed() };
+        address.sa_family = libc::ARPHRD_ETHER;
+        for (to, from) in address.sa_data.iter_mut().zip(mac) {
+            *to = from as libc::c_char;
+        }
+        let mut request = request(&self.name);
+        request.ifr_ifru.ifru_hwaddr = address;
+        self.ioctl(libc::SIOCSIFHWADDR, &mut request)
+    }
+
+    /// `T` is the struct of the command it begins with.
+    pub(crate) fn ethtool<T>(&self, command: &mut T) -> Result<(), Errno> {
+        let mut request = request(&self.name);
+        request.ifr_ifru.ifru_data = ptr::from_mut(command).cast();
+        self.ioctl(libc::SIOCETHTOOL, &mut request)
+    }
+
+    fn ioctl(&self, code: libc::c_ulong, request: &mut libc::ifreq) -> Result<(), Errno> {
+        // SAFETY: each code used here reads and writes an `ifreq`, and SIOCETHTOOL the struct
+        // it points to, which `ethtool` borrows.
+        let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), code as _, request) };
+        if result < 0 { Err(Errno::of_system()) } else { Ok(()) }
+    }
+}
+
+/// A request that names this interface.
+pub(crate) fn request(name: &str) -> libc::ifreq {
+    // SAFETY: the struct holds integers and a pointer, for all of which zero is a value.
+    let mut request: libc::ifreq = unsafe { mem::zeroed() };
+    // The last byte stays 0; a longer name is no interface's.
+    let room = request.ifr_name.len() - 1;
+    for (to, &from) in request.ifr_name[..room].iter_mut().zip(name.as_bytes()) {
+        *to = from as libc::c_char;
+    }
+    request
+}

@@ -1,0 +1,179 @@
+//! A TAP interface: what is written here the kernel receives, what the kernel sends is read here.
+//!
+//! DPDK has a driver for these; this one is for the slow path, which moves single frames and wants
+//! an interface that vanishes with its process, whatever ends it.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
+
+use crate::interface::{Interface, request};
+use crate::{Errno, Error};
+
+/// Fail if there is an interface of this name (`linux/if_tun.h`; libc lacks it).
+const IFF_TUN_EXCL: i32 = 0x8000;
+
+/// A TAP interface, up. It disappears when this is dropped, and when the process is killed.
+///
+/// Frames are whole Ethernet frames without FCS, one a call, and neither side leaves checksums or
+/// segmentation to the other: the kernel finishes both before it sends (it is told of no offload).
+#[derive(Debug)]
+pub struct Tap {
+    file: File,
+    name: String,
+    index: u32,
+}
+
+impl Tap {
+    /// Makes an interface in the calling thread's network namespace, with this name of at most 15
+    /// characters, MAC and MTU, and brings it up.
+    ///
+    /// # Errors
+    /// [`Error::Tap`] with the step that failed and, where there is one, the way out.
+    pub fn create(name: &str, mac: [u8; 6], mtu: u16) -> Result<Self, Error> {
+        let failed = |problem: String| Error::Tap { name: name.to_owned(), problem };
+        let step = |what: &'static str| {
+            let failed = &failed;
+            move |errno: Errno| failed(format!("{what}: {errno}"))
+        };
+        if name.contains('\0') || !(1..libc::IFNAMSIZ).contains(&name.len()) {
+            return Err(failed("an interface's name has 1 to 15 characters".into()));
+        }
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open("/dev/net/tun")
+            .map_err(|error| failed(format!("/dev/net/tun: {error}; load it: modprobe tun")))?;
+        let mut request = request(name);
+        request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI | IFF_TUN_EXCL) as i16;
+        // SAFETY: TUNSETIFF reads and writes an `ifreq`.
+        let result = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF as _, &mut request) };
+        if result < 0 {
+            return Err(match Errno::of_system() {
+                Errno(libc::EBUSY) => failed(
+                    "exists already; remove it or give the port another name (the port's device \
+                     cannot have the port's name in the same network namespace)"
+                        .into(),
+                ),
+                Errno(libc::EPERM) => failed("not permitted; CAP_NET_ADMIN is needed".into()),
+                errno => failed(errno.to_string()),
+            });
+        }
+        let interface = Interface::new(name).map_err(step("opening a socket"))?;
+        interface.set_mac(mac).map_err(step("setting its MAC"))?;
+        interface.set_mtu(mtu.into()).map_err(step("setting its MTU"))?;
+        let up = |flags| interface.set_flags(flags | libc::IFF_UP as i16);
+        interface.flags().and_then(up).map_err(step("bringing it up"))?;
+        let index = interface.index().map_err(step("asking for its index"))?;
+        Ok(Self { file, name: name.to_owned(), index })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The kernel's number for it, in its namespace.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Reads a frame that the kernel sent.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] when there is none; anything else: the interface was removed.
+    pub fn read(&self, frame: &mut [u8]) -> io::Result<usize> {
+        (&self.file).read(frame)
+    }
+
+    /// Gives the kernel a frame.
+    ///
+    /// # Errors
+    /// `EIO` while the interface is not up; others say that the kernel does not take it now, or
+    /// that the interface was removed.
+    pub fn write(&self, frame: &[u8]) -> io::Result<()> {
+        (&self.file).write(frame).map(drop)
+    }
+}
+
+impl AsFd for Tap {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAC: [u8; 6] = [2, 0, 0, 0, 9, 1];
+
+    /// Its own network namespace for the calling thread.
+    fn namespace() {
+        // SAFETY: no memory is involved.
+        let result = unsafe { libc::unshare(libc::CLONE_NEWNET) };
+        assert_eq!(result, 0, "this test makes a network namespace and needs root");
+    }
+
+    fn ip(arguments: &str) -> String {
+        let output = std::process::Command::new("ip").args(arguments.split(' ')).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    #[test]
+    fn it_has_name_mac_and_mtu_is_up_and_vanishes() {
+        namespace();
+        let tap = Tap::create("tpt0", MAC, 1400).unwrap();
+        let link = ip("link show tpt0");
+        assert!(link.contains("02:00:00:00:09:01") && link.contains("mtu 1400"), "{link}");
+        assert!(link.contains(",UP") && link.starts_with(&format!("{}:", tap.index())), "{link}");
+        drop(tap);
+        assert_eq!(ip("link show tpt0"), "");
+    }
+
+    #[test]
+    fn a_name_that_is_taken_is_refused() {
+        namespace();
+        let tap = Tap::create("tpt1", MAC, 1500).unwrap();
+        let error = Tap::create("tpt1", MAC, 1500).unwrap_err().to_string();
+        assert!(error.starts_with("host interface tpt1: exists already;"), "{error}");
+        drop(tap);
+        ip("tuntap add dev tpt1 mode tap");
+        assert!(Tap::create("tpt1", MAC, 1500).is_err(), "somebody else's persistent one");
+        for name in ["", "sixteen-letters-", "nul\0"] {
+            assert!(Tap::create(name, MAC, 1500).is_err(), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn frames_go_both_ways_and_a_down_interface_says_so() {
+        namespace();
+        let tap = Tap::create("tpt2", MAC, 1500).unwrap();
+        ip("address add 192.0.2.1/24 dev tpt2");
+        // Who has 192.0.2.1? Tell 192.0.2.2.
+        let mut request = [0; 42];
+        request[..6].fill(0xff);
+        request[6..12].copy_from_slice(&[2, 0, 0, 0, 9, 2]);
+        request[12..22].copy_from_slice(&[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
+        request[22..32].copy_from_slice(&[2, 0, 0, 0, 9, 2, 192, 0, 2, 2]);
+        request[38..42].copy_from_slice(&[192, 0, 2, 1]);
+        tap.write(&request).unwrap();
+        let mut frame = [0; 2000];
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
+        // The kernel says other things as well: it looks for IPv6 routers.
+        loop {
+            assert!(std::time::Instant::now() < deadline, "no answer");
+            match tap.read(&mut frame) {
+                Ok(length) if length >= 42 && frame[12..14] == [8, 6] && frame[21] == 2 => break,
+                Ok(_) => {}
+                Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+            }
+        }
+        assert_eq!(frame[6..12], MAC);
+        assert_eq!(frame[28..32], [192, 0, 2, 1]);
+        ip("link set tpt2 down");
+        assert_eq!(tap.write(&request).unwrap_err().raw_os_error(), Some(libc::EIO));
+    }
+}

@@ -1,0 +1,286 @@
+//! Host interfaces: for each port that wants one, a TAP interface of the kernel with the port's
+//! name and MAC.
+//!
+//! ```text
+//!   routing daemons, ssh, ping …             the network
+//!              |                                  |
+//!        kernel's stack                        the port
+//!              |                                  |
+//!     host interface "lan"  <---> slow path <---> forwarder
+//! ```
+//!
+//! What is for the router itself goes up unchanged; what the kernel sends leaves by the port
+//! unchanged, before the traffic that the router forwards. The interface lives as long as the
+//! process: there is nothing to clean up after a kill.
+//!
+//! It may be made in a network namespace of its own, so that routers can share a machine and so
+//! that the host's own network stays apart.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{self, ErrorKind, Read, Seek};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use dataplane::counters::{Counter, Traffic};
+use dataplane::reason::DropReason;
+use dpdk::Tap;
+use nix::sched::{CloneFlags, setns};
+use wire::MacAddr;
+
+use crate::api::report;
+
+/// The longest that a group which the kernel joined or left goes unnoticed.
+const GROUPS_AGE: Duration = Duration::from_millis(100);
+
+/// What went through a host interface.
+#[derive(Debug, Default)]
+pub struct HostCounters {
+    /// Given to the kernel.
+    pub up: Traffic,
+    /// Taken from the kernel.
+    pub down: Traffic,
+    /// Not taken by the kernel.
+    pub refused: Counter,
+}
+
+/// What others may know of a host interface: where it is, and what went through it.
+#[derive(Clone, Debug)]
+pub struct HostView {
+    /// The kernel's number for it in its namespace.
+    pub index: u32,
+    /// The file of its network namespace; `None`: the router's own.
+    pub netns: Option<PathBuf>,
+    /// What went through it.
+    pub counters: Arc<HostCounters>,
+}
+
+impl HostView {
+    /// As `show ports` has it.
+    pub fn report(&self) -> report::HostInterface {
+        let HostCounters { up, down, refused } = &*self.counters;
+        report::HostInterface {
+            index: self.index,
+            netns: self.netns.as_ref().map(|path| path.display().to_string()),
+            up_packets: up.packets.get(),
+            up_bytes: up.bytes.get(),
+            up_refused: refused.get(),
+            down_packets: down.packets.get(),
+            down_bytes: down.bytes.get(),
+        }
+    }
+}
+
+/// A host interface, up.
+pub struct HostInterface {
+    tap: Tap,
+    groups: Groups,
+    counters: Arc<HostCounters>,
+    netns: Option<PathBuf>,
+    /// It was removed under us.
+    lost: bool,
+}
+
+impl HostInterface {
+    /// Makes an interface with this name, MAC and MTU, in the network namespace whose file this
+    /// is, else in the router's own.
+    ///
+    /// # Errors
+    /// The namespace or the step that failed, and the way out.
+    pub fn open(name: &str, mac: MacAddr, mtu: u16, netns: Option<&Path>) -> Result<Self> {
+        let (tap, groups) = in_netns(netns, || {
+            let tap = Tap::create(name, mac.0, mtu)?;
+            let groups = Groups::open(name)?;
+            Ok((tap, groups))
+        })?;
+        let counters = Arc::default();
+        Ok(Self { tap, groups, counters, netns: netns.map(Path::to_owned), lost: false })
+    }
+
+    /// What others may know of it.
+    pub fn view(&self) -> HostView {
+        HostView {
+            index: self.tap.index(),
+            netns: self.netns.clone(),
+            counters: self.counters.clone(),
+        }
+    }
+
+    /// Gives the kernel a frame.
+    ///
+    /// # Errors
+    /// The reason to drop it.
+    pub fn write(&mut self, frame: &[u8]) -> Result<(), DropReason> {
+        let result = self.tap.write(frame);
+        let counters = &self.counters;
+        match result {
+            Ok(()) => {
+                counters.up.packets.add(1);
+                counters.up.bytes.add(frame.len() as u64);
+                Ok(())
+            }
+            Err(error) => {
+                counters.refused.add(1);
+                Err(refusal(&error))
+            }
+        }
+    }
+
+    /// Takes a frame that the kernel sent; `None` if there is none now.
+    pub fn read(&mut self, frame: &mut [u8]) -> Option<usize> {
+        if self.lost {
+            return None;
+        }
+        match self.tap.read(frame) {
+            Ok(length) => {
+                self.counters.down.packets.add(1);
+                self.counters.down.bytes.add(length as u64);
+                Some(length)
+            }
+            Err(error) => {
+                let nothing =
+                    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted);
+                if !nothing {
+                    let name = self.tap.name();
+                    tracing::error!(
+                        "host interface {name}: {error}; it was removed: restart the router"
+                    );
+                    self.lost = true;
+                }
+                None
+            }
+        }
+    }
+
+    /// Whether the kernel listens to this link-layer group on it.
+    pub fn has_joined(&mut self, group: MacAddr) -> bool {
+        self.groups.contain(group, Instant::now())
+    }
+
+    /// What to poll for frames; `None` once the interface is lost.
+    pub fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        (!self.lost).then(|| self.tap.as_fd())
+    }
+}
+
+/// Why a frame was not taken.
+fn refusal(error: &io::Error) -> DropReason {
+    match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::OutOfMemory => DropReason::HostFull,
+        _ if error.raw_os_error() == Some(nix::libc::ENOBUFS) => DropReason::HostFull,
+        // EIO while it is down, EBADFD when it is gone.
+        _ => DropReason::HostDown,
+    }
+}
+
+/// Does something in a network namespace, on a thread of its own: a namespace belongs to a thread.
+pub fn in_netns<T: Send>(
+    netns: Option<&Path>,
+    work: impl FnOnce() -> Result<T> + Send,
+) -> Result<T> {
+    let Some(path) = netns else { return work() };
+    let enter = || {
+        let name = path.display();
+        let file = File::open(path).with_context(|| {
+            format!("network namespace {name}: not there; make it: ip netns add NAME")
+        })?;
+        setns(&file, CloneFlags::CLONE_NEWNET)
+            .with_context(|| format!("network namespace {name}: cannot be entered"))?;
+        work()
+    };
+    std::thread::scope(|scope| match scope.spawn(enter).join() {
+        Ok(result) => result,
+        Err(panic) => std::panic::resume_unwind(panic),
+    })
+}
+
+/// The link-layer groups that the kernel listens to on an interface, as its programs asked for
+/// them: by IP groups and by packet sockets.
+struct Groups {
+    /// All interfaces' groups, of the namespace in which it was opened.
+    file: File,
+    interface: String,
+    joined: HashSet<MacAddr>,
+    read: Option<Instant>,
+}
+
+impl Groups {
+    fn open(interface: &str) -> Result<Self> {
+        const PATH: &str = "/proc/thread-self/net/dev_mcast";
+        let file = File::open(PATH).context(PATH)?;
+        Ok(Self { file, interface: interface.to_owned(), joined: HashSet::new(), read: None })
+    }
+
+    fn contain(&mut self, group: MacAddr, now: Instant) -> bool {
+        if self.read.is_none_or(|read| now.duration_since(read) >= GROUPS_AGE) {
+            // Should it fail, what was read before is the best there is.
+            if let Ok(joined) = self.read_file() {
+                self.joined = joined;
+            }
+            self.read = Some(now);
+        }
+        self.joined.contains(&group)
+    }
+
+    fn read_file(&mut self) -> io::Result<HashSet<MacAddr>> {
+        let mut text = String::new();
+        self.file.rewind()?;
+        self.file.read_to_string(&mut text)?;
+        Ok(text.lines().filter_map(|line| parse_group(line, &self.interface)).collect())
+    }
+}
+
+/// A line: number and name of the interface, users, global users, MAC in hexadecimal.
+fn parse_group(line: &str, interface: &str) -> Option<MacAddr> {
+    let mut words = line.split_ascii_whitespace().skip(1);
+    let mac = (words.next()? == interface).then(|| words.nth(2))??;
+    let mut bytes = [0; 6];
+    if mac.len() != 12 || !mac.is_ascii() {
+        return None;
+    }
+    for (byte, digits) in bytes.iter_mut().zip(mac.as_bytes().chunks(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
+    }
+    Some(MacAddr(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_read_for_their_interface_only() {
+        let text = "1    lo              1     0     333300000001\n\
+                    7    lan             2     0     01005e000005\n\
+                    7    lan             1     0     0180c200000e\n\
+                    8    lan2            1     0     01005e000006\n\
+                    7    lan             1     0     01005e0000\n";
+        let found: Vec<_> = text
+            .lines()
+            .filter_map(|line| parse_group(line, "lan"))
+            .map(|m| m.to_string())
+            .collect();
+        assert_eq!(found, ["01:00:5e:00:00:05", "01:80:c2:00:00:0e"]);
+    }
+
+    #[test]
+    fn what_the_kernel_refuses_has_a_reason() {
+        let reason = |errno| refusal(&io::Error::from_raw_os_error(errno));
+        assert_eq!(reason(nix::libc::EAGAIN), DropReason::HostFull);
+        assert_eq!(reason(nix::libc::ENOMEM), DropReason::HostFull);
+        assert_eq!(reason(nix::libc::ENOBUFS), DropReason::HostFull);
+        assert_eq!(reason(nix::libc::EIO), DropReason::HostDown);
+        assert_eq!(reason(nix::libc::EBADFD), DropReason::HostDown);
+    }
+
+    #[test]
+    fn a_namespace_that_is_not_there_is_named() {
+        let missing = Path::new("/run/netns/turnpike-none");
+        let error = HostInterface::open("tph0", MacAddr([2; 6]), 1500, Some(missing));
+        let error = format!("{:#}", error.map(drop).unwrap_err());
+        assert!(error.starts_with("network namespace /run/netns/turnpike-none: not there; make"));
+    }
+}
