@@ -52,9 +52,10 @@ BAD = {
         PORTS + 'turnpike.route "198.51.100.0/24" { via = "10.0.2.1" }\n',
         5, ["198.51.100.0/24", "10.0.2.1"],
     ),
-    "a next hop of the other family": (
-        PORTS + 'turnpike.route "198.51.100.0/24" { via = "fd00:2::2" }\n',
-        5, ["198.51.100.0/24", "fd00:2::2"],
+    "gateways in a circle": (
+        PORTS + 'turnpike.route "10.8.0.0/16" { via = "10.9.0.1" }\n'
+        'turnpike.route "10.9.0.0/16" { via = "10.8.0.1" }\n',
+        5, ["10.8.0.0/16", "10.9.0.1", "circle"],
     ),
     "host bits in a prefix": (
         PORTS + 'turnpike.route "198.51.100.7/24" { via = "10.0.2.2" }\n',

@@ -5,17 +5,28 @@
 //! <- {"ok":{"received":…}}
 //! -> {"show":{"route":{"address":"192.0.2.1"}}}
 //! <- {"error":"…"}
+//! -> {"show":{"routes":{"source":"kernel","prefix":"10.0.0.0/8","longer":true}}}
+//! <- {"ok":[{"prefix":"10.1.0.0/16",…},…]}
+//! -> {"route":{"add":{"prefix":"198.51.100.0/24","paths":[{"via":"10.0.2.2","weight":2}]}}}
+//! <- {"ok":{"change":"added"}}
 //! ```
+//!
+//! The answer to `routes` is written piece by piece while the router works on, so it is one line of
+//! any length; between two pieces routes may change. All other answers are of one moment.
 //!
 //! The socket's mode is 0600: who may open it may read and change everything.
 
+pub mod change;
 pub mod client;
 pub mod report;
 pub mod server;
 
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
+
+use change::{NeighbourChange, RouteChange};
 
 /// The socket used unless told otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/turnpike.sock";
@@ -26,6 +37,37 @@ pub const DEFAULT_SOCKET: &str = "/run/turnpike.sock";
 pub enum Request {
     /// Something of the router's state.
     Show(Show),
+    /// A change of the routes; the answer is [`report::Change`].
+    Route(RouteChange),
+    /// A change of the neighbours; the answer is [`report::Change`].
+    Neighbour(NeighbourChange),
+}
+
+impl Request {
+    /// Reads a request as it comes over the socket.
+    ///
+    /// # Errors
+    /// It is not JSON, or not a request.
+    pub fn read(line: &[u8]) -> Result<Self, serde_json::Error> {
+        // `routes` without anything behind it is short for all of them.
+        match serde_json::from_slice::<AllRoutes>(line) {
+            Ok(_) => Ok(Self::Show(Show::Routes(RouteFilter::default()))),
+            Err(_) => serde_json::from_slice(line),
+        }
+    }
+}
+
+/// `{"show":"routes"}`
+#[derive(Deserialize)]
+struct AllRoutes {
+    #[serde(rename = "show")]
+    _show: Routes,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Routes {
+    Routes,
 }
 
 /// What can be shown.
@@ -34,19 +76,60 @@ pub enum Request {
 pub enum Show {
     /// `Vec<`[`report::Port`]`>`.
     Ports,
-    /// `Vec<`[`report::Route`]`>`.
-    Routes,
+    /// `Vec<`[`report::Route`]`>`, in the order of the prefixes, IPv4 first.
+    Routes(RouteFilter),
+    /// [`report::RouteSummary`].
+    Summary,
     /// [`report::RouteAnswer`]: what happens with packets to this address.
     Route {
         /// The destination.
         address: IpAddr,
+        /// The flow whose path is sought; without it any path may be taken.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        flow: Option<Flow>,
     },
     /// `Vec<`[`report::Neighbour`]`>`.
     Neighbours,
+    /// `Vec<`[`report::Source`]`>`: who has routes for the router, and how that goes.
+    Sources,
     /// [`report::Counters`].
     Counters,
     /// [`report::Graph`].
     Graph,
+}
+
+/// Which routes to show; a filter that says nothing shows those that forwarders use.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RouteFilter {
+    /// Those of this source only, also those that another source's keep from use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// Those to this prefix only, also those that are not used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefix: Option<IpNet>,
+    /// With `prefix`: those to prefixes within it as well.
+    #[serde(default)]
+    pub longer: bool,
+    /// Also those that are not used.
+    #[serde(default)]
+    pub all: bool,
+}
+
+/// A flow, all of whose packets take one path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Flow {
+    /// The source address, of the destination's family.
+    pub from: IpAddr,
+    /// The number of the protocol: 6 is TCP, 17 is UDP.
+    pub protocol: u8,
+    /// The source port; 0 where the protocol has none.
+    #[serde(default)]
+    pub sport: u16,
+    /// The destination port; 0 where the protocol has none.
+    #[serde(default)]
+    pub dport: u16,
 }
 
 /// The answer to a request.
@@ -61,14 +144,66 @@ pub enum Answer {
 
 #[cfg(test)]
 mod tests {
+    use super::change::{NeighbourAdd, PathSpec, RouteAdd, RouteType};
     use super::*;
+
+    fn read(text: &str) -> Request {
+        Request::read(text.as_bytes()).unwrap_or_else(|error| panic!("{text}: {error}"))
+    }
 
     #[test]
     fn requests_read_as_documented() {
-        let parse = |text| serde_json::from_str::<Request>(text).unwrap();
-        assert_eq!(parse(r#"{"show":"counters"}"#), Request::Show(Show::Counters));
+        assert_eq!(read(r#"{"show":"counters"}"#), Request::Show(Show::Counters));
         let address = "192.0.2.1".parse().unwrap();
-        let route = parse(r#"{"show":{"route":{"address":"192.0.2.1"}}}"#);
-        assert_eq!(route, Request::Show(Show::Route { address }));
+        let route = read(r#"{"show":{"route":{"address":"192.0.2.1"}}}"#);
+        assert_eq!(route, Request::Show(Show::Route { address, flow: None }));
+        let flow = read(
+            r#"{"show":{"route":{"address":"192.0.2.1","flow":{"from":"10.0.0.1","protocol":6,"sport":7}}}}"#,
+        );
+        let from = "10.0.0.1".parse().unwrap();
+        let expected = Flow { from, protocol: 6, sport: 7, dport: 0 };
+        assert_eq!(flow, Request::Show(Show::Route { address, flow: Some(expected) }));
+    }
+
+    #[test]
+    fn routes_are_asked_for_with_and_without_a_filter() {
+        let all = Request::Show(Show::Routes(RouteFilter::default()));
+        assert_eq!(read(r#"{"show":"routes"}"#), all);
+        assert_eq!(read(r#"{"show":{"routes":{}}}"#), all);
+        let filter = RouteFilter {
+            source: Some("kernel".to_owned()),
+            prefix: Some("10.0.0.0/8".parse().unwrap()),
+            longer: true,
+            all: false,
+        };
+        let some =
+            read(r#"{"show":{"routes":{"source":"kernel","prefix":"10.0.0.0/8","longer":true}}}"#);
+        assert_eq!(some, Request::Show(Show::Routes(filter)));
+        let misspelt = Request::read(br#"{"show":{"routes":{"sauce":"kernel"}}}"#).unwrap_err();
+        assert!(misspelt.to_string().contains("sauce"), "{misspelt}");
+    }
+
+    #[test]
+    fn changes_read_as_documented() {
+        let add = read(
+            r#"{"route":{"add":{"prefix":"198.51.100.0/24","paths":[{"via":"10.0.2.2","weight":2}]}}}"#,
+        );
+        let path = PathSpec { weight: 2, ..PathSpec::via("10.0.2.2".parse().unwrap()) };
+        let prefix = "198.51.100.0/24".parse().unwrap();
+        let expected = RouteAdd { prefix, kind: RouteType::Unicast, paths: vec![path], metric: 0 };
+        assert_eq!(add, Request::Route(RouteChange::Add(expected)));
+        let hole = read(r#"{"route":{"add":{"prefix":"::/0","type":"blackhole","metric":7}}}"#);
+        let prefix = "::/0".parse().unwrap();
+        let expected = RouteAdd { prefix, kind: RouteType::Blackhole, paths: vec![], metric: 7 };
+        assert_eq!(hole, Request::Route(RouteChange::Add(expected)));
+        let neighbour = read(
+            r#"{"neighbour":{"add":{"address":"10.0.2.9","lladdr":"02:00:00:00:00:09","port":"right"}}}"#,
+        );
+        let expected = NeighbourAdd {
+            address: "10.0.2.9".parse().unwrap(),
+            lladdr: "02:00:00:00:00:09".to_owned(),
+            port: "right".to_owned(),
+        };
+        assert_eq!(neighbour, Request::Neighbour(NeighbourChange::Add(expected)));
     }
 }

@@ -1,4 +1,5 @@
-//! The Turnpike software router: `turnpike run`, `check`, `show`, `generate-table`, `bench`.
+//! The Turnpike software router: `turnpike run`, `check`, `show`, `route`, `neighbour`,
+//! `generate-table`, `bench`.
 #![forbid(unsafe_code)]
 
 mod api;
@@ -16,10 +17,11 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
+use crate::commands::change::{NeighbourArgs, RouteArgs};
 use crate::commands::run::RunArgs;
 use crate::commands::show::ShowArgs;
 
-/// A software router: packets by DPDK, routes by one Lua file
+/// A software router: packets by DPDK, routes by a Lua file, the kernel or FRR
 #[derive(Debug, Parser)]
 #[command(name = "turnpike", version)]
 struct Cli {
@@ -41,6 +43,10 @@ enum Command {
     },
     /// Ask a running router
     Show(ShowArgs),
+    /// Add or remove routes of a running router
+    Route(RouteArgs),
+    /// Give or forget a neighbour's MAC in a running router
+    Neighbour(NeighbourArgs),
     /// Write a made-up table with realistic prefix lengths, one PREFIX<TAB>AS a line
     GenerateTable {
         /// Number of IPv4 prefixes
@@ -72,7 +78,9 @@ fn execute(command: Command) -> Result<()> {
     match command {
         Command::Run(args) => commands::run::run(&args),
         Command::Check { file, offline } => print(&commands::check::check(&file, offline)?),
-        Command::Show(args) => print(&commands::show::show(&args)?),
+        Command::Show(args) => commands::show::show(&args),
+        Command::Route(args) => print(&commands::change::route(&args)?),
+        Command::Neighbour(args) => print(&commands::change::neighbour(&args)?),
         Command::GenerateTable { ipv4, file, ipv6 } => {
             print(&commands::generate::generate(ipv4, ipv6, &file)?)
         }

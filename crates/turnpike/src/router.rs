@@ -39,7 +39,7 @@ use slowpath::SlowPath;
 use tokio::sync::mpsc as events;
 
 use crate::api::server::Socket;
-use owner::Owner;
+use owner::{Owner, OwnerParts};
 use ports::OpenPort;
 use reports::{ForwarderView, Ledger};
 use slow_worker::{Outbox, SlowCounters, SlowWorker};
@@ -169,7 +169,10 @@ impl Router {
         let shape = units[0].shape().clone();
         let handles = ports.iter().map(|open| open.port.clone()).collect();
         let ledger = Ledger { forwarders: views, slow: slow_counters, shape };
-        let owner = Owner::new(rib, orders, events, ledger, ports);
+        let sources = owner::Sources::start(config)?;
+        let flows = FlowHash::new(seed);
+        let parts = OwnerParts { rib, orders, events, sources, ledger, ports, flows };
+        let owner = Owner::new(parts);
         let slow_path = spawn_slow_path(worker, eal.clone(), stop_slow_path.clone())?;
         let mut forwarders = Vec::new();
         for (index, (unit, &core)) in units.into_iter().zip(cores).enumerate() {

@@ -5,7 +5,8 @@ use comfy_table::{CellAlignment, Table};
 use dataplane::reason::DropReason;
 
 use crate::api::report::{
-    Counters, HostInterface, Neighbour, Port, ResolvedPath, Route, RouteAnswer,
+    Counters, HostInterface, Neighbour, Path, Port, Remote, ResolvedPath, Route, RouteAnswer,
+    RouteSummary, Source,
 };
 
 fn columns(header: &[&str]) -> Table {
@@ -56,35 +57,140 @@ pub fn ports(ports: &[Port]) -> String {
     finish(&table)
 }
 
-/// One line a route.
-pub fn routes(routes: &[Route]) -> String {
-    let mut table = columns(&["prefix", "type", "source", "paths"]);
-    for route in routes {
-        let path = |path: &crate::api::report::Path| match path.via {
-            Some(via) => format!("{via} ({})", path.port),
-            None => path.port.clone(),
-        };
-        let paths: Vec<_> = route.paths.iter().map(path).collect();
-        table.add_row([&route.prefix, &route.kind, &route.source, &paths.join(", ")]);
-    }
-    finish(&table)
+/// The line above [`route_line`]s. Their columns are as wide as is usual, because nobody knows the
+/// widest of a million routes in advance.
+pub const ROUTES_HEADER: &str = "PREFIX                   TYPE         SOURCE     METRIC  PATHS\n";
+
+/// One line for a route; one that is not in use ends with the reason in brackets.
+pub fn route_line(route: &Route) -> String {
+    let paths: Vec<_> = route.paths.iter().map(path).collect();
+    let reason = match (&route.inactive, route.active) {
+        (Some(reason), _) => format!(" [{reason}]"),
+        (None, true) => String::new(),
+        (None, false) => " [not in use]".to_owned(),
+    };
+    let Route { prefix, kind, source, metric, .. } = route;
+    let line =
+        format!("{prefix:<24} {kind:<12} {source:<10} {metric:<7} {}{reason}", paths.join(", "));
+    line.trim_end().to_owned()
 }
 
-/// The route, then one line a path.
+fn path(path: &Path) -> String {
+    let place = match (path.via, &path.port) {
+        (Some(via), Some(port)) => format!("{via} ({port})"),
+        (Some(via), None) => format!("{via} (recursive)"),
+        (None, port) => port.clone().unwrap_or_default(),
+    };
+    if path.weight == 1 { place } else { format!("{place} weight {}", path.weight) }
+}
+
+/// The route, one line a path, then the other routes to the prefix.
 pub fn route(answer: &RouteAnswer) -> String {
     let Some(prefix) = &answer.prefix else {
         return format!("{}: no route", answer.address);
     };
     let source = answer.source.as_deref().unwrap_or("?");
     let mut lines = vec![format!("{}: {prefix}, {}, from {source}", answer.address, answer.kind)];
-    lines.extend(answer.paths.iter().map(path));
+    lines.extend(answer.paths.iter().map(resolved_path));
+    let others = answer.candidates.iter().filter(|route| !route.active);
+    lines.extend(others.map(|route| format!("  not used: {}", route_line(route))));
     lines.join("\n")
 }
 
-fn path(path: &ResolvedPath) -> String {
+fn resolved_path(path: &ResolvedPath) -> String {
     let via = path.via.map_or_else(|| "directly connected".to_owned(), |via| format!("via {via}"));
     let mac = path.mac.as_deref().map_or_else(String::new, |mac| format!(" at {mac}"));
-    format!("  {via}{mac} by port {}, {}", path.port, path.state)
+    let weight = if path.weight == 1 { String::new() } else { format!(", weight {}", path.weight) };
+    let taken = if path.taken { "  <- this flow" } else { "" };
+    format!("  {via}{mac} by port {}, {}{weight}{taken}", path.port, path.state)
+}
+
+/// Routes by source, then what forwarders have of them.
+pub fn summary(summary: &RouteSummary) -> String {
+    let mut table = columns(&["source", "ipv4", "ipv6"]);
+    for (name, [ipv4, ipv6]) in &summary.sources {
+        table.add_row([name.clone(), ipv4.to_string(), ipv6.to_string()]);
+    }
+    let RouteSummary { fib, fib_bytes, next_hops, .. } = summary;
+    table.add_row(["in use".to_owned(), fib[0].to_string(), fib[1].to_string()]);
+    let mib = |bytes: usize| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
+    table.add_row(["memory".to_owned(), mib(fib_bytes[0]), mib(fib_bytes[1])]);
+    right_align(&mut table, 1..3);
+    format!(
+        "{}\n\nnext hops {} of {}; routes refused {}, waiting for room {}, pending {}",
+        finish(&table),
+        next_hops[0],
+        next_hops[1],
+        summary.refused,
+        summary.waiting,
+        summary.pending
+    )
+}
+
+fn right_align(table: &mut Table, columns: std::ops::Range<usize>) {
+    for index in columns {
+        if let Some(column) = table.column_mut(index) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+}
+
+/// One line a source.
+pub fn sources(sources: &[Source]) -> String {
+    let mut table = columns(&[
+        "source",
+        "distance",
+        "state",
+        "ipv4",
+        "ipv6",
+        "messages",
+        "errors",
+        "refused",
+        "overruns",
+        "resyncs",
+        "last resync",
+        "last audit",
+    ]);
+    for source in sources {
+        let mut row = vec![
+            source.name.clone(),
+            source.distance.to_string(),
+            source.state.clone(),
+            source.ipv4.to_string(),
+            source.ipv6.to_string(),
+        ];
+        row.extend(source.remote.as_ref().map_or_else(no_remote, remote));
+        table.add_row(row);
+    }
+    right_align(&mut table, 3..10);
+    finish(&table)
+}
+
+fn no_remote() -> [String; 7] {
+    [const { String::new() }; 7].map(|_| "-".to_owned())
+}
+
+fn remote(remote: &Remote) -> [String; 7] {
+    let ago = |seconds: Option<u64>| {
+        seconds.map_or_else(|| "never".to_owned(), |seconds| format!("{seconds} s ago"))
+    };
+    let audit = remote.last_audit.as_ref().map(|audit| {
+        let differences = audit.missing + audit.stale + audit.different;
+        let verdict = match differences {
+            0 => "equal".to_owned(),
+            count => format!("{count} DIFFERENCES"),
+        };
+        format!("{} s ago, {} routes, {verdict}", audit.age_s, audit.compared)
+    });
+    [
+        remote.messages.to_string(),
+        remote.errors.to_string(),
+        remote.refused.to_string(),
+        remote.overruns.to_string(),
+        remote.resyncs.to_string(),
+        ago(remote.last_resync_s),
+        audit.unwrap_or_else(|| "never".to_owned()),
+    ]
 }
 
 /// One line a neighbour.
@@ -110,9 +216,7 @@ pub fn counters(counters: &Counters) -> String {
         let packets = counters.dropped.get(reason.name()).copied().unwrap_or(0);
         table.add_row([reason.name(), &packets.to_string(), reason.help()]);
     }
-    if let Some(column) = table.column_mut(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
+    right_align(&mut table, 1..2);
     let verdict = match counters.unaccounted {
         0 => "the sum closes".to_owned(),
         n => format!("{n} unaccounted: packets are moving, ask again"),
@@ -133,13 +237,27 @@ pub fn counters(counters: &Counters) -> String {
 mod tests {
     use super::*;
 
+    fn plain(source: &str, paths: Vec<Path>) -> Route {
+        Route {
+            prefix: "192.0.2.0/24".into(),
+            source: source.into(),
+            kind: "unicast".into(),
+            metric: 20,
+            active: source == "static",
+            inactive: (source != "static").then(|| "shadowed".to_owned()),
+            paths,
+        }
+    }
+
     #[test]
     fn a_route_reads_as_a_sentence() {
         let path = ResolvedPath {
             port: "right".into(),
             via: Some("10.0.2.2".parse().unwrap()),
+            weight: 3,
             mac: Some("02:00:00:00:00:01".into()),
             state: "reachable".into(),
+            taken: true,
         };
         let answer = RouteAnswer {
             address: "192.0.2.1".parse().unwrap(),
@@ -147,12 +265,54 @@ mod tests {
             source: Some("static".into()),
             kind: "unicast".into(),
             paths: vec![path],
+            candidates: vec![plain("static", vec![]), plain("kernel", vec![])],
         };
         assert_eq!(
             route(&answer),
             "192.0.2.1: 192.0.2.0/24, unicast, from static\n  \
-             via 10.0.2.2 at 02:00:00:00:00:01 by port right, reachable"
+             via 10.0.2.2 at 02:00:00:00:00:01 by port right, reachable, weight 3  <- this flow\n  \
+             not used: 192.0.2.0/24             unicast      kernel     20       [shadowed]"
         );
+    }
+
+    #[test]
+    fn a_route_is_one_line_with_all_its_paths() {
+        let via = |text: &str| Some(text.parse().unwrap());
+        let paths = vec![
+            Path { port: Some("left".into()), via: via("10.0.1.2"), weight: 1 },
+            Path { port: None, via: via("10.9.9.9"), weight: 2 },
+            Path { port: Some("right".into()), via: None, weight: 1 },
+        ];
+        assert_eq!(
+            route_line(&plain("static", paths)),
+            "192.0.2.0/24             unicast      static     20      \
+             10.0.1.2 (left), 10.9.9.9 (recursive) weight 2, right"
+        );
+        assert_eq!((ROUTES_HEADER.find("TYPE"), ROUTES_HEADER.find("PATHS")), (Some(25), Some(57)));
+    }
+
+    #[test]
+    fn sources_tell_differences_of_an_audit_apart() {
+        let audit = |different| crate::api::report::Audit {
+            age_s: 5,
+            compared: 1000,
+            missing: 1,
+            stale: 0,
+            different,
+            examples: Vec::new(),
+        };
+        let source = |last_audit| Source {
+            name: "kernel".into(),
+            distance: 10,
+            state: "synchronised".into(),
+            ipv4: 1000,
+            ipv6: 0,
+            remote: Some(Remote { last_audit, messages: 77, ..Remote::default() }),
+        };
+        let text = sources(&[source(Some(audit(2)))]);
+        assert!(text.contains("5 s ago, 1000 routes, 3 DIFFERENCES"), "{text}");
+        assert!(text.contains("77") && text.contains("synchronised"), "{text}");
+        assert!(sources(&[source(None)]).ends_with("never"));
     }
 
     #[test]

@@ -1,16 +1,61 @@
 //! Asks a running router.
 
+use std::fmt;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
-use super::{Answer, Request};
+use super::report::Route;
+use super::{Answer, Request, RouteFilter, Show};
 
 /// Sends one request to the router behind this socket and returns its report.
 pub fn ask(socket: &Path, request: &Request) -> Result<Value> {
+    let mut answer = String::new();
+    send(socket, request)?.read_line(&mut answer).context("the router closed the connection")?;
+    if answer.is_empty() {
+        bail!("the router closed the connection without an answer; is it shutting down?");
+    }
+    match serde_json::from_str(&answer).context("the answer is not one of this version")? {
+        Answer::Ok(report) => Ok(report),
+        Answer::Error(message) => bail!("{message}"),
+    }
+}
+
+/// Asks for routes and gives each to `each` as it comes; `Ok(false)` from it ends the reading.
+pub fn ask_routes(
+    socket: &Path,
+    filter: RouteFilter,
+    mut each: impl FnMut(Route) -> Result<bool>,
+) -> Result<()> {
+    let answer = send(socket, &Request::Show(Show::Routes(filter)))?;
+    let mut failed = None;
+    let mut reader = serde_json::Deserializer::from_reader(answer);
+    let seed = Whole(Each(|route| match each(route) {
+        Ok(true) => true,
+        Ok(false) => {
+            failed = Some(Ok(()));
+            false
+        }
+        Err(error) => {
+            failed = Some(Err(error));
+            false
+        }
+    }));
+    let read = seed.deserialize(&mut reader);
+    match (failed, read) {
+        (Some(outcome), _) => outcome,
+        (None, Ok(None)) => Ok(()),
+        (None, Ok(Some(message))) => bail!("{message}"),
+        (None, Err(error)) => Err(error).context("the answer is incomplete; is the router ending?"),
+    }
+}
+
+/// Connects and sends; the answer can be read from what is returned.
+fn send(socket: &Path, request: &Request) -> Result<BufReader<UnixStream>> {
     let mut stream = UnixStream::connect(socket).with_context(|| {
         format!(
             "socket {}: cannot reach a router; is `turnpike run` up, and with the same --socket?",
@@ -20,13 +65,60 @@ pub fn ask(socket: &Path, request: &Request) -> Result<Value> {
     let mut line = serde_json::to_string(request)?;
     line.push('\n');
     stream.write_all(line.as_bytes()).context("the router closed the connection")?;
-    let mut answer = String::new();
-    BufReader::new(stream).read_line(&mut answer).context("the router closed the connection")?;
-    if answer.is_empty() {
-        bail!("the router closed the connection without an answer; is it shutting down?");
+    Ok(BufReader::with_capacity(1 << 16, stream))
+}
+
+/// `{"ok":[ROUTE,…]}` or `{"error":"…"}`, whose message is what comes out.
+struct Whole<F>(Each<F>);
+
+/// `[ROUTE,…]`, each given to the function until it says false.
+struct Each<F>(F);
+
+impl<'de, F: FnMut(Route) -> bool> DeserializeSeed<'de> for Whole<F> {
+    type Value = Option<String>;
+
+    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<Self::Value, D::Error> {
+        reader.deserialize_map(self)
     }
-    match serde_json::from_str(&answer).context("the answer is not one of this version")? {
-        Answer::Ok(report) => Ok(report),
-        Answer::Error(message) => bail!("{message}"),
+}
+
+impl<'de, F: FnMut(Route) -> bool> Visitor<'de> for Whole<F> {
+    type Value = Option<String>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an answer with routes")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        match map.next_key::<String>()?.as_deref() {
+            Some("ok") => map.next_value_seed(self.0).map(|()| None),
+            Some("error") => map.next_value().map(Some),
+            other => Err(A::Error::custom(format!("{other:?} instead of an answer"))),
+        }
+    }
+}
+
+impl<'de, F: FnMut(Route) -> bool> DeserializeSeed<'de> for Each<F> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<(), D::Error> {
+        reader.deserialize_seq(self)
+    }
+}
+
+impl<'de, F: FnMut(Route) -> bool> Visitor<'de> for Each<F> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("routes")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut routes: A) -> Result<(), A::Error> {
+        while let Some(route) = routes.next_element()? {
+            if !(self.0)(route) {
+                return Err(A::Error::custom("the reader has seen enough"));
+            }
+        }
+        Ok(())
     }
 }

@@ -66,16 +66,28 @@ pub struct HostInterface {
 }
 
 /// One path of a route.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Path {
-    /// The port it leaves by.
-    pub port: String,
+    /// The port it leaves by; none for a gateway that is reached by another route.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<String>,
     /// The gateway; none for a connected network.
     pub via: Option<IpAddr>,
+    /// Its share of the flows.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub weight: u16,
+}
+
+fn one() -> u16 {
+    1
+}
+
+fn is_one(weight: &u16) -> bool {
+    *weight == 1
 }
 
 /// A route.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Route {
     /// The destinations.
     pub prefix: String,
@@ -84,8 +96,34 @@ pub struct Route {
     /// `unicast`, `connected`, `local`, `blackhole`, …
     #[serde(rename = "type")]
     pub kind: String,
+    /// Among a source's routes to one prefix the smallest metric wins.
+    pub metric: u64,
+    /// Forwarders use it.
+    pub active: bool,
+    /// Why they do not: `shadowed` by a better route to the prefix, `link-down`, `loop`, …
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inactive: Option<String>,
     /// Where packets go; none for a route that keeps or refuses them.
     pub paths: Vec<Path>,
+}
+
+/// How many routes there are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RouteSummary {
+    /// IPv4 and IPv6 routes by source, those not in use included.
+    pub sources: BTreeMap<String, [usize; 2]>,
+    /// Prefixes that forwarders know, IPv4 and IPv6.
+    pub fib: [usize; 2],
+    /// Bytes that forwarders read to look prefixes up, IPv4 and IPv6.
+    pub fib_bytes: [usize; 2],
+    /// Next hops in use, and the most there can be.
+    pub next_hops: [usize; 2],
+    /// Routes that were refused since the start.
+    pub refused: u64,
+    /// Routes that wait for room among the next hops, or for their group.
+    pub waiting: usize,
+    /// Prefixes whose change the route table has no room for yet.
+    pub pending: usize,
 }
 
 /// A path, and whether packets can take it now.
@@ -95,10 +133,16 @@ pub struct ResolvedPath {
     pub port: String,
     /// The neighbour; none while the destination itself must be found on a connected network.
     pub via: Option<IpAddr>,
+    /// Its share of the flows.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub weight: u16,
     /// The neighbour's MAC, if known.
     pub mac: Option<String>,
-    /// `reachable` or `unresolved`.
+    /// `reachable`, `unresolved`, or `down` where the port is.
     pub state: String,
+    /// The flow that was asked for takes it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub taken: bool,
 }
 
 /// What happens with packets to an address.
@@ -113,8 +157,84 @@ pub struct RouteAnswer {
     /// As in [`Route`]; `no-route` without one.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The paths.
+    /// The paths, with gateways of gateways followed to their ports.
     pub paths: Vec<ResolvedPath>,
+    /// All routes to the prefix, the one in use first.
+    #[serde(default)]
+    pub candidates: Vec<Route>,
+}
+
+/// Somebody who has routes for the router: its configuration, the kernel, zebra, …
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Source {
+    /// Its name in `show routes --source`.
+    pub name: String,
+    /// Of several routes to one prefix that of the smallest distance wins.
+    pub distance: u8,
+    /// `ready`; for those that live outside the router also `connecting`, `synchronising`, …
+    pub state: String,
+    /// IPv4 routes, those not in use included.
+    pub ipv4: usize,
+    /// IPv6 routes.
+    pub ipv6: usize,
+    /// What only those outside the router have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remote: Option<Remote>,
+}
+
+/// How it goes with a source outside the router. Counts are since the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Remote {
+    /// Messages read.
+    pub messages: u64,
+    /// Messages or attributes that made no sense.
+    pub errors: u64,
+    /// Messages that were understood and have no meaning here, such as a route for one TOS.
+    pub ignored: u64,
+    /// Changes that the router refused: see the log.
+    pub refused: u64,
+    /// Times that messages were lost because they came faster than they were read. Each is made
+    /// good by a resynchronisation.
+    pub overruns: u64,
+    /// Complete readings of everything, the first one included.
+    pub resyncs: u64,
+    /// Seconds since the last one ended.
+    pub last_resync_s: Option<u64>,
+    /// Nexthop objects.
+    pub groups: usize,
+    /// Comparisons of the source's routes with the router's.
+    pub audits: u64,
+    /// Those that found a difference, which is a defect.
+    pub audits_failed: u64,
+    /// The last one.
+    pub last_audit: Option<Audit>,
+    /// Who is connected, of a source that connects.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<String>,
+}
+
+/// A comparison of a source's routes with the router's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Audit {
+    /// Seconds since it ended.
+    pub age_s: u64,
+    /// Routes compared.
+    pub compared: usize,
+    /// Routes that the source has and the router had not.
+    pub missing: usize,
+    /// Routes that the router had and the source has not.
+    pub stale: usize,
+    /// Routes that were other than the source's.
+    pub different: usize,
+    /// The first differences, in words.
+    pub examples: Vec<String>,
+}
+
+/// What a change did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// `added`, `replaced` or `removed`.
+    pub change: String,
 }
 
 /// A neighbour: a station on a port's network.

@@ -1,5 +1,8 @@
 //! Serves the API on a Unix socket. Each connection is a task of its own; every request goes as a
 //! message to the router's owner, who answers when it has time.
+//!
+//! Routes are asked for page by page, the next when the client has taken the last: a million routes
+//! neither keep the owner from its work nor are they in memory together.
 
 use std::fs;
 use std::io;
@@ -8,21 +11,33 @@ use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use ipnet::IpNet;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::unix::OwnedWriteHalf;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Answer, Request};
+use super::report::Route;
+use super::{Answer, Request, RouteFilter, Show};
 
 /// The longest request line, in bytes.
 const LINE_MAX: u64 = 64 * 1024;
 
-/// A request on its way to the owner, and the way back.
-pub struct Question {
-    /// What was asked.
-    pub request: Request,
-    /// Where the answer goes; the asker may be gone.
-    pub answer: oneshot::Sender<Answer>,
+/// A request on its way to the owner, and the way back; the asker may be gone.
+pub enum Question {
+    /// Anything that has one answer.
+    Request(Request, oneshot::Sender<Answer>),
+    /// The routes that the filter lets through behind this prefix, as many as fit on a page.
+    Page(RouteFilter, Option<IpNet>, oneshot::Sender<Result<Page, String>>),
+}
+
+/// Some routes.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    /// The routes.
+    pub routes: Vec<Route>,
+    /// The last prefix that was looked at; `None` at the end.
+    pub next: Option<IpNet>,
 }
 
 /// The socket, bound and not yet served; its file goes when this is dropped.
@@ -103,28 +118,151 @@ async fn converse(stream: UnixStream, questions: mpsc::Sender<Question>) {
             Ok(_) => {}
         }
         let too_long = line.len() as u64 == LINE_MAX && line.last() != Some(&b'\n');
-        let answer = if too_long {
-            Answer::Error(format!("the request is longer than {LINE_MAX} bytes"))
+        let request = if too_long {
+            Err(format!("the request is longer than {LINE_MAX} bytes"))
         } else {
-            respond(&line, &questions).await
+            Request::read(&line).map_err(|error| format!("the request cannot be read: {error}"))
         };
-        let mut text = serde_json::to_vec(&answer).unwrap_or_default();
-        text.push(b'\n');
-        if write.write_all(&text).await.is_err() || too_long {
+        let written = match request {
+            Ok(Request::Show(Show::Routes(filter))) => {
+                write_routes(&mut write, filter, &questions).await
+            }
+            Ok(request) => write_answer(&mut write, &ask(request, &questions).await).await,
+            Err(reason) => write_answer(&mut write, &Answer::Error(reason)).await,
+        };
+        if written.is_err() || too_long {
             return;
         }
     }
 }
 
-async fn respond(line: &[u8], questions: &mpsc::Sender<Question>) -> Answer {
-    let request = match serde_json::from_slice(line) {
-        Ok(request) => request,
-        Err(error) => return Answer::Error(format!("the request cannot be read: {error}")),
-    };
+const GONE: &str = "the router is shutting down";
+
+async fn ask(request: Request, questions: &mpsc::Sender<Question>) -> Answer {
     let (answer, wait) = oneshot::channel();
-    let gone = || Answer::Error("the router is shutting down".to_owned());
-    if questions.send(Question { request, answer }).await.is_err() {
+    let gone = || Answer::Error(GONE.to_owned());
+    if questions.send(Question::Request(request, answer)).await.is_err() {
         return gone();
     }
     wait.await.unwrap_or_else(|_| gone())
+}
+
+async fn ask_page(
+    filter: &RouteFilter,
+    after: Option<IpNet>,
+    questions: &mpsc::Sender<Question>,
+) -> Result<Page, String> {
+    let (answer, wait) = oneshot::channel();
+    let gone = || GONE.to_owned();
+    let question = Question::Page(filter.clone(), after, answer);
+    questions.send(question).await.map_err(|_| gone())?;
+    wait.await.map_err(|_| gone())?
+}
+
+async fn write_answer(write: &mut OwnedWriteHalf, answer: &Answer) -> io::Result<()> {
+    let mut text = serde_json::to_vec(answer)?;
+    text.push(b'\n');
+    write.write_all(&text).await
+}
+
+/// Writes `{"ok":[ROUTE,…]}` page by page. A router that ends meanwhile leaves the line unfinished.
+async fn write_routes(
+    write: &mut OwnedWriteHalf,
+    filter: RouteFilter,
+    questions: &mpsc::Sender<Question>,
+) -> io::Result<()> {
+    let mut page = match ask_page(&filter, None, questions).await {
+        Ok(page) => page,
+        Err(reason) => return write_answer(write, &Answer::Error(reason)).await,
+    };
+    let mut text = b"{\"ok\":[".to_vec();
+    let mut first = true;
+    loop {
+        for route in &page.routes {
+            if !std::mem::take(&mut first) {
+                text.push(b',');
+            }
+            serde_json::to_writer(&mut text, route)?;
+        }
+        write.write_all(&text).await?;
+        text.clear();
+        let Some(next) = page.next else { break };
+        page = ask_page(&filter, Some(next), questions).await.map_err(io::Error::other)?;
+    }
+    write.write_all(b"]}\n").await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A router with the networks 10.0.0.0/24, 10.0.1.0/24, …, three on a page.
+    async fn answer_pages(mut questions: mpsc::Receiver<Question>, count: u8) {
+        while let Some(question) = questions.recv().await {
+            match question {
+                Question::Request(_, answer) => {
+                    let _ = answer.send(Answer::Ok("fine".into()));
+                }
+                Question::Page(filter, _, answer) if filter.source.is_some() => {
+                    let _ = answer.send(Err("no such source".to_owned()));
+                }
+                Question::Page(_, after, answer) => {
+                    let net = |n: u8| format!("10.0.{n}.0/24").parse::<IpNet>().unwrap();
+                    let from = (0..count).filter(|&n| after.is_none_or(|after| net(n) > after));
+                    let nets: Vec<IpNet> = from.take(3).map(net).collect();
+                    let next = nets.last().copied().filter(|&last| last != net(count - 1));
+                    let routes = nets.iter().map(|net| route(&net.to_string())).collect();
+                    let _ = answer.send(Ok(Page { routes, next }));
+                }
+            }
+        }
+    }
+
+    fn route(prefix: &str) -> Route {
+        Route {
+            prefix: prefix.to_owned(),
+            source: "kernel".to_owned(),
+            kind: "unicast".to_owned(),
+            metric: 0,
+            active: true,
+            inactive: None,
+            paths: Vec::new(),
+        }
+    }
+
+    /// What a client that sends these lines reads, with the table's size.
+    fn talk(lines: &str, count: u8) -> Vec<serde_json::Value> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (client, server) = UnixStream::pair().unwrap();
+            let (ask, questions) = mpsc::channel(1);
+            tokio::spawn(answer_pages(questions, count));
+            tokio::spawn(converse(server, ask));
+            let (mut read, mut write) = client.into_split();
+            write.write_all(lines.as_bytes()).await.unwrap();
+            write.shutdown().await.unwrap();
+            let mut text = String::new();
+            read.read_to_string(&mut text).await.unwrap();
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        })
+    }
+
+    #[test]
+    fn routes_of_many_pages_are_one_answer() {
+        for count in [1, 3, 7] {
+            let answers = talk("{\"show\":\"routes\"}\n{\"show\":\"ports\"}\n", count);
+            let expected = usize::from(count);
+            let routes = answers[0]["ok"].as_array().unwrap();
+            assert_eq!(routes.len(), expected);
+            assert_eq!(routes[expected - 1]["prefix"], format!("10.0.{}.0/24", expected - 1));
+            assert_eq!(answers[1]["ok"], "fine", "the connection goes on");
+        }
+    }
+
+    #[test]
+    fn errors_are_answers_too() {
+        let answers = talk("{\"show\":{\"routes\":{\"source\":\"x\"}}}\nhello\n", 1);
+        assert_eq!(answers[0]["error"], "no such source");
+        assert!(answers[1]["error"].as_str().unwrap().starts_with("the request cannot be read"));
+    }
 }

@@ -8,8 +8,9 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::api::report::{Counters, Graph, Neighbour, Port, Route, RouteAnswer};
-use crate::api::{DEFAULT_SOCKET, Request, Show, client};
+use super::routes::{self, RoutesArgs};
+use crate::api::report::{Counters, Graph, Neighbour, Port, RouteAnswer, Source};
+use crate::api::{DEFAULT_SOCKET, Flow, Request, Show, client};
 use crate::{picture, table};
 
 /// What to show, of which router, and how.
@@ -29,13 +30,17 @@ pub struct ShowArgs {
 enum What {
     /// Ports: device, addresses, link, packets
     Ports,
-    /// All routes
-    Routes,
+    /// Routes, as many as there are
+    Routes(RoutesArgs),
     /// What happens with packets to an address
     Route {
         /// The destination
         address: IpAddr,
+        #[command(flatten)]
+        flow: FlowArgs,
     },
+    /// Who has routes for the router, and how that goes
+    Sources,
     /// Neighbours: addresses, MACs, packets that wait
     Neighbours,
     /// Where every packet went, and every drop reason
@@ -48,6 +53,49 @@ enum What {
     },
 }
 
+/// The flow whose path is sought.
+#[derive(Debug, Args)]
+struct FlowArgs {
+    /// Say which path packets from this address take
+    #[arg(long)]
+    from: Option<IpAddr>,
+    /// The flow's protocol: tcp, udp, icmp, icmp6, sctp, … or its number
+    #[arg(long, requires = "from", value_parser = protocol, default_value = "udp")]
+    protocol: u8,
+    /// The flow's source port
+    #[arg(long, requires = "from", default_value_t = 0)]
+    sport: u16,
+    /// The flow's destination port
+    #[arg(long, requires = "from", default_value_t = 0)]
+    dport: u16,
+}
+
+impl FlowArgs {
+    fn flow(&self) -> Option<Flow> {
+        let Self { from, protocol, sport, dport } = *self;
+        from.map(|from| Flow { from, protocol, sport, dport })
+    }
+}
+
+/// The number of a protocol by name, as in IANA's list of them.
+fn protocol(text: &str) -> Result<u8, String> {
+    const NAMES: [(&str, u8); 8] = [
+        ("icmp", 1),
+        ("tcp", 6),
+        ("udp", 17),
+        ("dccp", 33),
+        ("gre", 47),
+        ("esp", 50),
+        ("icmp6", 58),
+        ("sctp", 132),
+    ];
+    let named = NAMES.iter().find(|(name, _)| *name == text).map(|(_, number)| *number);
+    named.or_else(|| text.parse().ok()).ok_or_else(|| {
+        let names = NAMES.map(|(name, _)| name).join(", ");
+        format!("unknown; known: {names}, or a number from 0 to 255")
+    })
+}
+
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Format {
     Text,
@@ -55,27 +103,35 @@ enum Format {
     Mermaid,
 }
 
-/// Asks, and returns what to print.
-pub fn show(args: &ShowArgs) -> Result<String> {
-    let show = match args.what {
+/// Asks and prints.
+pub fn show(args: &ShowArgs) -> Result<()> {
+    let show = match &args.what {
+        What::Routes(routes) => return routes::show(routes, &args.socket, args.json),
         What::Ports => Show::Ports,
-        What::Routes => Show::Routes,
-        What::Route { address } => Show::Route { address },
+        What::Route { address, flow } => Show::Route { address: *address, flow: flow.flow() },
         What::Neighbours => Show::Neighbours,
+        What::Sources => Show::Sources,
         What::Counters => Show::Counters,
         What::Graph { .. } => Show::Graph,
     };
     let report = client::ask(&args.socket, &Request::Show(show))?;
-    if args.json {
-        return Ok(serde_json::to_string_pretty(&report)?);
-    }
-    Ok(match args.what {
+    crate::print(&if args.json {
+        serde_json::to_string_pretty(&report)?
+    } else {
+        text(&args.what, report)?
+    })
+}
+
+fn text(what: &What, report: Value) -> Result<String> {
+    Ok(match what {
+        // Printed as they came.
+        What::Routes(_) => String::new(),
         What::Ports => table::ports(&read::<Vec<Port>>(report)?),
-        What::Routes => table::routes(&read::<Vec<Route>>(report)?),
         What::Route { .. } => table::route(&read::<RouteAnswer>(report)?),
         What::Neighbours => table::neighbours(&read::<Vec<Neighbour>>(report)?),
+        What::Sources => table::sources(&read::<Vec<Source>>(report)?),
         What::Counters => table::counters(&read::<Counters>(report)?),
-        What::Graph { format } => draw(&read(report)?, format),
+        What::Graph { format } => draw(&read(report)?, *format),
     })
 }
 
@@ -89,4 +145,17 @@ fn draw(graph: &Graph, format: Format) -> String {
 
 fn read<T: DeserializeOwned>(report: Value) -> Result<T> {
     Ok(serde_json::from_value(report)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::protocol;
+
+    #[test]
+    fn protocols_have_names_and_numbers() {
+        assert_eq!((protocol("tcp"), protocol("89"), protocol("icmp6")), (Ok(6), Ok(89), Ok(58)));
+        assert!(
+            protocol("256").is_err() && protocol("tpc").unwrap_err().contains("known: icmp, tcp")
+        );
+    }
 }

@@ -1,0 +1,151 @@
+//! `turnpike route add|del` and `turnpike neighbour add|del`.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use clap::{Args, Subcommand};
+
+use super::words;
+use crate::api::change::{NeighbourAdd, NeighbourChange, NeighbourDel, RouteChange};
+use crate::api::report::Change;
+use crate::api::{DEFAULT_SOCKET, Request, client};
+
+/// Of which router.
+#[derive(Debug, Args)]
+pub struct SocketArgs {
+    /// The router's socket
+    #[arg(long, global = true, default_value = DEFAULT_SOCKET)]
+    socket: PathBuf,
+    /// Print JSON
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+/// A change of the routes.
+#[derive(Debug, Args)]
+pub struct RouteArgs {
+    #[command(subcommand)]
+    change: Route,
+    #[command(flatten)]
+    socket: SocketArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum Route {
+    /// Add a route, until the router ends; one of the same prefix and metric is replaced
+    Add {
+        /// PREFIX via ADDRESS [dev PORT] [weight N] [via …] [metric N], or
+        /// PREFIX blackhole|unreachable|prohibit [metric N]
+        #[arg(required = true)]
+        route: Vec<String>,
+    },
+    /// Remove a route that `route add` added
+    Del {
+        /// PREFIX [metric N]; without a metric all of them
+        #[arg(required = true)]
+        route: Vec<String>,
+    },
+}
+
+/// A change of the neighbours.
+#[derive(Debug, Args)]
+pub struct NeighbourArgs {
+    #[command(subcommand)]
+    change: Neighbour,
+    #[command(flatten)]
+    socket: SocketArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum Neighbour {
+    /// Give a neighbour's MAC, until the router ends: ADDRESS lladdr MAC dev PORT
+    Add {
+        /// Its address
+        address: IpAddr,
+        /// lladdr MAC dev PORT
+        #[arg(required = true, num_args = 4)]
+        settings: Vec<String>,
+    },
+    /// Forget a neighbour, so that it is resolved when it is needed: ADDRESS dev PORT
+    Del {
+        /// Its address
+        address: IpAddr,
+        /// dev PORT
+        #[arg(required = true, num_args = 2)]
+        settings: Vec<String>,
+    },
+}
+
+/// Changes the routes and says what became of it.
+pub fn route(args: &RouteArgs) -> Result<String> {
+    let (change, prefix) = match &args.change {
+        Route::Add { route } => {
+            let add = words::route_add(route)?;
+            (RouteChange::Add(add.clone()), add.prefix)
+        }
+        Route::Del { route } => {
+            let del = words::route_del(route)?;
+            (RouteChange::Del(del.clone()), del.prefix)
+        }
+    };
+    change_it(&args.socket, &Request::Route(change), &format!("route {prefix}"))
+}
+
+/// Changes the neighbours and says what became of it.
+pub fn neighbour(args: &NeighbourArgs) -> Result<String> {
+    let (change, address) = match &args.change {
+        Neighbour::Add { address, settings } => {
+            let [lladdr, port] = named(settings, ["lladdr", "dev"])?;
+            let add = NeighbourAdd { address: *address, lladdr, port };
+            (NeighbourChange::Add(add), address)
+        }
+        Neighbour::Del { address, settings } => {
+            let [port] = named(settings, ["dev"])?;
+            (NeighbourChange::Del(NeighbourDel { address: *address, port }), address)
+        }
+    };
+    change_it(&args.socket, &Request::Neighbour(change), &format!("neighbour {address}"))
+}
+
+/// The values behind these keywords, which may stand in any order.
+fn named<const N: usize>(words: &[String], keywords: [&str; N]) -> Result<[String; N]> {
+    let mut values = keywords.map(|_| None);
+    for pair in words.chunks(2) {
+        let place = keywords.iter().position(|keyword| *keyword == pair[0]);
+        match (place, pair) {
+            (Some(place), [_, value]) if values[place].is_none() => {
+                values[place] = Some(value.clone());
+            }
+            _ => bail!("\"{}\": not expected here; known: {}", pair[0], keywords.join(", ")),
+        }
+    }
+    // As many pairs as keywords, none twice: all are there.
+    Ok(values.map(Option::unwrap_or_default))
+}
+
+fn change_it(args: &SocketArgs, request: &Request, what: &str) -> Result<String> {
+    let report = client::ask(&args.socket, request)?;
+    if args.json {
+        return Ok(serde_json::to_string_pretty(&report)?);
+    }
+    let Change { change } = serde_json::from_value(report)?;
+    Ok(format!("{what}: {change}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keywords_stand_in_any_order_and_once() {
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let keywords = ["lladdr", "dev"];
+        let expected = ["02::1".to_owned(), "left".to_owned()];
+        assert_eq!(named(&words("lladdr 02::1 dev left"), keywords).unwrap(), expected);
+        assert_eq!(named(&words("dev left lladdr 02::1"), keywords).unwrap(), expected);
+        let error = named(&words("dev left dev right"), keywords).unwrap_err().to_string();
+        assert_eq!(error, "\"dev\": not expected here; known: lladdr, dev");
+        assert!(named(&words("dev left port right"), keywords).is_err());
+    }
+}

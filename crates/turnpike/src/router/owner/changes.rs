@@ -1,0 +1,144 @@
+//! Changes that commands ask for: routes of source `command`, neighbours whose MAC is given.
+
+use std::net::IpAddr;
+
+use anyhow::{Context, Result, bail};
+use control::rib::{Path, Route, RouteKind, Source};
+use ipnet::IpNet;
+use wire::MacAddr;
+
+use super::Owner;
+use crate::api::change::{
+    NeighbourAdd, NeighbourChange, NeighbourDel, PathSpec, RouteAdd, RouteChange, RouteDel,
+    RouteType,
+};
+use crate::api::report::Change;
+
+impl Owner {
+    pub(super) fn change_route(&mut self, change: RouteChange) -> Result<Change> {
+        let change = match change {
+            RouteChange::Add(add) => self.add_route(add)?,
+            RouteChange::Del(del) => self.delete_route(&del)?,
+        };
+        Ok(Change { change: change.to_owned() })
+    }
+
+    fn add_route(&mut self, add: RouteAdd) -> Result<&'static str> {
+        let RouteAdd { prefix, kind, paths, metric } = add;
+        if kind != RouteType::Unicast && !paths.is_empty() {
+            bail!("route {prefix}: a route that refuses packets has no paths; leave them out");
+        }
+        let kind = match kind {
+            RouteType::Blackhole => RouteKind::Blackhole,
+            RouteType::Unreachable => RouteKind::Unreachable,
+            RouteType::Prohibit => RouteKind::Prohibited,
+            RouteType::Unicast => {
+                let paths: Result<_> = paths.iter().map(|path| self.path(path)).collect();
+                RouteKind::Unicast(paths.with_context(|| format!("route {prefix}"))?)
+            }
+        };
+        let metric = u64::from(metric);
+        let known = self
+            .rib
+            .routes_filtered(Some(Source::Command), Some(prefix), false)
+            .any(|route| route.metric == metric);
+        self.rib.add(Route { prefix, source: Source::Command, kind, metric })?;
+        Ok(if known { "replaced" } else { "added" })
+    }
+
+    /// A path as it was asked for. A gateway on a network of a port is on that port; one on none,
+    /// without a port, is found by the best route to it.
+    fn path(&self, spec: &PathSpec) -> Result<Path> {
+        let named = spec.port.as_deref().map(|name| self.port_named(name)).transpose()?;
+        let Some(via) = spec.via else {
+            let port = named.context("a path without gateway and port; write via or dev")?;
+            return Ok(Path::on_port(port).weighing(spec.weight));
+        };
+        if let Some(reason) = control::config::not_a_host(via) {
+            bail!("via {via}: {reason}, not a next hop's; use the neighbour's unicast address");
+        }
+        let link_local = matches!(via, IpAddr::V6(v6) if v6.is_unicast_link_local());
+        if link_local && named.is_none() {
+            bail!("via {via}: is link-local, every port has that network; add dev PORT");
+        }
+        let ports = self.rib.ports();
+        let is_own = |net: &IpNet| net.addr() == via;
+        if let Some(port) = ports.iter().find(|port| port.addresses.iter().any(is_own)) {
+            bail!("via {via}: is the router's own address (port \"{}\")", port.name);
+        }
+        let on_network = |net: &IpNet| net.contains(&via);
+        let holding = ports.iter().find(|port| port.addresses.iter().any(on_network));
+        let path = match (named, holding.map(|port| port.id)) {
+            (None, None) => Path::recursive(via),
+            (None, Some(port)) => Path::over(port, via),
+            (Some(port), holding) => {
+                let on_link = !link_local && holding != Some(port);
+                Path { on_link, ..Path::over(port, via) }
+            }
+        };
+        Ok(path.weighing(spec.weight))
+    }
+
+    fn delete_route(&mut self, del: &RouteDel) -> Result<&'static str> {
+        let RouteDel { prefix, metric } = *del;
+        let removed = match metric {
+            Some(metric) => self.rib.remove_one(prefix, Source::Command, metric.into()),
+            None => self.rib.remove(prefix, Source::Command) > 0,
+        };
+        if removed {
+            return Ok("removed");
+        }
+        let mut others: Vec<_> =
+            self.rib.routes_filtered(None, Some(prefix), false).map(describe).collect();
+        others.dedup();
+        match &others[..] {
+            [] => bail!("route {prefix}: there is none; see turnpike show routes --source command"),
+            _ => bail!(
+                "route {prefix}: no command added it; there is one from {}, to be removed there",
+                others.join(", ")
+            ),
+        }
+    }
+
+    pub(super) fn change_neighbour(&mut self, change: NeighbourChange) -> Result<Change> {
+        let change = match change {
+            NeighbourChange::Add(add) => self.add_neighbour(&add)?,
+            NeighbourChange::Del(del) => self.delete_neighbour(&del)?,
+        };
+        Ok(Change { change: change.to_owned() })
+    }
+
+    fn add_neighbour(&mut self, add: &NeighbourAdd) -> Result<&'static str> {
+        let NeighbourAdd { address, lladdr, port } = add;
+        let what = || format!("neighbour {address}");
+        let port = self.port_named(port).with_context(what)?;
+        if let Some(reason) = control::config::not_a_host(*address) {
+            bail!("neighbour {address}: {reason}, not a neighbour's; use its unicast address");
+        }
+        let mac: MacAddr = lladdr
+            .parse()
+            .map_err(|error| anyhow::anyhow!("{}: lladdr \"{lladdr}\": {error}", what()))?;
+        if mac.is_multicast() || mac == MacAddr::default() {
+            bail!("{}: lladdr \"{lladdr}\" is not a host's; use a unicast address", what());
+        }
+        let known = self.rib.neighbours().any(|(p, a, _)| (p, a) == (port, *address));
+        self.rib.add_static_neighbour(port, *address, mac).with_context(what)?;
+        Ok(if known { "replaced" } else { "added" })
+    }
+
+    fn delete_neighbour(&mut self, del: &NeighbourDel) -> Result<&'static str> {
+        let NeighbourDel { address, port } = del;
+        let id = self.port_named(port).with_context(|| format!("neighbour {address}"))?;
+        if !self.rib.neighbours().any(|(p, a, _)| (p, a) == (id, *address)) {
+            bail!(
+                "neighbour {address}: not known on port \"{port}\"; see turnpike show neighbours"
+            );
+        }
+        self.rib.remove_neighbour(id, *address);
+        Ok("removed")
+    }
+}
+
+fn describe(route: control::rib::RouteInfo) -> String {
+    route.source.name().to_owned()
+}

@@ -1,0 +1,77 @@
+//! Links: what the devices say, and what is said of the host interfaces.
+//!
+//! Packets can leave by a port when its device has a link and nobody has set its host interface
+//! down. A device that loses its link takes the carrier from its host interface, so that routing
+//! daemons see it.
+
+use control::netlink::KernelOrder;
+use dataplane::port::PortId;
+use slowpath::Command;
+
+use super::{Owner, tell};
+
+/// A port's link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// The device has one.
+    device: bool,
+    /// The host interface is up, or there is none.
+    host: bool,
+    /// What the host interface's MTU was, in bytes; 0 without one.
+    mtu: u16,
+}
+
+impl Default for Link {
+    fn default() -> Self {
+        Self { device: true, host: true, mtu: 0 }
+    }
+}
+
+impl Link {
+    fn up(self) -> bool {
+        self.device && self.host
+    }
+}
+
+impl Owner {
+    /// Looks at all devices.
+    pub(super) fn poll_devices(&mut self) {
+        for index in 0..self.ports.len() {
+            let (id, device) = (self.ports[index].id, self.ports[index].port.link().up);
+            let old = self.links[index];
+            if old.device == device {
+                continue;
+            }
+            self.set_link(id, Link { device, ..old });
+            self.sources.order(KernelOrder::SetCarrier { port: id, up: device });
+        }
+    }
+
+    /// The host interface of a port is up or down, and takes packets of this size.
+    pub(super) fn host_link(&mut self, port: PortId, admin_up: bool, mtu: u16) {
+        let Some(&old) = self.links.get(port.index()) else { return };
+        self.set_link(port, Link { host: admin_up, mtu, ..old });
+        if mtu != 0 && mtu != old.mtu {
+            self.rib.set_mtu(port, mtu);
+            tell(&self.orders, Command::Mtu { port, mtu });
+        }
+    }
+
+    fn set_link(&mut self, port: PortId, new: Link) {
+        let name = self.port_name(port);
+        let Some(link) = self.links.get_mut(port.index()) else { return };
+        let old = std::mem::replace(link, new);
+        if old.up() == new.up() {
+            return;
+        }
+        // First of all: no packet is to take a way that has ended.
+        self.rib.set_link(port, new.up());
+        tell(&self.orders, Command::PortLink { port, up: new.up() });
+        let reason = match (new.device, new.host) {
+            (true, true) => "up",
+            (false, _) => "down, its device has no link",
+            (true, false) => "down, its host interface is",
+        };
+        tracing::info!("port \"{name}\": {reason}");
+    }
+}

@@ -1,0 +1,312 @@
+//! Answers to what the API asks.
+
+use std::net::IpAddr;
+use std::ops::Bound;
+use std::time::SystemTime;
+
+use anyhow::{Context, Result, anyhow, bail};
+use control::netlink::SourceStatus;
+use control::rib::{LivePath, LookupInfo, RouteInfo, Source, Target};
+use dataplane::next_hop::NEXT_HOPS;
+use dataplane::port::PortId;
+use ipnet::IpNet;
+use serde::Serialize;
+use tokio::sync::oneshot;
+
+use super::super::ports::OpenPort;
+use super::super::slow_worker::Order;
+use super::{Owner, flow};
+use crate::api::report::{
+    self, Neighbour, Path, Port, Remote, ResolvedPath, Route, RouteAnswer, RouteSummary,
+};
+use crate::api::server::{Page, Question};
+use crate::api::{Answer, Flow, Request, RouteFilter, Show};
+
+/// The most prefixes that are looked at for one page: less than a millisecond's work.
+const PAGE: usize = 1000;
+
+impl Owner {
+    pub(super) async fn answer(&mut self, question: Question) {
+        // Whoever asked may be gone.
+        match question {
+            Question::Request(request, answer) => {
+                let report = match self.report(request).await {
+                    Ok(report) => Answer::Ok(report),
+                    Err(error) => Answer::Error(format!("{error:#}")),
+                };
+                let _ = answer.send(report);
+            }
+            Question::Page(filter, after, answer) => {
+                let page = self.page(&filter, after).map_err(|error| format!("{error:#}"));
+                let _ = answer.send(page);
+            }
+        }
+    }
+
+    async fn report(&mut self, request: Request) -> Result<serde_json::Value> {
+        let show = match request {
+            Request::Show(show) => show,
+            Request::Route(change) => return json(&self.change_route(change)?),
+            Request::Neighbour(change) => return json(&self.change_neighbour(change)?),
+        };
+        match show {
+            Show::Ports => json(&self.ports.iter().map(|port| self.port(port)).collect::<Vec<_>>()),
+            Show::Routes(_) => bail!("routes are asked for by pages"),
+            Show::Summary => json(&self.summary()),
+            Show::Route { address, flow } => json(&self.lookup(address, flow)?),
+            Show::Neighbours => json(&self.neighbours().await?),
+            Show::Sources => json(&self.source_reports()),
+            Show::Counters => json(&self.ledger.counters()),
+            Show::Graph => json(&self.ledger.graph()),
+        }
+    }
+
+    pub(super) fn port_name(&self, id: PortId) -> String {
+        self.ports.get(id.index()).map_or_else(|| id.to_string(), |port| port.name.clone())
+    }
+
+    /// The port with this name, or which there are.
+    pub(super) fn port_named(&self, name: &str) -> Result<PortId> {
+        let port = self.ports.iter().find(|port| port.name == name);
+        port.map(|port| port.id).with_context(|| {
+            let known: Vec<_> = self.ports.iter().map(|port| port.name.as_str()).collect();
+            format!("port \"{name}\": unknown; ports: {}", known.join(", "))
+        })
+    }
+
+    fn port(&self, port: &OpenPort) -> Port {
+        let [rx_packets, rx_bytes, tx_packets, tx_bytes] = self.ledger.traffic(port.id);
+        let stats = port.port.stats();
+        let known = self.rib.ports().iter().find(|known| known.id == port.id);
+        let addresses = known.map_or(&port.addresses, |known| &known.addresses);
+        Port {
+            name: port.name.clone(),
+            device: port.device.clone(),
+            driver: port.port.driver().to_owned(),
+            mac: port.info.mac.to_string(),
+            addresses: addresses.iter().map(IpNet::to_string).collect(),
+            link: if port.port.link().up { "up" } else { "down" }.to_owned(),
+            mtu: known.map_or(port.info.mtu, |known| known.mtu),
+            rx_queues: port.queues.0,
+            tx_queues: port.queues.1,
+            rx_packets,
+            rx_bytes,
+            rx_missed: stats.imissed + stats.rx_nombuf,
+            rx_errors: stats.ierrors,
+            tx_packets,
+            tx_bytes,
+            tx_errors: stats.oerrors,
+            host: port.host.as_ref().map(|host| host.report()),
+        }
+    }
+
+    /// The routes behind `after` that the filter lets through, as many as are found among the next
+    /// [`PAGE`] prefixes.
+    fn page(&self, filter: &RouteFilter, after: Option<IpNet>) -> Result<Page> {
+        let source = filter.source.as_deref().map(source_named).transpose()?;
+        let all = filter.all || source.is_some() || filter.prefix.is_some();
+        let start = match (after, filter.prefix) {
+            (Some(after), _) => Bound::Excluded(after),
+            (None, Some(prefix)) => Bound::Included(prefix.trunc()),
+            (None, None) => Bound::Unbounded,
+        };
+        // Prefixes within another follow it in the RIB's order.
+        let fits =
+            |prefix: &IpNet| match (filter.prefix.map(|wanted| wanted.trunc()), filter.longer) {
+                (None, _) => true,
+                (Some(wanted), true) => wanted.contains(prefix),
+                (Some(wanted), false) => wanted == *prefix,
+            };
+        let mut page = Page::default();
+        let (mut last, mut seen) = (None, 0);
+        for route in self.rib.routes_from(start).take_while(|route| fits(&route.prefix)) {
+            if last != Some(route.prefix) {
+                if seen == PAGE {
+                    page.next = last;
+                    break;
+                }
+                seen += 1;
+                last = Some(route.prefix);
+            }
+            if (all || route.active) && source.is_none_or(|source| source == route.source) {
+                page.routes.push(self.route(&route));
+            }
+        }
+        Ok(page)
+    }
+
+    fn route(&self, route: &RouteInfo) -> Route {
+        let path = |port: Option<PortId>, via, weight| Path {
+            port: port.map(|port| self.port_name(port)),
+            via,
+            weight,
+        };
+        let paths = match &route.target {
+            Target::Unicast(paths) | Target::Group(_, paths) => {
+                paths.iter().map(|p| path(p.port, p.via, p.weight)).collect()
+            }
+            Target::Connected(port) => vec![path(Some(*port), None, 1)],
+            _ => Vec::new(),
+        };
+        Route {
+            prefix: route.prefix.to_string(),
+            source: route.source.name().to_owned(),
+            kind: kind(&route.target).to_owned(),
+            metric: route.metric,
+            active: route.active,
+            inactive: route.inactive.map(|reason| reason.name().to_owned()),
+            paths,
+        }
+    }
+
+    fn lookup(&self, address: IpAddr, wanted: Option<Flow>) -> Result<RouteAnswer> {
+        let taken = wanted.map(|flow| self.path_of(address, flow)).transpose()?.flatten();
+        let Some(LookupInfo { route, paths, .. }) = self.rib.lookup(address) else {
+            let kind = "no-route".to_owned();
+            let (paths, candidates) = (Vec::new(), Vec::new());
+            return Ok(RouteAnswer {
+                address,
+                prefix: None,
+                source: None,
+                kind,
+                paths,
+                candidates,
+            });
+        };
+        let shown = self.route(&route);
+        let same = |path: &LivePath, taken: &LivePath| {
+            (path.port, path.gateway) == (taken.port, taken.gateway)
+        };
+        let resolved = |path: LivePath| ResolvedPath {
+            port: self.port_name(path.port),
+            via: path.gateway,
+            weight: u16::try_from(path.weight).unwrap_or(u16::MAX),
+            mac: path.mac.map(|mac| mac.to_string()),
+            state: if path.mac.is_some() { "reachable" } else { "unresolved" }.to_owned(),
+            taken: taken.as_ref().is_some_and(|taken| same(&path, taken)),
+        };
+        let candidates = self.rib.routes_filtered(None, Some(route.prefix), false);
+        Ok(RouteAnswer {
+            address,
+            prefix: Some(shown.prefix),
+            source: Some(shown.source),
+            kind: shown.kind,
+            paths: paths.into_iter().map(resolved).collect(),
+            candidates: candidates.map(|route| self.route(&route)).collect(),
+        })
+    }
+
+    /// The path that forwarders choose for a flow; `None` if its packets do not leave by a port.
+    fn path_of(&self, to: IpAddr, wanted: Flow) -> Result<Option<LivePath>> {
+        let from = wanted.from;
+        if from.is_ipv4() != to.is_ipv4() {
+            bail!("from {from}: not of the family of {to}; a flow's addresses are of one family");
+        }
+        Ok(self.rib.lookup_flow(to, flow::hash(&self.flows, to, &wanted)))
+    }
+
+    fn summary(&self) -> RouteSummary {
+        let summary = self.rib.summary();
+        let counts = |source: Source| [summary.ipv4[source.index()], summary.ipv6[source.index()]];
+        RouteSummary {
+            sources: Source::ALL.map(|source| (source.name().to_owned(), counts(source))).into(),
+            fib: [summary.fib4, summary.fib6],
+            fib_bytes: [summary.fib4_bytes, summary.fib6_bytes],
+            next_hops: [summary.next_hops, NEXT_HOPS],
+            refused: summary.refused,
+            waiting: summary.waiting,
+            pending: summary.pending,
+        }
+    }
+
+    /// Every source that has routes, and those outside the router in any case.
+    fn source_reports(&self) -> Vec<report::Source> {
+        let summary = self.rib.summary();
+        let mut reports = Vec::new();
+        for source in Source::ALL {
+            let (ipv4, ipv6) = (summary.ipv4[source.index()], summary.ipv6[source.index()]);
+            let status = self.sources.status(source);
+            if ipv4 + ipv6 == 0 && status.is_none() {
+                continue;
+            }
+            let refused = self.sources.refused(source);
+            reports.push(report::Source {
+                name: source.name().to_owned(),
+                distance: source.distance(),
+                state: status.as_ref().map_or("ready", |status| status.state.name()).to_owned(),
+                ipv4,
+                ipv6,
+                remote: status.map(|status| remote(&status, refused)),
+            });
+        }
+        reports
+    }
+
+    async fn neighbours(&self) -> Result<Vec<Neighbour>> {
+        let gone = || anyhow!("the slow path has ended");
+        let (ask, answer) = oneshot::channel();
+        self.orders.send(Order::Neighbours(ask)).map_err(|_| gone())?;
+        let table = answer.await.map_err(|_| gone())?;
+        let neighbour = |info: slowpath::NeighbourInfo| Neighbour {
+            address: info.address,
+            port: self.port_name(info.port),
+            mac: info.mac.map(|mac| mac.to_string()),
+            state: info.state.name().to_owned(),
+            is_static: info.is_static,
+            queued: info.queued,
+        };
+        Ok(table.into_iter().map(neighbour).collect())
+    }
+}
+
+fn source_named(name: &str) -> Result<Source> {
+    Source::from_name(name).with_context(|| {
+        format!("source \"{name}\": unknown; known: {}", Source::ALL.map(Source::name).join(", "))
+    })
+}
+
+fn remote(status: &SourceStatus, refused: u64) -> Remote {
+    Remote {
+        messages: status.messages,
+        errors: status.errors,
+        ignored: status.ignored,
+        refused,
+        overruns: status.overruns,
+        resyncs: status.resyncs,
+        last_resync_s: status.last_resync.map(age),
+        groups: status.groups,
+        audits: status.audits,
+        audits_failed: status.audits_failed,
+        last_audit: status.last_audit.as_ref().map(|audit| report::Audit {
+            age_s: age(audit.at),
+            compared: audit.compared,
+            missing: audit.missing,
+            stale: audit.stale,
+            different: audit.different,
+            examples: audit.examples.clone(),
+        }),
+        peer: status.peer.map(|peer| peer.to_string()),
+    }
+}
+
+/// Seconds since then; 0 if the clock was set back meanwhile.
+fn age(then: SystemTime) -> u64 {
+    then.elapsed().unwrap_or_default().as_secs()
+}
+
+fn kind(target: &Target) -> &'static str {
+    match target {
+        Target::Unicast(_) | Target::Group(..) => "unicast",
+        Target::Connected(_) => "connected",
+        Target::Local => "local",
+        Target::Host => "host",
+        Target::Martian => "martian",
+        Target::Blackhole => "blackhole",
+        Target::Prohibited => "prohibited",
+        Target::Unreachable => "unreachable",
+    }
+}
+
+fn json(report: &impl Serialize) -> Result<serde_json::Value> {
+    Ok(serde_json::to_value(report)?)
+}
