@@ -21,7 +21,6 @@ const IFF_TUN_EXCL: i32 = 0x8000;
 #[derive(Debug)]
 pub struct Tap {
     file: File,
-    name: String,
     index: u32,
 }
 
@@ -67,12 +66,7 @@ impl Tap {
         let up = |flags| interface.set_flags(flags | libc::IFF_UP as i16);
         interface.flags().and_then(up).map_err(step("bringing it up"))?;
         let index = interface.index().map_err(step("asking for its index"))?;
-        Ok(Self { file, name: name.to_owned(), index })
-    }
-
-    /// Its name.
-    pub fn name(&self) -> &str {
-        &self.name
+        Ok(Self { file, index })
     }
 
     /// The kernel's number for it, in its namespace.

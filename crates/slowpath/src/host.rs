@@ -92,3 +92,262 @@ fn group_mac(group: IpAddr) -> MacAddr {
         IpAddr::V6(group) => multicast_mac_v6(group),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::testing::{
+        A, B, Bench, GATEWAY, GLEAN_RIGHT, LEFT, Out, config, drops, icmp_type, ip, originated,
+        right, secs, udp, v4, v4_with_options, v6,
+    };
+    use crate::{Command, Config, Event, NeighbourState};
+    use dataplane::next_hop::NO_ROUTE;
+    use dataplane::reason::PuntReason;
+
+    fn with_hosts(mut config: Config) -> Bench {
+        config.ports.iter_mut().for_each(|port| port.host = true);
+        Bench::with(config)
+    }
+
+    fn bench() -> Bench {
+        with_hosts(config())
+    }
+
+    fn delivered(frame: &[u8]) -> [Out; 1] {
+        [Out::Deliver(LEFT, frame.to_vec())]
+    }
+
+    /// What a packet from A to 10.0.2.`host` brings about.
+    fn glean(bench: &mut Bench, host: u8) -> Vec<Out> {
+        let packet = v4("10.0.1.2", &format!("10.0.2.{host}"), 17, &udp(8));
+        bench.punt(PuntReason::Glean, LEFT, GLEAN_RIGHT, packet)
+    }
+
+    fn resolve(address: &str) -> Out {
+        Out::Event(Event::Resolve { port: right(), address: ip(address) })
+    }
+
+    fn kernel_says(bench: &mut Bench, address: &str, mac: Option<MacAddr>) -> Vec<Out> {
+        bench.command(Command::KernelNeighbour { port: right(), address: ip(address), mac });
+        bench.take()
+    }
+
+    fn state(bench: &Bench, address: &str) -> Option<NeighbourState> {
+        let all = bench.router.neighbours(bench.now);
+        all.iter().find(|info| info.address == ip(address)).map(|info| info.state)
+    }
+
+    #[test]
+    fn everything_for_the_router_goes_up_unchanged() {
+        let mut bench = bench();
+        let mut arp = vec![0xff; 6];
+        arp.extend([2, 0, 0, 0, 0x0a, 1, 8, 6, 0, 1]);
+        assert_eq!(bench.arp(arp.clone()), delivered(&arp), "even one that is not understood");
+        let mut fragment = v4("10.0.1.2", "10.0.1.1", 6, &udp(40));
+        fragment[20] = 0x20;
+        let frames = [
+            v4("10.0.1.2", "10.0.1.1", 6, &udp(20)),
+            v4("10.0.1.2", "10.0.2.1", 1, &[8, 0, 0, 0, 0, 0, 0, 1]),
+            v4("10.0.1.2", "10.0.1.255", 17, &udp(20)),
+            v4("10.0.1.2", "255.255.255.255", 17, &udp(20)),
+            // A route says that the kernel forwards these.
+            v4("10.0.1.2", "198.18.0.1", 17, &udp(20)),
+            v6("fd00:1::2", "fd00:1::1", 6, &udp(20)),
+            v6("fe80::2", "fe80::ff:fe00:1", 58, &[135, 0, 0, 0]),
+            fragment,
+        ];
+        for frame in frames {
+            assert_eq!(bench.local(frame.clone()), delivered(&frame));
+        }
+        bench.assert_nothing_lost();
+    }
+
+    #[test]
+    fn packets_with_options_for_the_router_go_up_whatever_their_options_are() {
+        let mut bench = bench();
+        // A source route, which is refused where there is no kernel.
+        let frame = v4_with_options("10.0.1.1", &[131, 7, 4, 10, 0, 9, 9, 0]);
+        let outs = bench.punt(PuntReason::Ip4Options, LEFT, NO_ROUTE, frame.clone());
+        assert_eq!(outs, delivered(&frame));
+        let frame = v4_with_options("224.0.0.22", &[0x94, 4, 0, 0]);
+        let outs = bench.punt(PuntReason::Ip4Options, LEFT, NO_ROUTE, frame.clone());
+        assert_eq!(outs, delivered(&frame));
+        // To elsewhere they are the router's business as ever.
+        let frame = v4_with_options("192.0.2.9", &[0x94, 4, 0, 0]);
+        let outs = bench.punt(PuntReason::Ip4Options, LEFT, NO_ROUTE, frame);
+        assert!(matches!(outs[..], [Out::Forward(..)]), "{outs:?}");
+    }
+
+    #[test]
+    fn groups_that_stay_on_the_link_go_up_and_others_if_the_kernel_listens() {
+        let mut bench = bench();
+        for frame in [
+            v4("10.0.1.2", "224.0.0.5", 89, &udp(20)),
+            v6("fe80::2", "ff02::5", 89, &udp(20)),
+            v6("fe80::2", "ff02::1:ff00:1", 58, &udp(20)),
+        ] {
+            assert_eq!(bench.local(frame.clone()), delivered(&frame));
+        }
+        let v4_group = v4("10.0.1.2", "239.1.2.3", 17, &udp(20));
+        let v6_group = v6("fd00:1::2", "ff05::1:3", 17, &udp(20));
+        let not_routed = [Out::Drop(DropReason::MulticastNotRouted)];
+        assert_eq!(bench.local(v4_group.clone()), not_routed);
+        assert_eq!(bench.local(v6_group.clone()), not_routed);
+        bench.net.joined.push(MacAddr([0x01, 0, 0x5e, 1, 2, 3]));
+        assert_eq!(bench.local(v4_group.clone()), delivered(&v4_group));
+        assert_eq!(bench.local(v6_group.clone()), not_routed);
+        bench.net.joined.push(MacAddr([0x33, 0x33, 0, 1, 0, 3]));
+        assert_eq!(bench.local(v6_group.clone()), delivered(&v6_group));
+    }
+
+    #[test]
+    fn what_the_kernel_must_not_get_is_dropped_by_name() {
+        let mut bench = bench();
+        let other_network = v4("10.0.1.2", "10.0.2.255", 17, &udp(20));
+        assert_eq!(drops(&bench.local(other_network)), [DropReason::DirectedBroadcast]);
+        let mut in_broadcast = v4("10.0.1.2", "10.0.1.1", 17, &udp(20));
+        in_broadcast[..6].fill(0xff);
+        assert_eq!(drops(&bench.local(in_broadcast)), [DropReason::L2Broadcast]);
+        let mut cut = v4("10.0.1.2", "10.0.1.1", 17, &udp(20));
+        cut.truncate(40);
+        assert_eq!(drops(&bench.local(cut)), [DropReason::Ip4TotalLength]);
+    }
+
+    #[test]
+    fn link_protocols_go_up_only_where_there_is_a_kernel() {
+        let frame = |mac: [u8; 6]| [&mac[..], &[2, 0, 0, 0, 0x0a, 1, 0x88, 0xcc, 1, 2]].concat();
+        let lldp = frame([0x01, 0x80, 0xc2, 0, 0, 0x0e]);
+        let punt = |bench: &mut Bench, frame: &[u8]| {
+            bench.punt(PuntReason::NonIp, LEFT, NO_ROUTE, frame.to_vec())
+        };
+        let mut bench = bench();
+        assert_eq!(punt(&mut bench, &lldp), delivered(&lldp));
+        let other = frame([0x01, 0x80, 0xc2, 0, 0, 0x40]);
+        let unknown = [Out::Drop(DropReason::UnknownEthertype)];
+        assert_eq!(punt(&mut bench, &other), unknown);
+        bench.net.joined.push(MacAddr([0x01, 0x80, 0xc2, 0, 0, 0x40]));
+        assert_eq!(punt(&mut bench, &other), delivered(&other));
+        assert_eq!(punt(&mut Bench::new(), &lldp), unknown);
+    }
+
+    #[test]
+    fn a_neighbour_is_asked_of_the_kernel_and_packets_wait_for_its_answer() {
+        let mut bench = bench();
+        assert_eq!(glean(&mut bench, 2), [resolve("10.0.2.2")]);
+        assert_eq!(glean(&mut bench, 2), [], "one question for all");
+        assert_eq!(bench.pass(secs(1)), [resolve("10.0.2.2")], "asked again");
+        let outs = kernel_says(&mut bench, "10.0.2.2", Some(B));
+        let up = Event::NeighbourUp { port: right(), address: ip("10.0.2.2"), mac: B };
+        assert_eq!(outs[0], Out::Event(up));
+        assert!(matches!(&outs[1..], [Out::Forward(..), Out::Forward(..)]), "{outs:?}");
+        assert_eq!(state(&bench, "10.0.2.2"), Some(NeighbourState::Kernel));
+        assert!(matches!(glean(&mut bench, 2)[..], [Out::Forward(..)]));
+        assert_eq!(bench.pass(secs(1000)), [], "the kernel's business");
+        assert_eq!(kernel_says(&mut bench, "10.0.2.2", Some(B)), [], "nothing new");
+        let outs = kernel_says(&mut bench, "10.0.2.2", Some(A));
+        assert!(matches!(outs[..], [Out::Event(Event::NeighbourUp { mac: A, .. })]));
+        let down = Event::NeighbourDown { port: right(), address: ip("10.0.2.2") };
+        assert_eq!(kernel_says(&mut bench, "10.0.2.2", None), [Out::Event(down)]);
+        assert_eq!(glean(&mut bench, 2), [resolve("10.0.2.2")], "asked anew");
+        bench.assert_nothing_lost();
+    }
+
+    #[test]
+    fn who_the_kernel_does_not_find_has_failed_and_senders_are_told() {
+        let mut bench = bench();
+        let known = Command::KernelNeighbour { port: LEFT, address: ip("10.0.1.2"), mac: Some(A) };
+        bench.command(known);
+        bench.take();
+        glean(&mut bench, 3);
+        let outs = kernel_says(&mut bench, "10.0.2.3", None);
+        assert_eq!(drops(&outs), [DropReason::NeighbourFailed]);
+        assert_eq!(icmp_type(originated(&outs)[0]), (3, 1));
+        let outs = glean(&mut bench, 3);
+        assert_eq!(drops(&outs), [DropReason::NeighbourFailed], "not asked again at once");
+        let outs = kernel_says(&mut bench, "10.0.2.3", Some(B));
+        assert!(matches!(outs[..], [Out::Event(Event::NeighbourUp { .. })]));
+        // Without any answer the engine gives up by itself.
+        glean(&mut bench, 4);
+        let outs = bench.pass(secs(3));
+        assert_eq!(drops(&outs), [DropReason::NeighbourFailed]);
+        bench.assert_nothing_lost();
+    }
+
+    #[test]
+    fn a_scan_asks_the_kernel_no_more_than_it_bears_and_gateways_are_still_asked_for() {
+        let mut config = config();
+        config.limits.resolve_rate = 10;
+        config.limits.resolve_burst = 5;
+        let mut bench = with_hosts(config);
+        let asked: usize = (2..=101).map(|host| glean(&mut bench, host).len()).sum();
+        assert_eq!(asked, 5);
+        let gateway = Command::NextHop { id: GATEWAY, port: right(), address: ip("10.0.2.254") };
+        bench.command(gateway);
+        assert_eq!(bench.take(), [resolve("10.0.2.254")]);
+        // A hundred wait; each second ten are asked for, and the gateway.
+        let outs = bench.pass(Duration::from_millis(1000));
+        let questions = outs.iter().filter(|out| matches!(out, Out::Event(_))).count();
+        assert!((2..=16).contains(&questions), "{questions}");
+        assert!(outs.contains(&resolve("10.0.2.254")));
+    }
+
+    #[test]
+    fn nothing_is_sent_that_is_the_kernels_to_send() {
+        let mut config = config();
+        config.ports[0].host = true;
+        let mut router = Bench::with(config.clone());
+        router.router = crate::SlowPath::new(config);
+        let outs = router.pass(secs(10));
+        let ports: Vec<_> = outs
+            .iter()
+            .map(|out| if let Out::Originate(port, _) = out { *port } else { LEFT })
+            .collect();
+        assert!(!ports.is_empty() && ports.iter().all(|&port| port == right()), "{outs:?}");
+        router.command(Command::PortLink { port: LEFT, up: true });
+        assert_eq!(router.pass(secs(10)), []);
+    }
+
+    #[test]
+    fn a_link_that_goes_down_forgets_what_waits_and_keeps_what_the_kernel_keeps() {
+        let mut bench = bench();
+        kernel_says(&mut bench, "10.0.2.2", Some(B));
+        glean(&mut bench, 3);
+        bench.command(Command::PortLink { port: right(), up: false });
+        assert_eq!(bench.take(), [Out::Drop(DropReason::NeighbourFailed)]);
+        assert_eq!(state(&bench, "10.0.2.2"), Some(NeighbourState::Kernel));
+    }
+
+    #[test]
+    fn static_neighbours_and_ports_without_a_kernel_ignore_the_kernel() {
+        let mut bench = bench();
+        let address = ip("10.0.2.2");
+        bench.command(Command::AddStaticNeighbour { port: right(), address, mac: B });
+        bench.take();
+        assert_eq!(kernel_says(&mut bench, "10.0.2.2", Some(A)), []);
+        assert_eq!(kernel_says(&mut bench, "10.0.2.2", None), []);
+        assert_eq!(state(&bench, "10.0.2.2"), Some(NeighbourState::Static));
+        let mut alone = Bench::new();
+        assert_eq!(kernel_says(&mut alone, "10.0.2.2", Some(A)), []);
+        assert_eq!(state(&alone, "10.0.2.2"), None);
+    }
+
+    #[test]
+    fn errors_come_from_the_addresses_and_follow_the_mtu_of_now() {
+        let mut bench = bench();
+        let known = Command::KernelNeighbour { port: LEFT, address: ip("10.0.1.2"), mac: Some(A) };
+        bench.command(known);
+        let addresses = vec!["10.0.1.77/24".parse().unwrap()];
+        bench.command(Command::Addresses { port: LEFT, addresses });
+        bench.command(Command::Mtu { port: right(), mtu: 600 });
+        bench.take();
+        let mut big = v4("10.0.1.2", "192.0.2.9", 17, &udp(1000));
+        big[20] |= 0x40;
+        crate::testing::fix_v4_checksum(&mut big);
+        let outs = bench.punt(PuntReason::TooBig, LEFT, crate::testing::TO_B, big);
+        let error = originated(&outs)[0];
+        assert_eq!((icmp_type(error), &error[26..30]), ((3, 4), &[10, 0, 1, 77][..]));
+        assert_eq!(error[40..42], 600u16.to_be_bytes());
+    }
+}

@@ -74,9 +74,35 @@ impl HostView {
     }
 }
 
+/// What moves single frames to the kernel and back: a TAP interface.
+pub trait FrameDevice: Send {
+    /// Takes a frame of the kernel.
+    fn read(&self, frame: &mut [u8]) -> io::Result<usize>;
+    /// Gives the kernel a frame.
+    fn write(&self, frame: &[u8]) -> io::Result<()>;
+    /// What becomes readable when the kernel has sent something.
+    fn fd(&self) -> BorrowedFd<'_>;
+}
+
+impl FrameDevice for Tap {
+    fn read(&self, frame: &mut [u8]) -> io::Result<usize> {
+        self.read(frame)
+    }
+
+    fn write(&self, frame: &[u8]) -> io::Result<()> {
+        self.write(frame)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.as_fd()
+    }
+}
+
 /// A host interface, up.
 pub struct HostInterface {
-    tap: Tap,
+    device: Box<dyn FrameDevice>,
+    name: String,
+    index: u32,
     groups: Groups,
     counters: Arc<HostCounters>,
     netns: Option<PathBuf>,
@@ -96,17 +122,26 @@ impl HostInterface {
             let groups = Groups::open(name)?;
             Ok((tap, groups))
         })?;
-        let counters = Arc::default();
-        Ok(Self { tap, groups, counters, netns: netns.map(Path::to_owned), lost: false })
+        let index = tap.index();
+        let mut interface = Self::over(Box::new(tap), name, groups);
+        (interface.index, interface.netns) = (index, netns.map(Path::to_owned));
+        Ok(interface)
+    }
+
+    fn over(device: Box<dyn FrameDevice>, name: &str, groups: Groups) -> Self {
+        let (counters, name) = (Arc::default(), name.to_owned());
+        Self { device, name, index: 0, groups, counters, netns: None, lost: false }
+    }
+
+    /// An interface over something else than the kernel, without groups.
+    #[cfg(test)]
+    pub fn for_test(device: Box<dyn FrameDevice>) -> Self {
+        Self::over(device, "test", Groups::open("test").expect("every machine has groups"))
     }
 
     /// What others may know of it.
     pub fn view(&self) -> HostView {
-        HostView {
-            index: self.tap.index(),
-            netns: self.netns.clone(),
-            counters: self.counters.clone(),
-        }
+        HostView { index: self.index, netns: self.netns.clone(), counters: self.counters.clone() }
     }
 
     /// Gives the kernel a frame.
@@ -114,7 +149,7 @@ impl HostInterface {
     /// # Errors
     /// The reason to drop it.
     pub fn write(&mut self, frame: &[u8]) -> Result<(), DropReason> {
-        let result = self.tap.write(frame);
+        let result = self.device.write(frame);
         let counters = &self.counters;
         match result {
             Ok(()) => {
@@ -134,7 +169,7 @@ impl HostInterface {
         if self.lost {
             return None;
         }
-        match self.tap.read(frame) {
+        match self.device.read(frame) {
             Ok(length) => {
                 self.counters.down.packets.add(1);
                 self.counters.down.bytes.add(length as u64);
@@ -144,7 +179,7 @@ impl HostInterface {
                 let nothing =
                     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted);
                 if !nothing {
-                    let name = self.tap.name();
+                    let name = &self.name;
                     tracing::error!(
                         "host interface {name}: {error}; it was removed: restart the router"
                     );
@@ -162,7 +197,7 @@ impl HostInterface {
 
     /// What to poll for frames; `None` once the interface is lost.
     pub fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
-        (!self.lost).then(|| self.tap.as_fd())
+        (!self.lost).then(|| self.device.fd())
     }
 }
 

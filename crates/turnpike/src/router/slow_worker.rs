@@ -264,8 +264,7 @@ impl SlowWorker {
         while !stop.load(Ordering::Relaxed) {
             self.quiescent.quiescent();
             let now = start.elapsed();
-            let mut found = self.obey(now) + self.take_control(now);
-            found += self.outbox.take_from_hosts(&mut buffer) + self.take_exceptions(now);
+            let found = self.round(now, &mut buffer);
             let tick = now >= next_tick;
             if tick {
                 self.engine.tick(now, &mut self.outbox);
@@ -285,6 +284,14 @@ impl SlowWorker {
         }
         self.quiescent.offline();
         self.shut_down();
+    }
+
+    /// One turn of everybody; returns how much there was to do. `buffer` has room for a frame.
+    fn round(&mut self, now: Duration, buffer: &mut [u8]) -> usize {
+        self.obey(now)
+            + self.take_control(now)
+            + self.outbox.take_from_hosts(buffer)
+            + self.take_exceptions(now)
     }
 
     fn obey(&mut self, now: Duration) -> usize {
@@ -360,4 +367,242 @@ fn take(
         }
     }
     most
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::io;
+    use std::os::fd::BorrowedFd;
+    use std::sync::{Mutex, OnceLock};
+
+    use dataplane::flow::FlowHash;
+    use dataplane::next_hop::NextHopTable;
+    use dataplane::port::{Mtus, PortInfo};
+    use dataplane::reason::PuntReason;
+    use dpdk::{Eal, EalConfig, MempoolConfig, Ring};
+    use fib::{Algorithm, NoReaders};
+
+    use super::super::host::{FrameDevice, HostInterface};
+    use super::*;
+
+    /// DPDK can be started once in a process: all tests share it, without hugepages.
+    fn shared() -> &'static (Eal, Mempool) {
+        static DPDK: OnceLock<(Eal, Mempool)> = OnceLock::new();
+        DPDK.get_or_init(|| {
+            let config =
+                EalConfig { huge: dpdk::HugeMode::Never, memory_mb: 64, ..EalConfig::default() };
+            let eal = Eal::init(&config).expect("DPDK starts without hugepages");
+            let name = "slow-worker".to_owned();
+            let config = MempoolConfig { name, count: 4095, cache: 0, data_room: 2048 };
+            let pool = Mempool::new(&eal, &config).expect("64 MB hold 4095 packets");
+            (eal, pool)
+        })
+    }
+
+    /// The kernel, as the tests have it.
+    #[derive(Default)]
+    struct Kernel {
+        /// What it sends.
+        sends: VecDeque<Vec<u8>>,
+        /// What it got.
+        got: Vec<Vec<u8>>,
+        /// What it says instead of taking a frame.
+        refuses: Option<i32>,
+    }
+
+    struct Device(Arc<Mutex<Kernel>>, io::PipeReader);
+
+    impl FrameDevice for Device {
+        fn read(&self, frame: &mut [u8]) -> io::Result<usize> {
+            let sent = self.0.lock().unwrap().sends.pop_front();
+            let sent = sent.ok_or(io::Error::from(io::ErrorKind::WouldBlock))?;
+            frame[..sent.len()].copy_from_slice(&sent);
+            Ok(sent.len())
+        }
+
+        fn write(&self, frame: &[u8]) -> io::Result<()> {
+            let mut kernel = self.0.lock().unwrap();
+            if let Some(errno) = kernel.refuses {
+                return Err(io::Error::from_raw_os_error(errno));
+            }
+            kernel.got.push(frame.to_vec());
+            Ok(())
+        }
+
+        fn fd(&self) -> BorrowedFd<'_> {
+            std::os::fd::AsFd::as_fd(&self.1)
+        }
+    }
+
+    /// A slow path with one port that has a host interface, and everything around it.
+    struct Lab {
+        worker: SlowWorker,
+        kernel: Arc<Mutex<Kernel>>,
+        control: Producer,
+        exceptions: Producer,
+        express: Consumer,
+        orders: mpsc::Sender<Order>,
+        _writer: io::PipeWriter,
+    }
+
+    impl Lab {
+        fn new() -> Self {
+            let (eal, pool) = shared();
+            let ring = |name| Ring::spsc(eal, name, 2048).unwrap();
+            let (control, control_out) = ring("control");
+            let (exceptions, exceptions_out) = ring("exceptions");
+            let (express, express_out) = Ring::spsc(eal, "express", EXPRESS_SIZE).unwrap();
+            let kernel = Arc::new(Mutex::new(Kernel::default()));
+            let (reader, writer) = io::pipe().unwrap();
+            let interface = HostInterface::for_test(Box::new(Device(kernel.clone(), reader)));
+            let mac = MacAddr([2, 0, 0, 0, 0, 1]);
+            let info = PortInfo { mac, mtu: 1500, partial_checksums: false, host: true };
+            let fib4 = fib::new_ipv4(Algorithm::Reference, Box::new(NoReaders)).unwrap();
+            let fib6 = fib::new_ipv6(Algorithm::Reference, Box::new(NoReaders)).unwrap();
+            let tables = Tables {
+                fib4: fib4.reader(),
+                fib6: fib6.reader(),
+                next_hops: Arc::new(NextHopTable::new()),
+                mtus: Mtus::new(&[info]),
+                ports: vec![info],
+                flows: FlowHash::new(1),
+            };
+            let engine = SlowPath::new(slowpath::Config {
+                ports: vec![slowpath::PortConfig {
+                    id: PortId::FIRST,
+                    name: "test".into(),
+                    mac,
+                    mtu: 1500,
+                    addresses: vec!["10.0.1.1/24".parse().unwrap()],
+                    host: true,
+                }],
+                limits: slowpath::Limits::default(),
+                flow: FlowHash::new(1),
+                seed: 1,
+            });
+            let (orders, orders_in) = mpsc::channel();
+            let worker = SlowWorker {
+                engine,
+                control: vec![control_out],
+                exceptions: vec![exceptions_out],
+                outbox: Outbox {
+                    injectors: vec![ring("inject").0],
+                    homes: vec![0],
+                    pool: pool.clone(),
+                    counters: Arc::default(),
+                    events: events::unbounded_channel().0,
+                    tables: Arc::new(tables),
+                    hosts: vec![Some(HostLink { interface, express })],
+                },
+                orders: orders_in,
+                quiescent: dpdk::qsbr::Qsbr::new(1).register().unwrap(),
+            };
+            let express = express_out;
+            Self { worker, kernel, control, exceptions, express, orders, _writer: writer }
+        }
+
+        /// A packet from 10.0.1.2, numbered by its length.
+        fn packet(reason: PuntReason, to: [u8; 4], number: usize) -> Mbuf {
+            let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 9, 8, 0, 0x45, 0];
+            frame.extend((20 + number as u16).to_be_bytes());
+            frame.extend([0, 0, 0, 0, 1, 17, 0, 0, 10, 0, 1, 2]);
+            frame.extend(to);
+            frame.resize(frame.len() + number, 0);
+            let mut packet = shared().1.copy_of(&frame).unwrap();
+            let punt = Punt { reason, port: PortId::FIRST, next_hop: 0 };
+            packet.set_tag(punt.to_tag());
+            packet
+        }
+
+        fn push_control(&mut self, number: usize) {
+            let packet = Self::packet(PuntReason::Local, [10, 0, 1, 1], number);
+            assert!(self.control.push(packet).is_ok());
+        }
+
+        fn push_exception(&mut self) {
+            let packet = Self::packet(PuntReason::Ttl, [192, 0, 2, 1], 10);
+            assert!(self.exceptions.push(packet).is_ok());
+        }
+
+        fn drops(&self, reason: DropReason) -> u64 {
+            self.worker.outbox.counters.drops.get(reason)
+        }
+    }
+
+    #[test]
+    fn control_packets_go_before_any_number_of_exceptions() {
+        let mut lab = Lab::new();
+        for _ in 0..500 {
+            lab.push_exception();
+        }
+        for number in 0..100 {
+            lab.push_control(number);
+        }
+        lab.worker.round(Duration::ZERO, &mut vec![0; FRAME_MOST]);
+        let lengths: Vec<_> = lab.kernel.lock().unwrap().got.iter().map(Vec::len).collect();
+        assert_eq!(lengths, (34..134).collect::<Vec<_>>(), "all of them, in order");
+        assert_eq!(lab.drops(DropReason::TtlExpired), TURN as u64, "and only a few of the others");
+        assert_eq!(lab.worker.outbox.counters.to_host.get(), 100);
+    }
+
+    #[test]
+    fn what_the_kernel_refuses_is_dropped_by_name() {
+        let mut lab = Lab::new();
+        lab.kernel.lock().unwrap().refuses = Some(nix::libc::EAGAIN);
+        lab.push_control(1);
+        lab.worker.round(Duration::ZERO, &mut vec![0; FRAME_MOST]);
+        assert_eq!(lab.drops(DropReason::HostFull), 1);
+        lab.kernel.lock().unwrap().refuses = Some(nix::libc::EIO);
+        lab.push_control(1);
+        lab.worker.round(Duration::ZERO, &mut vec![0; FRAME_MOST]);
+        assert_eq!(lab.drops(DropReason::HostDown), 1);
+        assert_eq!(lab.worker.outbox.counters.to_host.get(), 0);
+    }
+
+    #[test]
+    fn what_the_kernel_sends_waits_in_the_kernel_while_the_way_is_full() {
+        let mut lab = Lab::new();
+        let count = EXPRESS_SIZE + 50;
+        for number in 0..count {
+            lab.kernel.lock().unwrap().sends.push_back(vec![number as u8; 60 + number]);
+        }
+        let mut buffer = vec![0; FRAME_MOST];
+        for _ in 0..10 {
+            lab.worker.round(Duration::ZERO, &mut buffer);
+        }
+        assert_eq!(lab.kernel.lock().unwrap().sends.len(), 50);
+        let mut arrived = 0;
+        while let Some(packet) = lab.express.pop() {
+            assert_eq!(packet.data(), vec![arrived as u8; 60 + arrived]);
+            arrived += 1;
+            lab.worker.round(Duration::ZERO, &mut buffer);
+        }
+        assert_eq!(arrived, count);
+        let counters = &lab.worker.outbox.counters;
+        assert_eq!(
+            (counters.from_host.get(), counters.injected.get()),
+            (count as u64, count as u64)
+        );
+    }
+
+    #[test]
+    fn a_frame_that_no_buffer_holds_is_dropped_by_name() {
+        let mut lab = Lab::new();
+        lab.kernel.lock().unwrap().sends.push_back(vec![1; 9000]);
+        lab.worker.round(Duration::ZERO, &mut vec![0; FRAME_MOST]);
+        assert_eq!(lab.drops(DropReason::TooBig), 1);
+        assert_eq!(lab.worker.outbox.counters.from_host.get(), 1);
+    }
+
+    #[test]
+    fn a_new_mtu_reaches_the_forwarders_and_is_no_more_than_the_device_takes() {
+        let mut lab = Lab::new();
+        for (mtu, result) in [(1300, 1300), (9000, 1500)] {
+            let command = Command::Mtu { port: PortId::FIRST, mtu };
+            lab.orders.send(Order::Engine(command)).unwrap();
+            lab.worker.round(Duration::ZERO, &mut vec![0; FRAME_MOST]);
+            assert_eq!(lab.worker.outbox.tables.mtus.get(PortId::FIRST), result);
+        }
+    }
 }
