@@ -368,7 +368,8 @@ impl Rib {
         }
     }
 
-    /// Takes candidates out of the RIB; how many there were.
+    /// Takes candidates out of the RIB; how many there were, those not counted whose group has gone
+    /// before.
     fn take(&mut self, prefix: IpNet, fits: impl Fn(&Candidate) -> bool) -> usize {
         let mut count = 0;
         while let Some(gone) = match prefix {
@@ -376,8 +377,7 @@ impl Rib {
             IpNet::V6(_) => take(&mut self.v6, &prefix, &fits),
         } {
             let Self { waiting, hops, .. } = self;
-            let_go(waiting, hops, prefix, gone);
-            count += 1;
+            count += let_go(waiting, hops, prefix, gone);
         }
         count
     }
@@ -387,12 +387,10 @@ impl Rib {
         let Self { v4, v6, waiting, hops, .. } = self;
         let mut count = 0;
         v4.take_all(&fits, |prefix, gone| {
-            let_go(waiting, hops, Ipv4Addr::net(prefix), gone);
-            count += 1;
+            count += let_go(waiting, hops, Ipv4Addr::net(prefix), gone);
         });
         v6.take_all(&fits, |prefix, gone| {
-            let_go(waiting, hops, Ipv6Addr::net(prefix), gone);
-            count += 1;
+            count += let_go(waiting, hops, Ipv6Addr::net(prefix), gone);
         });
         count
     }
@@ -546,12 +544,14 @@ fn is_waiting(candidate: &Candidate) -> bool {
     matches!(candidate.hop, NO_ROOM | NO_GROUP)
 }
 
-/// Lets go of what a candidate had that was taken out.
-fn let_go(waiting: &mut Waiting, hops: &mut NextHops, prefix: IpNet, gone: Candidate) {
+/// Lets go of what a candidate had that was taken out; 0 if it was as good as gone, else 1.
+fn let_go(waiting: &mut Waiting, hops: &mut NextHops, prefix: IpNet, gone: Candidate) -> usize {
     if is_waiting(&gone) {
         waiting.forget(&(prefix, gone.source, gone.metric));
     }
+    let counts = usize::from(!hops.is_gone(gone.hop));
     hops.release(gone.hop, Referrer::of(gone.source));
+    counts
 }
 
 fn put<A: Family>(

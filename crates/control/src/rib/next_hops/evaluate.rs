@@ -175,6 +175,7 @@ impl NextHops {
         let leaves = merge(&parts);
         let status = match leaves.is_empty() {
             false => Status::Live,
+            true if circular => Status::Dead(Inactive::Loop),
             true => Status::Dead(reasons.next().unwrap_or(Inactive::GatewayUnreachable)),
         };
         self.status[usize::from(id)] = status;
@@ -196,7 +197,10 @@ impl NextHops {
         let mut outcome = Outcome::Dead(Inactive::GatewayUnreachable);
         routes.visit(address, &mut |len, hop| {
             length = len;
-            tried.push(hop);
+            // What is gone never returns, and the sweep that takes it out changes nothing here.
+            if !self.is_gone(hop) {
+                tried.push(hop);
+            }
             match self.judge(hop) {
                 None => ControlFlow::Continue(()),
                 Some(found) => {
