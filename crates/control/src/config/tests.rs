@@ -669,11 +669,21 @@ fn neighbours_are_on_a_port() {
             r#"the address is the router's own address (port "right", line 3); use the neighbour's"#,
         ),
         ("fe80::9", format!("{{ {mac} }}"), r#"port missing; write port = "NAME""#),
+        (
+            "10.9.9.9",
+            format!("{{ port = 'right', {mac} }}"),
+            r#"the address is unreachable: no port is on its network; add an address in 10.9.9.0/24, say, to a port, or use a next hop in 10.0.1.0/24 (port "left"), 10.0.2.0/24 (port "right")"#,
+        ),
     ] {
         let statement = format!("turnpike.neighbour \"{name}\" {settings}");
         let expected = format!("4: neighbour \"{name}\": {expected}");
         assert_eq!(errors_below_ports(&statement), [expected], "{statement}");
     }
+    let dynamic = format!(
+        "{PORTS}turnpike.routes_from {{ 'kernel' }}\n\
+         turnpike.neighbour '10.9.9.9' {{ port = 'right', {mac} }}"
+    );
+    assert!(read(&dynamic).is_ok(), "the kernel may have its network");
     let twice = format!("turnpike.neighbour '10.0.2.9' {{ {mac} }}\n").repeat(2);
     assert_eq!(
         errors_below_ports(&twice),

@@ -22,6 +22,8 @@ pub(super) struct Context<'a> {
     /// Names and lines of the port statements, also of those with an error.
     port_names: Vec<(String, usize)>,
     networks: Networks,
+    /// A port has a host interface: its addresses may be other than those written here.
+    any_host: bool,
     /// No port had an error: what is on no network really is on none.
     ports_sound: bool,
 }
@@ -62,6 +64,7 @@ pub(super) fn validate(
         errors,
         port_names: Vec::new(),
         networks: Networks::default(),
+        any_host: false,
         ports_sound: true,
     };
     let of = |keyword: Keyword| statements.iter().filter(move |s| s.keyword == keyword);

@@ -68,6 +68,7 @@ pub(super) fn read<'s>(
         context.errors.add(line, format!("{count} ports, {MAX_PORTS} is the most; remove some"));
     }
     host::check(context, &ports);
+    context.any_host = ports.iter().any(|port| port.host.is_some());
     context.ports_sound = context.errors.is_empty();
     ports
 }

@@ -308,6 +308,7 @@ fn next_hop(context: &Context<'_>, path: &Written) -> Result<Option<NextHop>, St
 }
 
 /// The port that a neighbour is on; `Ok(None)` when that cannot be said because a port is wrong.
+/// A neighbour on no network is one only where networks may come from the kernel.
 pub(super) fn port_of(
     context: &Context<'_>,
     address: IpAddr,
@@ -315,8 +316,11 @@ pub(super) fn port_of(
 ) -> Result<Option<PortId>, String> {
     match place_of(context, address, port)? {
         None => Ok(None),
-        Some(Place::Network(port) | Place::Link(port)) => Ok(Some(port)),
-        Some(Place::Elsewhere) => Err(unreachable(&context.networks, &context.port_names, address)),
+        Some(Place::Network(port)) => Ok(Some(port)),
+        Some(Place::Link(port)) if context.any_host => Ok(Some(port)),
+        Some(Place::Link(_) | Place::Elsewhere) => {
+            Err(unreachable(&context.networks, &context.port_names, address))
+        }
     }
 }
 
