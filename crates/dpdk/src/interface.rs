@@ -64,6 +64,14 @@ impl Interface {
         self.ioctl(libc::SIOCSIFFLAGS, &mut request)
     }
 
+    pub(crate) fn mac(&self) -> Result<[u8; 6], Errno> {
+        let mut request = request(&self.name);
+        self.ioctl(libc::SIOCGIFHWADDR, &mut request)?;
+        // SAFETY: the request filled in the address.
+        let address = unsafe { request.ifr_ifru.ifru_hwaddr.sa_data };
+        Ok(std::array::from_fn(|place| address[place] as u8))
+    }
+
     pub(crate) fn set_mac(&self, mac: [u8; 6]) -> Result<(), Errno> {
         // SAFETY: the struct holds integers, for all of which zero is a value.
         let mut address: libc::sockaddr = unsafe { mem::zeroed() };

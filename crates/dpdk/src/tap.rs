@@ -1,7 +1,9 @@
 //! A TAP interface: what is written here the kernel receives, what the kernel sends is read here.
 //!
 //! DPDK has a driver for these; this one is for the slow path, which moves single frames and wants
-//! an interface that vanishes with its process, whatever ends it.
+//! an interface that outlives its process: with the interface the kernel would delete a million
+//! routes and their daemons' sessions. The next start finds it and goes on with it. Without a
+//! process it has no carrier.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -11,10 +13,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use crate::interface::{Interface, request};
 use crate::{Errno, Error};
 
-/// Fail if there is an interface of this name (`linux/if_tun.h`; libc lacks it).
-const IFF_TUN_EXCL: i32 = 0x8000;
-
-/// A TAP interface, up. It disappears when this is dropped, and when the process is killed.
+/// A TAP interface, up. When this is dropped, and when the process is killed, it stays with its
+/// addresses and routes, without carrier; `ip link del NAME` removes it.
 ///
 /// Frames are whole Ethernet frames without FCS, one a call, and neither side leaves checksums or
 /// segmentation to the other: the kernel finishes both before it sends (it is told of no offload).
@@ -26,7 +26,8 @@ pub struct Tap {
 
 impl Tap {
     /// Makes an interface in the calling thread's network namespace, with this name of at most 15
-    /// characters, MAC and MTU, and brings it up.
+    /// characters, MAC and MTU, and brings it up. A TAP of this name that no process uses is taken
+    /// over as it is: one from before.
     ///
     /// # Errors
     /// [`Error::Tap`] with the step that failed and, where there is one, the way out.
@@ -46,12 +47,16 @@ impl Tap {
             .open("/dev/net/tun")
             .map_err(|error| failed(format!("/dev/net/tun: {error}; load it: modprobe tun")))?;
         let mut request = request(name);
-        request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI | IFF_TUN_EXCL) as i16;
+        request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI) as i16;
         // SAFETY: TUNSETIFF reads and writes an `ifreq`.
         let result = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF as _, &mut request) };
         if result < 0 {
             return Err(match Errno::of_system() {
                 Errno(libc::EBUSY) => failed(
+                    "exists already and is in use by another process; is there another router?"
+                        .into(),
+                ),
+                Errno(libc::EINVAL) => failed(
                     "exists already; remove it or give the port another name (the port's device \
                      cannot have the port's name in the same network namespace)"
                         .into(),
@@ -60,8 +65,15 @@ impl Tap {
                 errno => failed(errno.to_string()),
             });
         }
+        // SAFETY: takes an integer.
+        if unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETPERSIST as _, 1) } < 0 {
+            return Err(step("making it stay")(Errno::of_system()));
+        }
         let interface = Interface::new(name).map_err(step("opening a socket"))?;
-        interface.set_mac(mac).map_err(step("setting its MAC"))?;
+        // To set it again would cost the kernel's neighbours.
+        if interface.mac().map_err(step("asking for its MAC"))? != mac {
+            interface.set_mac(mac).map_err(step("setting its MAC"))?;
+        }
         interface.set_mtu(mtu.into()).map_err(step("setting its MTU"))?;
         let up = |flags| interface.set_flags(flags | libc::IFF_UP as i16);
         interface.flags().and_then(up).map_err(step("bringing it up"))?;
@@ -117,14 +129,22 @@ mod tests {
     }
 
     #[test]
-    fn it_has_name_mac_and_mtu_is_up_and_vanishes() {
+    fn it_has_name_mac_and_mtu_is_up_and_stays() {
         namespace();
         let tap = Tap::create("tpt0", MAC, 1400).unwrap();
         let link = ip("link show tpt0");
         assert!(link.contains("02:00:00:00:09:01") && link.contains("mtu 1400"), "{link}");
         assert!(link.contains(",UP") && link.starts_with(&format!("{}:", tap.index())), "{link}");
+        ip("address add 192.0.2.1/24 dev tpt0");
+        ip("route add 198.51.100.0/24 via 192.0.2.2");
         drop(tap);
-        assert_eq!(ip("link show tpt0"), "");
+        let link = ip("link show tpt0");
+        assert!(link.contains("NO-CARRIER") && link.contains("mtu 1400"), "{link}");
+        let again = Tap::create("tpt0", MAC, 1500).unwrap();
+        let link = ip("link show tpt0");
+        assert!(link.contains("LOWER_UP") && link.contains("mtu 1500"), "{link}");
+        assert!(link.starts_with(&format!("{}:", again.index())), "{link}");
+        assert!(ip("route").contains("198.51.100.0/24 via 192.0.2.2"), "{}", ip("route"));
     }
 
     #[test]
@@ -132,10 +152,11 @@ mod tests {
         namespace();
         let tap = Tap::create("tpt1", MAC, 1500).unwrap();
         let error = Tap::create("tpt1", MAC, 1500).unwrap_err().to_string();
-        assert!(error.starts_with("host interface tpt1: exists already;"), "{error}");
+        assert!(error.starts_with("host interface tpt1: exists already and is in use"), "{error}");
         drop(tap);
-        ip("tuntap add dev tpt1 mode tap");
-        assert!(Tap::create("tpt1", MAC, 1500).is_err(), "somebody else's persistent one");
+        ip("link add tpt3 type veth peer name tpt4");
+        let error = Tap::create("tpt3", MAC, 1500).unwrap_err().to_string();
+        assert!(error.starts_with("host interface tpt3: exists already;"), "{error}");
         for name in ["", "sixteen-letters-", "nul\0"] {
             assert!(Tap::create(name, MAC, 1500).is_err(), "{name:?}");
         }

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! What is for the router itself goes up unchanged; what the kernel sends leaves by the port
-//! unchanged, before the traffic that the router forwards. The interface lives as long as the
-//! process: there is nothing to clean up after a kill.
+//! unchanged, before the traffic that the router forwards. The interface outlives the process, and
+//! with it the kernel's routes and addresses: the next start takes it over, after a kill as well.
 //!
 //! It may be made in a network namespace of its own, so that routers can share a machine and so
 //! that the host's own network stays apart.
