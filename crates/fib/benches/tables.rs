@@ -170,6 +170,41 @@ fn time_updates<A: Address>(subject: &mut Subject<A>, routes: &Routes<A>) -> (f6
     (times.iter().sum::<f64>() / times.len() as f64, times[times.len() * 99 / 100])
 }
 
+/// Lengths of prefixes whose changes are timed by themselves: the shorter, the more they cover.
+const SHORT: [u8; 5] = [0, 4, 8, 12, 16];
+
+/// Microseconds of a change of the next hop of one prefix, the median.
+fn time_change<A: Address>(subject: &mut Subject<A>, prefix: Prefix<A>) -> f64 {
+    let before = subject.table.get(prefix);
+    let mut times: Vec<f64> = Vec::new();
+    for round in 0..15 {
+        let start = Instant::now();
+        subject.table.insert(prefix, 1 + round % 2).expect("it fits");
+        times.push(start.elapsed().as_secs_f64() * 1e6);
+    }
+    match before {
+        Some(next_hop) => drop(subject.table.insert(prefix, next_hop)),
+        None => drop(subject.table.remove(prefix)),
+    }
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
+
+/// What changes of short prefixes around a route in the middle of the table cost.
+fn print_short_changes<A: Address>(subjects: &mut [Subject<A>], routes: &Routes<A>) {
+    print!("{:10}", "us for a");
+    SHORT.iter().for_each(|len| print!("{:>12}", format!("/{len}")));
+    println!("  (change of next hop, median)");
+    let middle = routes[routes.len() / 2].0.address();
+    for subject in subjects {
+        print!("{:10}", subject.table.name());
+        for len in SHORT {
+            print!("{:>12.1}", time_change(subject, Prefix::covering(middle, len)));
+        }
+        println!();
+    }
+}
+
 /// The same with a reader that looks up all the time.
 fn time_updates_with_reader<A: Address>(
     subject: &mut Subject<A>,
@@ -214,7 +249,7 @@ fn bench<A: Address>(make: Make<A>, routes: &Routes<A>, random_bits: fn(&mut Ran
     print!("{:10}", "structure");
     patterns.iter().for_each(|(name, _)| print!("{name:>14}"));
     println!("{:>10}{:>10}{:>22}{:>22}", "build ms", "MiB", "update us mean/p99", "with a reader");
-    for mut subject in subjects {
+    for subject in &mut subjects {
         print!("{:10}", subject.table.name());
         for mut cycles in std::mem::take(&mut subject.cycles) {
             cycles.sort_by(f64::total_cmp);
@@ -224,11 +259,12 @@ fn bench<A: Address>(make: Make<A>, routes: &Routes<A>, random_bits: fn(&mut Ran
             }
         }
         let mib = subject.table.memory_bytes() as f64 / f64::from(1 << 20);
-        let (mean, p99) = time_updates(&mut subject, routes);
+        let (mean, p99) = time_updates(subject, routes);
         print!("{:>10.1}{mib:>10.2}{mean:>15.2}/{p99:<6.2}", subject.build_ms);
-        let (mean, p99) = time_updates_with_reader(&mut subject, routes, &patterns[0].1);
+        let (mean, p99) = time_updates_with_reader(subject, routes, &patterns[0].1);
         println!("{mean:>15.2}/{p99:<6.2}");
     }
+    print_short_changes(&mut subjects, routes);
 }
 
 fn main() {

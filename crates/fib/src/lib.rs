@@ -50,7 +50,7 @@
 //! | | 500,000 IPv4 routes | 1,000,000 IPv4 routes | 150,000 IPv6 routes |
 //! |---|---|---|---|
 //! | `Runmap` | 7.2 MiB | 10.1 MiB | 7.2 MiB |
-//! | `Poptrie` | 4.9 MiB | 6.4 MiB | 9.4 MiB |
+//! | `Poptrie` | 4.8 MiB | 6.3 MiB | 7.9 MiB |
 //! | `Dir24_8` | 33.8 MiB | 35.8 MiB | - |
 //!
 //! (Of `Runmap`'s, 1.8 and 3.8 MiB are the tables of the longest 0.7 % of the prefixes. The real

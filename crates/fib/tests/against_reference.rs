@@ -6,6 +6,12 @@ use std::{collections::BTreeSet, sync::Arc};
 use fib::{Address, Algorithm, Bits, Change, Lookup, NextHopId, NoReaders, Prefix, Table};
 use proptest::prelude::*;
 
+/// Miri takes about a microsecond per instruction: there fewer steps, and no prefix so short that a
+/// change of it touches hundred thousands of entries.
+const CASES: u32 = if cfg!(miri) { 2 } else { 48 };
+const STEPS: usize = if cfg!(miri) { 8 } else { 60 };
+const SHORTEST: u8 = if cfg!(miri) { 12 } else { 0 };
+
 /// One step of a test: a change, or several published together.
 #[derive(Clone, Debug)]
 enum Step<A: Address> {
@@ -43,7 +49,7 @@ impl Family for std::net::Ipv6Addr {
 }
 
 fn prefix<A: Family>() -> impl Strategy<Value = Prefix<A>> {
-    (any::<u128>(), 0..=A::Bits::WIDTH)
+    (any::<u128>(), SHORTEST..=A::Bits::WIDTH)
         .prop_map(|(random, len)| Prefix::covering(A::crowded(random), len))
 }
 
@@ -66,7 +72,7 @@ fn steps<A: Family>() -> impl Strategy<Value = Vec<Step<A>>> {
         2 => prop::collection::vec(change(), 1..20).prop_map(Step::Batch),
         1 => Just(Step::Collect),
     ];
-    prop::collection::vec(step, 1..60)
+    prop::collection::vec(step, 1..STEPS)
 }
 
 fn run<A: Family>(table: &mut dyn Table<A>, step: &Step<A>) -> Option<NextHopId> {
@@ -112,6 +118,10 @@ fn compare<A: Family>(
 }
 
 fn follow<A: Family>(algorithm: Algorithm, steps: &[Step<A>]) {
+    // A load fills all its 2^24 entries, which takes miri hours; it has no unsafe code of its own.
+    if cfg!(miri) && algorithm == Algorithm::Dir24_8 {
+        return;
+    }
     let Some(mut table) = A::table(algorithm) else { return };
     let mut reference = A::table(Algorithm::Reference).unwrap();
     let readers = [table.reader(), reference.reader()];
@@ -148,7 +158,7 @@ fn follow<A: Family>(algorithm: Algorithm, steps: &[Step<A>]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: CASES, ..ProptestConfig::default() })]
 
     #[test]
     fn ipv4_tables_give_the_references_answers(steps in steps::<std::net::Ipv4Addr>()) {
