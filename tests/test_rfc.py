@@ -30,6 +30,7 @@ GROUP, GROUP_LINK = "ff02::1:ff00:1", Ether(src=HOST_A_MAC, dst="33:33:ff:00:00:
 # The hosts by configuration, so that the router asks for nobody while packets are counted; the
 # left one's link-local address too, for errors and replies to it.
 CONFIG = f"""
+turnpike.route "198.51.100.0/24" {{ via = "{B4}" }}
 turnpike.neighbour "fe80::a" {{ port = "left", mac = "{HOST_A_MAC}" }}
 turnpike.slowpath {{ timeout_s = 3600 }}
 """
@@ -95,7 +96,7 @@ def test_fragments_inherit_the_reserved_flag_and_the_whole_tos_byte(wires):
     assert [fragment.tos for fragment in fragments] == [0xBB, 0xBB]
 
 
-@pytest.mark.parametrize("options", [
+OPTIONS = pytest.mark.parametrize("options", [
     pytest.param(b"\x9e\x04\xab\xcd", id="unknown, to be copied"),
     pytest.param(b"\x1e\x06\xab\xcd\xef\x01\x01\x00", id="unknown, not to be copied"),
     pytest.param(b"\x88\x04\x12\x34", id="stream identifier"),
@@ -103,9 +104,23 @@ def test_fragments_inherit_the_reserved_flag_and_the_whole_tos_byte(wires):
     pytest.param(b"\x01\x01\x01\x00", id="no operation and end of list"),
     pytest.param(b"\x00\xff\xff\xff", id="anything behind the end of the list"),
 ])
+
+
+@OPTIONS
 def test_options_that_ask_for_nothing_pass_unchanged(wires, options):
     # RFC 1812 4.2.2.6 and 5.3.13.1 to 5.3.13.3.
     passes(wires, IP(src=A4, dst=B4, options=options) / UDP() / b"options")
+
+
+@OPTIONS
+def test_options_of_packets_for_the_router_are_passed_over(wires, options):
+    # RFC 1122 3.2.1.8, RFC 1812 4.2.2.1 b.
+    assert answer(wires, IP(src=A4, dst=OWN4, options=options) / ICMP(seq=5))[ICMP].seq == 5
+
+
+def test_a_broadcast_of_a_remote_network_is_like_any_packet(wires):
+    # RFC 1812 5.3.5.2: which networks there are behind a route is not for a router to guess.
+    passes(wires, IP(src=A4, dst="198.51.100.255") / UDP(), IP(src=A4, dst="198.51.100.0") / UDP())
 
 
 @pytest.mark.parametrize("family", [4, 6], ids=["ipv4", "ipv6"])
@@ -144,6 +159,8 @@ def test_an_echo_reply_has_the_tos_of_its_request(wires, tos):
     pytest.param(ICMP(type=4) / IP(src=OWN4, dst=B4) / UDP(), id="source quench"),
     pytest.param(ICMP(type=13), id="timestamp"),
     pytest.param(ICMP(type=15), id="information request"),
+    pytest.param(ICMP(type=16), id="information reply"),
+    pytest.param(ICMP(type=18, addr_mask="255.0.0.0"), id="address mask reply"),
     pytest.param(ICMP(type=0), id="echo reply nobody asked for"),
     pytest.param(ICMP(type=3, code=3) / IP(src=OWN4, dst=B4) / UDP(), id="port unreachable"),
     pytest.param(ICMP(type=11) / IP(src=OWN4, dst=B4) / UDP(), id="time exceeded"),
@@ -229,6 +246,18 @@ def test_invalid_router_solicitations_are_dropped(wires, solicit):
     # RFC 4861 6.1.1.
     link = Ether(src=HOST_A_MAC, dst="33:33:00:00:00:02")
     assert silent(wires, solicit, link) == dropped("nd-malformed")
+
+
+@pytest.mark.parametrize("source", ["::", "fe80::b"])
+def test_router_solicitations_without_an_address_teach_nothing(wires, source):
+    # RFC 4861 6.2.6.
+    def known():
+        return {(entry["address"], entry["mac"], entry["state"]) for entry in wires.router.show("neighbours")}
+
+    before = known()
+    link = Ether(src=HOST_A_MAC, dst="33:33:00:00:00:02")
+    assert silent(wires, IPv6(src=source, dst="ff02::2", hlim=255) / ICMPv6ND_RS(), link) == TAKEN
+    assert known() == before
 
 
 # --- IPv6 extension headers -----------------------------------------------------------------------
