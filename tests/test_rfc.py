@@ -134,7 +134,7 @@ def test_every_codepoint_and_every_ecn_field_survives(wires, family):
 
 
 def test_identifications_of_own_packets_differ(wires):
-    # RFC 6864 4.2: they may be fragmented, so their numbers must not repeat soon.
+    # RFC 6864 4.3: they may be fragmented, so their numbers must not repeat soon.
     seen = [answer(wires, IP(src=A4, dst=OWN4) / ICMP(seq=n))[IP].id for n in range(50)]
     assert len(set(seen)) == len(seen)
 
@@ -168,7 +168,7 @@ def test_an_echo_reply_has_the_tos_of_its_request(wires, tos):
     pytest.param(ICMP(type=253) / b"rest", id="an experiment"),
 ])
 def test_icmp_that_needs_no_answer_has_none(wires, message):
-    # RFC 1812 4.3.2.1 and 4.3.3.7, RFC 6633 6.
+    # RFC 1812 4.3.2.1 and 4.3.3.7, RFC 6633 3 and 4.
     assert silent(wires, IP(src=A4, dst=OWN4) / message) == TAKEN
 
 

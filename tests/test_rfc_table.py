@@ -100,7 +100,7 @@ def summary(text):
 
 @functools.cache
 def rust_tests(file):
-    """The functions in a Rust file that stand behind a test attribute, or in a property test."""
+    """The functions in a Rust file that stand behind a test attribute, property tests included."""
     if not file.is_file():
         return frozenset()
     attributes = r"#\[test\]\n(?:\s*(?:#\[[^\n]*\]|//[^\n]*)\n)*\s*fn (\w+)\("
@@ -109,13 +109,11 @@ def rust_tests(file):
 
 @functools.cache
 def python_tests(file):
-    """The tests in a Python file, each with the names of its parameters' sets that were chosen by
-    hand or are text."""
+    """The tests in a Python file."""
     if not file.is_file():
-        return {}
-    tree = ast.parse(file.read_text())
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    return {node.name: node for node in functions if node.name.startswith("test_")}
+        return frozenset()
+    functions = [node for node in ast.parse(file.read_text()).body if isinstance(node, ast.FunctionDef)]
+    return frozenset(node.name for node in functions if node.name.startswith("test_"))
 
 
 def exists(test):
@@ -132,7 +130,7 @@ def exists(test):
 
 @functools.cache
 def cases(module, name):
-    """The ids of a test's cases: those given, and the values that are texts or numbers."""
+    """The ids of a test's cases as pytest makes them: those given, and the values joined."""
     function = getattr(__import__(module), name)
     found = set()
     for mark in getattr(function, "pytestmark", []):
