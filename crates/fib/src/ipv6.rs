@@ -81,6 +81,7 @@
 
 use std::{
     net::Ipv6Addr,
+    ops::Range,
     sync::{Arc, atomic::Ordering},
 };
 
@@ -94,7 +95,7 @@ use crate::{
     check_next_hop,
     rib::{NONE, NodeId, Rib, Slot, SlotRuns},
     runs::Retired,
-    words::{Leaves, OldHalf, SLOTS, leaf_index, own_leaves, store_leaves},
+    words::{Leaves, OldHalf, SLOTS, leaf_index, own_leaves, store_leaves, uniform},
 };
 
 mod lookup;
@@ -437,6 +438,9 @@ impl Runmap6 {
             while rest.len() > 1 && rest[1].0 as usize <= slots.start {
                 rest = &rest[1..];
             }
+            if self.has_answer(slab + word, &slots, rest) {
+                continue;
+            }
             let mut answers = match slots.len() {
                 SLOTS => [NO_ROUTE.into(); SLOTS],
                 _ => self.answers(slab + word),
@@ -454,6 +458,15 @@ impl Runmap6 {
         // The new nodes are in use now, not to be given back.
         self.fresh.clear();
         Ok(())
+    }
+
+    /// Whether one run covers a whole word, which has its answer already: most of the words of a
+    /// slab have one answer.
+    fn has_answer(&self, word: usize, slots: &Range<usize>, runs: &[(u32, Answer)]) -> bool {
+        let (from, answer) = runs[0];
+        let ends_behind = runs.get(1).is_none_or(|next| next.0 as usize >= slots.end);
+        let covers = slots.len() == SLOTS && from as usize <= slots.start && ends_behind;
+        covers && answer & IS_NODE == 0 && self.word(word) == uniform(answer as NextHopId)
     }
 
     fn word(&self, word: usize) -> u64 {
@@ -743,7 +756,7 @@ mod tests {
         let near = |random: &mut Random| {
             (0x2001_0db8 << 96) | random.wide() & 0xffc3 << 80 | random.wide() & 0xc003 << 48
         };
-        let (most, rounds) = if cfg!(miri) { (100, 1) } else { (150, 3) };
+        let (most, rounds) = if cfg!(miri) { (90, 1) } else { (150, 3) };
         let compare = |table: &mut Runmap6, random: &mut Random| {
             for _ in 0..if cfg!(miri) { 2 } else { 300 } {
                 let address = Ipv6Addr::from(near(random));
