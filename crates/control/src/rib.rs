@@ -477,7 +477,7 @@ impl Rib {
         let refused6 = self.v6.sweep(most, &mut self.hops);
         self.note(refused4);
         self.note(refused6);
-        self.review_some(most / 8);
+        self.review_some(most.div_ceil(8));
     }
 
     /// Does a piece of what was put off, frees what forwarders have let go of, and tries again what
@@ -486,12 +486,12 @@ impl Rib {
     /// a grace period.
     pub fn tick(&mut self) -> usize {
         let most = self.pieces.tick;
-        self.v4.retry(&mut self.hops, most / 16);
-        self.v6.retry(&mut self.hops, most / 16);
+        self.v4.retry(&mut self.hops, most.div_ceil(16));
+        self.v6.retry(&mut self.hops, most.div_ceil(16));
         let waiting = self.hops.recycle();
         self.change(|rib| {
             rib.put_off(most);
-            rib.retry_waiting(most / 16);
+            rib.retry_waiting(most.div_ceil(16));
         });
         waiting
     }

@@ -1,6 +1,7 @@
 //! The RIB by example, at its limits, and against a naive model in `model.rs`.
 
 mod model;
+mod paths;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
