@@ -1,6 +1,25 @@
 //! The kernel as a source of links, addresses, neighbours and routes, by netlink.
+//!
+//! One thread, in the network namespace of the host interfaces, holds what the kernel has and tells
+//! the owner of the RIB what changes.
+//!
+//! ```text
+//!   socket.rs    namespaces and sockets
+//!   message.rs   bytes to messages; request.rs the other way
+//!   model.rs     links, addresses, neighbours, rules        Model
+//!   routes.rs    routes and nexthop objects, of FPM too     Routes
+//!   worker.rs    the thread: readings, overruns, audits     Worker
+//!   event.rs     what goes to the owner and comes from it
+//! ```
 
 mod event;
+pub(crate) mod message;
+mod model;
+mod request;
+pub(crate) mod routes;
+mod socket;
+pub(crate) mod thread;
+mod worker;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -11,6 +30,7 @@ use dataplane::port::PortId;
 use tokio::sync::{mpsc, watch};
 
 pub use event::*;
+use worker::{Ends, Worker};
 
 /// The most events of one batch.
 pub const BATCH_MOST: usize = 4096;
@@ -91,15 +111,30 @@ impl KernelSource {
     }
 }
 
+/// What a kernel that sends these messages comes to: for tests, and to look into captures.
+pub fn replay(config: &KernelConfig, messages: &[u8]) -> Vec<SourceEvent> {
+    let mut model = model::Model::new(config);
+    for message in message::Messages(messages) {
+        match message {
+            Ok(raw) => model.news(&raw),
+            Err(error) => model.malformed(&error),
+        }
+    }
+    model.routes.take_events()
+}
+
 /// Starts to listen to the kernel. Events come in batches of up to [`BATCH_MOST`]; when the
 /// receiver is slow they wait in this source's memory, then in the kernel's.
 pub fn spawn(
     config: KernelConfig,
     events: mpsc::Sender<Vec<SourceEvent>>,
 ) -> Result<KernelSource, Error> {
-    drop((config, events));
-    let (orders, _) = mpsc::unbounded_channel();
-    let (_, interfaces) = watch::channel(Arc::default());
-    let (_, status) = watch::channel(SourceStatus::default());
+    let (orders, orders_in) = mpsc::unbounded_channel();
+    let (interfaces_out, interfaces) = watch::channel(Arc::default());
+    let (status_out, status) = watch::channel(SourceStatus::default());
+    let ends = Ends { events, orders: orders_in, interfaces: interfaces_out, status: status_out };
+    thread::start("netlink", config.netns.clone(), move || async move {
+        Worker::new(config, ends).map(|worker| (worker.run(), ()))
+    })?;
     Ok(KernelSource { orders, interfaces, status })
 }

@@ -1,0 +1,225 @@
+//! What zebra's messages say, and when what it has not said again is gone. No input, no output.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use crate::netlink::message::{
+    Malformed, Message, Messages, NLMSG_ERROR, RTM_DELROUTE, RTM_NEWNEXTHOP, RTM_NEWROUTE,
+    RouteMessage,
+};
+use crate::netlink::routes::{Interface, Manner, Routes, Skipped};
+use crate::netlink::{Interfaces, SourceEvent};
+use crate::rib::Source;
+
+/// Zebra pauses for a second when its buffer is full, so silence for longer ends a replay.
+const SILENCE: Duration = Duration::from_secs(3);
+
+/// A replay that has this share of the routes held, in percent, is that of a zebra that went on
+/// while it was not connected; one with fewer that of a zebra that has begun anew.
+const REPLAYED: usize = 90;
+
+/// Where the session with zebra stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Nobody has connected yet.
+    Waiting,
+    /// Zebra tells everything.
+    Replay { since: Instant, last: Instant },
+    /// What zebra has, we have.
+    Synchronised,
+    /// Zebra is away; its routes are kept until then.
+    Away { until: Instant },
+}
+
+/// Zebra's routes.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) routes: Routes,
+    pub(super) phase: Phase,
+    pub(super) messages: u64,
+    pub(super) errors: u64,
+    pub(super) ignored: u64,
+    pub(super) replays: u64,
+    /// Routes held when the replay began.
+    held: usize,
+    /// Routes and objects of the replay so far.
+    replayed: usize,
+    keep: Duration,
+    interfaces: Interfaces,
+    said: HashSet<&'static str>,
+}
+
+impl Session {
+    pub(super) fn new(keep: Duration) -> Self {
+        Self {
+            routes: Routes::new(Manner::Fpm),
+            phase: Phase::Waiting,
+            messages: 0,
+            errors: 0,
+            ignored: 0,
+            replays: 0,
+            held: 0,
+            replayed: 0,
+            keep,
+            interfaces: Interfaces::default(),
+            said: HashSet::new(),
+        }
+    }
+
+    /// Which interface is which port now.
+    pub(super) fn set_interfaces(&mut self, interfaces: &Interfaces) {
+        for index in self.interfaces.by_index.keys() {
+            if !interfaces.by_index.contains_key(index) {
+                self.routes.set_interface(*index, None);
+            }
+        }
+        for (&index, &port) in &interfaces.by_index {
+            self.routes.set_interface(index, Some(Interface { port, up: true }));
+        }
+        self.interfaces = interfaces.clone();
+    }
+
+    /// Zebra has connected, and begins to tell everything.
+    pub(super) fn connected(&mut self, now: Instant) {
+        self.held = self.routes.count();
+        self.replayed = 0;
+        self.routes.begin_sync();
+        if self.phase == Phase::Waiting {
+            self.routes.push(SourceEvent::ResyncBegin(Source::Fpm));
+        }
+        self.phase = Phase::Replay { since: now, last: now };
+    }
+
+    /// Zebra's connection is gone.
+    pub(super) fn disconnected(&mut self, now: Instant) {
+        self.end_first_replay();
+        self.phase = Phase::Away { until: now + self.keep };
+    }
+
+    fn end_first_replay(&mut self) {
+        if matches!(self.phase, Phase::Replay { .. }) && self.replays == 0 {
+            self.routes.push(SourceEvent::ResyncEnd(Source::Fpm));
+            self.replays = 1;
+        }
+    }
+
+    /// When something is to be done if nothing comes before.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Waiting | Phase::Synchronised => None,
+            Phase::Away { until } => Some(until),
+            Phase::Replay { since, last } if self.is_complete() => {
+                Some((last + SILENCE).max(since + SILENCE))
+            }
+            Phase::Replay { since, last } => Some((last + SILENCE).max(since + self.keep)),
+        }
+    }
+
+    /// As many routes have been told as were held, or nearly.
+    fn is_complete(&self) -> bool {
+        self.replayed >= self.held * REPLAYED / 100
+    }
+
+    /// Does what is due.
+    pub(super) fn tick(&mut self, now: Instant) {
+        if self.deadline().is_none_or(|deadline| now < deadline) {
+            return;
+        }
+        match self.phase {
+            Phase::Waiting | Phase::Synchronised => {}
+            Phase::Away { .. } => {
+                let count = self.routes.count();
+                tracing::warn!("fpm: zebra did not come back; its {count} routes are withdrawn");
+                self.routes.clear();
+                self.phase = Phase::Synchronised;
+            }
+            Phase::Replay { .. } => {
+                let gone = self.routes.end_sync();
+                let count = self.routes.count();
+                tracing::info!("fpm: zebra has told {count} routes; {gone} were gone meanwhile");
+                let first = self.replays == 0;
+                self.end_first_replay();
+                self.replays += u64::from(!first);
+                self.phase = Phase::Synchronised;
+            }
+        }
+    }
+
+    /// The messages of a frame. Zebra changes a route by a deletion and an addition in one frame;
+    /// between the two there is no moment at which it is gone.
+    pub(super) fn take(&mut self, frame: &[u8], now: Instant) {
+        let mut deleted: Option<RouteMessage> = None;
+        for message in Messages(frame) {
+            self.messages += 1;
+            let raw = match message {
+                Ok(raw) => raw,
+                Err(error) => {
+                    self.malformed(&error);
+                    break;
+                }
+            };
+            let message = match Message::parse(&raw) {
+                Ok(message) => message,
+                Err(error) => {
+                    self.malformed(&error);
+                    continue;
+                }
+            };
+            let replaced = |old: &RouteMessage| {
+                matches!(&message, Message::Route(new) if raw.kind == RTM_NEWROUTE
+                    && (new.table, new.prefix) == (old.table, old.prefix))
+            };
+            if let Some(old) = deleted.take_if(|old| !replaced(old)) {
+                self.route(true, old);
+            }
+            match message {
+                Message::Route(route) if raw.kind == RTM_DELROUTE => deleted = Some(route),
+                Message::Route(route) => {
+                    deleted = None;
+                    self.route(false, route);
+                }
+                Message::Nexthop(nexthop) if raw.kind == RTM_NEWNEXTHOP => {
+                    let result = self.routes.set_nexthop(nexthop);
+                    self.note(result);
+                }
+                Message::Nexthop(nexthop) => self.routes.remove_nexthop(nexthop.id),
+                _ => self.ignored += 1,
+            }
+        }
+        if let Some(old) = deleted {
+            self.route(true, old);
+        }
+        if let Phase::Replay { last, .. } = &mut self.phase {
+            *last = now;
+        }
+    }
+
+    fn route(&mut self, gone: bool, route: RouteMessage) {
+        self.replayed += usize::from(!gone);
+        let result = self.routes.news(0, gone, route);
+        self.note(result);
+    }
+
+    fn malformed(&mut self, error: &Malformed) {
+        self.errors += 1;
+        // The first ones are said, then the counter has to do.
+        if self.errors <= 10 {
+            tracing::warn!("fpm: {error}; skipped");
+        }
+    }
+
+    fn note(&mut self, result: Result<(), Skipped>) {
+        match result {
+            Ok(()) | Err(Skipped::Silently) => {}
+            Err(Skipped::Ignored(what)) => {
+                self.ignored += 1;
+                if self.said.insert(what) {
+                    tracing::warn!("fpm: {what} are not followed; said once");
+                }
+            }
+            Err(Skipped::Wrong(what)) => {
+                self.malformed(&Malformed::Value { kind: NLMSG_ERROR, what });
+            }
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! A listener and a zebra that is played by the test.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use dataplane::port::PortId;
+use ipnet::IpNet;
+use proptest::prelude::*;
+
+use super::*;
+use crate::netlink::message::tests::{zebra_nexthop, zebra_route, zebra_route_over};
+use crate::netlink::message::{RTM_DELNEXTHOP, RTM_DELROUTE, RTM_NEWNEXTHOP, RTM_NEWROUTE};
+use crate::netlink::{Change, RouteKind};
+
+fn interfaces() -> Interfaces {
+    Interfaces { by_index: [(1, None), (10, PortId::new(0)), (11, PortId::new(1))].into() }
+}
+
+/// A frame of these messages.
+fn frame(messages: &[Vec<u8>]) -> Vec<u8> {
+    let body = messages.concat();
+    let length = u16::try_from(body.len() + frame::HEADER).unwrap().to_be_bytes();
+    [&[1, 1, length[0], length[1]][..], &body].concat()
+}
+
+fn add(net: &str, via: [u8; 4]) -> Vec<u8> {
+    zebra_route(RTM_NEWROUTE, net, Some((10, via)))
+}
+
+fn delete(net: &str) -> Vec<u8> {
+    zebra_route(RTM_DELROUTE, net, None)
+}
+
+/// A listener with its clients, and what it told.
+struct Scene {
+    source: FpmSource,
+    events: mpsc::Receiver<Vec<SourceEvent>>,
+    _interfaces: watch::Sender<Arc<Interfaces>>,
+    routes: BTreeMap<IpNet, RouteKind>,
+    /// Routes withdrawn, each time.
+    withdrawn: usize,
+    begun: usize,
+    ended: usize,
+}
+
+impl Scene {
+    fn new(keep: Duration) -> Self {
+        let (send, events) = mpsc::channel(8);
+        let (interfaces_out, known) = watch::channel(Arc::new(interfaces()));
+        let listen = "127.0.0.1:0".parse().unwrap();
+        let source = spawn(FpmConfig { netns: None, listen, keep }, known, send).unwrap();
+        let routes = BTreeMap::new();
+        let (withdrawn, begun, ended) = (0, 0, 0);
+        Self { source, events, _interfaces: interfaces_out, routes, withdrawn, begun, ended }
+    }
+
+    fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.source.local_addr()).unwrap()
+    }
+
+    fn take(&mut self) {
+        while let Ok(batch) = self.events.try_recv() {
+            for event in batch {
+                match event {
+                    SourceEvent::Route { prefix, change: Change::Set(kind), .. } => {
+                        self.routes.insert(prefix, kind);
+                    }
+                    SourceEvent::Route { prefix, change: Change::Withdraw, .. } => {
+                        self.routes.remove(&prefix);
+                        self.withdrawn += 1;
+                    }
+                    SourceEvent::ResyncBegin(_) => self.begun += 1,
+                    SourceEvent::ResyncEnd(_) => self.ended += 1,
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    #[track_caller]
+    fn wait(&mut self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
+        let end = Instant::now() + Duration::from_secs(20);
+        loop {
+            self.take();
+            if holds(self) {
+                return;
+            }
+            assert!(Instant::now() < end, "{what}: {:?} {:?}", self.routes, self.source.status());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn nets(&self) -> Vec<String> {
+        self.routes.keys().map(IpNet::to_string).collect()
+    }
+}
+
+fn nets(list: &[&str]) -> Vec<String> {
+    list.iter().map(|net| (*net).to_owned()).collect()
+}
+
+#[test]
+fn routes_are_kept_while_zebra_is_away_and_swept_when_it_is_back() {
+    let mut scene = Scene::new(Duration::from_secs(60));
+    let mut zebra = scene.connect();
+    let all = ["192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24"];
+    let many: Vec<String> = (0..30).map(|i| format!("100.64.{i}.0/24")).collect();
+    let mut replay: Vec<Vec<u8>> = many.iter().map(|net| add(net, [10, 0, 0, 1])).collect();
+    replay.extend(all.iter().map(|net| add(net, [10, 0, 0, 1])));
+    // In pieces, as TCP may deliver it.
+    for piece in frame(&replay).chunks(7) {
+        zebra.write_all(piece).unwrap();
+    }
+    scene.wait("the replay", |scene| scene.routes.len() == 33);
+    scene.wait("its end", |scene| scene.ended == 1);
+    assert_eq!(scene.source.status().state, SourceState::Synchronised);
+    drop(zebra);
+    scene.wait("the end", |scene| scene.source.status().state == SourceState::Disconnected);
+    std::thread::sleep(Duration::from_millis(100));
+    scene.take();
+    assert_eq!((scene.routes.len(), scene.withdrawn), (33, 0), "kept");
+    let mut zebra = scene.connect();
+    replay.truncate(31);
+    zebra.write_all(&frame(&replay)).unwrap();
+    scene.wait("the sweep", |scene| scene.withdrawn == 2);
+    assert_eq!(scene.nets().iter().filter(|net| all.contains(&net.as_str())).count(), 1);
+    assert_eq!((scene.begun, scene.ended), (1, 1), "only the first replay is all that there is");
+    assert_eq!(scene.source.status().resyncs, 2);
+}
+
+/// A zebra that began anew knows little at first: what it had told before is used on.
+#[test]
+fn a_zebra_that_begins_anew_has_time_to_learn() {
+    let keep = Duration::from_secs(1000);
+    let begin = Instant::now();
+    let at = |seconds| begin + Duration::from_secs(seconds);
+    let mut session = Session::new(keep);
+    session.set_interfaces(&interfaces());
+    session.connected(begin);
+    let many: Vec<Vec<u8>> =
+        (0..100).map(|i| add(&format!("100.64.{i}.0/24"), [10, 0, 0, 1])).collect();
+    session.take(&many.concat(), begin);
+    session.tick(at(2));
+    assert!(matches!(session.phase, Phase::Replay { .. }), "zebra pauses for a second");
+    session.tick(at(4));
+    assert_eq!(session.phase, Phase::Synchronised);
+    session.disconnected(at(10));
+    session.connected(at(20));
+    session.take(&many[0], at(20));
+    session.tick(at(900));
+    assert_eq!(session.routes.count(), 100);
+    session.take(&many[1..80].concat(), at(950));
+    session.tick(at(1020));
+    assert_eq!((session.routes.count(), session.phase), (80, Phase::Synchronised));
+    // Away for longer than is kept.
+    session.disconnected(at(1100));
+    session.tick(at(2099));
+    assert_eq!(session.routes.count(), 80);
+    session.tick(at(2100));
+    assert_eq!(session.routes.count(), 0);
+}
+
+/// Zebra changes a route by a deletion and an addition in one frame.
+#[test]
+fn a_changed_route_is_never_gone() {
+    let mut scene = Scene::new(Duration::from_secs(60));
+    let mut zebra = scene.connect();
+    zebra.write_all(&frame(&[add("192.0.2.0/24", [10, 0, 0, 1])])).unwrap();
+    scene.wait("the route", |scene| scene.routes.len() == 1);
+    let changed = frame(&[delete("192.0.2.0/24"), add("192.0.2.0/24", [10, 0, 0, 2])]);
+    zebra.write_all(&changed).unwrap();
+    let via = "10.0.0.2".parse().unwrap();
+    let over = RouteKind::Unicast(vec![crate::rib::Path::over(PortId::new(0).unwrap(), via)]);
+    scene.wait("the change", |scene| scene.routes.values().all(|kind| *kind == over));
+    assert_eq!(scene.withdrawn, 0);
+    // A deletion of another route in between is one.
+    zebra.write_all(&frame(&[add("198.51.100.0/24", [10, 0, 0, 2])])).unwrap();
+    let both =
+        [delete("198.51.100.0/24"), delete("192.0.2.0/24"), add("192.0.2.0/24", [10, 0, 0, 1])];
+    zebra.write_all(&frame(&both)).unwrap();
+    scene.wait("the deletion", |scene| scene.withdrawn == 1);
+    assert_eq!(scene.nets(), nets(&["192.0.2.0/24"]));
+}
+
+#[test]
+fn nexthop_objects_come_and_go_as_zebra_says() {
+    let messages = [
+        zebra_route_over("192.0.2.0/24", 5),
+        zebra_nexthop(RTM_NEWNEXTHOP, 5, 10, [10, 0, 0, 1]),
+        zebra_nexthop(RTM_DELNEXTHOP, 5, 0, [0; 4]),
+        zebra_nexthop(RTM_NEWNEXTHOP, 5, 11, [10, 0, 0, 2]),
+    ];
+    let events = replay(&frame(&messages), &interfaces());
+    let word = |event: &SourceEvent| match event {
+        SourceEvent::Route { change: Change::Set(RouteKind::NextHopGroup(key)), .. } => {
+            format!("route over {}", key.id)
+        }
+        SourceEvent::Group { change: Change::Set(spec), .. } => {
+            format!("group by {:?}", spec.paths[0].port.map(PortId::index))
+        }
+        SourceEvent::Group { change: Change::Withdraw, .. } => "no group".to_owned(),
+        SourceEvent::ResyncBegin(_) => "begin".to_owned(),
+        other => format!("{other:?}"),
+    };
+    let words: Vec<String> = events.iter().map(word).collect();
+    // The RIB drops the routes of a group that it loses, so they are told again with it.
+    let expected = [
+        "begin",
+        "route over 5",
+        "group by Some(0)",
+        "route over 5",
+        "no group",
+        "group by Some(1)",
+        "route over 5",
+    ];
+    assert_eq!(words, expected);
+}
+
+#[test]
+fn a_broken_stream_costs_its_connection_only() {
+    let mut scene = Scene::new(Duration::from_secs(60));
+    let mut zebra = scene.connect();
+    // A message that makes no sense in a frame that does: skipped.
+    let mut nonsense = add("198.51.100.0/24", [10, 0, 0, 1]);
+    nonsense[16 + 1] = 99;
+    let good = add("192.0.2.0/24", [10, 0, 0, 1]);
+    zebra.write_all(&frame(&[nonsense, good])).unwrap();
+    scene.wait("the good one", |scene| scene.nets() == nets(&["192.0.2.0/24"]));
+    scene.wait("the count", |scene| scene.source.status().errors == 1);
+    zebra.write_all(&[9, 9, 9, 9, 9]).unwrap();
+    assert_eq!(zebra.read(&mut [0; 1]).unwrap_or(0), 0, "the connection is closed");
+    scene.wait("the count", |scene| scene.source.status().errors == 2);
+    let mut zebra = scene.connect();
+    zebra.write_all(&frame(&[add("203.0.113.0/24", [10, 0, 0, 1])])).unwrap();
+    scene.wait("a new start", |scene| scene.nets() == nets(&["192.0.2.0/24", "203.0.113.0/24"]));
+}
+
+/// The first may be a zebra that died without a word.
+#[test]
+fn a_second_connection_takes_the_place_of_the_first() {
+    let mut scene = Scene::new(Duration::from_secs(60));
+    let mut first = scene.connect();
+    first.write_all(&frame(&[add("192.0.2.0/24", [10, 0, 0, 1])])).unwrap();
+    scene.wait("the first", |scene| scene.routes.len() == 1);
+    let mut second = scene.connect();
+    second.write_all(&frame(&[add("198.51.100.0/24", [10, 0, 0, 1])])).unwrap();
+    scene.wait("the second", |scene| scene.routes.len() == 2);
+    assert_eq!(first.read(&mut [0; 1]).unwrap_or(0), 0, "the first is closed");
+    let status = scene.source.status();
+    assert_eq!((status.connections, status.peer), (2, Some(second.local_addr().unwrap())));
+}
+
+proptest! {
+    /// No bytes do harm.
+    #[test]
+    fn any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..300), framed in any::<bool>()) {
+        let stream = if framed { frame(std::slice::from_ref(&bytes)) } else { bytes };
+        replay(&stream, &interfaces());
+    }
+}

@@ -1,0 +1,794 @@
+//! Reads route netlink messages: RFC 3549 and the kernel's `include/uapi/linux/{netlink,rtnetlink,
+//! nexthop,neighbour,if_addr,if_link,fib_rules}.h`, whose names the constants have.
+//!
+//! ```text
+//!   bytes -> Messages -> Raw { kind, flags, payload } -> Message::parse -> Message::Route(…)
+//! ```
+//!
+//! Nothing here trusts a length. A message that cannot be understood is an error of its own and the
+//! next one is read; an attribute that is not known is passed over; an attribute that is known and
+//! malformed spoils its message. A message whose length leads out of the buffer ends the buffer,
+//! since nobody knows where the next one begins.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::{IpNet, Ipv4Net};
+use netlink_packet_core::{NlaBuffer, NlasIterator};
+use smallvec::SmallVec;
+use wire::MacAddr;
+
+pub(crate) const NLM_F_REQUEST: u16 = 0x1;
+pub(crate) const NLM_F_DUMP_INTR: u16 = 0x10;
+/// Of a request for all objects.
+pub(crate) const NLM_F_DUMP: u16 = 0x300;
+/// Of `RTM_NEW…`.
+pub(crate) const NLM_F_REPLACE: u16 = 0x100;
+pub(crate) const NLM_F_EXCL: u16 = 0x200;
+pub(crate) const NLM_F_CREATE: u16 = 0x400;
+pub(crate) const NLM_F_APPEND: u16 = 0x800;
+
+pub(crate) const NLMSG_NOOP: u16 = 1;
+pub(crate) const NLMSG_ERROR: u16 = 2;
+pub(crate) const NLMSG_DONE: u16 = 3;
+pub(crate) const NLMSG_OVERRUN: u16 = 4;
+
+pub(crate) const RTM_NEWLINK: u16 = 16;
+pub(crate) const RTM_DELLINK: u16 = 17;
+pub(crate) const RTM_GETLINK: u16 = 18;
+pub(crate) const RTM_NEWADDR: u16 = 20;
+pub(crate) const RTM_DELADDR: u16 = 21;
+pub(crate) const RTM_GETADDR: u16 = 22;
+pub(crate) const RTM_NEWROUTE: u16 = 24;
+pub(crate) const RTM_DELROUTE: u16 = 25;
+pub(crate) const RTM_GETROUTE: u16 = 26;
+pub(crate) const RTM_NEWNEIGH: u16 = 28;
+pub(crate) const RTM_DELNEIGH: u16 = 29;
+pub(crate) const RTM_GETNEIGH: u16 = 30;
+pub(crate) const RTM_NEWRULE: u16 = 32;
+pub(crate) const RTM_DELRULE: u16 = 33;
+pub(crate) const RTM_GETRULE: u16 = 34;
+pub(crate) const RTM_NEWNEXTHOP: u16 = 104;
+pub(crate) const RTM_DELNEXTHOP: u16 = 105;
+pub(crate) const RTM_GETNEXTHOP: u16 = 106;
+
+pub(crate) const AF_UNSPEC: u8 = 0;
+pub(crate) const AF_INET: u8 = 2;
+pub(crate) const AF_INET6: u8 = 10;
+
+pub(crate) const IFF_UP: u32 = 1;
+pub(crate) const IFF_RUNNING: u32 = 0x40;
+pub(crate) const IFF_LOWER_UP: u32 = 0x1_0000;
+
+pub(crate) const RTN_UNICAST: u8 = 1;
+pub(crate) const RTN_LOCAL: u8 = 2;
+pub(crate) const RTN_BROADCAST: u8 = 3;
+pub(crate) const RTN_ANYCAST: u8 = 4;
+pub(crate) const RTN_MULTICAST: u8 = 5;
+pub(crate) const RTN_BLACKHOLE: u8 = 6;
+pub(crate) const RTN_UNREACHABLE: u8 = 7;
+pub(crate) const RTN_PROHIBIT: u8 = 8;
+pub(crate) const RTN_THROW: u8 = 9;
+
+pub(crate) const RTPROT_KERNEL: u8 = 2;
+pub(crate) const RT_SCOPE_HOST: u8 = 254;
+pub(crate) const RT_TABLE_DEFAULT: u32 = 253;
+pub(crate) const RT_TABLE_MAIN: u32 = 254;
+pub(crate) const RT_TABLE_LOCAL: u32 = 255;
+
+const RTM_F_CLONED: u32 = 0x200;
+
+const RTNH_F_DEAD: u8 = 1;
+const RTNH_F_ONLINK: u8 = 4;
+
+const RTA_DST: u16 = 1;
+const RTA_SRC: u16 = 2;
+const RTA_OIF: u16 = 4;
+const RTA_GATEWAY: u16 = 5;
+const RTA_PRIORITY: u16 = 6;
+const RTA_PREFSRC: u16 = 7;
+const RTA_MULTIPATH: u16 = 9;
+const RTA_TABLE: u16 = 15;
+const RTA_VIA: u16 = 18;
+const RTA_ENCAP: u16 = 22;
+const RTA_NH_ID: u16 = 30;
+
+const NHA_ID: u16 = 1;
+const NHA_GROUP: u16 = 2;
+const NHA_GROUP_TYPE: u16 = 3;
+const NHA_BLACKHOLE: u16 = 4;
+const NHA_OIF: u16 = 5;
+const NHA_GATEWAY: u16 = 6;
+const NHA_ENCAP: u16 = 8;
+const NHA_FDB: u16 = 11;
+const NHA_RES_GROUP: u16 = 12;
+const NHA_RES_GROUP_BUCKETS: u16 = 1;
+const NEXTHOP_GRP_TYPE_RES: u16 = 1;
+
+const IFLA_IFNAME: u16 = 3;
+const IFLA_MTU: u16 = 4;
+
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+const IFA_FLAGS: u16 = 8;
+const IFA_F_DADFAILED: u32 = 0x08;
+const IFA_F_NOPREFIXROUTE: u32 = 0x200;
+
+const NDA_DST: u16 = 1;
+const NDA_LLADDR: u16 = 2;
+const NTF_PROXY: u8 = 0x08;
+
+const FRA_IIFNAME: u16 = 3;
+const FRA_GOTO: u16 = 4;
+const FRA_PRIORITY: u16 = 6;
+const FRA_FWMARK: u16 = 10;
+const FRA_FLOW: u16 = 11;
+const FRA_TUN_ID: u16 = 12;
+const FRA_SUPPRESS_IFGROUP: u16 = 13;
+const FRA_SUPPRESS_PREFIXLEN: u16 = 14;
+const FRA_TABLE: u16 = 15;
+const FRA_FWMASK: u16 = 16;
+const FRA_OIFNAME: u16 = 17;
+const FRA_L3MDEV: u16 = 19;
+const FRA_UID_RANGE: u16 = 20;
+const FRA_PROTOCOL: u16 = 21;
+/// `-1` in [`FRA_SUPPRESS_PREFIXLEN`] and [`FRA_SUPPRESS_IFGROUP`]: nothing is suppressed.
+const SUPPRESS_NOTHING: u32 = u32::MAX;
+const FIB_RULE_INVERT: u32 = 2;
+const FR_ACT_TO_TBL: u8 = 1;
+const FR_ACT_NOP: u8 = 3;
+
+/// Why a message was not understood.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// Its length leads out of the buffer, or is less than a header.
+    #[error("a message of {length} bytes where {left} are left")]
+    Length {
+        /// As the message says.
+        length: usize,
+        /// Bytes left in the buffer.
+        left: usize,
+    },
+    /// It ends before its fixed part does.
+    #[error("message type {kind}: {length} bytes, its fixed part has {expected}")]
+    Short {
+        /// `nlmsg_type`.
+        kind: u16,
+        /// Bytes there are.
+        length: usize,
+        /// Bytes there must be.
+        expected: usize,
+    },
+    /// An attribute leads out of the message, or has not the length of its type.
+    #[error("message type {kind}: attribute {attribute} malformed")]
+    Attribute {
+        /// `nlmsg_type`.
+        kind: u16,
+        /// `nla_type`, 0 if the attribute's own header is malformed.
+        attribute: u16,
+    },
+    /// A value that cannot be: a prefix longer than an address, a group without members.
+    #[error("message type {kind}: {what}")]
+    Value {
+        /// `nlmsg_type`.
+        kind: u16,
+        /// What.
+        what: &'static str,
+    },
+}
+
+/// A message whose payload has not been looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Raw<'a> {
+    /// `nlmsg_type`.
+    pub kind: u16,
+    /// `nlmsg_flags`.
+    pub flags: u16,
+    /// `nlmsg_seq`.
+    pub sequence: u32,
+    /// What follows the header.
+    pub payload: &'a [u8],
+}
+
+/// Bytes of `struct nlmsghdr`.
+pub(crate) const HEADER: usize = 16;
+
+/// The messages of a buffer, one after the other.
+#[derive(Clone, Debug)]
+pub struct Messages<'a>(pub &'a [u8]);
+
+impl<'a> Iterator for Messages<'a> {
+    type Item = Result<Raw<'a>, Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let buffer = self.0;
+        if buffer.is_empty() {
+            return None;
+        }
+        let length = u32_at(buffer, 0).map_or(0, |length| length as usize);
+        if length < HEADER || length > buffer.len() {
+            self.0 = &[];
+            return Some(Err(Malformed::Length { length, left: buffer.len() }));
+        }
+        self.0 = buffer.get(length.next_multiple_of(4)..).unwrap_or(&[]);
+        Some(Ok(Raw {
+            kind: u16_at(buffer, 4).unwrap_or_default(),
+            flags: u16_at(buffer, 6).unwrap_or_default(),
+            sequence: u32_at(buffer, 8).unwrap_or_default(),
+            payload: &buffer[HEADER..length],
+        }))
+    }
+}
+
+/// A way to send packets, as messages name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Hop {
+    /// The interface's index; 0: not said.
+    pub interface: u32,
+    /// The gateway.
+    pub via: Option<IpAddr>,
+    /// 1 to 65536, as the kernel counts: it sends one less.
+    pub weight: u32,
+    /// `RTNH_F_ONLINK`.
+    pub on_link: bool,
+    /// The packets are to be put into something else first: MPLS, SRv6.
+    pub encap: bool,
+}
+
+/// The ways of one route. Nearly every route has one.
+pub type Hops = SmallVec<[Hop; 1]>;
+
+/// `RTM_NEWROUTE`, `RTM_DELROUTE`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteMessage {
+    /// The destination; host bits are clear.
+    pub prefix: IpNet,
+    /// The routing table.
+    pub table: u32,
+    /// The TOS or DSCP that packets must have; 0: any.
+    pub tos: u8,
+    /// Who made it, `RTPROT_*`.
+    pub protocol: u8,
+    /// `RT_SCOPE_*`.
+    pub scope: u8,
+    /// `RTN_*`.
+    pub kind: u8,
+    /// `RTA_PRIORITY`: the smallest wins.
+    pub metric: u32,
+    /// The source address of packets that the machine itself sends over it.
+    pub source: Option<IpAddr>,
+    /// It is for packets from certain sources only.
+    pub from: bool,
+    /// Its nexthop object; there are no hops then.
+    pub nexthop: Option<u32>,
+    /// Its ways.
+    pub hops: Hops,
+    /// A bit for each of the first 64 hops that the kernel holds for dead.
+    pub dead: u64,
+    /// A cache entry, not a route.
+    pub cloned: bool,
+}
+
+/// What a nexthop object is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Nexthop {
+    /// One way.
+    Single(Hop),
+    /// Packets are dropped in silence.
+    Blackhole,
+    /// Several objects by number and weight.
+    Group {
+        /// The members and their weights, 1 to 65536.
+        members: Vec<(u32, u32)>,
+        /// The number of buckets of a resilient group.
+        buckets: Option<u16>,
+    },
+    /// Of a bridge: nothing to do with routes.
+    Bridge,
+}
+
+/// `RTM_NEWNEXTHOP`, `RTM_DELNEXTHOP`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NexthopMessage {
+    /// Its number.
+    pub id: u32,
+    /// What it is; of no meaning when it is deleted.
+    pub nexthop: Nexthop,
+}
+
+/// `RTM_NEWLINK`, `RTM_DELLINK`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkMessage {
+    /// The interface's index.
+    pub index: u32,
+    /// Its name.
+    pub name: Option<String>,
+    /// `IFF_*`.
+    pub flags: u32,
+    /// Its MTU.
+    pub mtu: Option<u32>,
+}
+
+/// `RTM_NEWADDR`, `RTM_DELADDR`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressMessage {
+    /// The interface's index.
+    pub index: u32,
+    /// The address with the length of its network; with the full length if it is at one end of a
+    /// point-to-point link or has no network of its own.
+    pub address: IpNet,
+    /// As the kernel counts the length, by which it tells addresses apart.
+    pub length: u8,
+    /// Another host has it: not to be used.
+    pub refused: bool,
+}
+
+/// `RTM_NEWNEIGH`, `RTM_DELNEIGH`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NeighbourMessage {
+    /// The interface's index.
+    pub index: u32,
+    /// Its address.
+    pub address: IpAddr,
+    /// Its MAC.
+    pub mac: Option<MacAddr>,
+    /// `NUD_*`.
+    pub state: u16,
+    /// An address that the machine answers for, not a neighbour.
+    pub proxy: bool,
+}
+
+/// `RTM_NEWRULE`, `RTM_DELRULE`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RuleMessage {
+    /// IPv6, not IPv4.
+    pub ipv6: bool,
+    /// Rules are tried in ascending order.
+    pub priority: u32,
+    /// The table to look up; `None`: the rule does nothing.
+    pub table: Option<u32>,
+    /// Why it cannot be followed: it does not hold for all packets, or does not lead to a table.
+    pub unsupported: Option<&'static str>,
+}
+
+/// A message that was understood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    Link(LinkMessage),
+    Address(AddressMessage),
+    Neighbour(NeighbourMessage),
+    Rule(RuleMessage),
+    Route(RouteMessage),
+    Nexthop(NexthopMessage),
+    /// Of a type or family that has no meaning here.
+    Other,
+}
+
+impl Message {
+    /// Understands a message, if its type is known.
+    pub fn parse(raw: &Raw<'_>) -> Result<Self, Malformed> {
+        match raw.kind {
+            RTM_NEWROUTE | RTM_DELROUTE => parse_route(raw),
+            RTM_NEWNEXTHOP | RTM_DELNEXTHOP => parse_nexthop(raw),
+            RTM_NEWLINK | RTM_DELLINK => parse_link(raw),
+            RTM_NEWADDR | RTM_DELADDR => parse_address(raw),
+            RTM_NEWNEIGH | RTM_DELNEIGH => parse_neighbour(raw),
+            RTM_NEWRULE | RTM_DELRULE => parse_rule(raw),
+            _ => Ok(Self::Other),
+        }
+    }
+
+    /// Whether a type of message says that something is gone.
+    pub fn is_delete(kind: u16) -> bool {
+        matches!(
+            kind,
+            RTM_DELLINK | RTM_DELADDR | RTM_DELROUTE | RTM_DELNEIGH | RTM_DELRULE | RTM_DELNEXTHOP
+        )
+    }
+}
+
+/// The error number of an [`NLMSG_ERROR`], 0 for an acknowledgement.
+pub(crate) fn error_number(raw: &Raw<'_>) -> Result<i32, Malformed> {
+    let number = raw.payload.first_chunk().map(|bytes| i32::from_ne_bytes(*bytes));
+    let short = Malformed::Short { kind: raw.kind, length: raw.payload.len(), expected: 4 };
+    number.map(i32::saturating_neg).ok_or(short)
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+/// A known attribute's value is read here, so that its errors have one form.
+#[derive(Clone, Copy)]
+struct Attribute<'a> {
+    message: u16,
+    kind: u16,
+    value: &'a [u8],
+}
+
+impl Attribute<'_> {
+    fn bad(&self) -> Malformed {
+        Malformed::Attribute { kind: self.message, attribute: self.kind }
+    }
+
+    fn u16(&self) -> Result<u16, Malformed> {
+        self.value.try_into().map(u16::from_ne_bytes).map_err(|_| self.bad())
+    }
+
+    fn u32(&self) -> Result<u32, Malformed> {
+        self.value.try_into().map(u32::from_ne_bytes).map_err(|_| self.bad())
+    }
+
+    /// An address of the family that its length says.
+    fn address(&self) -> Result<IpAddr, Malformed> {
+        address(self.value).ok_or_else(|| self.bad())
+    }
+
+    /// `struct rtvia`: a family and an address of that family.
+    fn via(&self) -> Result<IpAddr, Malformed> {
+        let family = u16_at(self.value, 0).ok_or_else(|| self.bad())?;
+        let address = address(&self.value[2..]).ok_or_else(|| self.bad())?;
+        let fits = family == u16::from(if address.is_ipv4() { AF_INET } else { AF_INET6 });
+        fits.then_some(address).ok_or_else(|| self.bad())
+    }
+
+    fn mac(&self) -> Option<MacAddr> {
+        self.value.try_into().ok().map(MacAddr)
+    }
+}
+
+fn address(bytes: &[u8]) -> Option<IpAddr> {
+    match bytes.len() {
+        4 => bytes.first_chunk::<4>().map(|octets| Ipv4Addr::from(*octets).into()),
+        16 => bytes.first_chunk::<16>().map(|octets| Ipv6Addr::from(*octets).into()),
+        _ => None,
+    }
+}
+
+/// Calls `each` for every attribute.
+fn attributes<'a>(
+    message: u16,
+    bytes: &'a [u8],
+    mut each: impl FnMut(Attribute<'a>) -> Result<(), Malformed>,
+) -> Result<(), Malformed> {
+    for attribute in NlasIterator::new(bytes) {
+        let attribute: NlaBuffer<&[u8]> =
+            attribute.map_err(|_| Malformed::Attribute { kind: message, attribute: 0 })?;
+        let length = usize::from(attribute.length());
+        let kind = attribute.kind();
+        let value = attribute.into_inner().get(4..length).unwrap_or(&[]);
+        each(Attribute { message, kind, value })?;
+    }
+    Ok(())
+}
+
+/// The fixed part of a message and its attributes.
+fn split<'a>(raw: &Raw<'a>, fixed: usize) -> Result<(&'a [u8], &'a [u8]), Malformed> {
+    let length = raw.payload.len();
+    raw.payload.split_at_checked(fixed).ok_or(Malformed::Short {
+        kind: raw.kind,
+        length,
+        expected: fixed,
+    })
+}
+
+/// `struct rtmsg` and its attributes.
+fn parse_route(raw: &Raw<'_>) -> Result<Message, Malformed> {
+    let (fixed, rest) = split(raw, 12)?;
+    let family = fixed[0];
+    if family != AF_INET && family != AF_INET6 {
+        return Ok(Message::Other);
+    }
+    let flags = u32_at(fixed, 8).unwrap_or_default();
+    let mut destination = match family {
+        AF_INET => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        _ => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
+    let mut route = RouteMessage {
+        prefix: IpNet::V4(Ipv4Net::default()),
+        table: u32::from(fixed[4]),
+        tos: fixed[3],
+        protocol: fixed[5],
+        scope: fixed[6],
+        kind: fixed[7],
+        metric: 0,
+        source: None,
+        from: fixed[2] != 0,
+        nexthop: None,
+        hops: Hops::new(),
+        dead: 0,
+        cloned: flags & RTM_F_CLONED != 0,
+    };
+    // `rtm_flags` has the flags of the hop in its low byte when there is only one.
+    let mut single = Hop {
+        interface: 0,
+        via: None,
+        weight: 1,
+        on_link: flags as u8 & RTNH_F_ONLINK != 0,
+        encap: false,
+    };
+    let mut several = None;
+    attributes(raw.kind, rest, |attribute| {
+        match attribute.kind {
+            RTA_DST => destination = attribute.address()?,
+            RTA_OIF => single.interface = attribute.u32()?,
+            RTA_PRIORITY => route.metric = attribute.u32()?,
+            RTA_TABLE => route.table = attribute.u32()?,
+            RTA_GATEWAY => single.via = Some(attribute.address()?),
+            RTA_VIA => single.via = Some(attribute.via()?),
+            RTA_PREFSRC => route.source = Some(attribute.address()?),
+            RTA_MULTIPATH => several = Some(attribute),
+            RTA_NH_ID => route.nexthop = Some(attribute.u32()?),
+            RTA_ENCAP => single.encap = true,
+            RTA_SRC => route.from = true,
+            _ => {}
+        }
+        Ok(())
+    })?;
+    route.prefix = prefix(raw.kind, family, destination, fixed[1])?;
+    if route.nexthop.is_some() {
+        // The kernel tells the object's hops too; what they are follows from the object.
+    } else if let Some(several) = several {
+        multipath(&several, &mut route)?;
+    } else if single.interface != 0 || single.via.is_some() {
+        route.dead = u64::from(flags as u8 & RTNH_F_DEAD);
+        route.hops.push(single);
+    }
+    Ok(Message::Route(route))
+}
+
+/// A prefix of a family from an address and a length; bits behind the length are cleared.
+fn prefix(kind: u16, family: u8, address: IpAddr, length: u8) -> Result<IpNet, Malformed> {
+    if address.is_ipv4() != (family == AF_INET) {
+        return Err(Malformed::Value { kind, what: "a destination of the other family" });
+    }
+    let net = IpNet::new(address, length)
+        .map_err(|_| Malformed::Value { kind, what: "a prefix longer than an address" })?;
+    Ok(net.trunc())
+}
+
+/// [`RTA_MULTIPATH`]: a `struct rtnexthop` with its own attributes for each hop.
+fn multipath(attribute: &Attribute<'_>, route: &mut RouteMessage) -> Result<(), Malformed> {
+    let mut bytes = attribute.value;
+    while !bytes.is_empty() {
+        let length = usize::from(u16_at(bytes, 0).ok_or_else(|| attribute.bad())?);
+        if length < 8 || length > bytes.len() {
+            return Err(attribute.bad());
+        }
+        let flags = bytes[2];
+        let mut hop = Hop {
+            interface: u32_at(bytes, 4).unwrap_or_default(),
+            via: None,
+            weight: u32::from(bytes[3]) + 1,
+            on_link: flags & RTNH_F_ONLINK != 0,
+            encap: false,
+        };
+        attributes(attribute.message, &bytes[8..length], |attribute| {
+            match attribute.kind {
+                RTA_GATEWAY => hop.via = Some(attribute.address()?),
+                RTA_VIA => hop.via = Some(attribute.via()?),
+                RTA_ENCAP => hop.encap = true,
+                _ => {}
+            }
+            Ok(())
+        })?;
+        if flags & RTNH_F_DEAD != 0 && route.hops.len() < 64 {
+            route.dead |= 1 << route.hops.len();
+        }
+        route.hops.push(hop);
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or(&[]);
+    }
+    if route.hops.is_empty() {
+        return Err(attribute.bad());
+    }
+    Ok(())
+}
+
+/// `struct nhmsg` and its attributes.
+fn parse_nexthop(raw: &Raw<'_>) -> Result<Message, Malformed> {
+    let (fixed, rest) = split(raw, 8)?;
+    let flags = u32_at(fixed, 4).unwrap_or_default();
+    let on_link = flags as u8 & RTNH_F_ONLINK != 0;
+    let mut hop = Hop { interface: 0, via: None, weight: 1, on_link, encap: false };
+    let (mut id, mut members, mut buckets) = (None, None, None);
+    let (mut resilient, mut blackhole, mut bridge) = (false, false, false);
+    attributes(raw.kind, rest, |attribute| {
+        match attribute.kind {
+            NHA_ID => id = Some(attribute.u32()?),
+            NHA_GROUP => members = Some(group_members(&attribute)?),
+            NHA_GROUP_TYPE => resilient = attribute.u16()? == NEXTHOP_GRP_TYPE_RES,
+            NHA_RES_GROUP => buckets = resilient_buckets(&attribute)?,
+            NHA_BLACKHOLE => blackhole = true,
+            NHA_OIF => hop.interface = attribute.u32()?,
+            NHA_GATEWAY => hop.via = Some(attribute.address()?),
+            NHA_ENCAP => hop.encap = true,
+            NHA_FDB => bridge = true,
+            _ => {}
+        }
+        Ok(())
+    })?;
+    let value = |what| Malformed::Value { kind: raw.kind, what };
+    let id = id.filter(|&id| id != 0).ok_or_else(|| value("a nexthop object without a number"))?;
+    let nexthop = match members {
+        _ if bridge => Nexthop::Bridge,
+        Some(members) => Nexthop::Group { members, buckets: buckets.filter(|_| resilient) },
+        None if blackhole => Nexthop::Blackhole,
+        None if hop.interface == 0 && hop.via.is_none() && raw.kind == RTM_NEWNEXTHOP => {
+            return Err(value("a nexthop object that leads nowhere"));
+        }
+        None => Nexthop::Single(hop),
+    };
+    Ok(Message::Nexthop(NexthopMessage { id, nexthop }))
+}
+
+/// `struct nexthop_grp` for each member; `weight_high` exists since Linux 6.12 and was zero before.
+fn group_members(attribute: &Attribute<'_>) -> Result<Vec<(u32, u32)>, Malformed> {
+    let (members, rest) = attribute.value.as_chunks::<8>();
+    if members.is_empty() || !rest.is_empty() {
+        return Err(attribute.bad());
+    }
+    let member = |bytes: &[u8; 8]| {
+        let [a, b, c, d, low, high, _, _] = *bytes;
+        (u32::from_ne_bytes([a, b, c, d]), u32::from(u16::from_le_bytes([low, high])) + 1)
+    };
+    Ok(members.iter().map(member).collect())
+}
+
+fn resilient_buckets(attribute: &Attribute<'_>) -> Result<Option<u16>, Malformed> {
+    let mut buckets = None;
+    attributes(attribute.message, attribute.value, |attribute| {
+        if attribute.kind == NHA_RES_GROUP_BUCKETS {
+            buckets = Some(attribute.u16()?);
+        }
+        Ok(())
+    })?;
+    Ok(buckets)
+}
+
+/// `struct ifinfomsg` and its attributes.
+fn parse_link(raw: &Raw<'_>) -> Result<Message, Malformed> {
+    let (fixed, rest) = split(raw, 16)?;
+    // Bridges tell of their ports by messages of family AF_BRIDGE.
+    if fixed[0] != AF_UNSPEC {
+        return Ok(Message::Other);
+    }
+    let mut link = LinkMessage {
+        index: u32_at(fixed, 4).unwrap_or_default(),
+        name: None,
+        flags: u32_at(fixed, 8).unwrap_or_default(),
+        mtu: None,
+    };
+    attributes(raw.kind, rest, |attribute| {
+        match attribute.kind {
+            IFLA_IFNAME => {
+                let name = attribute.value.strip_suffix(b"\0").unwrap_or(attribute.value);
+                link.name = Some(String::from_utf8_lossy(name).into_owned());
+            }
+            IFLA_MTU => link.mtu = Some(attribute.u32()?),
+            _ => {}
+        }
+        Ok(())
+    })?;
+    Ok(Message::Link(link))
+}
+
+/// `struct ifaddrmsg` and its attributes.
+fn parse_address(raw: &Raw<'_>) -> Result<Message, Malformed> {
+    let (fixed, rest) = split(raw, 8)?;
+    let (family, length) = (fixed[0], fixed[1]);
+    if family != AF_INET && family != AF_INET6 {
+        return Ok(Message::Other);
+    }
+    let index = u32_at(fixed, 4).unwrap_or_default();
+    let mut flags = u32::from(fixed[2]);
+    let (mut local, mut peer) = (None, None);
+    attributes(raw.kind, rest, |attribute| {
+        match attribute.kind {
+            IFA_LOCAL => local = Some(attribute.address()?),
+            IFA_ADDRESS => peer = Some(attribute.address()?),
+            IFA_FLAGS => flags = attribute.u32()?,
+            _ => {}
+        }
+        Ok(())
+    })?;
+    let value = |what| Malformed::Value { kind: raw.kind, what };
+    let own = local.or(peer).ok_or_else(|| value("an address message without an address"))?;
+    if own.is_ipv4() != (family == AF_INET) {
+        return Err(value("an address of the other family"));
+    }
+    let full = if own.is_ipv4() { 32 } else { 128 };
+    let peer_differs = peer.is_some_and(|peer| peer != own);
+    let used = if peer_differs || flags & IFA_F_NOPREFIXROUTE != 0 { full } else { length };
+    let address = IpNet::new(own, used).map_err(|_| value("a prefix longer than an address"))?;
+    let refused = flags & IFA_F_DADFAILED != 0;
+    Ok(Message::Address(AddressMessage { index, address, length, refused }))
+}
+
+/// `struct ndmsg` and its attributes.
+fn parse_neighbour(raw: &Raw<'_>) -> Result<Message, Malformed> {
+    let (fixed, rest) = split(raw, 12)?;
+    if fixed[0] != AF_INET && fixed[0] != AF_INET6 {
+        return Ok(Message::Other);
+    }
+    let (mut address, mut mac) = (None, None);
+    attributes(raw.kind, rest, |attribute| {
+        match attribute.kind {
+            NDA_DST => address = Some(attribute.address()?),
+            // Links that are no Ethernet have addresses of other lengths.
+            NDA_LLADDR => mac = attribute.mac(),
+            _ => {}
+        }
+        Ok(())
+    })?;
+    let Some(address) = address else {
+        return Err(Malformed::Value { kind: raw.kind, what: "a neighbour without an address" });
+    };
+    Ok(Message::Neighbour(NeighbourMessage {
+        index: u32_at(fixed, 4).unwrap_or_default(),
+        address,
+        mac,
+        state: u16_at(fixed, 8).unwrap_or_default(),
+        proxy: fixed[10] & NTF_PROXY != 0,
+    }))
+}
+
+/// `struct fib_rule_hdr` and its attributes.
+fn parse_rule(raw: &Raw<'_>) -> Result<Message, Malformed> {
+    let (fixed, rest) = split(raw, 12)?;
+    if fixed[0] != AF_INET && fixed[0] != AF_INET6 {
+        return Ok(Message::Other);
+    }
+    let (action, flags) = (fixed[7], u32_at(fixed, 8).unwrap_or_default());
+    let mut table = u32::from(fixed[4]);
+    let mut priority = 0;
+    let mut unsupported = match (fixed[1], fixed[2], fixed[3]) {
+        _ if flags & FIB_RULE_INVERT != 0 => Some("not"),
+        (1.., _, _) => Some("to"),
+        (_, 1.., _) => Some("from"),
+        (_, _, 1..) => Some("tos"),
+        _ if action != FR_ACT_TO_TBL && action != FR_ACT_NOP => Some("an action other than lookup"),
+        _ => None,
+    };
+    attributes(raw.kind, rest, |attribute| {
+        let refused = match attribute.kind {
+            FRA_PRIORITY => {
+                priority = attribute.u32()?;
+                None
+            }
+            FRA_TABLE => {
+                table = attribute.u32()?;
+                None
+            }
+            FRA_SUPPRESS_PREFIXLEN | FRA_SUPPRESS_IFGROUP => {
+                (attribute.u32()? != SUPPRESS_NOTHING).then_some("suppress")
+            }
+            FRA_L3MDEV => attribute.value.iter().any(|&byte| byte != 0).then_some("l3mdev"),
+            FRA_FWMARK | FRA_FWMASK => {
+                attribute.value.iter().any(|&byte| byte != 0).then_some("fwmark")
+            }
+            FRA_IIFNAME => Some("iif"),
+            FRA_OIFNAME => Some("oif"),
+            FRA_GOTO => Some("goto"),
+            FRA_UID_RANGE => Some("uidrange"),
+            FRA_TUN_ID => Some("tun_id"),
+            // Realms; who made the rule; padding.
+            FRA_FLOW | FRA_PROTOCOL | 18 => None,
+            // Destination and source, which the header tells; whatever comes after FRA_PROTOCOL
+            // makes the rule hold for some packets only.
+            1 | 2 => None,
+            22.. => Some("a selector of ports, protocols or newer kernels"),
+            _ => None,
+        };
+        unsupported = unsupported.or(refused);
+        Ok(())
+    })?;
+    let table = (action == FR_ACT_TO_TBL).then_some(table);
+    let ipv6 = fixed[0] == AF_INET6;
+    Ok(Message::Rule(RuleMessage { ipv6, priority, table, unsupported }))
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

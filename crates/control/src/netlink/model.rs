@@ -1,0 +1,551 @@
+//! What the kernel has: links, addresses, neighbours, rules and, by [`Routes`], routes.
+//!
+//! A pure state machine without input or output, so that any sequence of messages can be replayed
+//! in a test.
+//!
+//! ```text
+//!   messages --> Model --> links, addresses, neighbours, rules --> events
+//!                  +-----> Routes ------------------------------^
+//! ```
+//!
+//! # Readings
+//!
+//! A reading of everything goes by parts, in the order of [`Part::ALL`]: what routes lead over comes
+//! before the routes. What a part did not have is gone when the part ends.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::IpAddr;
+
+use dataplane::port::PortId;
+use ipnet::IpNet;
+use wire::MacAddr;
+
+use super::event::{NeighbourState, SourceEvent};
+use super::message::{
+    AddressMessage, IFF_LOWER_UP, IFF_RUNNING, IFF_UP, LinkMessage, Malformed, Message,
+    NLMSG_ERROR, NeighbourMessage, Nexthop, RTM_GETADDR, RTM_GETLINK, RTM_GETNEIGH, RTM_GETNEXTHOP,
+    RTM_GETROUTE, RTM_GETRULE, Raw, RuleMessage,
+};
+use super::routes::{DEFAULT_ORDER, Interface, Manner, Routes, Skipped};
+use super::{Interfaces, KernelConfig};
+use crate::rib;
+
+/// A part of a reading of everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Part {
+    Links,
+    Addresses,
+    Neighbours,
+    Rules,
+    Nexthops,
+    Routes4,
+    Routes6,
+}
+
+impl Part {
+    /// In the order of a reading. Without routes the first three.
+    pub(super) const ALL: [Self; 7] = [
+        Self::Links,
+        Self::Addresses,
+        Self::Neighbours,
+        Self::Rules,
+        Self::Nexthops,
+        Self::Routes4,
+        Self::Routes6,
+    ];
+
+    /// The request for it: type, family, bytes of the fixed part.
+    pub(super) fn request(self) -> (u16, u8, usize) {
+        use super::message::{AF_INET, AF_INET6, AF_UNSPEC};
+        match self {
+            Self::Links => (RTM_GETLINK, AF_UNSPEC, 16),
+            Self::Addresses => (RTM_GETADDR, AF_UNSPEC, 8),
+            Self::Neighbours => (RTM_GETNEIGH, AF_UNSPEC, 12),
+            Self::Rules => (RTM_GETRULE, AF_UNSPEC, 12),
+            Self::Nexthops => (RTM_GETNEXTHOP, AF_UNSPEC, 8),
+            Self::Routes4 => (RTM_GETROUTE, AF_INET, 12),
+            Self::Routes6 => (RTM_GETROUTE, AF_INET6, 12),
+        }
+    }
+
+    /// What it is called in messages.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Links => "links",
+            Self::Addresses => "addresses",
+            Self::Neighbours => "neighbours",
+            Self::Rules => "rules",
+            Self::Nexthops => "nexthop objects",
+            Self::Routes4 => "IPv4 routes",
+            Self::Routes6 => "IPv6 routes",
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Link {
+    name: String,
+    flags: u32,
+    mtu: u32,
+    port: Option<PortId>,
+    seen: bool,
+}
+
+impl Link {
+    fn up(&self) -> bool {
+        self.flags & IFF_UP != 0
+    }
+
+    /// Nexthop objects over it live: the condition of `nh_netdev_event`.
+    fn running(&self) -> bool {
+        self.up() && self.flags & (IFF_RUNNING | IFF_LOWER_UP) != 0
+    }
+
+    fn event(&self, port: PortId) -> SourceEvent {
+        SourceEvent::Link {
+            port,
+            admin_up: self.up(),
+            carrier: self.flags & IFF_LOWER_UP != 0,
+            mtu: u16::try_from(self.mtu).unwrap_or(u16::MAX),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Address {
+    address: IpNet,
+    length: u8,
+    seen: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Neighbour {
+    mac: Option<MacAddr>,
+    state: NeighbourState,
+    seen: bool,
+}
+
+/// How many messages there were.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub(super) messages: u64,
+    pub(super) errors: u64,
+    pub(super) ignored: u64,
+}
+
+/// What the kernel has, as far as its messages tell.
+#[derive(Debug)]
+pub(super) struct Model {
+    ports: HashMap<String, PortId>,
+    /// Routes are wanted.
+    pub(super) with_routes: bool,
+    links: BTreeMap<u32, Link>,
+    addresses: BTreeMap<u32, Vec<Address>>,
+    neighbours: HashMap<(u32, IpAddr), Neighbour>,
+    rules: Vec<RuleMessage>,
+    /// Addresses of interfaces that are no ports, told without routes.
+    locals: HashSet<IpNet>,
+    pub(super) routes: Routes,
+    pub(super) counts: Counts,
+    /// What has been said in the log already.
+    said: HashSet<&'static str>,
+    /// An interface has become a port: what is known of its neighbours was not told.
+    pub(super) stale_ports: bool,
+    interfaces_changed: bool,
+}
+
+impl Model {
+    pub(super) fn new(config: &KernelConfig) -> Self {
+        Self {
+            ports: config.ports.iter().map(|(port, name)| (name.clone(), *port)).collect(),
+            with_routes: config.routes,
+            links: BTreeMap::new(),
+            addresses: BTreeMap::new(),
+            neighbours: HashMap::new(),
+            rules: Vec::new(),
+            locals: HashSet::new(),
+            routes: Routes::new(Manner::Kernel),
+            counts: Counts::default(),
+            said: HashSet::new(),
+            stale_ports: false,
+            interfaces_changed: true,
+        }
+    }
+
+    /// Takes a message in that came when something happened.
+    pub(super) fn news(&mut self, raw: &Raw<'_>) {
+        if let Some(message) = self.understand(raw) {
+            self.change(message, raw.flags, Message::is_delete(raw.kind));
+        }
+    }
+
+    /// Takes a message in of a reading of everything.
+    pub(super) fn dumped(&mut self, raw: &Raw<'_>) {
+        match self.understand(raw) {
+            Some(Message::Route(route)) => {
+                let result = self.routes.dumped(route);
+                self.note(result);
+            }
+            Some(Message::Rule(rule)) => self.rules.push(rule),
+            Some(message) => self.change(message, raw.flags, false),
+            None => {}
+        }
+    }
+
+    /// Compares a message of a reading with what is held.
+    pub(super) fn compare(&mut self, raw: &Raw<'_>) {
+        match self.understand(raw) {
+            Some(Message::Route(route)) => self.routes.compare(&route),
+            Some(Message::Nexthop(nexthop)) => self.routes.compare_nexthop(&nexthop),
+            _ => {}
+        }
+    }
+
+    fn understand(&mut self, raw: &Raw<'_>) -> Option<Message> {
+        self.counts.messages += 1;
+        Message::parse(raw).inspect_err(|error| self.malformed(error)).ok()
+    }
+
+    /// Counts a message that made no sense.
+    pub(super) fn malformed(&mut self, error: &Malformed) {
+        self.counts.errors += 1;
+        // The first ones are said, then the counter has to do.
+        if self.counts.errors <= 10 {
+            tracing::warn!("kernel: {error}; skipped");
+        }
+    }
+
+    fn note(&mut self, result: Result<(), Skipped>) {
+        match result {
+            Ok(()) | Err(Skipped::Silently) => {}
+            Err(Skipped::Ignored(what)) => {
+                self.counts.ignored += 1;
+                if self.said.insert(what) {
+                    tracing::warn!("kernel: {what} are not followed; said once");
+                }
+            }
+            Err(Skipped::Wrong(what)) => {
+                let kind = NLMSG_ERROR;
+                self.malformed(&Malformed::Value { kind, what });
+            }
+        }
+    }
+
+    fn change(&mut self, message: Message, flags: u16, gone: bool) {
+        match message {
+            Message::Link(link) if gone => self.link_gone(link.index),
+            Message::Link(link) => self.link(link),
+            Message::Address(address) => self.address(address, gone),
+            Message::Neighbour(neighbour) => self.neighbour(neighbour, gone),
+            Message::Rule(rule) => self.rule(rule, gone),
+            Message::Route(_) | Message::Nexthop(_) if !self.with_routes => {}
+            Message::Route(route) => {
+                let result = self.routes.news(flags, gone, route);
+                self.note(result);
+            }
+            Message::Nexthop(nexthop) if gone => self.routes.remove_nexthop(nexthop.id),
+            Message::Nexthop(nexthop) => {
+                if nexthop.nexthop != Nexthop::Bridge {
+                    let result = self.routes.set_nexthop(nexthop);
+                    self.note(result);
+                }
+            }
+            Message::Other => {}
+        }
+    }
+
+    fn link(&mut self, message: LinkMessage) {
+        let index = message.index;
+        let old = self.links.get(&index).cloned();
+        let known = old.clone().unwrap_or_default();
+        let name = message.name.unwrap_or_else(|| known.name.clone());
+        let link = Link {
+            port: self.ports.get(&name).copied(),
+            name,
+            flags: message.flags,
+            mtu: message.mtu.unwrap_or(known.mtu),
+            seen: true,
+        };
+        if known.port != link.port && old.is_some() {
+            self.port_gone(index);
+            self.stale_ports = true;
+        }
+        if let Some(port) = link.port
+            && old
+                .as_ref()
+                .is_none_or(|old| old.event(port) != link.event(port) || old.port != link.port)
+        {
+            self.routes.push(link.event(port));
+        }
+        self.interfaces_changed |= old.is_none() || known.port != link.port;
+        let (was_up, is_up) = (known.up(), link.up());
+        let carrier_lost = known.running() && !link.running();
+        let new_port = link.port.filter(|_| known.port != link.port);
+        self.routes.set_interface(index, Some(Interface { port: link.port, up: is_up }));
+        self.links.insert(index, link);
+        if was_up && !is_up {
+            self.routes.interface_down(index);
+        }
+        if carrier_lost {
+            self.routes.carrier_lost(index);
+        }
+        if !was_up && is_up {
+            self.routes.interface_alive(index);
+        }
+        if new_port.is_some() {
+            self.tell_addresses(index);
+        }
+    }
+
+    fn link_gone(&mut self, index: u32) {
+        self.port_gone(index);
+        if self.links.remove(&index).is_none() {
+            return;
+        }
+        self.interfaces_changed = true;
+        self.addresses.remove(&index);
+        self.neighbours.retain(|(on, _), _| *on != index);
+        self.routes.interface_gone(index);
+        self.routes.carrier_lost(index);
+        self.routes.set_interface(index, None);
+        self.tell_locals();
+    }
+
+    /// Tells that a port has no host interface any more.
+    fn port_gone(&mut self, index: u32) {
+        let Some(link) = self.links.get_mut(&index) else { return };
+        let Some(port) = link.port.take() else { return };
+        self.routes.push(SourceEvent::Link { port, admin_up: false, carrier: false, mtu: 0 });
+        self.routes.push(SourceEvent::Addresses { port, addresses: Vec::new() });
+        let on_port = self.neighbours.iter().filter(|((on, _), _)| *on == index);
+        for ((_, address), _) in on_port {
+            let (address, state) = (*address, NeighbourState::Deleted);
+            self.routes.push(SourceEvent::Neighbour { port, address, mac: None, state });
+        }
+        self.neighbours.retain(|(on, _), _| *on != index);
+    }
+
+    fn address(&mut self, message: AddressMessage, gone: bool) {
+        let AddressMessage { index, address, length, refused } = message;
+        let list = self.addresses.entry(index).or_default();
+        let same = |a: &Address| a.address.addr() == address.addr() && a.length == length;
+        let known = list.iter().position(same);
+        let new = Address { address, length, seen: true };
+        match known {
+            Some(at) if gone || refused => {
+                list.remove(at);
+                self.address_removed(index, address.addr());
+            }
+            Some(at) if list[at].address == address => list[at].seen = true,
+            Some(at) => list[at] = new,
+            None if gone || refused => return,
+            None => list.push(new),
+        }
+        if !gone && address.addr().is_ipv4() {
+            self.routes.interface_alive(index);
+        }
+        if known.is_none() || gone || refused {
+            self.tell_addresses(index);
+        }
+    }
+
+    /// What the kernel does to routes when an address goes.
+    fn address_removed(&mut self, index: u32, address: IpAddr) {
+        let IpAddr::V4(address) = address else { return };
+        let mut all = self.addresses.values().flatten();
+        if !all.any(|other| other.address.addr() == address) {
+            self.routes.address_gone(address);
+        }
+        let on = self.addresses.get(&index);
+        if on.is_none_or(|list| list.iter().all(|other| other.address.addr().is_ipv6())) {
+            self.routes.last_address_gone(index);
+        }
+    }
+
+    fn tell_addresses(&mut self, index: u32) {
+        let Some(port) = self.links.get(&index).and_then(|link| link.port) else {
+            self.tell_locals();
+            return;
+        };
+        let all = self.addresses.get(&index).into_iter().flatten().map(|a| a.address);
+        // The RIB holds all link-local addresses for local.
+        let addresses = all.filter(|a| rib::reserved_range(&a.trunc()).is_none()).collect();
+        self.routes.push(SourceEvent::Addresses { port, addresses });
+    }
+
+    /// Without routes the addresses of interfaces that are no ports follow from the interfaces.
+    fn tell_locals(&mut self) {
+        if self.with_routes {
+            return;
+        }
+        let mut now = HashSet::new();
+        for (index, list) in &self.addresses {
+            if self.links.get(index).is_none_or(|link| link.port.is_some()) {
+                continue;
+            }
+            let full = list.iter().map(|a| IpNet::from(a.address.addr()));
+            now.extend(full.filter(|prefix| rib::reserved_range(prefix).is_none()));
+        }
+        for &prefix in now.difference(&self.locals) {
+            self.routes.push(SourceEvent::LocalAddress { prefix, present: true });
+        }
+        for &prefix in self.locals.difference(&now) {
+            self.routes.push(SourceEvent::LocalAddress { prefix, present: false });
+        }
+        self.locals = now;
+    }
+
+    fn neighbour(&mut self, message: NeighbourMessage, gone: bool) {
+        let NeighbourMessage { index, address, mac, state, proxy } = message;
+        let Some(port) = self.links.get(&index).and_then(|link| link.port) else { return };
+        if proxy || address.is_multicast() || address.is_unspecified() {
+            return;
+        }
+        let state = if gone { None } else { neighbour_state(state) };
+        let Some(state) = state else {
+            self.neighbour_gone(port, index, address);
+            return;
+        };
+        let usable = !matches!(state, NeighbourState::Incomplete | NeighbourState::Failed);
+        let mac = mac.filter(|_| usable);
+        let new = Neighbour { mac, state, seen: true };
+        let old = self.neighbours.insert((index, address), new);
+        if old.is_none_or(|old| (old.mac, old.state) != (mac, state)) {
+            self.routes.push(SourceEvent::Neighbour { port, address, mac, state });
+        }
+    }
+
+    fn neighbour_gone(&mut self, port: PortId, index: u32, address: IpAddr) {
+        if self.neighbours.remove(&(index, address)).is_some() {
+            let state = NeighbourState::Deleted;
+            self.routes.push(SourceEvent::Neighbour { port, address, mac: None, state });
+        }
+    }
+
+    fn rule(&mut self, rule: RuleMessage, gone: bool) {
+        match self.rules.iter().position(|other| *other == rule) {
+            Some(at) if gone => drop(self.rules.remove(at)),
+            None if !gone => self.rules.push(rule),
+            _ => return,
+        }
+        self.follow_rules();
+    }
+
+    /// Has the tables looked up that the rules name.
+    fn follow_rules(&mut self) {
+        self.rules.sort_by_key(|rule| rule.priority);
+        for rule in &self.rules {
+            if let Some(selector) = rule.unsupported
+                && self.said.insert(selector)
+            {
+                let priority = rule.priority;
+                tracing::warn!(
+                    "kernel: rule {priority} is not followed because of \"{selector}\": only rules \
+                     that hold for all packets are; said once"
+                );
+            }
+        }
+        for ipv6 in [false, true] {
+            let mut order = Vec::new();
+            let counting = self.rules.iter().filter(|r| r.ipv6 == ipv6 && r.unsupported.is_none());
+            for table in counting.filter_map(|rule| rule.table) {
+                if !order.contains(&table) {
+                    order.push(table);
+                }
+            }
+            self.routes.set_order(ipv6, order);
+        }
+    }
+
+    /// A reading of everything begins.
+    pub(super) fn begin_sync(&mut self) {
+        self.routes.begin_sync();
+    }
+
+    /// A part of it begins.
+    pub(super) fn begin_part(&mut self, part: Part) {
+        match part {
+            Part::Links => self.links.values_mut().for_each(|link| link.seen = false),
+            Part::Addresses => {
+                self.addresses.values_mut().flatten().for_each(|address| address.seen = false);
+            }
+            Part::Neighbours => {
+                self.neighbours.values_mut().for_each(|neighbour| neighbour.seen = false);
+            }
+            Part::Rules => self.rules.clear(),
+            Part::Nexthops | Part::Routes4 | Part::Routes6 => {}
+        }
+    }
+
+    /// A part is complete.
+    pub(super) fn end_part(&mut self, part: Part) {
+        match part {
+            Part::Links => {
+                let gone = self.links.iter().filter(|(_, link)| !link.seen);
+                let gone: Vec<u32> = gone.map(|(index, _)| *index).collect();
+                gone.into_iter().for_each(|index| self.link_gone(index));
+            }
+            Part::Addresses => self.end_addresses(),
+            Part::Neighbours => {
+                let gone = self.neighbours.iter().filter(|(_, neighbour)| !neighbour.seen);
+                let gone: Vec<(u32, IpAddr)> = gone.map(|(key, _)| *key).collect();
+                for (index, address) in gone {
+                    if let Some(port) = self.links.get(&index).and_then(|link| link.port) {
+                        self.neighbour_gone(port, index, address);
+                    }
+                }
+                self.stale_ports = false;
+            }
+            Part::Rules => self.follow_rules(),
+            Part::Nexthops | Part::Routes4 | Part::Routes6 => {}
+        }
+    }
+
+    fn end_addresses(&mut self) {
+        let mut changed = Vec::new();
+        for (index, list) in &mut self.addresses {
+            let before = list.len();
+            list.retain(|address| address.seen);
+            if list.len() != before {
+                changed.push(*index);
+            }
+        }
+        // The reading of the routes tells what became of them.
+        changed.into_iter().for_each(|index| self.tell_addresses(index));
+    }
+
+    /// A part that the kernel does not have.
+    pub(super) fn without(&mut self, part: Part) {
+        if part == Part::Rules {
+            self.routes.set_order(false, DEFAULT_ORDER.to_vec());
+            self.routes.set_order(true, DEFAULT_ORDER.to_vec());
+        }
+    }
+
+    /// Which interface is which port, if that has changed since the last call.
+    pub(super) fn interfaces(&mut self) -> Option<Interfaces> {
+        let changed = std::mem::take(&mut self.interfaces_changed);
+        let by_index = || self.links.iter().map(|(index, link)| (*index, link.port)).collect();
+        changed.then(|| Interfaces { by_index: by_index() })
+    }
+
+    /// The interface of a port.
+    pub(super) fn index_of(&self, port: PortId) -> Option<u32> {
+        self.links.iter().find(|(_, link)| link.port == Some(port)).map(|(index, _)| *index)
+    }
+}
+
+/// `NUD_*`; `None` for an entry that has not been used yet.
+fn neighbour_state(state: u16) -> Option<NeighbourState> {
+    Some(match state {
+        0x01 => NeighbourState::Incomplete,
+        0x02 => NeighbourState::Reachable,
+        0x04 => NeighbourState::Stale,
+        0x08 => NeighbourState::Delay,
+        0x10 => NeighbourState::Probe,
+        0x20 => NeighbourState::Failed,
+        0x40 => NeighbourState::NoArp,
+        0x80 => NeighbourState::Permanent,
+        _ => return None,
+    })
+}

@@ -1,0 +1,152 @@
+//! Writes requests to the kernel.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::message::{
+    AF_INET, AF_INET6, AF_UNSPEC, HEADER, IFF_UP, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL,
+    NLM_F_REPLACE, NLM_F_REQUEST, RTM_DELADDR, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWNEIGH,
+};
+
+const IFLA_MTU: u16 = 4;
+const IFLA_CARRIER: u16 = 33;
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+const IFA_BROADCAST: u16 = 4;
+const NDA_DST: u16 = 1;
+const NTF_USE: u8 = 1;
+
+/// A message that is being written.
+struct Request(Vec<u8>);
+
+impl Request {
+    fn new(kind: u16, flags: u16, sequence: u32, fixed: &[u8]) -> Self {
+        let mut bytes = vec![0; HEADER];
+        bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
+        bytes[6..8].copy_from_slice(&(flags | NLM_F_REQUEST).to_ne_bytes());
+        bytes[8..12].copy_from_slice(&sequence.to_ne_bytes());
+        bytes.extend_from_slice(fixed);
+        Self(bytes)
+    }
+
+    fn attribute(mut self, kind: u16, value: &[u8]) -> Self {
+        let length = u16::try_from(4 + value.len()).expect("values have at most 16 bytes");
+        self.0.extend_from_slice(&length.to_ne_bytes());
+        self.0.extend_from_slice(&kind.to_ne_bytes());
+        self.0.extend_from_slice(value);
+        self.0.resize(self.0.len().next_multiple_of(4), 0);
+        self
+    }
+
+    fn finish(mut self) -> Vec<u8> {
+        let length = u32::try_from(self.0.len()).expect("a few attributes");
+        self.0[..4].copy_from_slice(&length.to_ne_bytes());
+        self.0
+    }
+}
+
+fn family(address: IpAddr) -> u8 {
+    if address.is_ipv4() { AF_INET } else { AF_INET6 }
+}
+
+fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}
+
+/// All objects of a type.
+pub(super) fn dump(kind: u16, family: u8, fixed: usize, sequence: u32) -> Vec<u8> {
+    let mut bytes = vec![0; fixed];
+    bytes[0] = family;
+    Request::new(kind, NLM_F_DUMP, sequence, &bytes).finish()
+}
+
+/// `struct ndmsg` with `NTF_USE`: the kernel resolves the neighbour, or confirms it if stale.
+pub(super) fn resolve(index: u32, address: IpAddr, sequence: u32) -> Vec<u8> {
+    let mut fixed = [0; 12];
+    fixed[0] = family(address);
+    fixed[4..8].copy_from_slice(&index.to_ne_bytes());
+    fixed[10] = NTF_USE;
+    Request::new(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, sequence, &fixed)
+        .attribute(NDA_DST, &octets(address))
+        .finish()
+}
+
+/// `struct ifinfomsg`; `up` is left alone if not given.
+fn link(index: u32, up: Option<bool>, sequence: u32) -> Request {
+    let mut fixed = [0; 16];
+    fixed[0] = AF_UNSPEC;
+    fixed[4..8].copy_from_slice(&index.to_ne_bytes());
+    if let Some(up) = up {
+        fixed[8..12].copy_from_slice(&(if up { IFF_UP } else { 0 }).to_ne_bytes());
+        fixed[12..16].copy_from_slice(&IFF_UP.to_ne_bytes());
+    }
+    Request::new(RTM_NEWLINK, 0, sequence, &fixed)
+}
+
+/// Says whether the device has carrier.
+pub(super) fn carrier(index: u32, up: bool, sequence: u32) -> Vec<u8> {
+    link(index, None, sequence).attribute(IFLA_CARRIER, &[u8::from(up)]).finish()
+}
+
+/// Sets an interface up or down.
+pub(super) fn set_up(index: u32, up: bool, sequence: u32) -> Vec<u8> {
+    link(index, Some(up), sequence).finish()
+}
+
+/// Sets an interface's MTU.
+pub(super) fn mtu(index: u32, mtu: u16, sequence: u32) -> Vec<u8> {
+    link(index, None, sequence).attribute(IFLA_MTU, &u32::from(mtu).to_ne_bytes()).finish()
+}
+
+/// Adds or removes an address of an interface.
+pub(super) fn address(index: u32, address: IpNet, add: bool, sequence: u32) -> Vec<u8> {
+    let mut fixed = [0; 8];
+    fixed[0] = family(address.addr());
+    fixed[1] = address.prefix_len();
+    fixed[4..8].copy_from_slice(&index.to_ne_bytes());
+    let (kind, flags) =
+        if add { (RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL) } else { (RTM_DELADDR, 0) };
+    let own = octets(address.addr());
+    let request = Request::new(kind, flags, sequence, &fixed);
+    let request = request.attribute(IFA_LOCAL, &own).attribute(IFA_ADDRESS, &own);
+    match address {
+        IpNet::V4(net) if add && net.prefix_len() < 31 => {
+            request.attribute(IFA_BROADCAST, &net.broadcast().octets()).finish()
+        }
+        _ => request.finish(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::message::{AddressMessage, Message, Messages};
+    use super::*;
+
+    /// What was written is what the reader of the kernel's messages understands.
+    #[test]
+    fn requests_are_read_back() {
+        let parse = |bytes: &[u8]| {
+            let raw = Messages(bytes).next().unwrap().unwrap();
+            (raw.kind, raw.flags, raw.sequence, Message::parse(&raw).unwrap())
+        };
+        let net: IpNet = "10.0.1.1/24".parse().unwrap();
+        let (kind, flags, sequence, message) = parse(&address(7, net, true, 5));
+        assert_eq!((kind, flags, sequence), (RTM_NEWADDR, 0x601, 5));
+        let expected = AddressMessage { index: 7, address: net, length: 24, refused: false };
+        assert_eq!(message, Message::Address(expected));
+        let (_, _, _, message) = parse(&resolve(9, "2001:db8::1".parse().unwrap(), 6));
+        let Message::Neighbour(neighbour) = message else { panic!("{message:?}") };
+        assert_eq!((neighbour.index, neighbour.state), (9, 0));
+        assert_eq!(neighbour.address, "2001:db8::1".parse::<IpAddr>().unwrap());
+        let (_, _, _, message) = parse(&mtu(3, 9000, 7));
+        let Message::Link(link) = message else { panic!("{message:?}") };
+        assert_eq!((link.index, link.mtu), (3, Some(9000)));
+        let bytes = set_up(3, true, 8);
+        assert_eq!((bytes.len(), &bytes[24..32]), (32, &[1, 0, 0, 0, 1, 0, 0, 0][..]));
+        assert_eq!(carrier(3, true, 9)[32..], [5, 0, 33, 0, 1, 0, 0, 0]);
+    }
+}

@@ -1,0 +1,102 @@
+//! How a route message changes the routes of its prefix: the kernel's own rules.
+//!
+//! IPv4 (`fib_table_insert`, `fib_table_delete` of net/ipv4/fib_trie.c): one prefix and metric may
+//! have several routes that differ otherwise. A new one goes before them, with `NLM_F_APPEND`
+//! behind them, with `NLM_F_REPLACE` in the place of the first.
+//!
+//! IPv6 (`fib6_add_rt2node` of net/ipv6/ip6_fib.c): routes over gateways with one prefix and metric
+//! are the paths of one route, and the message of each tells all of them. The kernel takes paths
+//! away one at a time.
+
+use super::info::{InfoKey, Infos};
+use super::table::{List, Variant};
+use crate::netlink::message::{NLM_F_APPEND, NLM_F_REPLACE};
+
+/// How a message came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arrival {
+    /// By itself, when it happened, with these flags.
+    News(u16),
+    /// In a reading of all routes.
+    Dump,
+    /// From a source that has one route for each prefix.
+    Only,
+}
+
+/// Adds a route. `infos` holds it already.
+pub(super) fn add(list: &mut List, new: Variant, arrival: Arrival, mark: u8, infos: &Infos) {
+    let same_metric = |v: &Variant| v.metric == new.metric;
+    if arrival == Arrival::Only {
+        *list = List::from_slice(&[new]);
+        return;
+    }
+    if let Some(at) = list.iter().position(|v| same_metric(v) && v.info() == new.info()) {
+        list[at] = new;
+        return;
+    }
+    let joins = infos.get(new.info()).key.joins();
+    let kin = |v: &Variant| same_metric(v) && infos.get(v.info()).key.joins() == joins;
+    let ipv6 = infos.get(new.info()).key.ipv6;
+    let replaced = match arrival {
+        Arrival::Dump => list.iter().position(|v| same_metric(v) && v.mark() != mark),
+        Arrival::News(_) if joins => list.iter().position(kin),
+        Arrival::News(flags) if flags & NLM_F_REPLACE != 0 => {
+            let kin = list.iter().position(kin).filter(|_| ipv6);
+            kin.or_else(|| list.iter().position(same_metric))
+        }
+        _ => None,
+    };
+    if let Some(at) = replaced {
+        list[at] = new;
+        return;
+    }
+    let behind = match arrival {
+        Arrival::News(flags) => ipv6 || flags & NLM_F_APPEND != 0,
+        Arrival::Dump | Arrival::Only => true,
+    };
+    let at = list.iter().position(|v| match behind {
+        true => v.metric > new.metric,
+        false => v.metric >= new.metric,
+    });
+    list.insert(at.unwrap_or(list.len()), new);
+}
+
+/// What is to be done about a route that a message says is gone.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Removal {
+    /// It was not there.
+    Unknown,
+    /// The route at this place goes.
+    Whole(usize),
+    /// The route at this place loses paths and becomes this.
+    Paths(usize, InfoKey),
+}
+
+/// Finds the route that goes.
+pub(super) fn find(list: &[Variant], metric: u32, gone: &InfoKey, infos: &Infos) -> Removal {
+    let key = |v: &Variant| &infos.get(v.info()).key;
+    let exact = list.iter().position(|v| v.metric == metric && key(v) == gone);
+    if let Some(at) = exact {
+        return Removal::Whole(at);
+    }
+    if gone.joins() {
+        let kin = list.iter().position(|v| v.metric == metric && key(v).joins());
+        let Some(at) = kin else { return Removal::Unknown };
+        let mut left = key(&list[at]).clone();
+        left.hops.retain(|hop| {
+            !gone.hops.iter().any(|g| g.interface == hop.interface && g.via == hop.via)
+        });
+        return match left.hops.len() {
+            0 => Removal::Whole(at),
+            len if len == key(&list[at]).hops.len() => Removal::Unknown,
+            _ => Removal::Paths(at, left),
+        };
+    }
+    // The same way, told in other words.
+    let alike = |v: &Variant| {
+        let key = key(v);
+        (v.metric, key.kind, key.nexthop, &key.hops)
+            == (metric, gone.kind, gone.nexthop, &gone.hops)
+    };
+    list.iter().position(alike).map_or(Removal::Unknown, Removal::Whole)
+}

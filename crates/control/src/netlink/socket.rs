@@ -1,0 +1,124 @@
+//! Netlink sockets, and the network namespace they are made in.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::sched::{CloneFlags, setns};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, send,
+    setsockopt, socket, sockopt,
+};
+use nix::sys::time::{TimeVal, TimeValLike};
+
+use super::Error;
+
+/// `RTMGRP_*` and `1 << (RTNLGRP_* - 1)` of `linux/rtnetlink.h`.
+pub(super) mod group {
+    pub(crate) const LINK: u32 = 1;
+    pub(crate) const NEIGH: u32 = 1 << 2;
+    pub(crate) const IPV4_IFADDR: u32 = 1 << 4;
+    pub(crate) const IPV4_ROUTE: u32 = 1 << 6;
+    pub(crate) const IPV4_RULE: u32 = 1 << 7;
+    pub(crate) const IPV6_IFADDR: u32 = 1 << 8;
+    pub(crate) const IPV6_ROUTE: u32 = 1 << 10;
+    pub(crate) const IPV6_RULE: u32 = 1 << 18;
+    pub(crate) const NEXTHOP: u32 = 1 << 31;
+}
+
+/// Moves the calling thread into a network namespace.
+pub(crate) fn enter(path: &Path) -> Result<(), Error> {
+    let entered = File::open(path).and_then(|file| Ok(setns(file, CloneFlags::CLONE_NEWNET)?));
+    entered.map_err(|error| Error::Namespace { path: path.into(), error, known: known() })
+}
+
+/// The namespaces that have a name.
+fn known() -> String {
+    let entries = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    if names.is_empty() { "none".into() } else { names.join(", ") }
+}
+
+/// A netlink socket.
+#[derive(Debug)]
+pub(super) struct Socket(OwnedFd);
+
+impl AsRawFd for Socket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// What a datagram was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Received {
+    /// So many bytes of the buffer are messages.
+    Bytes(usize),
+    /// It was longer than the buffer.
+    Truncated,
+    /// The kernel has dropped messages because there was no room for them.
+    Overrun,
+    /// There is none now.
+    Nothing,
+}
+
+impl Socket {
+    /// A socket in the thread's namespace that is told of these groups.
+    pub(super) fn open(groups: u32) -> io::Result<Self> {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let protocol = SockProtocol::NetlinkRoute;
+        let fd = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
+        bind(fd.as_raw_fd(), &NetlinkAddr::new(0, groups))?;
+        Ok(Self(fd))
+    }
+
+    /// Has the kernel hold so many bytes. Without the privilege to exceed the system's limit, as
+    /// much as that allows; the answer says whether it could be exceeded.
+    pub(super) fn set_receive_buffer(&self, bytes: usize) -> io::Result<bool> {
+        match setsockopt(&self.0, sockopt::RcvBufForce, &bytes) {
+            Ok(()) => Ok(true),
+            Err(Errno::EPERM) => {
+                setsockopt(&self.0, sockopt::RcvBuf, &bytes)?;
+                Ok(false)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// A blocking receive gives up after this time.
+    pub(super) fn set_timeout(&self, seconds: i64) -> io::Result<()> {
+        Ok(setsockopt(&self.0, sockopt::ReceiveTimeout, &TimeVal::seconds(seconds))?)
+    }
+
+    /// The next datagram, waiting for it or not.
+    pub(super) fn receive(&self, buffer: &mut [u8], wait: bool) -> io::Result<Received> {
+        let flags =
+            MsgFlags::MSG_TRUNC | if wait { MsgFlags::empty() } else { MsgFlags::MSG_DONTWAIT };
+        loop {
+            return match recv(self.0.as_raw_fd(), buffer, flags) {
+                Ok(length) if length > buffer.len() => Ok(Received::Truncated),
+                Ok(length) => Ok(Received::Bytes(length)),
+                Err(Errno::ENOBUFS) => Ok(Received::Overrun),
+                Err(Errno::EAGAIN) => Ok(Received::Nothing),
+                Err(Errno::EINTR) => continue,
+                Err(error) => Err(error.into()),
+            };
+        }
+    }
+
+    /// Sends a request.
+    pub(super) fn send(&self, request: &[u8]) -> io::Result<()> {
+        send(self.0.as_raw_fd(), request, MsgFlags::empty())?;
+        Ok(())
+    }
+}

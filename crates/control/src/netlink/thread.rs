@@ -1,0 +1,47 @@
+//! Threads of sources, each with a runtime of its own in the network namespace it serves.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::mpsc;
+
+use super::{Error, socket};
+
+/// Starts a thread in a namespace. `make` opens what is needed there, and says what to run and what
+/// to answer; the caller waits for that.
+pub(crate) fn start<T, F, M>(
+    name: &str,
+    netns: Option<PathBuf>,
+    make: impl FnOnce() -> M + Send + 'static,
+) -> Result<T, Error>
+where
+    T: Send + 'static,
+    F: Future<Output = ()>,
+    M: Future<Output = Result<(F, T), Error>>,
+{
+    let (answer, answered) = mpsc::sync_channel(1);
+    let body = move || {
+        let ready = netns.map_or(Ok(()), |path| socket::enter(&path)).and_then(|()| runtime());
+        let runtime = match ready {
+            Ok(runtime) => runtime,
+            Err(error) => return drop(answer.send(Err(error))),
+        };
+        runtime.block_on(async move {
+            match make().await {
+                Ok((run, value)) => {
+                    // The caller waits for it.
+                    let _ = answer.send(Ok(value));
+                    run.await;
+                }
+                Err(error) => drop(answer.send(Err(error))),
+            }
+        });
+    };
+    let failed = |error| Error::Socket { what: format!("thread {name}"), error };
+    std::thread::Builder::new().name(name.to_owned()).spawn(body).map_err(failed)?;
+    answered.recv().unwrap_or_else(|_| Err(failed(io::Error::other("ended at once"))))
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, Error> {
+    let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    built.map_err(|error| Error::Socket { what: "runtime of the thread".into(), error })
+}

@@ -1,0 +1,629 @@
+//! The thread that speaks with the kernel.
+//!
+//! ```text
+//!   news socket ----> Model ----> pending ----> channel to the owner
+//!   dump socket ----^                ^ at most PENDING batches, then the kernel's buffer fills
+//!   request socket <---- orders
+//! ```
+//!
+//! # Overruns
+//!
+//! When the kernel has dropped messages, everything is read again. The news that arrive during the
+//! reading are held back and applied behind it, because a part of the reading may be older than
+//! they are. Then whatever neither had is taken away. A reading during which messages were dropped
+//! is followed by another, with pauses that grow to a second, until one was not: a route that did
+//! not change is in every reading, so it is never touched.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{MissedTickBehavior, interval, sleep_until};
+
+use super::event::{AuditReport, KernelOrder, SourceEvent, SourceState, SourceStatus};
+use super::message::{
+    Malformed, Messages, NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR, NLMSG_NOOP, NLMSG_OVERRUN,
+    error_number,
+};
+use super::model::{Model, Part};
+use super::routes::{Difference, Differences};
+use super::socket::{Received, Socket, group};
+use super::{BATCH_MOST, Error, Interfaces, KernelConfig, request};
+use crate::rib::Source;
+
+/// Batches that wait for the owner before the kernel is read no further.
+const PENDING: usize = 64;
+
+/// Datagrams that are read before anything else is looked at.
+const BURST: usize = 4096;
+
+/// Datagrams are at most 32 KiB, those about interfaces with many functions excepted.
+const BUFFER: usize = 256 * 1024;
+
+/// The most bytes of news that are held back.
+const HELD: usize = 512 << 20;
+
+/// Readings of one part before one that was interrupted by changes is taken.
+const INTERRUPTED: usize = 5;
+
+/// Orders that wait for their interface.
+const WAITING: usize = 1024;
+
+/// The kernel answers dumps at once.
+const TIMEOUT_S: i64 = 10;
+
+const ENOENT: i32 = 2;
+const EEXIST: i32 = 17;
+const EOPNOTSUPP: i32 = 95;
+
+/// What the owner holds the other ends of.
+pub(super) struct Ends {
+    pub(super) events: mpsc::Sender<Vec<SourceEvent>>,
+    pub(super) orders: mpsc::UnboundedReceiver<KernelOrder>,
+    pub(super) interfaces: watch::Sender<Arc<Interfaces>>,
+    pub(super) status: watch::Sender<SourceStatus>,
+}
+
+pub(super) struct Worker {
+    config: KernelConfig,
+    model: Model,
+    news: Arc<AsyncFd<Socket>>,
+    dumps: Socket,
+    requests: Arc<AsyncFd<Socket>>,
+    ends: Ends,
+    pending: VecDeque<Vec<SourceEvent>>,
+    buffer: Vec<u8>,
+    /// News that came during a reading.
+    held: Vec<u8>,
+    overrun: bool,
+    sequence: u32,
+    /// Requests whose refusal is worth a word.
+    named: VecDeque<(u32, String)>,
+    waiting: Vec<KernelOrder>,
+    audits: Vec<oneshot::Sender<AuditReport>>,
+    audit_due: bool,
+    sync_due: bool,
+    refusals: u64,
+    status: SourceStatus,
+    published: Instant,
+}
+
+/// Why the thread ends.
+enum End {
+    /// Nobody listens any more.
+    Unwanted,
+    Failed(io::Error),
+}
+
+impl From<io::Error> for End {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// What reading one part came to.
+struct Reading {
+    interrupted: bool,
+    unsupported: bool,
+}
+
+/// What is done with what is read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    Take,
+    Compare,
+}
+
+impl Worker {
+    /// Opens the sockets, in the thread's namespace and runtime.
+    pub(super) fn new(config: KernelConfig, ends: Ends) -> Result<Self, Error> {
+        let named = |what: &str| {
+            let what = what.to_owned();
+            move |error| Error::Socket { what, error }
+        };
+        let mut groups = group::LINK | group::NEIGH | group::IPV4_IFADDR | group::IPV6_IFADDR;
+        if config.routes {
+            groups |= group::IPV4_ROUTE | group::IPV6_ROUTE | group::NEXTHOP;
+            groups |= group::IPV4_RULE | group::IPV6_RULE;
+        }
+        let news = Socket::open(groups).map_err(named("netlink socket for news"))?;
+        let forced = news
+            .set_receive_buffer(config.receive_buffer)
+            .map_err(named("receive buffer of the netlink socket"))?;
+        if !forced {
+            tracing::warn!(
+                "no privilege (CAP_NET_ADMIN) for a netlink receive buffer of {} bytes; the limit \
+                 is net.core.rmem_max",
+                config.receive_buffer
+            );
+        }
+        let dumps = Socket::open(0).map_err(named("netlink socket for dumps"))?;
+        dumps.set_timeout(TIMEOUT_S).map_err(named("timeout of the netlink socket"))?;
+        let requests = Socket::open(0).map_err(named("netlink socket for requests"))?;
+        let watched = |socket: Socket| watch_readable(socket).map(Arc::new);
+        Ok(Self {
+            model: Model::new(&config),
+            news: watched(news).map_err(named("netlink socket for news"))?,
+            dumps,
+            requests: watched(requests).map_err(named("netlink socket for requests"))?,
+            config,
+            ends,
+            pending: VecDeque::new(),
+            buffer: vec![0; BUFFER],
+            held: Vec::new(),
+            overrun: false,
+            sequence: 0,
+            named: VecDeque::new(),
+            waiting: Vec::new(),
+            audits: Vec::new(),
+            audit_due: false,
+            sync_due: true,
+            refusals: 0,
+            status: SourceStatus::default(),
+            published: Instant::now(),
+        })
+    }
+
+    /// Runs until nobody listens any more, or the kernel cannot be spoken with.
+    pub(super) async fn run(mut self) {
+        if let Err(End::Failed(error)) = self.turn().await {
+            tracing::error!("kernel: netlink has failed, no changes are seen any more: {error}");
+            self.status.state = SourceState::Failed;
+            self.publish();
+        }
+    }
+
+    async fn turn(&mut self) -> Result<(), End> {
+        let mut tick = interval(Duration::from_millis(200));
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut next_audit = self.config.audit.map(|every| Instant::now() + every);
+        loop {
+            if std::mem::take(&mut self.sync_due) {
+                self.sync().await?;
+                next_audit = self.config.audit.map(|every| Instant::now() + every);
+            }
+            if std::mem::take(&mut self.audit_due) {
+                self.audit().await?;
+                next_audit = self.config.audit.map(|every| Instant::now() + every);
+                continue;
+            }
+            let events = self.ends.events.clone();
+            let (news, requests) = (self.news.clone(), self.requests.clone());
+            tokio::select! {
+                biased;
+                order = self.ends.orders.recv() => self.obey(order.ok_or(End::Unwanted)?),
+                permit = events.reserve(), if !self.pending.is_empty() => {
+                    let batch = self.pending.pop_front().unwrap_or_default();
+                    permit.map_err(|_| End::Unwanted)?.send(batch);
+                }
+                ready = requests.readable() => {
+                    self.read_refusals()?;
+                    ready?.clear_ready();
+                }
+                ready = news.readable(), if self.pending.len() < PENDING => {
+                    let mut ready = ready?;
+                    if self.read_news(false)? {
+                        ready.clear_ready();
+                    }
+                }
+                _ = at(next_audit) => self.audit_due = true,
+                _ = tick.tick() => {}
+            }
+            self.collect();
+            if self.published.elapsed() > Duration::from_millis(100) {
+                self.publish();
+            }
+        }
+    }
+
+    /// Reads the news that there are, `hold` to keep them for later. Whether those were all.
+    fn read_news(&mut self, hold: bool) -> Result<bool, End> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let mut result = Ok(false);
+        for _ in 0..BURST {
+            match self.news.get_ref().receive(&mut buffer, false) {
+                Ok(Received::Bytes(length)) if hold => self.hold(&buffer[..length]),
+                Ok(Received::Bytes(length)) => self.take_news(&buffer[..length]),
+                Ok(Received::Truncated | Received::Overrun) => self.lose(),
+                Ok(Received::Nothing) => {
+                    result = Ok(true);
+                    break;
+                }
+                Err(error) => {
+                    result = Err(error.into());
+                    break;
+                }
+            }
+        }
+        self.buffer = buffer;
+        result
+    }
+
+    /// Messages are lost: everything has to be read again.
+    fn lose(&mut self) {
+        self.status.overruns += 1;
+        self.overrun = true;
+        if !self.sync_due {
+            tracing::warn!(
+                "kernel: messages were lost ({} times); reading everything again",
+                self.status.overruns
+            );
+        }
+        self.sync_due = true;
+    }
+
+    fn hold(&mut self, bytes: &[u8]) {
+        if self.held.len() + bytes.len() > HELD {
+            self.lose();
+            return;
+        }
+        self.held.extend_from_slice(bytes);
+        self.held.resize(self.held.len().next_multiple_of(4), 0);
+    }
+
+    fn take_news(&mut self, bytes: &[u8]) {
+        for message in Messages(bytes) {
+            match message {
+                Ok(raw) if raw.kind == NLMSG_OVERRUN => self.lose(),
+                Ok(raw) if raw.kind <= NLMSG_DONE => {}
+                Ok(raw) => self.model.news(&raw),
+                Err(error) => self.model.malformed(&error),
+            }
+        }
+    }
+
+    /// Moves what the model has to tell to where it waits for the owner.
+    fn collect(&mut self) {
+        if let Some(interfaces) = self.model.interfaces() {
+            self.ends.interfaces.send_replace(Arc::new(interfaces));
+            let waiting = std::mem::take(&mut self.waiting);
+            waiting.into_iter().for_each(|order| self.obey(order));
+        }
+        if std::mem::take(&mut self.model.stale_ports) {
+            self.sync_due = true;
+        }
+        let mut events = self.model.routes.take_events();
+        while events.len() > BATCH_MOST {
+            let rest = events.split_off(BATCH_MOST);
+            self.pending.push_back(std::mem::replace(&mut events, rest));
+        }
+        if !events.is_empty() {
+            self.pending.push_back(events);
+        }
+        while !self.pending.is_empty()
+            && let Ok(permit) = self.ends.events.try_reserve()
+        {
+            permit.send(self.pending.pop_front().unwrap_or_default());
+        }
+    }
+
+    /// What goes on while something is being read: news, orders, events.
+    async fn meanwhile(&mut self, hold: bool) -> Result<(), End> {
+        let news = self.news.clone();
+        loop {
+            let all = self.read_news(hold)?;
+            while let Ok(order) = self.ends.orders.try_recv() {
+                self.obey(order);
+            }
+            self.collect();
+            if self.published.elapsed() > Duration::from_millis(100) {
+                self.publish();
+            }
+            if self.pending.len() < PENDING {
+                return Ok(());
+            }
+            let events = self.ends.events.clone();
+            tokio::select! {
+                permit = events.reserve() => {
+                    let batch = self.pending.pop_front().unwrap_or_default();
+                    permit.map_err(|_| End::Unwanted)?.send(batch);
+                }
+                ready = news.readable() => {
+                    let mut ready = ready?;
+                    if all {
+                        ready.clear_ready();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads everything until nothing was lost meanwhile.
+    async fn sync(&mut self) -> Result<(), End> {
+        let first = self.status.resyncs == 0;
+        self.status.state = SourceState::Synchronising;
+        if first && self.config.routes {
+            self.model.routes.push(SourceEvent::ResyncBegin(Source::Kernel));
+        }
+        let mut pause = Duration::from_millis(20);
+        loop {
+            self.overrun = false;
+            self.sync_once().await?;
+            if !self.overrun {
+                break;
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_secs(1));
+            // What has come meanwhile is older than the next reading.
+            self.read_news(false)?;
+        }
+        self.sync_due = false;
+        self.status.resyncs += 1;
+        self.status.last_resync = Some(SystemTime::now());
+        self.status.state = SourceState::Synchronised;
+        if first && self.config.routes {
+            self.model.routes.push(SourceEvent::ResyncEnd(Source::Kernel));
+        }
+        self.collect();
+        self.publish();
+        Ok(())
+    }
+
+    async fn sync_once(&mut self) -> Result<(), End> {
+        self.held.clear();
+        self.model.begin_sync();
+        let parts = if self.config.routes { &Part::ALL[..] } else { &Part::ALL[..3] };
+        for &part in parts {
+            for attempt in 1.. {
+                self.model.begin_part(part);
+                let reading = self.read_part(part, Purpose::Take).await?;
+                if reading.unsupported {
+                    self.model.without(part);
+                    break;
+                }
+                if !reading.interrupted || attempt == INTERRUPTED {
+                    self.model.end_part(part);
+                    break;
+                }
+            }
+        }
+        self.read_news(true)?;
+        let held = std::mem::take(&mut self.held);
+        self.take_news(&held);
+        self.held = held;
+        self.held.clear();
+        self.held.shrink_to(1 << 20);
+        let gone = self.model.routes.end_sync();
+        if gone > 0 && self.status.resyncs > 0 {
+            tracing::info!("kernel: {gone} routes and nexthop objects were found to be gone");
+        }
+        Ok(())
+    }
+
+    fn next_sequence(&mut self) -> u32 {
+        self.sequence = self.sequence.wrapping_add(1).max(1);
+        self.sequence
+    }
+
+    /// Reads one part of what the kernel has.
+    async fn read_part(&mut self, part: Part, purpose: Purpose) -> Result<Reading, End> {
+        let (kind, family, fixed) = part.request();
+        let sequence = self.next_sequence();
+        self.dumps.send(&request::dump(kind, family, fixed, sequence))?;
+        let mut reading = Reading { interrupted: false, unsupported: false };
+        let mut buffer = vec![0; BUFFER];
+        loop {
+            let length = match self.dumps.receive(&mut buffer, true)? {
+                Received::Bytes(length) => length,
+                Received::Nothing => {
+                    let what = format!("no answer to a request for {}", part.name());
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, what).into());
+                }
+                Received::Truncated | Received::Overrun => {
+                    reading.interrupted = true;
+                    continue;
+                }
+            };
+            for message in Messages(&buffer[..length]) {
+                let raw = match message {
+                    Ok(raw) => raw,
+                    Err(error) => {
+                        self.model.malformed(&error);
+                        continue;
+                    }
+                };
+                if raw.sequence != sequence || raw.kind == NLMSG_NOOP {
+                    continue;
+                }
+                reading.interrupted |= raw.flags & NLM_F_DUMP_INTR != 0;
+                match (raw.kind, purpose) {
+                    (NLMSG_DONE, _) => {
+                        self.meanwhile(purpose == Purpose::Take).await?;
+                        return Ok(reading);
+                    }
+                    (NLMSG_ERROR, _) => return self.refused(part, error_number(&raw)),
+                    (_, Purpose::Take) => self.model.dumped(&raw),
+                    (_, Purpose::Compare) => self.model.compare(&raw),
+                }
+            }
+            self.meanwhile(purpose == Purpose::Take).await?;
+        }
+    }
+
+    /// A request for a part was refused: it may be one that this kernel does not have.
+    fn refused(&mut self, part: Part, error: Result<i32, Malformed>) -> Result<Reading, End> {
+        match error {
+            Ok(EOPNOTSUPP) => Ok(Reading { interrupted: false, unsupported: true }),
+            Ok(number) => {
+                let error = io::Error::from_raw_os_error(number);
+                let what = format!("request for {}: {error}", part.name());
+                Err(io::Error::new(error.kind(), what).into())
+            }
+            Err(error) => Err(io::Error::new(io::ErrorKind::InvalidData, error).into()),
+        }
+    }
+
+    /// Compares what is held with what the kernel has. What differs must differ twice.
+    async fn audit(&mut self) -> Result<(), End> {
+        let begin = Instant::now();
+        self.overrun = false;
+        let mut differences = self.compare().await?;
+        if !differences.found.is_empty() {
+            // A change is visible a moment before it is told.
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            self.meanwhile(false).await?;
+            differences.confirmed_by(&self.compare().await?);
+        }
+        if self.overrun {
+            // Nothing is proved; everything is read again, and then compared.
+            self.audit_due = true;
+            return Ok(());
+        }
+        let count = |difference| differences.count(difference);
+        let report = AuditReport {
+            at: SystemTime::now(),
+            took: begin.elapsed(),
+            compared: differences.compared,
+            missing: count(Difference::Missing),
+            stale: count(Difference::Stale),
+            different: count(Difference::Other),
+            examples: differences.examples(5),
+        };
+        self.status.audits += 1;
+        if !report.clean() {
+            self.status.audits_failed += 1;
+            self.sync_due = true;
+        }
+        self.status.last_audit = Some(report.clone());
+        for answer in self.audits.drain(..) {
+            // Whoever asked may have gone.
+            let _ = answer.send(report.clone());
+        }
+        self.model.routes.push(SourceEvent::Audit(report));
+        self.collect();
+        self.publish();
+        Ok(())
+    }
+
+    async fn compare(&mut self) -> Result<Differences, End> {
+        self.meanwhile(false).await?;
+        self.model.routes.begin_audit();
+        if self.config.routes {
+            for part in [Part::Nexthops, Part::Routes4, Part::Routes6] {
+                self.read_part(part, Purpose::Compare).await?;
+            }
+        }
+        while !self.read_news(false)? {}
+        Ok(self.model.routes.end_audit())
+    }
+
+    fn obey(&mut self, order: KernelOrder) {
+        let port = match &order {
+            KernelOrder::Audit(_) | KernelOrder::Resync => None,
+            KernelOrder::Resolve { port, .. }
+            | KernelOrder::SetCarrier { port, .. }
+            | KernelOrder::SetUp { port, .. }
+            | KernelOrder::SetMtu { port, .. }
+            | KernelOrder::AddAddress { port, .. }
+            | KernelOrder::RemoveAddress { port, .. } => Some(*port),
+        };
+        let index = port.and_then(|port| self.model.index_of(port));
+        let sequence = self.next_sequence();
+        let request = match (&order, index) {
+            (KernelOrder::Resync, _) => {
+                self.sync_due = true;
+                return;
+            }
+            (KernelOrder::Audit(_), _) => {
+                let KernelOrder::Audit(answer) = order else { return };
+                self.audits.push(answer);
+                self.audit_due = true;
+                return;
+            }
+            (KernelOrder::Resolve { .. }, None) => return,
+            (_, None) => {
+                // The interface is being made, or was taken away.
+                if self.waiting.len() < WAITING {
+                    self.waiting.push(order);
+                }
+                return;
+            }
+            (&KernelOrder::Resolve { address, .. }, Some(index)) => {
+                request::resolve(index, address, sequence)
+            }
+            (&KernelOrder::SetCarrier { up, .. }, Some(index)) => {
+                request::carrier(index, up, sequence)
+            }
+            (&KernelOrder::SetUp { up, .. }, Some(index)) => request::set_up(index, up, sequence),
+            (&KernelOrder::SetMtu { mtu, .. }, Some(index)) => request::mtu(index, mtu, sequence),
+            (&KernelOrder::AddAddress { address, .. }, Some(index)) => {
+                request::address(index, address, true, sequence)
+            }
+            (&KernelOrder::RemoveAddress { address, .. }, Some(index)) => {
+                request::address(index, address, false, sequence)
+            }
+        };
+        if !matches!(order, KernelOrder::Resolve { .. }) {
+            self.named.push_back((sequence, format!("{order:?}")));
+            if self.named.len() > 256 {
+                self.named.pop_front();
+            }
+        }
+        if let Err(error) = self.requests.get_ref().send(&request) {
+            self.refusals += 1;
+            tracing::warn!("kernel: {order:?}: {error}");
+        }
+    }
+
+    /// Reads what the kernel says of requests: nothing, unless it refuses them.
+    fn read_refusals(&mut self) -> Result<(), End> {
+        let mut buffer = vec![0; 8192];
+        loop {
+            let length = match self.requests.get_ref().receive(&mut buffer, false)? {
+                Received::Nothing => return Ok(()),
+                Received::Bytes(length) => length,
+                // Only refusals are lost.
+                Received::Truncated | Received::Overrun => continue,
+            };
+            for raw in Messages(&buffer[..length]).flatten() {
+                if let (NLMSG_ERROR, Ok(number)) = (raw.kind, error_number(&raw)) {
+                    self.refusal(raw.sequence, number);
+                }
+            }
+        }
+    }
+
+    fn refusal(&mut self, sequence: u32, number: i32) {
+        // An address that is there already, or gone already, is as it should be.
+        if matches!(number, 0 | EEXIST | ENOENT) {
+            return;
+        }
+        self.refusals += 1;
+        if let Some((_, order)) = self.named.iter().find(|(other, _)| *other == sequence) {
+            let error = io::Error::from_raw_os_error(number);
+            tracing::warn!("kernel: {order} refused: {error}");
+        }
+    }
+
+    fn publish(&mut self) {
+        self.published = Instant::now();
+        let counts = self.model.counts;
+        self.status.messages = counts.messages;
+        self.status.errors = counts.errors + self.refusals;
+        self.status.ignored = counts.ignored;
+        self.status.routes = if self.config.routes { self.model.routes.count() } else { 0 };
+        self.status.groups = self.model.routes.groups();
+        self.ends.status.send_replace(self.status.clone());
+    }
+}
+
+/// Has the runtime tell when a socket can be read.
+#[expect(
+    deprecated,
+    reason = "what replaces it is unsafe, for descriptors that change; a Socket owns its own"
+)]
+fn watch_readable(socket: Socket) -> io::Result<AsyncFd<Socket>> {
+    AsyncFd::with_interest(socket, Interest::READABLE)
+}
+
+/// Waits for a moment, or for ever if there is none.
+async fn at(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => sleep_until(moment.into()).await,
+        None => std::future::pending().await,
+    }
+}
