@@ -2,7 +2,8 @@
 #
 #   make demo          two Linux hosts talk through the router (KEEP=1 leaves it running)
 #   make test          unit and property tests, then the scenarios in network namespaces
-#   make bench         what forwarding costs; writes bench/results/
+#   make bench         what forwarding and route lookups cost; writes bench/results/
+#   make miri          the route tables under miri, with a nightly compiler (a quarter of an hour)
 #   make lint          formatting and lints, warnings are errors
 #   make build         target/release/turnpike
 
@@ -12,7 +13,7 @@ PYTHON := .venv/bin/python
 PYTEST ?=
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test unit scenarios bench lint fuzz clean help
+.PHONY: build demo test unit scenarios bench lint fuzz miri clean help
 
 build: deps
 	$(CARGO) build --release --locked
@@ -34,7 +35,14 @@ bench: build
 	@mkdir -p bench/results
 	target/release/turnpike bench forward --json > bench/results/forward.json
 	target/release/turnpike bench forward
+	target/release/turnpike bench fib --table synthetic:500000 --table6 synthetic:100000 \
+	  --rounds 5 --json > bench/results/fib.json
 	python3 bench/iperf.py --json bench/results/iperf.json
+
+# The two flags: tests measure time, and checking borrows of large arrays at every lookup takes days.
+miri:
+	MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-disable-stacked-borrows" \
+	  $(CARGO) +nightly miri test --locked -p fib
 
 lint: deps
 	$(CARGO) fmt --all --check

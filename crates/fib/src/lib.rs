@@ -78,9 +78,10 @@
 //! - `tests/churn.rs` replays a day of changes a hundred times: same answers, same memory.
 //! - `examples/replay.rs` does the same with real tables and updates.
 //! - `unsafe` is confined to prefetches, `madvise`, calls of functions compiled for processors
-//!   that were found to fit, and two pieces of assembly. Miri runs the tests without the assembly:
-//!   `MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-disable-stacked-borrows" cargo +nightly miri test
-//!   -p fib --lib` (checking borrows of the large arrays at every lookup would take days).
+//!   that were found to fit, and pieces of assembly. Miri passes all tests without the assembly, at
+//!   sizes of its own: `MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-disable-stacked-borrows" cargo
+//!   +nightly miri test -p fib` (checking borrows of the large arrays at every lookup would take
+//!   days).
 //! - Other processors: `cargo test -p fib --target aarch64-unknown-linux-musl` passes under
 //!   `qemu-aarch64-static`.
 //!
