@@ -38,6 +38,7 @@ bench: build
 	target/release/turnpike bench fib --table synthetic:500000 --table6 synthetic:100000 \
 	  --rounds 5 --json > bench/results/fib.json
 	python3 bench/iperf.py --json bench/results/iperf.json
+	python3 bench/host_interface.py --json bench/results/host_interface.json
 
 # The two flags: tests measure time, and checking borrows of large arrays at every lookup takes days.
 miri:
