@@ -235,7 +235,8 @@ impl<A: Family> Routes<A> {
             let Some(entry) = self.entries.get_mut(&prefix) else { continue };
             let best = best(entry, hops).map_or(NO_ROUTE, |candidate| candidate.hop);
             if best == entry.installed {
-                self.settled(prefix);
+                let empty = entry.is_empty();
+                self.settled(prefix, empty);
                 continue;
             }
             changes.push(match best {
@@ -254,7 +255,10 @@ impl<A: Family> Routes<A> {
         for (change, before) in changes.iter().zip(before) {
             let prefix = change.prefix();
             match if whole.is_ok() { Ok(()) } else { self.make(change) } {
-                Ok(()) => self.confirm(prefix, before, hops),
+                Ok(()) => {
+                    hops.release(before, Referrer::Other);
+                    self.settled(prefix, matches!(change, Change::Remove { .. }));
+                }
                 Err(error) => refused.extend(self.refuse(prefix, before, error, hops)),
             }
         }
@@ -290,18 +294,14 @@ impl<A: Family> Routes<A> {
         }
     }
 
-    fn confirm(&mut self, prefix: Prefix<A>, before: u16, hops: &mut NextHops) {
-        hops.release(before, Referrer::Other);
-        self.settled(prefix);
-    }
-
-    /// The FIB is as a prefix wants it.
-    fn settled(&mut self, prefix: Prefix<A>) {
+    /// The FIB is as a prefix wants it; the entry goes if it `may_be_empty`, and is.
+    fn settled(&mut self, prefix: Prefix<A>, may_be_empty: bool) {
         if !self.pending.is_empty() {
             self.pending.remove(&prefix);
         }
+        // A search in a table of a million costs as much as the change itself.
         let empty = |entry: &Entry| entry.is_empty() && entry.installed == NO_ROUTE;
-        if self.entries.get(&prefix).is_some_and(empty) {
+        if may_be_empty && self.entries.get(&prefix).is_some_and(empty) {
             self.entries.remove(&prefix);
             self.lengths[usize::from(prefix.len())] -= 1;
         }
@@ -355,9 +355,13 @@ impl<A: Family> Routes<A> {
             return Vec::new();
         }
         let from = self.sweep.last.map_or(Bound::Unbounded, Bound::Excluded);
-        let mut changed = Vec::new();
-        let mut looked_at = 0;
-        for (&prefix, entry) in self.entries.range_mut((from, Bound::Unbounded)).take(most) {
+        let (mut changed, mut looked_at, mut ended) = (Vec::new(), 0, true);
+        for (&prefix, entry) in self.entries.range_mut((from, Bound::Unbounded)) {
+            // A change costs some ten times a look.
+            if looked_at >= most || changed.len() >= most.div_ceil(8) {
+                ended = false;
+                break;
+            }
             looked_at += 1;
             self.sweep.last = Some(prefix);
             while let Some(gone) = entry.take(|candidate| hops.is_gone(candidate.hop)) {
@@ -369,7 +373,7 @@ impl<A: Family> Routes<A> {
                 changed.push(prefix);
             }
         }
-        if looked_at < most {
+        if ended {
             let again = self.sweep.again;
             self.sweep = Sweep { last: None, running: again, again: false };
         }

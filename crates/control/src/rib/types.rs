@@ -122,7 +122,7 @@ pub struct Path {
     /// Its share of the flows, 1 to [`WEIGHT_MOST`].
     pub weight: u16,
     /// The gateway is on the port's link, even if none of the port's networks holds it. The RIB
-    /// believes whoever names a port and does not ask; it is kept for commands to show.
+    /// believes whoever names a port, so this changes nothing, and routes are shown without it.
     pub on_link: bool,
 }
 
