@@ -4,8 +4,9 @@ Each table becomes sorted lines `PREFIX TYPE GATEWAY@INTERFACE*WEIGHT …`. What
 out of all: connected networks and the router's own addresses, which each counts in its own way.
 """
 
-import itertools
 import ipaddress
+import itertools
+import math
 
 from .netns import wait_for
 
@@ -145,5 +146,8 @@ def _prefix(text, family):
 
 def _line(prefix, kind, paths):
     network = ipaddress.ip_network(prefix)
+    # Weights of 2 and 4 are those of 1 and 2.
+    common = math.gcd(*(weight for *_, weight in paths)) or 1
+    paths = [(gateway, interface, weight // common) for gateway, interface, weight in paths]
     shown = sorted(f"{gateway or '-'}@{interface or '-'}*{weight}" for gateway, interface, weight in paths)
     return " ".join([str(network), kind, *shown])

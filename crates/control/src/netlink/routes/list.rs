@@ -6,7 +6,8 @@
 //!
 //! IPv6 (`fib6_add_rt2node` of net/ipv6/ip6_fib.c): routes over gateways with one prefix and metric
 //! are the paths of one route, and the message of each tells all of them. The kernel takes paths
-//! away one at a time.
+//! away one at a time. `NLM_F_REPLACE` takes the place of a route of the same sort, over gateways or
+//! not; only without one, that of the first of another sort.
 
 use super::info::{InfoKey, Infos};
 use super::table::{List, Variant};
@@ -39,11 +40,11 @@ pub(super) fn add(list: &mut List, new: Variant, arrival: Arrival, mark: u8, inf
     let ipv6 = infos.get(new.info()).key.ipv6;
     let replaced = match arrival {
         Arrival::Dump => list.iter().position(|v| same_metric(v) && v.mark() != mark),
-        Arrival::News(_) if joins => list.iter().position(kin),
         Arrival::News(flags) if flags & NLM_F_REPLACE != 0 => {
             let kin = list.iter().position(kin).filter(|_| ipv6);
             kin.or_else(|| list.iter().position(same_metric))
         }
+        Arrival::News(_) if joins => list.iter().position(kin),
         _ => None,
     };
     if let Some(at) = replaced {

@@ -140,6 +140,25 @@ fn ipv6_paths_come_together_and_go_one_by_one() {
 }
 
 #[test]
+fn ipv6_replaces_its_own_sort_first() {
+    let prefix = "2001:db8:1::/48";
+    let black = || RouteMessage { kind: RTN_BLACKHOLE, ..route(prefix, &[]) };
+    let (a, b) = (hop(10, "2001:db8::1"), hop(10, "2001:db8::2"));
+    let words = after(Manner::Kernel, |r| {
+        r.news(NLM_F_CREATE, false, black()).unwrap();
+        r.news(NLM_F_REPLACE, false, route(prefix, &[a, b])).unwrap();
+    });
+    assert_eq!(words, ["2001:db8:1::/48@0 2001:db8::1+2001:db8::2"]);
+    let words = after(Manner::Kernel, |r| {
+        r.news(NLM_F_CREATE, false, black()).unwrap();
+        r.news(NLM_F_CREATE | NLM_F_APPEND, false, route(prefix, &[a])).unwrap();
+        r.news(NLM_F_REPLACE, false, route(prefix, &[b])).unwrap();
+        r.news(0, true, black()).unwrap();
+    });
+    assert_eq!(words, ["2001:db8:1::/48@0 2001:db8::2"], "the blackhole was left");
+}
+
+#[test]
 fn what_is_not_for_the_rib_is_left_out() {
     let mut routes = routes(Manner::Kernel);
     let good = route("192.0.2.0/24", &[hop(10, "10.0.0.1")]);
