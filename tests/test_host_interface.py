@@ -265,6 +265,62 @@ def test_tcp_both_ways_with_the_router_as_server_and_as_client(machine, family, 
     assert bytes(answer) == data[::-1]
 
 
+# --- Neighbours and addresses, which are the kernel's
+
+
+@pytest.mark.parametrize("target", ["10.0.2.2", "fd00:2::2"])
+def test_neighbours_of_forwarded_packets_are_found_by_the_kernel(machine, target):
+    machine.space.run("ip", "neighbour", "flush", "dev", "right")
+    assert wait_for(lambda: not machine.router.neighbour(target))
+    said = machine.left.run("ping", "-n", "-c", 3, "-i", "0.05", "-W", 5, target).stdout
+    assert "3 received, 0% packet loss" in said
+    found = machine.router.neighbour(target)
+    assert found["mac"] == HOST_B_MAC and found["state"] == "kernel"
+    assert HOST_B_MAC in machine.space.run("ip", "neighbour", "show", target).stdout
+
+
+def test_an_absent_neighbour_is_reported_to_the_sender(machine):
+    said = machine.left.run("ping", "-n", "-c", 1, "-W", 8, "10.0.2.99", check=False)
+    assert said.returncode != 0 and "Destination Host Unreachable" in said.stdout
+
+
+def test_an_address_given_to_the_interface_is_the_routers(machine):
+    machine.space.run("ip", "address", "add", "10.0.3.1/24", "dev", "left")
+    machine.left.run("ip", "address", "add", "10.0.3.2/24", "dev", "eth0")
+    try:
+        said = machine.left.run("ping", "-n", "-c", 2, "-i", "0.1", "-W", 5, "10.0.3.1").stdout
+        assert "2 received" in said
+        # Forwarded to a network that came with the address.
+        assert "2 received" in machine.right.run("ping", "-n", "-c", 2, "-i", "0.1", "-W", 5, "10.0.3.2").stdout
+    finally:
+        machine.left.run("ip", "address", "del", "10.0.3.2/24", "dev", "eth0")
+        machine.space.run("ip", "address", "del", "10.0.3.1/24", "dev", "left")
+    assert wait_for(lambda: "10.0.3.1/32" not in str(machine.router.show("routes")))
+
+
+# --- Link and MTU, in step both ways
+
+
+def test_a_device_without_link_takes_the_carrier_and_gives_it_back(lab):
+    machine = Machine(lab)
+    machine.right.run("ip", "link", "set", "eth0", "down")
+    assert wait_for(lambda: "NO-CARRIER" in link(machine.space, "right")["flags"])
+    machine.right.run("ip", "link", "set", "eth0", "up")
+    assert wait_for(lambda: "LOWER_UP" in link(machine.space, "right")["flags"])
+    machine.router.stop()
+
+
+def test_the_mtu_of_the_interface_is_the_ports(lab):
+    machine = Machine(lab)
+    ping = ["ping", "-n", "-c", 1, "-W", 5, "-M", "do", "-s", 1300, "10.0.2.2"]
+    assert "1 received" in machine.left.run(*ping).stdout
+    machine.space.run("ip", "link", "set", "right", "mtu", "1200")
+    assert wait_for(lambda: machine.router.show("ports")[1]["mtu"] == 1200)
+    said = machine.left.run(*ping, check=False)
+    assert "Frag needed and DF set (mtu = 1200)" in said.stdout, said.stdout
+    machine.router.stop()
+
+
 # --- Multicast and what is not IP
 
 
