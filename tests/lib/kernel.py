@@ -116,6 +116,10 @@ class Machine:
             # Tables `main` and `local` are one, and shown twice, unless there are rules.
             return int(re.search(r"Main:.*?Prefixes:\s+(\d+)", file.read(), re.S)[1])
 
+    def index(self, interface):
+        """The kernel's number for an interface."""
+        return int(self.run("cat", f"/sys/class/net/{interface}/ifindex").stdout)
+
     def neighbour(self, address, interface, mac):
         """A permanent neighbour in the kernel's table."""
         self.ip("neighbour", "replace", address, "lladdr", mac, "dev", interface,
