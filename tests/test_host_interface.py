@@ -288,10 +288,11 @@ def test_an_address_given_to_the_interface_is_the_routers(machine):
     machine.space.run("ip", "address", "add", "10.0.3.1/24", "dev", "left")
     machine.left.run("ip", "address", "add", "10.0.3.2/24", "dev", "eth0")
     try:
-        said = machine.left.run("ping", "-n", "-c", 2, "-i", "0.1", "-W", 5, "10.0.3.1").stdout
-        assert "2 received" in said
+        # One packet each: after an answer ping waits for the next no longer than two round trips.
+        said = machine.left.run("ping", "-n", "-c", 1, "-W", 5, "10.0.3.1").stdout
+        assert "1 received" in said
         # Forwarded to a network that came with the address.
-        assert "2 received" in machine.right.run("ping", "-n", "-c", 2, "-i", "0.1", "-W", 5, "10.0.3.2").stdout
+        assert "1 received" in machine.right.run("ping", "-n", "-c", 1, "-W", 5, "10.0.3.2").stdout
     finally:
         machine.left.run("ip", "address", "del", "10.0.3.2/24", "dev", "eth0")
         machine.space.run("ip", "address", "del", "10.0.3.1/24", "dev", "left")
