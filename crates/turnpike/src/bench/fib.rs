@@ -287,7 +287,11 @@ impl<'a> Bench<'a> {
         if self.reader_core.is_none() {
             notes.push("one core: no update times with a reader".to_owned());
         }
-        update_time::measure(contenders, &scene, notes)
+        let outcomes = update_time::measure(contenders, &scene, notes)?;
+        if self.reader_core.is_some() {
+            notes.extend(without_reader(contenders, &outcomes));
+        }
+        Ok(outcomes)
     }
 
     /// Where the tables lie.
@@ -331,6 +335,24 @@ impl<'a> Bench<'a> {
         lines.push(report::tables(&self.figures, A::FAMILY));
         self.text.push(lines.join("\n"));
     }
+}
+
+/// Says why some structures have update times without a reader only: null in JSON.
+fn without_reader<A: Family>(
+    contenders: &[Box<dyn Contender<A>>],
+    outcomes: &[update_time::Outcome],
+) -> Option<String> {
+    let alone = contenders.iter().zip(outcomes);
+    let alone =
+        alone.filter(|(_, outcome)| outcome.alone.is_some() && outcome.with_reader.is_none());
+    let names: Vec<&str> = alone.map(|(contender, _)| contender.name()).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "{}: no update times with a reader (null in JSON): in this DPDK their writer reuses \
+             memory without waiting for readers, who could then see wrong routes",
+            names.join(", ")
+        )
+    })
 }
 
 /// A structure that is ready to be timed, and the milliseconds of its builds.
@@ -511,5 +533,18 @@ mod tests {
         check_structures(&["runmap".into(), "rte_lpm6".into()]).unwrap();
         let error = check_structures(&["poptrie".into(), "dir".into()]).unwrap_err().to_string();
         assert!(error.starts_with("--structure dir: not found; known: runmap, poptrie"), "{error}");
+    }
+
+    #[test]
+    fn a_structure_that_allows_no_reader_is_told() {
+        let fake: Box<dyn Contender<Ipv4Addr>> = Box::new(Fake { ours: false, builds: true });
+        let micros = update_time::Micros { mean: 1.0, p50: 1.0, p99: 1.0 };
+        let alone = update_time::Outcome { alone: Some(micros), with_reader: None };
+        let both = update_time::Outcome { with_reader: Some(micros), ..alone };
+        let contenders = [fake];
+        let note = without_reader(&contenders, &[alone]).unwrap();
+        assert!(note.starts_with("fake: no update times with a reader (null in JSON)"), "{note}");
+        assert_eq!(without_reader(&contenders, &[both]), None);
+        assert_eq!(without_reader(&contenders, &[update_time::Outcome::default()]), None);
     }
 }
