@@ -3,7 +3,9 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::netlink::message::{Hop, Hops, NLM_F_APPEND, NLM_F_CREATE, NLM_F_REPLACE};
+use crate::netlink::message::{
+    Hop, Hops, NLM_F_APPEND, NLM_F_CREATE, NLM_F_REPLACE, RTN_BLACKHOLE,
+};
 use crate::rib::Path;
 use dataplane::port::PortId;
 use std::collections::BTreeMap;
