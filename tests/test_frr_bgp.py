@@ -169,7 +169,8 @@ def test_zebra_is_restarted_and_its_routes_stay(edge, kill):
     assert len(tables.kernel(edge.machine)) == len(before)
     time.sleep(0.5)
     edge.frr.start("zebra")
-    # bgpd tells it everything again, and it takes over what it finds in the kernel.
+    # It takes over what it finds in the kernel, and bgpd tells it everything again.
+    assert edge.frr.reconnected()
     assert tables.assert_agree(edge.machine, edge.frr, count=len(before), seconds=60) == before
     assert lost(stream.stop(), *sinks) == []
 

@@ -70,6 +70,10 @@ class Frr:
         if not wait_for(lambda: self.vtysh("show version", daemon=name, check=False)[0] == 0, 20, 0.05):
             raise RuntimeError(f"{name} does not answer:\n{self.log(name)}")
 
+    def reconnected(self, name="bgp"):
+        """Waits until a daemon has found a zebra that was started again; it tries every ten seconds."""
+        return wait_for(lambda: name in self.vtysh("show zebra client summary", daemon="zebra"), 25, 0.2)
+
     def log(self, name):
         """What a daemon has logged and printed."""
         files = (self.directory / f"{name}.log", self.directory / f"{name}.out")

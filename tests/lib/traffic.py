@@ -87,6 +87,18 @@ class Sink:
         self._socket.close()
 
 
+def gets_through(source, target, address, seconds=10):
+    """Does a packet from one namespace to the address arrive in the other?"""
+    sink = Sink(target)
+    try:
+        stream = Stream(source, [address], rate=50)
+        arrived = sink.wait(1, seconds)
+        stream.stop()
+        return arrived
+    finally:
+        sink.close()
+
+
 def lost(sent, *sinks):
     """The numbers that arrived nowhere, in order; raises if something arrived twice."""
     numbers = [number for sink in sinks for number, _ in sink.arrived()]

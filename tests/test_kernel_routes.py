@@ -1,0 +1,350 @@
+"""The kernel's routes, whatever ip-route(8), ip-nexthop(8) and ip-rule(8) can say, are Turnpike's:
+seen in its table and in the packets that leave."""
+
+import collections
+
+import pytest
+
+from lib import tables
+from lib.kernel import Machine, forwarder
+from lib.lab import HOST_A_MAC
+from lib.netns import wait_for
+from lib.packets import ethernet, ipv4, ipv6, mac_bytes, pattern, udp
+
+# Gateways on the wires `right` and `far`, told apart by their MACs; the kernel has them as
+# permanent neighbours, of either family.
+GATEWAYS = {
+    f"{wire}{n}": (wire, f"10.0.{net}.1{n}", f"fd00:{net}::1{n}", f"02:00:00:00:0{net}:1{n}")
+    for wire, net in (("right", 2), ("far", 3)) for n in range(4)
+}
+
+
+class Net:
+    """A router whose three wires end in the test: `left` for the packets, `right` and `far` with
+    four gateways each."""
+
+    def __init__(self, lab):
+        self.machine = Machine(lab, "router")
+        self.wires = {}
+        for n, name in enumerate(("left", "right", "far"), 1):
+            space = lab.namespace(name, quiet=True)
+            self.machine.port(name, space, "wire", f"10.0.{n}.1/24", f"fd00:{n}::1/64")
+            self.wires[name] = lab.raw(space, "wire", lambda frame: frame[12:14] not in (b"\x08\x00", b"\x86\xdd"))
+        self.machine.start()
+        for wire, four, six, mac in GATEWAYS.values():
+            for address in (four, six):
+                self.machine.neighbour(address, wire, mac)
+        for address in ("10.0.1.2", "fd00:1::2"):
+            self.machine.neighbour(address, "left", HOST_A_MAC)
+        # The port's, and so the host interface's.
+        self.mac = self.machine.run("cat", "/sys/class/net/left/address").stdout.strip()
+        # The kernel's own forwarding, for comparison, by the same flows, and without limits to errors.
+        self.machine.space.sysctl("net.ipv4.fib_multipath_hash_policy", 1)
+        self.machine.space.sysctl("net.ipv6.fib_multipath_hash_policy", 1)
+        self.machine.space.sysctl("net.ipv4.icmp_ratelimit", 0)
+        self.machine.space.sysctl("net.ipv6.icmp.ratelimit", 0)
+
+    def ip(self, *words):
+        """An `ip -4` or `ip -6` command, by what it talks about."""
+        text = " ".join(map(str, words))
+        self.machine.ip(*text.split(), family=6 if ":" in text.replace("inet6 fd", "") else 4)
+
+    def agree(self, **how):
+        """The tables are the same."""
+        return tables.assert_agree(self.machine, seconds=5, **how)
+
+    def frame(self, destination, sport=1000):
+        """A datagram from the left."""
+        four = "." in destination
+        source = "10.0.1.2" if four else "fd00:1::2"
+        datagram = udp(source, destination, sport, 53, pattern(20))
+        packet = (ipv4 if four else ipv6)(source, destination, datagram)
+        return ethernet(self.mac, HOST_A_MAC, 0x0800 if four else 0x86DD, packet)
+
+    def ways(self, destination, flows=1):
+        """Sends so many flows and counts them by the gateway they were given to; `refused` are those
+        that an ICMP error came back for."""
+        for wire in self.wires.values():
+            wire.drain()
+        frames = [self.frame(destination, 1000 + n) for n in range(flows)]
+        self.wires["left"].send(*frames)
+        by_mac = {mac_bytes(mac): name for name, (*_, mac) in GATEWAYS.items()}
+        seen = collections.Counter()
+        deadline = 3.0
+        for name in ("right", "far"):
+            wanted = lambda f: _destination(f) == _destination(frames[0])  # noqa: E731
+            while arrived := self.wires[name].expect(flows, wanted, timeout=0.15 if seen else deadline / 10):
+                seen.update(by_mac.get(frame[:6], frame[:6].hex(":")) for frame in arrived)
+        errors = self.wires["left"].expect(flows, _is_error, timeout=0.05)
+        seen.update({f"refused {kind}/{code}": n for (kind, code), n in collections.Counter(map(_error, errors)).items()})
+        return dict(seen)
+
+    def goes(self, destination, way, seconds=3):
+        """Waits until packets to the address go this way."""
+        return wait_for(lambda: self.ways(destination) == ({way: 1} if way else {}), seconds, 0.05)
+
+    def has_no_route(self, destination, seconds=3):
+        """Waits until there is no route to the address."""
+        def none():
+            if self.machine.router:
+                return self.machine.router.show("route", destination)["type"] == "no-route"
+            return self.machine.ip("route", "get", destination, check=False).returncode != 0
+
+        return wait_for(none, seconds, 0.05)
+
+
+def _destination(frame):
+    return frame[30:34] if frame[12:14] == b"\x08\x00" else frame[38:54]
+
+
+def _is_error(frame):
+    return (frame[12:14] == b"\x08\x00" and frame[23] == 1 and frame[34] == 3) or (
+        frame[12:14] == b"\x86\xdd" and frame[20] == 58 and frame[54] == 1)
+
+
+def _error(frame):
+    return (frame[34], frame[35]) if frame[12:14] == b"\x08\x00" else (frame[54], frame[55])
+
+
+@pytest.fixture(scope="module")
+def net(module_lab):
+    net = Net(module_lab)
+    yield net
+    net.machine.finish()
+
+
+@pytest.fixture(autouse=True)
+def clean(net):
+    """Each test begins and ends without routes, groups or rules of its own."""
+    yield
+    for family in (4, 6):
+        for proto in ("static", "boot"):
+            net.machine.ip("route", "flush", "table", "all", "proto", proto, family=family, check=False)
+        for rule in net.machine.ip("rule", family=family).stdout.splitlines():
+            priority = rule.split(":")[0]
+            if priority not in ("0", "32766", "32767"):
+                net.machine.ip("rule", "del", "priority", priority, family=family)
+    net.machine.run("ip", "nexthop", "flush", check=False)
+    assert net.agree() == []
+
+
+FAMILIES = pytest.mark.parametrize("prefix, to, gw", [
+    ("198.51.100.0/24", "198.51.100.9", 1), ("2001:db8:7::/48", "2001:db8:7::9", 2),
+], ids=["ipv4", "ipv6"])
+
+
+@FAMILIES
+def test_a_gateway_comes_changes_and_goes(net, prefix, to, gw):
+    net.ip("route add", prefix, "via", GATEWAYS["right1"][gw])
+    assert net.goes(to, "right1")
+    net.agree(count=1)
+    net.ip("route replace", prefix, "via", GATEWAYS["far2"][gw])
+    assert net.goes(to, "far2")
+    net.ip("route del", prefix)
+    assert net.has_no_route(to)
+    assert any("refused" in way for way in net.ways(to))
+
+
+@FAMILIES
+@pytest.mark.parametrize("kind, way4, way6", [
+    ("blackhole", None, None),
+    # Linux itself says "no route" for IPv6.
+    ("unreachable", "refused 3/1", "refused 1/3" if forwarder() == "turnpike" else "refused 1/0"),
+    ("prohibit", "refused 3/13", "refused 1/1"),
+])
+def test_types(net, prefix, to, gw, kind, way4, way6):
+    net.ip("route add", kind, prefix)
+    net.agree(count=1)
+    assert net.goes(to, way4 if gw == 1 else way6)
+    # A longer prefix within it is not refused.
+    net.ip("route add", to, "via", GATEWAYS["right0"][gw])
+    assert net.goes(to, "right0")
+
+
+@FAMILIES
+def test_the_smallest_metric_wins(net, prefix, to, gw):
+    for metric, name in ((300, "right3"), (100, "right1"), (200, "right2")):
+        net.ip("route add", prefix, "via", GATEWAYS[name][gw], "metric", metric)
+    assert net.goes(to, "right1")
+    net.agree(count=1)
+    net.ip("route del", prefix, "metric", 100)
+    assert net.goes(to, "right2")
+    net.ip("route add", prefix, "via", GATEWAYS["far0"][gw], "metric", 50)
+    assert net.goes(to, "far0")
+    net.agree(count=1)
+
+
+@FAMILIES
+def test_paths_and_their_weights(net, prefix, to, gw):
+    hops = [f"nexthop via {GATEWAYS[name][gw]} weight {weight}" for name, weight in (("right0", 1), ("right1", 2), ("far3", 5))]
+    net.ip("route add", prefix, *hops)
+    net.agree(count=1)
+    assert wait_for(lambda: len(net.ways(to, 60)) == 3, 3)
+    shares = net.ways(to, 800)
+    assert sum(shares.values()) == 800
+    for name, weight in (("right0", 1), ("right1", 2), ("far3", 5)):
+        assert abs(shares[name] - 100 * weight) < 70, shares
+
+
+@FAMILIES
+def test_a_default_route(net, prefix, to, gw):
+    net.ip("route add", "default" if gw == 1 else "::/0", "via", GATEWAYS["far1"][gw])
+    assert net.goes(to, "far1")
+    net.agree(count=1)
+
+
+def test_a_gateway_of_the_other_family(net):
+    # RFC 8950, by link-local addresses as BGP unnumbered has them, and by global ones.
+    net.machine.neighbour("fe80::77", "far", GATEWAYS["far3"][3])
+    net.machine.ip("route", "add", "198.51.100.0/24", "via", "inet6", "fe80::77", "dev", "far")
+    assert net.goes("198.51.100.9", "far3")
+    net.machine.ip("route", "replace", "198.51.100.0/24", "via", "inet6", GATEWAYS["right2"][2], "dev", "right")
+    assert net.goes("198.51.100.9", "right2")
+    net.agree(count=1)
+
+
+def test_a_gateway_that_no_address_covers(net):
+    net.machine.neighbour("172.31.255.1", "right", GATEWAYS["right3"][3])
+    net.ip("route add 198.51.100.0/24 via 172.31.255.1 dev right onlink")
+    assert net.goes("198.51.100.9", "right3")
+    net.agree(count=1)
+
+
+@FAMILIES
+def test_a_network_on_a_link(net, prefix, to, gw):
+    net.machine.neighbour(to, "far", GATEWAYS["far2"][3])
+    net.ip("route add", prefix, "dev far")
+    assert net.goes(to, "far2")
+    net.agree(count=1)
+    net.ip("neighbour del", to, "dev far")
+
+
+# --- nexthop objects -------------------------------------------------------------------------------
+
+
+def objects(net, gw, *names):
+    """Nexthop objects 1, 2, … to these gateways."""
+    family = "-4" if gw == 1 else "-6"
+    for n, name in enumerate(names, 1):
+        net.machine.run("ip", family, "nexthop", "replace", "id", n, "via", GATEWAYS[name][gw], "dev", GATEWAYS[name][0])
+
+
+@FAMILIES
+def test_a_nexthop_object_is_replaced_under_its_routes(net, prefix, to, gw):
+    objects(net, gw, "right0")
+    net.ip("route add", prefix, "nhid 1")
+    assert net.goes(to, "right0")
+    net.agree(count=1)
+    # The route itself is not told again.
+    objects(net, gw, "far1")
+    assert net.goes(to, "far1")
+    net.agree(count=1)
+    # Its end is the end of its routes, of which the kernel says nothing.
+    net.machine.run("ip", "nexthop", "del", "id", 1)
+    assert net.has_no_route(to)
+    net.agree()
+
+
+def test_a_resilient_group_moves_only_the_flows_of_a_lost_path(net):
+    objects(net, 1, "right0", "right1", "right2", "far0")
+    net.machine.run("ip", "nexthop", "add", "id", 10, "group", "1/2/3/4", "type", "resilient", "buckets", 128)
+    net.ip("route add 198.51.100.0/24 nhid 10")
+    net.agree(count=1)
+    assert wait_for(lambda: len(net.ways("198.51.100.9", 60)) == 4, 3)
+
+    def flows():
+        # Each flow by itself: which gateway does it go to?
+        return {n: next(iter(one_flow(net, "198.51.100.9", n))) for n in range(60)}
+
+    before = flows()
+    assert len(set(before.values())) == 4
+    net.machine.run("ip", "nexthop", "del", "id", 2)
+    assert wait_for(lambda: "right1" not in net.ways("198.51.100.9", 60), 3)
+    after = flows()
+    moved = {n for n in before if before[n] != after[n]}
+    assert moved == {n for n in before if before[n] == "right1"}
+    net.agree(count=1)
+
+
+def one_flow(net, destination, number):
+    """The gateway that one flow goes to."""
+    by_mac = {mac_bytes(mac): name for name, (*_, mac) in GATEWAYS.items()}
+    for wire in net.wires.values():
+        wire.drain()
+    frame = net.frame(destination, 1000 + number)
+    net.wires["left"].send(frame)
+    wanted = lambda f: _destination(f) == _destination(frame)  # noqa: E731
+    # Either wire: the one is empty when the other has it.
+    for _ in range(200):
+        for name in ("right", "far"):
+            if arrived := net.wires[name].expect(1, wanted, timeout=0.005):
+                return [by_mac[arrived[0][:6]]]
+    raise AssertionError(f"flow {number} arrived nowhere")
+
+
+# --- what the kernel takes away --------------------------------------------------------------------
+
+
+@FAMILIES
+def test_routes_of_an_interface_that_is_set_down(net, prefix, to, gw):
+    net.ip("route add", prefix, "via", GATEWAYS["far1"][gw], "metric", 10)
+    net.ip("route add", prefix, "via", GATEWAYS["right1"][gw], "metric", 20)
+    assert net.goes(to, "far1")
+    try:
+        net.machine.run("ip", "link", "set", "far", "down")
+        # The kernel deletes the route without a word; the other one is used.
+        assert net.goes(to, "right1")
+        net.agree(count=1)
+    finally:
+        restore(net)
+    # The interface is back, the route is not, and so not with us.
+    net.agree(count=1)
+    assert net.goes(to, "right1")
+
+
+def restore(net):
+    """Sets `far` up again and gives it back what an interface loses by going down."""
+    net.machine.run("ip", "link", "set", "far", "up")
+    net.machine.run("ip", "address", "replace", "fd00:3::1/64", "dev", "far", "nodad")
+    for wire, four, six, mac in GATEWAYS.values():
+        if wire == "far":
+            net.machine.neighbour(four, wire, mac)
+            net.machine.neighbour(six, wire, mac)
+
+
+def test_an_address_comes_and_goes(net):
+    net.machine.run("ip", "address", "add", "192.0.2.1/24", "dev", "far")
+    net.machine.neighbour("192.0.2.55", "far", GATEWAYS["far3"][3])
+    net.ip("route add 198.51.100.0/24 via 192.0.2.55")
+    assert net.goes("198.51.100.9", "far3")
+    assert net.goes("192.0.2.55", "far3")
+    net.agree(count=1)
+    net.machine.run("ip", "address", "del", "192.0.2.1/24", "dev", "far")
+    assert net.has_no_route("192.0.2.55")
+    net.agree()
+
+
+def test_a_neighbour_changes_its_mac(net):
+    net.ip("route add 198.51.100.0/24 via", GATEWAYS["right0"][1])
+    assert net.goes("198.51.100.9", "right0")
+    try:
+        net.machine.neighbour(GATEWAYS["right0"][1], "right", GATEWAYS["right3"][3])
+        assert net.goes("198.51.100.9", "right3")
+    finally:
+        net.machine.neighbour(GATEWAYS["right0"][1], "right", GATEWAYS["right0"][3])
+    assert net.goes("198.51.100.9", "right0")
+
+
+# --- tables ----------------------------------------------------------------------------------------
+
+
+@FAMILIES
+def test_tables_count_when_a_rule_names_them(net, prefix, to, gw):
+    net.ip("route add", prefix, "via", GATEWAYS["right1"][gw], "table 77")
+    net.ip("route add", prefix, "via", GATEWAYS["right2"][gw])
+    assert net.goes(to, "right2")
+    net.machine.ip("rule", "add", "priority", 100, "lookup", 77, family=4 if gw == 1 else 6)
+    # Before `main`, so its route is the one.
+    assert net.goes(to, "right1")
+    net.machine.ip("rule", "del", "priority", 100, family=4 if gw == 1 else 6)
+    assert net.goes(to, "right2")
