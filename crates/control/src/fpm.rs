@@ -38,9 +38,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 
-use crate::netlink::{
-    BATCH_MOST, Error, Interfaces, SourceEvent, SourceState, SourceStatus, thread,
-};
+use crate::netlink::{Error, Interfaces, SourceEvent, SourceState, SourceStatus, batches, thread};
 use frame::{Broken, Frames};
 use session::{Phase, Session};
 
@@ -172,10 +170,7 @@ impl Worker {
             () = at(deadline) => self.session.tick(Instant::now()),
         }
         self.publish();
-        let mut events = self.session.routes.take_events();
-        while !events.is_empty() {
-            let rest = events.split_off(events.len().min(BATCH_MOST));
-            let batch = std::mem::replace(&mut events, rest);
+        for batch in batches(self.session.routes.take_events()) {
             self.events.send(batch).await.map_err(|_| Unwanted)?;
         }
         Ok(())

@@ -111,6 +111,15 @@ impl KernelSource {
     }
 }
 
+/// Events in batches.
+pub(crate) fn batches(events: Vec<SourceEvent>) -> impl Iterator<Item = Vec<SourceEvent>> {
+    let mut events = events.into_iter();
+    std::iter::from_fn(move || {
+        let batch: Vec<SourceEvent> = events.by_ref().take(BATCH_MOST).collect();
+        (!batch.is_empty()).then_some(batch)
+    })
+}
+
 /// What a kernel that sends these messages comes to: for tests, and to look into captures.
 pub fn replay(config: &KernelConfig, messages: &[u8]) -> Vec<SourceEvent> {
     let mut model = model::Model::new(config);

@@ -311,6 +311,10 @@ impl Listener {
 fn what_ip_does_is_followed() {
     let namespace = Namespace::new("steps");
     namespace.two_ports();
+    // As FRR advises: IPv6 routes go without a word, too.
+    let silent = "echo 1 > /proc/sys/net/ipv6/route/skip_notify_on_dev_down";
+    let set = Command::new("ip").args(["netns", "exec", &namespace.0, "sh", "-c", silent]).status();
+    assert!(set.is_ok_and(|status| status.success()));
     namespace.ip("route add 192.0.2.0/24 via 10.0.1.2 metric 7");
     let mut listener = namespace.spawn(16 << 20);
     listener.wait("the first reading", |state| state.complete);
@@ -365,6 +369,8 @@ fn what_ip_does_is_followed() {
         "link set wan-x down",
         "link set wan-x up",
         // Not told: everything over it.
+        "-6 route add 2001:db8:104::/48 nexthop via 2001:db8:1::2 nexthop via 2001:db8:2::2",
+        "-6 route add 2001:db8:105::/48 nexthop via 2001:db8:2::2 nexthop via fe80::9 dev lan",
         "link set lan down",
         "link set lan up",
         "route add 100.92.0.0/16 via 10.0.1.9",

@@ -217,6 +217,64 @@ fn nexthop_objects_come_and_go_as_zebra_says() {
     assert_eq!(words, expected);
 }
 
+/// What a capture's events add up to, in words.
+fn captured(stream: &[u8]) -> Vec<String> {
+    let by_index = [(1, None), (2, None), (3, PortId::new(0)), (4, None), (5, PortId::new(1))];
+    let mut routes = BTreeMap::new();
+    let mut groups = BTreeMap::new();
+    for event in replay(stream, &Interfaces { by_index: by_index.into() }) {
+        match event {
+            SourceEvent::Route { prefix, change: Change::Set(kind), metric, .. } => {
+                assert_eq!(metric, 20, "zebra's only metric");
+                routes.insert(prefix, kind);
+            }
+            SourceEvent::Route { prefix, change: Change::Withdraw, .. } => {
+                assert!(routes.remove(&prefix).is_some());
+            }
+            SourceEvent::Group { key, change: Change::Set(spec) } => {
+                groups.insert(key, spec.paths);
+            }
+            SourceEvent::Group { key, change: Change::Withdraw } => {
+                assert!(groups.remove(&key).is_some());
+            }
+            _ => {}
+        }
+    }
+    let words = |(prefix, kind): (&IpNet, &RouteKind)| {
+        let paths = match kind {
+            RouteKind::Unicast(paths) => paths,
+            RouteKind::NextHopGroup(key) => &groups[key],
+            other => return format!("{prefix} {other:?}"),
+        };
+        let port = |path: &crate::rib::Path| ["lan", "wan"][path.port.unwrap().index()];
+        let via = |path: &crate::rib::Path| path.via.map_or("link".into(), |via| via.to_string());
+        let path = |path| format!(" {} {}", port(path), via(path));
+        format!("{prefix}{}", paths.iter().map(path).collect::<String>())
+    };
+    routes.iter().map(words).collect()
+}
+
+#[test]
+fn a_real_zebra_is_understood() {
+    let groups = include_bytes!("../../tests/data/zebra-8.4.4-nexthop-groups.fpm");
+    let plain = include_bytes!("../../tests/data/zebra-8.4.4-plain.fpm");
+    let expected = |gateway: &str| {
+        [
+            "10.0.1.0/24 lan link".to_owned(),
+            "10.0.2.0/24 wan link".to_owned(),
+            "10.255.0.1/32 Host".to_owned(),
+            "100.65.0.0/16 Unreachable".to_owned(),
+            format!("192.0.2.0/24 lan {gateway}"),
+            "198.51.100.0/24 lan 10.0.1.2 wan 10.0.2.2".to_owned(),
+            format!("203.0.113.0/24 lan {gateway}"),
+            "2001:db8:1::/64 lan link".to_owned(),
+            "2001:db8:100::/48 lan 2001:db8:1::2".to_owned(),
+        ]
+    };
+    assert_eq!(captured(groups), expected("10.0.1.77"));
+    assert_eq!(captured(plain), expected("10.0.1.2"));
+}
+
 #[test]
 fn a_broken_stream_costs_its_connection_only() {
     let mut scene = Scene::new(Duration::from_secs(60));

@@ -32,7 +32,7 @@ use super::message::{
 use super::model::{Model, Part};
 use super::routes::{Difference, Differences};
 use super::socket::{Received, Socket, group};
-use super::{BATCH_MOST, Error, Interfaces, KernelConfig, request};
+use super::{Error, Interfaces, KernelConfig, batches, request};
 use crate::rib::Source;
 
 /// Batches that wait for the owner before the kernel is read no further.
@@ -49,6 +49,9 @@ const HELD: usize = 512 << 20;
 
 /// Readings of one part before one that was interrupted by changes is taken.
 const INTERRUPTED: usize = 5;
+
+/// Readings that fail in a row before nothing more is tried.
+const FAILURES: u32 = 10;
 
 /// Orders that wait for their interface.
 const WAITING: usize = 1024;
@@ -88,6 +91,7 @@ pub(super) struct Worker {
     audit_due: bool,
     sync_due: bool,
     refusals: u64,
+    failures: u32,
     status: SourceStatus,
     published: Instant,
 }
@@ -141,8 +145,7 @@ impl Worker {
                 config.receive_buffer
             );
         }
-        let dumps = Socket::open(0).map_err(named("netlink socket for dumps"))?;
-        dumps.set_timeout(TIMEOUT_S).map_err(named("timeout of the netlink socket"))?;
+        let dumps = dump_socket().map_err(named("netlink socket for dumps"))?;
         let requests = Socket::open(0).map_err(named("netlink socket for requests"))?;
         let watched = |socket: Socket| watch_readable(socket).map(Arc::new);
         Ok(Self {
@@ -163,6 +166,7 @@ impl Worker {
             audit_due: false,
             sync_due: true,
             refusals: 0,
+            failures: 0,
             status: SourceStatus::default(),
             published: Instant::now(),
         })
@@ -182,12 +186,11 @@ impl Worker {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut next_audit = self.config.audit.map(|every| Instant::now() + every);
         loop {
-            if std::mem::take(&mut self.sync_due) {
-                self.sync().await?;
-                next_audit = self.config.audit.map(|every| Instant::now() + every);
-            }
-            if std::mem::take(&mut self.audit_due) {
-                self.audit().await?;
+            if self.sync_due || self.audit_due {
+                match self.read_everything().await {
+                    Err(End::Failed(error)) => self.try_again(error).await?,
+                    other => other?,
+                }
                 next_audit = self.config.audit.map(|every| Instant::now() + every);
                 continue;
             }
@@ -218,6 +221,33 @@ impl Worker {
                 self.publish();
             }
         }
+    }
+
+    /// Reads everything or compares everything, whichever is due.
+    async fn read_everything(&mut self) -> Result<(), End> {
+        if self.sync_due {
+            self.sync().await?;
+        } else if std::mem::take(&mut self.audit_due) {
+            self.audit().await?;
+        }
+        self.failures = 0;
+        Ok(())
+    }
+
+    /// A reading has failed: another is begun after a while, unless many have failed in a row.
+    async fn try_again(&mut self, error: io::Error) -> Result<(), End> {
+        self.failures += 1;
+        self.refusals += 1;
+        if self.failures == FAILURES {
+            return Err(End::Failed(error));
+        }
+        tracing::warn!("kernel: {error}; reading everything again");
+        self.publish();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        // What is left of the last answer goes with its socket.
+        self.dumps = dump_socket()?;
+        self.sync_due = true;
+        Ok(())
     }
 
     /// Reads the news that there are, `hold` to keep them for later. Whether those were all.
@@ -286,14 +316,7 @@ impl Worker {
         if std::mem::take(&mut self.model.stale_ports) {
             self.sync_due = true;
         }
-        let mut events = self.model.routes.take_events();
-        while events.len() > BATCH_MOST {
-            let rest = events.split_off(BATCH_MOST);
-            self.pending.push_back(std::mem::replace(&mut events, rest));
-        }
-        if !events.is_empty() {
-            self.pending.push_back(events);
-        }
+        self.pending.extend(batches(self.model.routes.take_events()));
         while !self.pending.is_empty()
             && let Ok(permit) = self.ends.events.try_reserve()
         {
@@ -339,9 +362,10 @@ impl Worker {
         if first && self.config.routes {
             self.model.routes.push(SourceEvent::ResyncBegin(Source::Kernel));
         }
+        self.publish();
         let mut pause = Duration::from_millis(20);
         loop {
-            self.overrun = false;
+            (self.sync_due, self.overrun) = (false, false);
             self.sync_once().await?;
             if !self.overrun {
                 break;
@@ -351,7 +375,6 @@ impl Worker {
             // What has come meanwhile is older than the next reading.
             self.read_news(false)?;
         }
-        self.sync_due = false;
         self.status.resyncs += 1;
         self.status.last_resync = Some(SystemTime::now());
         self.status.state = SourceState::Synchronised;
@@ -609,6 +632,13 @@ impl Worker {
         self.status.groups = self.model.routes.groups();
         self.ends.status.send_replace(self.status.clone());
     }
+}
+
+/// A socket for readings.
+fn dump_socket() -> io::Result<Socket> {
+    let socket = Socket::open(0)?;
+    socket.set_timeout(TIMEOUT_S)?;
+    Ok(socket)
 }
 
 /// Has the runtime tell when a socket can be read.
