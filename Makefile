@@ -3,7 +3,7 @@
 #   make demo          two Linux hosts talk through the router (KEEP=1 leaves it running)
 #   make test          unit and property tests, then the scenarios in network namespaces
 #   make bench         what forwarding and route lookups cost; writes bench/results/
-#   make miri          the route tables under miri, with a nightly compiler (a quarter of an hour)
+#   make miri          the route tables under miri, with a nightly compiler (takes long)
 #   make lint          formatting and lints, warnings are errors
 #   make build         target/release/turnpike
 

@@ -78,7 +78,7 @@
 //! - `tests/churn.rs` replays a day of changes a hundred times: same answers, same memory.
 //! - `examples/replay.rs` does the same with real tables and updates.
 //! - `unsafe` is confined to prefetches, `madvise`, calls of functions compiled for processors
-//!   that were found to fit, and pieces of assembly. Miri passes all tests without the assembly, at
+//!   that were found to fit, and pieces of assembly. Miri runs the tests without the assembly, at
 //!   sizes of its own: `MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-disable-stacked-borrows" cargo
 //!   +nightly miri test -p fib` (checking borrows of the large arrays at every lookup would take
 //!   days).
