@@ -10,6 +10,8 @@ mod grace;
 mod picture;
 mod router;
 mod table;
+#[cfg(test)]
+mod testing;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

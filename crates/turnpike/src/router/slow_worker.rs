@@ -380,22 +380,20 @@ mod tests {
     use dataplane::next_hop::NextHopTable;
     use dataplane::port::{Mtus, PortInfo};
     use dataplane::reason::PuntReason;
-    use dpdk::{Eal, EalConfig, MempoolConfig, Ring};
+    use dpdk::{Eal, MempoolConfig, Ring};
     use fib::{Algorithm, NoReaders};
 
     use super::super::host::{FrameDevice, HostInterface};
     use super::*;
 
-    /// DPDK can be started once in a process: all tests share it, without hugepages.
-    fn shared() -> &'static (Eal, Mempool) {
-        static DPDK: OnceLock<(Eal, Mempool)> = OnceLock::new();
+    /// Packet buffers for all tests.
+    fn shared() -> &'static (Arc<Eal>, Mempool) {
+        static DPDK: OnceLock<(Arc<Eal>, Mempool)> = OnceLock::new();
         DPDK.get_or_init(|| {
-            let config =
-                EalConfig { huge: dpdk::HugeMode::Never, memory_mb: 64, ..EalConfig::default() };
-            let eal = Eal::init(&config).expect("DPDK starts without hugepages");
+            let eal = crate::testing::eal();
             let name = "slow-worker".to_owned();
             let config = MempoolConfig { name, count: 4095, cache: 0, data_room: 2048 };
-            let pool = Mempool::new(&eal, &config).expect("64 MB hold 4095 packets");
+            let pool = Mempool::new(&eal, &config).expect("the memory holds 4095 packets");
             (eal, pool)
         })
     }

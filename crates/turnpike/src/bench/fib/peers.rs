@@ -403,7 +403,6 @@ impl Reader<Ipv4Addr> for BesideLpm {
 
 #[cfg(test)]
 mod tests {
-    use dpdk::{EalConfig, HugeMode, LogLevel};
     use proptest::prelude::*;
     use proptest::test_runner::{Config, TestRunner};
 
@@ -454,17 +453,10 @@ mod tests {
         })
     }
 
-    /// One test, because a process has one EAL.
+    /// One test, so that the peers' tables have the memory to themselves.
     #[test]
     fn peers_answer_as_the_reference_does() {
-        let config = EalConfig {
-            memory_mb: 512,
-            huge: HugeMode::Never,
-            log_level: LogLevel::Error,
-            extra_args: vec!["--force-max-simd-bitwidth=512".into()],
-            ..EalConfig::default()
-        };
-        let eal = Arc::new(Eal::init(&config).unwrap());
+        let eal = crate::testing::eal();
         let readers = Qsbr::new(1);
         let setup = Setup { eal: &eal, readers: &readers, spare: 1000 };
         exercise::<Ipv4Addr>(&setup, &fib::synthetic::ipv4(3000, 50));
