@@ -157,7 +157,7 @@ impl Worker {
                 }
             },
             read = read(&mut self.peer, &mut buffer) => match read {
-                Ok(0) => self.lost("zebra has closed the connection"),
+                Ok(0) => self.closed(),
                 Ok(length) => self.take(&buffer[..length]),
                 Err(error) => self.lost(&error.to_string()),
             },
@@ -190,6 +190,16 @@ impl Worker {
         self.status.connections += 1;
         self.peer = Some((stream, peer, Frames::default()));
         self.session.connected(Instant::now());
+    }
+
+    /// The other side has ended the connection.
+    fn closed(&mut self) {
+        if self.peer.as_ref().is_some_and(|(_, _, frames)| frames.in_the_middle()) {
+            self.session.errors += 1;
+            self.lost("zebra has closed the connection in the middle of a frame");
+        } else {
+            self.lost("zebra has closed the connection");
+        }
     }
 
     fn lost(&mut self, why: &str) {

@@ -43,6 +43,11 @@ impl Frames {
         self.bytes.extend_from_slice(bytes);
     }
 
+    /// Bytes have come that are no complete frame yet.
+    pub(super) fn in_the_middle(&self) -> bool {
+        self.begin < self.bytes.len()
+    }
+
     /// The next complete frame's messages.
     pub(super) fn next(&mut self) -> Result<Option<&[u8]>, Broken> {
         let Some(&[version, kind, high, low]) = self.bytes[self.begin..].first_chunk() else {
@@ -85,6 +90,9 @@ mod tests {
                 }
             }
             assert_eq!(found, [vec![10, 11, 12], vec![], vec![13]], "pieces of {cut}");
+            assert!(!frames.in_the_middle());
+            frames.extend(&[1, 1, 0]);
+            assert!(frames.next().unwrap().is_none() && frames.in_the_middle());
         }
     }
 

@@ -540,14 +540,17 @@ fn parse_route(raw: &Raw<'_>) -> Result<Message, Malformed> {
     Ok(Message::Route(route))
 }
 
-/// A prefix of a family from an address and a length; bits behind the length are cleared.
+/// A prefix of a family from an address and a length; bits behind the length must be clear.
 fn prefix(kind: u16, family: u8, address: IpAddr, length: u8) -> Result<IpNet, Malformed> {
     if address.is_ipv4() != (family == AF_INET) {
         return Err(Malformed::Value { kind, what: "a destination of the other family" });
     }
     let net = IpNet::new(address, length)
         .map_err(|_| Malformed::Value { kind, what: "a prefix longer than an address" })?;
-    Ok(net.trunc())
+    if net.trunc() != net {
+        return Err(Malformed::Value { kind, what: "a prefix with host bits" });
+    }
+    Ok(net)
 }
 
 /// [`RTA_MULTIPATH`]: a `struct rtnexthop` with its own attributes for each hop.

@@ -64,7 +64,7 @@ fn a_route_is_read() {
         RTM_NEWROUTE,
         &IPV4_24,
         &[
-            (RTA_DST, &[192, 0, 2, 77]),
+            (RTA_DST, &[192, 0, 2, 0]),
             (RTA_TABLE, &300_u32.to_ne_bytes()),
             (RTA_PRIORITY, &20_u32.to_ne_bytes()),
             (RTA_GATEWAY, &[10, 0, 0, 1]),
@@ -73,11 +73,18 @@ fn a_route_is_read() {
         ],
     );
     let Ok(Message::Route(route)) = one(&bytes) else { panic!("{:?}", one(&bytes)) };
-    assert_eq!(route.prefix, "192.0.2.0/24".parse().unwrap(), "host bits are cleared");
+    assert_eq!(route.prefix, "192.0.2.0/24".parse().unwrap());
     assert_eq!((route.table, route.metric, route.protocol), (300, 20, 3));
     let via = Some("10.0.0.1".parse().unwrap());
     let hop = Hop { interface: 7, via, weight: 1, on_link: false, encap: false };
     assert_eq!(route.hops[..], [hop]);
+}
+
+#[test]
+fn a_prefix_with_host_bits_is_malformed() {
+    let bytes = message(RTM_NEWROUTE, &IPV4_24, &[(RTA_DST, &[192, 0, 2, 77])]);
+    let Err(malformed) = one(&bytes) else { panic!("{:?}", one(&bytes)) };
+    assert!(malformed.to_string().contains("a prefix with host bits"), "{malformed}");
 }
 
 /// `struct rtnexthop`: length, flags, weight less one, interface; the second over IPv6.
