@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""How long packets are lost when a link is, with half a million routes behind an ECMP group.
+
+    source --- router --- one        500,000 routes over a nexthop group of two, or, with
+                     +--- two        --plain, each with two next hops of its own
+
+A stream of numbered packets goes to 1000 of the routes, half of the flows by either way. Then the
+link to `one` loses its carrier. The time in which packets were sent that arrived nowhere is the
+reroute time; the resolution is the distance of two packets. The kernel takes turns with Turnpike.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "bench"))
+
+from iperf import machine as about_machine  # noqa: E402
+from lib import netlink, tables  # noqa: E402
+from lib.kernel import Machine, host  # noqa: E402
+from lib.lab import Lab  # noqa: E402
+from lib.netns import wait_for  # noqa: E402
+from lib.traffic import Sink, Stream, lost, outage  # noqa: E402
+
+
+def measure(kind, count, rate, plain):
+    """One reroute: milliseconds, and the packets it cost."""
+    lab = Lab()
+    try:
+        machine = Machine(lab, "router", by=kind)
+        source = host(machine, "left", "left", "10.0.1.2", "10.0.1.1")
+        ways = [host(machine, name, name, f"10.0.{n}.2", f"10.0.{n}.1", gateway=True) for n, name in ((2, "one"), (3, "two"))]
+        machine.start()
+        # Hashed by ports and addresses, as Turnpike does, so that the flows use both ways.
+        machine.space.sysctl("net.ipv4.fib_multipath_hash_policy", 1)
+        prefixes = [f"{20 + (n >> 16)}.{(n >> 8) & 255}.{n & 255}.0/24" for n in range(count)]
+        for n, name in ((2, "one"), (3, "two")):
+            machine.run("ip", "nexthop", "add", "id", n, "via", f"10.0.{n}.2", "dev", name)
+        machine.run("ip", "nexthop", "add", "id", 10, "group", "2/3")
+        netlink.write(machine.space, netlink.grouped_routes(prefixes, None if plain else 10, paths(machine)))
+        if machine.router and not wait_for(lambda: tables.turnpike_count(machine.router, "kernel") >= count, 120, 0.2):
+            raise RuntimeError("Turnpike has not got all routes")
+        for n, space in enumerate(ways):
+            reached = wait_for(lambda: " 1 received" in machine.run("ping", "-n", "-c", 1, f"10.0.{n + 2}.2", check=False).stdout, 10)
+            if not reached:
+                raise RuntimeError(f"way {n} is not reached")
+        sinks = [Sink(space) for space in ways]
+        stream = Stream(source, [p.replace("0/24", "9") for p in prefixes[:: count // 1000][:1000]], rate)
+        if not all(sink.wait(rate // 2) for sink in sinks):
+            raise RuntimeError("the flows do not use both ways")
+        ways[0].run("ip", "link", "set", "eth0", "down")
+        time.sleep(2)
+        sent = stream.stop()
+        missing = lost(sent, *sinks)
+        gone = outage(sent, *sinks) * 1000
+        for sink in sinks:
+            sink.close()
+        # Later losses would be another fault than the reroute.
+        return {"ms": gone, "lost": len(missing), "sent": sent}
+    finally:
+        lab.close()
+
+
+def paths(machine):
+    """The two ways, as next hops of a route's own."""
+    index = {name: machine.index(name) for name in ("one", "two")}
+    return [("10.0.2.2", index["one"]), ("10.0.3.2", index["two"])]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--routes", type=int, default=500_000, help="behind the group (500000)")
+    parser.add_argument("--rate", type=int, default=4000, help="packets a second (4000)")
+    parser.add_argument("--runs", type=int, default=5, help="rounds (5)")
+    parser.add_argument("--rows", default="turnpike,kernel", help="which (turnpike,kernel)")
+    parser.add_argument("--plain", action="store_true", help="routes with two next hops each, no group")
+    parser.add_argument("--json", metavar="FILE", help="write all runs there")
+    options = parser.parse_args()
+
+    about = about_machine()
+    runs = {kind: [] for kind in options.rows.split(",")}
+    for number in range(options.runs):
+        for kind, done in runs.items():
+            done.append(measure(kind, options.routes, options.rate, options.plain))
+            print(f"run {number + 1}/{options.runs} {kind}: {done[-1]}", file=sys.stderr)
+    if options.json:
+        document = {"machine": about, "command": sys.argv[1:], "results": runs}
+        Path(options.json).write_text(json.dumps(document, indent=2) + "\n")
+    print(f"{options.routes} routes, {'two next hops each' if options.plain else 'one nexthop group'}, "
+          f"{options.rate} packets/s; packets were lost for, in ms")
+    for kind, done in runs.items():
+        times = [run["ms"] for run in done]
+        print(f"{kind:<10} median {statistics.median(times):8.1f}  minimum {min(times):8.1f}  maximum {max(times):8.1f}")
+
+
+if __name__ == "__main__":
+    main()
