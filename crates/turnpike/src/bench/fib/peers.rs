@@ -436,13 +436,15 @@ mod tests {
         }
     }
 
-    /// Routes from few different bits, so that they nest; each with a next hop of its own.
+    /// Routes from few different bits, so that they nest; each with a next hop of its own, also
+    /// after a change, which takes the next number: `rte_fib` miscounts routes that lead where the
+    /// one around them does, and would refuse long prefixes now and then.
     fn routes<A: Family>(shortest: u8, mask: A::Bits) -> impl Strategy<Value = Routes<A>> {
         let longest = <A::Bits as fib::Bits>::WIDTH;
         let one = (any::<u64>(), shortest..=longest);
         proptest::collection::vec(one, 1..60).prop_map(move |seeds| {
             let mut routes: Routes<A> = Vec::new();
-            for ((seed, len), next_hop) in seeds.into_iter().zip(1..) {
+            for ((seed, len), next_hop) in seeds.into_iter().zip((1..).step_by(2)) {
                 let bits = A::any(&mut fib::synthetic::Random::new(seed)) & mask;
                 let prefix = Prefix::covering(A::from(bits), len);
                 if routes.iter().all(|&(other, _)| other != prefix) {
