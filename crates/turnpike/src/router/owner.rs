@@ -16,12 +16,13 @@
 //! | file | concern |
 //! |---|---|
 //! | `initial.rs` | the RIB as the configuration says it |
-//! | `sources.rs`, `limiter.rs` | what the kernel and zebra tell |
+//! | `sources.rs`, `events.rs`, `limiter.rs` | what the kernel and zebra tell |
 //! | `links.rs` | ports that go up and down |
 //! | `questions.rs`, `flow.rs` | what the API shows |
 //! | `changes.rs` | what commands change |
 
 mod changes;
+mod events;
 mod flow;
 mod initial;
 mod limiter;
@@ -141,6 +142,7 @@ impl Owner {
                     }
                 }
             }
+            self.sources.say_what_waits(&mut self.rib);
             self.pass_commands();
         };
         tracing::info!("{ended_by}: stopping");

@@ -10,34 +10,26 @@
 //! for longer than one batch. A link that goes down does not wait for the routes before it.
 
 use std::collections::VecDeque;
-use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use control::config::Config;
 use control::fpm::{self, FpmConfig, FpmSource};
 use control::netlink::{
-    self, AuditReport, Change, KernelConfig, KernelOrder, KernelSource, NeighbourState,
-    SourceEvent, SourceState, SourceStatus,
+    self, KernelConfig, KernelOrder, KernelSource, SourceEvent, SourceState, SourceStatus,
 };
-use control::rib::{self, GroupKey, GroupSpec, Rib, Route, RouteKind, Source};
+use control::rib::{self, Rib, Route, Source};
 use dataplane::port::PortId;
-use ipnet::IpNet;
-use slowpath::Command;
 use tokio::sync::mpsc;
 
-use super::super::slow_worker::Order;
+use super::Owner;
 use super::limiter::Limiter;
-use super::{Owner, tell};
 
 /// Batches between the sources' threads and the owner.
 const CHANNEL: usize = 16;
 
 /// Batches that the owner holds; more stay in the channel, then with the sources.
 const BACKLOG: usize = 32;
-
-/// Routes of a first synchronisation that are put into the RIB together.
-const LOAD: usize = 1 << 16;
 
 /// How often an unfinished first synchronisation says how far it is.
 const PROGRESS: Duration = Duration::from_secs(5);
@@ -50,14 +42,14 @@ pub struct Sources {
     fpm: Option<FpmSource>,
     /// The kernel's routes are wanted, not only its links, addresses and neighbours.
     kernel_routes: bool,
-    /// Routes of a first synchronisation on their way into the RIB; `None` outside of one.
-    loading: Option<Vec<Route>>,
+    /// A first synchronisation that goes on: its source, and its routes on their way into the RIB.
+    pub(super) loading: Option<(Source, Vec<Route>)>,
     /// Sources whose first synchronisation has begun.
-    begun: [bool; Source::ALL.len()],
+    pub(super) begun: [bool; Source::ALL.len()],
     /// The kernel's first synchronisation is awaited.
-    first: bool,
+    pub(super) first: bool,
     next_progress: Instant,
-    refused: [u64; Source::ALL.len()],
+    pub(super) refused: [u64; Source::ALL.len()],
     limiter: Limiter,
 }
 
@@ -76,11 +68,20 @@ impl Sources {
         if let Some(fpm) = &fpm {
             tracing::info!("listening for zebra on {}", fpm.local_addr());
         }
-        Ok(Self {
+        Ok(Self::of(batches, kernel, fpm, config.routes_from.kernel.is_some()))
+    }
+
+    fn of(
+        batches: mpsc::Receiver<Vec<SourceEvent>>,
+        kernel: Option<KernelSource>,
+        fpm: Option<FpmSource>,
+        kernel_routes: bool,
+    ) -> Self {
+        Self {
             batches,
             backlog: VecDeque::new(),
-            kernel_routes: config.routes_from.kernel.is_some(),
-            first: config.routes_from.kernel.is_some(),
+            kernel_routes,
+            first: kernel_routes,
             kernel,
             fpm,
             loading: None,
@@ -88,7 +89,7 @@ impl Sources {
             next_progress: Instant::now() + PROGRESS,
             refused: [0; Source::ALL.len()],
             limiter: Limiter::default(),
-        })
+        }
     }
 
     /// How a source outside the router is; `None` for others.
@@ -129,10 +130,19 @@ impl Sources {
     }
 
     /// Counts a refusal and says it, unless there were many lately.
-    fn refuse(&mut self, source: Source, error: &rib::Error) {
+    pub(super) fn refuse(&mut self, source: Source, error: &rib::Error) {
         self.refused[source.index()] += 1;
         if self.limiter.allows(Instant::now()) {
             tracing::warn!("{}: {error}", source.name());
+        }
+    }
+
+    /// Says what the RIB could not put into the FIB and tries again; it has counted that itself.
+    pub(super) fn say_what_waits(&mut self, rib: &mut Rib) {
+        for error in rib.drain_refusals() {
+            if self.limiter.allows(Instant::now()) {
+                tracing::warn!("{error}");
+            }
         }
     }
 }
@@ -215,119 +225,6 @@ impl Sources {
         self.first && !failed
     }
 
-    fn apply(&mut self, rib: &mut Rib, orders: &Sender<Order>, event: SourceEvent) {
-        match event {
-            SourceEvent::Route { source, prefix, metric, change } => {
-                self.route(rib, source, prefix, metric, change);
-            }
-            SourceEvent::Group { key, change } => self.group(rib, key, change),
-            // Done when the batch came.
-            SourceEvent::Link { .. } => {}
-            SourceEvent::Addresses { port, addresses } => {
-                if let Err(error) = rib.set_addresses(port, &addresses) {
-                    self.refuse(Source::Local, &error);
-                }
-                tell(orders, Command::Addresses { port, addresses });
-            }
-            SourceEvent::LocalAddress { prefix, present: true } => {
-                if let Err(error) = rib.add_local(prefix) {
-                    self.refuse(Source::Local, &error);
-                }
-            }
-            SourceEvent::LocalAddress { prefix, present: false } => {
-                rib.remove_local(prefix);
-            }
-            SourceEvent::Neighbour { port, address, mac, state } => {
-                tell(orders, Command::KernelNeighbour { port, address, mac });
-                // What is in use is asked for before it ages away.
-                if state == NeighbourState::Stale {
-                    self.order(KernelOrder::Resolve { port, address });
-                }
-            }
-            SourceEvent::ResyncBegin(source) => self.begin(rib, source),
-            SourceEvent::ResyncEnd(source) => self.end(rib, source),
-            SourceEvent::Audit(report) => say_audit(&report),
-        }
-    }
-
-    fn route(
-        &mut self,
-        rib: &mut Rib,
-        source: Source,
-        prefix: IpNet,
-        metric: u64,
-        change: Change<RouteKind>,
-    ) {
-        let route = match change {
-            Change::Set(kind) => Route { prefix, source, metric, kind },
-            Change::Withdraw => {
-                self.load(rib);
-                rib.remove_one(prefix, source, metric);
-                return;
-            }
-        };
-        if let Some(loading) = &mut self.loading {
-            loading.push(route);
-            if loading.len() >= LOAD {
-                self.load(rib);
-            }
-        } else if let Err(error) = rib.add(route) {
-            self.refuse(source, &error);
-        }
-    }
-
-    fn group(&mut self, rib: &mut Rib, key: GroupKey, change: Change<GroupSpec>) {
-        self.load(rib);
-        let source = key.source;
-        match change {
-            Change::Set(spec) => {
-                if let Err(error) = rib.set_group(key, spec) {
-                    self.refuse(source, &error);
-                }
-            }
-            Change::Withdraw => {
-                rib.remove_group(key);
-            }
-        }
-    }
-
-    /// Puts what is on its way into the RIB.
-    fn load(&mut self, rib: &mut Rib) {
-        let Some(loading) = self.loading.as_mut().filter(|loading| !loading.is_empty()) else {
-            return;
-        };
-        let routes = std::mem::take(loading);
-        let source = routes[0].source;
-        let report = rib.load(routes);
-        for error in &report.errors {
-            self.refuse(source, error);
-        }
-        self.refused[source.index()] += (report.refused - report.errors.len()) as u64;
-    }
-
-    fn begin(&mut self, rib: &mut Rib, source: Source) {
-        rib.begin_resync(source);
-        // A first synchronisation is routes and nothing else, so they are loaded together.
-        if !std::mem::replace(&mut self.begun[source.index()], true) {
-            self.loading = Some(Vec::new());
-        } else {
-            tracing::info!("{}: synchronising again", source.name());
-        }
-    }
-
-    fn end(&mut self, rib: &mut Rib, source: Source) {
-        self.load(rib);
-        self.loading = None;
-        let gone = rib.end_resync(source);
-        let summary = rib.summary();
-        let routes = summary.ipv4[source.index()] + summary.ipv6[source.index()];
-        let name = source.name();
-        tracing::info!("{name}: synchronised, {routes} routes; {gone} were withdrawn meanwhile");
-        if source == Source::Kernel {
-            self.first = false;
-        }
-    }
-
     fn report_suppressed(&mut self) {
         if let Some(count) = self.limiter.suppressed(Instant::now()) {
             tracing::warn!("{count} more changes refused like those above; see show sources");
@@ -335,15 +232,5 @@ impl Sources {
     }
 }
 
-fn say_audit(report: &AuditReport) {
-    let AuditReport { compared, missing, stale, different, took, .. } = report;
-    if report.clean() {
-        tracing::debug!("audit: {compared} routes are the kernel's, compared in {took:.1?}");
-        return;
-    }
-    tracing::error!(
-        "audit: of {compared} routes of the kernel {missing} were missing here, {stale} were left \
-         over and {different} differed: a defect, please report; it has been put right: {}",
-        report.examples.join("; ")
-    );
-}
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,146 @@
+//! What each event of a source does.
+
+use std::sync::mpsc::Sender;
+
+use control::netlink::{AuditReport, Change, KernelOrder, NeighbourState, SourceEvent};
+use control::rib::{GroupKey, GroupSpec, Rib, Route, RouteKind, Source};
+use ipnet::IpNet;
+use slowpath::Command;
+
+use super::super::slow_worker::Order;
+use super::sources::Sources;
+use super::tell;
+
+/// Routes of a first synchronisation that are put into the RIB together.
+const LOAD: usize = 1 << 16;
+
+impl Sources {
+    /// Does what an event says; what it says of a link was done when it came.
+    pub(super) fn apply(&mut self, rib: &mut Rib, orders: &Sender<Order>, event: SourceEvent) {
+        match event {
+            SourceEvent::Route { source, prefix, metric, change } => {
+                self.route(rib, source, prefix, metric, change);
+            }
+            SourceEvent::Group { key, change } => self.group(rib, key, change),
+            SourceEvent::Link { .. } => {}
+            SourceEvent::Addresses { port, addresses } => {
+                if let Err(error) = rib.set_addresses(port, &addresses) {
+                    self.refuse(Source::Local, &error);
+                }
+                tell(orders, Command::Addresses { port, addresses });
+            }
+            SourceEvent::LocalAddress { prefix, present: true } => {
+                if let Err(error) = rib.add_local(prefix) {
+                    self.refuse(Source::Local, &error);
+                }
+            }
+            SourceEvent::LocalAddress { prefix, present: false } => {
+                rib.remove_local(prefix);
+            }
+            SourceEvent::Neighbour { port, address, mac, state } => {
+                tell(orders, Command::KernelNeighbour { port, address, mac });
+                // What is in use is asked for before it ages away.
+                if state == NeighbourState::Stale {
+                    self.order(KernelOrder::Resolve { port, address });
+                }
+            }
+            SourceEvent::ResyncBegin(source) => self.begin(rib, source),
+            SourceEvent::ResyncEnd(source) => self.end(rib, source),
+            SourceEvent::Audit(report) => say_audit(&report),
+        }
+    }
+
+    fn route(
+        &mut self,
+        rib: &mut Rib,
+        source: Source,
+        prefix: IpNet,
+        metric: u64,
+        change: Change<RouteKind>,
+    ) {
+        let route = match change {
+            Change::Set(kind) => Route { prefix, source, metric, kind },
+            Change::Withdraw => {
+                self.load(rib);
+                rib.remove_one(prefix, source, metric);
+                return;
+            }
+        };
+        match &mut self.loading {
+            Some((loading, routes)) if *loading == source => {
+                routes.push(route);
+                if routes.len() >= LOAD {
+                    self.load(rib);
+                }
+            }
+            _ => {
+                if let Err(error) = rib.add(route) {
+                    self.refuse(source, &error);
+                }
+            }
+        }
+    }
+
+    fn group(&mut self, rib: &mut Rib, key: GroupKey, change: Change<GroupSpec>) {
+        self.load(rib);
+        let source = key.source;
+        match change {
+            Change::Set(spec) => {
+                if let Err(error) = rib.set_group(key, spec) {
+                    self.refuse(source, &error);
+                }
+            }
+            Change::Withdraw => {
+                rib.remove_group(key);
+            }
+        }
+    }
+
+    /// Puts what is on its way into the RIB.
+    fn load(&mut self, rib: &mut Rib) {
+        let waiting = self.loading.as_mut().filter(|(_, routes)| !routes.is_empty());
+        let Some((source, routes)) = waiting else { return };
+        let (source, routes) = (*source, std::mem::take(routes));
+        let report = rib.load(routes);
+        for error in &report.errors {
+            self.refuse(source, error);
+        }
+        self.refused[source.index()] += (report.refused - report.errors.len()) as u64;
+    }
+
+    fn begin(&mut self, rib: &mut Rib, source: Source) {
+        rib.begin_resync(source);
+        // A first synchronisation is routes and nothing else, so they are loaded together.
+        if std::mem::replace(&mut self.begun[source.index()], true) {
+            tracing::info!("{}: synchronising again", source.name());
+        } else if self.loading.is_none() {
+            self.loading = Some((source, Vec::new()));
+        }
+    }
+
+    fn end(&mut self, rib: &mut Rib, source: Source) {
+        self.load(rib);
+        self.loading.take_if(|(loading, _)| *loading == source);
+        let gone = rib.end_resync(source);
+        let summary = rib.summary();
+        let routes = summary.ipv4[source.index()] + summary.ipv6[source.index()];
+        let name = source.name();
+        tracing::info!("{name}: synchronised, {routes} routes; {gone} were withdrawn meanwhile");
+        if source == Source::Kernel {
+            self.first = false;
+        }
+    }
+}
+
+fn say_audit(report: &AuditReport) {
+    let AuditReport { compared, missing, stale, different, took, .. } = report;
+    if report.clean() {
+        tracing::debug!("audit: {compared} routes are the kernel's, compared in {took:.1?}");
+        return;
+    }
+    tracing::error!(
+        "audit: of {compared} routes of the kernel {missing} were missing here, {stale} were left \
+         over and {different} differed: a defect, please report; it has been put right: {}",
+        report.examples.join("; ")
+    );
+}

@@ -1,0 +1,177 @@
+//! A first synchronisation, what changes after it, and another one.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use control::netlink::{Change, NeighbourState, SourceEvent};
+use control::rib::{GroupKey, GroupSpec, Path, Rib, RibPort, RouteKind};
+use dataplane::next_hop::NextHopTable;
+use dataplane::port::PortId;
+use fib::NoReaders;
+use ipnet::IpNet;
+use slowpath::Command;
+use wire::MacAddr;
+
+use super::super::super::slow_worker::Order;
+use super::*;
+
+fn net(text: &str) -> IpNet {
+    text.parse().unwrap()
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// Sources that tell what the test says, to a RIB with one port on 10.0.1.0/24.
+struct Bench {
+    sources: Sources,
+    rib: Rib,
+    orders: Sender<Order>,
+    told: Receiver<Order>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let grace = || Box::new(NoReaders);
+        let port = RibPort {
+            id: PortId::FIRST,
+            name: "left".to_owned(),
+            mac: MacAddr([2, 0, 0, 0, 0, 1]),
+            mtu: 1500,
+            addresses: vec![net("10.0.1.1/24")],
+        };
+        let fib4 = fib::new_ipv4(fib::Algorithm::default(), grace()).unwrap();
+        let fib6 = fib::new_ipv6(fib::Algorithm::default(), grace()).unwrap();
+        let rib = Rib::new(vec![port], fib4, fib6, Arc::new(NextHopTable::new()), grace()).unwrap();
+        let (orders, told) = channel();
+        let sources = Sources::of(mpsc::channel(1).1, None, None, true);
+        Self { sources, rib, orders, told }
+    }
+
+    fn hear(&mut self, events: impl IntoIterator<Item = SourceEvent>) {
+        for event in events {
+            self.sources.apply(&mut self.rib, &self.orders, event);
+        }
+        while self.rib.is_busy() {
+            self.rib.tick();
+        }
+    }
+
+    /// What the slow path was told since the last call.
+    fn commands(&self) -> Vec<Command> {
+        let engine = |order| match order {
+            Order::Engine(command) => Some(command),
+            _ => None,
+        };
+        self.told.try_iter().filter_map(engine).collect()
+    }
+
+    fn count(&self, source: Source) -> usize {
+        self.rib.routes_filtered(Some(source), None, false).count()
+    }
+
+    fn has(&self, prefix: &str) -> bool {
+        self.rib.routes_filtered(Some(Source::Kernel), Some(net(prefix)), false).next().is_some()
+    }
+}
+
+fn change(source: Source, prefix: &str, change: Change<RouteKind>) -> SourceEvent {
+    SourceEvent::Route { source, prefix: net(prefix), metric: 20, change }
+}
+
+fn via(prefix: &str, gateway: &str) -> SourceEvent {
+    let kind = RouteKind::Unicast(vec![Path::over(PortId::FIRST, ip(gateway))]);
+    change(Source::Kernel, prefix, Change::Set(kind))
+}
+
+fn withdraw(prefix: &str) -> SourceEvent {
+    change(Source::Kernel, prefix, Change::Withdraw)
+}
+
+const BEGIN: SourceEvent = SourceEvent::ResyncBegin(Source::Kernel);
+const END: SourceEvent = SourceEvent::ResyncEnd(Source::Kernel);
+
+#[test]
+fn a_first_synchronisation_is_complete_at_its_end() {
+    let mut bench = Bench::new();
+    assert!(bench.sources.first_is_missing());
+    let many = (0..1000u32).map(|n| via(&format!("100.64.{}.{}/32", n / 256, n % 256), "10.0.1.2"));
+    bench.hear(std::iter::once(BEGIN).chain(many));
+    assert!(bench.sources.first_is_missing());
+    // What changes while it goes on keeps its order.
+    bench.hear([via("198.51.100.0/24", "10.0.1.2"), withdraw("198.51.100.0/24")]);
+    bench.hear([withdraw("100.64.0.7/32"), via("100.64.0.8/32", "10.0.1.3"), END]);
+    assert!(!bench.sources.first_is_missing());
+    assert_eq!(bench.count(Source::Kernel), 999);
+    assert!(!bench.has("198.51.100.0/24") && !bench.has("100.64.0.7/32"));
+    let route = bench.rib.lookup(ip("100.64.0.8")).unwrap();
+    assert_eq!(route.paths[0].gateway, Some(ip("10.0.1.3")));
+}
+
+#[test]
+fn what_is_not_told_again_is_gone() {
+    let mut bench = Bench::new();
+    let key = GroupKey { source: Source::Kernel, id: 7 };
+    let spec = GroupSpec {
+        paths: vec![Path::over(PortId::FIRST, ip("10.0.1.2"))],
+        ..GroupSpec::default()
+    };
+    let group = SourceEvent::Group { key, change: Change::Set(spec) };
+    let over = |prefix| change(Source::Kernel, prefix, Change::Set(RouteKind::NextHopGroup(key)));
+    bench.hear([BEGIN, group.clone(), over("100.64.0.0/24"), over("100.64.1.0/24"), END]);
+    assert_eq!(bench.count(Source::Kernel), 2);
+    bench.hear([BEGIN, group, over("100.64.1.0/24"), END]);
+    assert!(!bench.has("100.64.0.0/24") && bench.has("100.64.1.0/24"));
+    bench.hear([SourceEvent::Group { key, change: Change::Withdraw }]);
+    assert_eq!(bench.count(Source::Kernel), 0, "the kernel does not withdraw them one by one");
+}
+
+#[test]
+fn two_sources_may_synchronise_at_once() {
+    let mut bench = Bench::new();
+    let zebra = |prefix| change(Source::Fpm, prefix, Change::Set(RouteKind::Blackhole));
+    bench.hear([BEGIN, via("100.64.0.0/24", "10.0.1.2")]);
+    bench.hear([SourceEvent::ResyncBegin(Source::Fpm), zebra("100.64.9.0/24")]);
+    bench.hear([SourceEvent::ResyncEnd(Source::Fpm), via("100.64.1.0/24", "10.0.1.2")]);
+    bench.hear([zebra("100.64.8.0/24"), END]);
+    assert_eq!((bench.count(Source::Kernel), bench.count(Source::Fpm)), (2, 2));
+}
+
+#[test]
+fn refusals_are_counted_by_source_and_the_rest_goes_on() {
+    let mut bench = Bench::new();
+    let bad = |n: u32| {
+        let prefix = IpNet::new_assert(IpAddr::from([100, 64, n as u8, 7]), 24);
+        let change = Change::Set(RouteKind::Blackhole);
+        SourceEvent::Route { source: Source::Kernel, prefix, metric: 0, change }
+    };
+    bench.hear(std::iter::once(BEGIN).chain((0..50).map(bad)));
+    bench.hear([via("198.51.100.0/24", "10.0.1.2"), END]);
+    assert_eq!(bench.sources.refused(Source::Kernel), 50);
+    assert!(bench.has("198.51.100.0/24"));
+    bench.hear([bad(1), via("203.0.113.0/24", "10.0.1.2")]);
+    assert_eq!(bench.sources.refused(Source::Kernel), 51);
+    assert_eq!(bench.count(Source::Kernel), 2);
+}
+
+#[test]
+fn addresses_and_neighbours_reach_rib_and_slow_path() {
+    let (mut bench, port) = (Bench::new(), PortId::FIRST);
+    let addresses = vec![net("10.0.5.1/24")];
+    bench.hear([SourceEvent::Addresses { port, addresses: addresses.clone() }]);
+    assert!(bench.rib.lookup(ip("10.0.1.7")).is_none(), "the old network is gone");
+    assert_eq!(bench.rib.lookup(ip("10.0.5.7")).unwrap().route.source, Source::Connected);
+    let (address, mac) = (ip("10.0.5.7"), Some(MacAddr([2, 0, 0, 0, 0, 7])));
+    let state = NeighbourState::Reachable;
+    bench.hear([SourceEvent::Neighbour { port, address, mac, state }]);
+    let expected =
+        [Command::Addresses { port, addresses }, Command::KernelNeighbour { port, address, mac }];
+    assert_eq!(bench.commands(), expected);
+    let prefix = net("192.0.2.1/32");
+    bench.hear([SourceEvent::LocalAddress { prefix, present: true }]);
+    assert_eq!(bench.rib.lookup(ip("192.0.2.1")).unwrap().route.source, Source::Local);
+    bench.hear([SourceEvent::LocalAddress { prefix, present: false }]);
+    assert!(bench.rib.lookup(ip("192.0.2.1")).is_none());
+}
