@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lib.lab import HOST_A_MAC, LEFT_MAC, PORTS, RIGHT_MAC, Wires
-from lib.netns import veth, wait_for
+from lib.netns import veth
 from lib.packets import ethernet, icmp, ipv4
 from lib.router import binary
 
@@ -306,16 +306,12 @@ end
 def test_the_chosen_core_is_used(lab):
     wires = Wires(lab, 'turnpike.forwarders { cores = "0" }\n')
     pid = wires.router.process.pid
-
-    def pinned():
-        return {
-            (task / "comm").read_text().strip()
-            for task in Path(f"/proc/{pid}/task").iterdir()
-            if re.search(r"^Cpus_allowed_list:\s*0$", (task / "status").read_text(), re.M)
-        }
-
-    # A forwarder pins itself as the first thing it does, which may be after the router is ready.
-    assert wait_for(pinned, 5.0), "no thread is pinned to core 0"
+    pinned = {
+        (task / "comm").read_text().strip()
+        for task in Path(f"/proc/{pid}/task").iterdir()
+        if re.search(r"^Cpus_allowed_list:\s*0$", (task / "status").read_text(), re.M)
+    }
+    assert pinned == {"forwarder-0"}
     wires.router.stop()
 
 

@@ -19,9 +19,11 @@ mod reports;
 mod slow_worker;
 mod wiring;
 
+use std::convert::Infallible;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
 
 use anyhow::{Context, Result, bail};
@@ -140,7 +142,7 @@ impl Router {
         let stop_forwarders = Arc::new(AtomicBool::new(false));
         let stop_slow_path = Arc::new(AtomicBool::new(false));
         let slow_counters = Arc::new(SlowCounters::default());
-        let (orders, orders_in) = std::sync::mpsc::channel();
+        let (orders, orders_in) = channel();
         let (events_out, events) = events::unbounded_channel();
 
         let worker = SlowWorker {
@@ -174,11 +176,16 @@ impl Router {
         let parts = OwnerParts { rib, orders, events, sources, ledger, ports, flows };
         let owner = Owner::new(parts);
         let slow_path = spawn_slow_path(worker, eal.clone(), stop_slow_path.clone())?;
+        let (starting, started) = channel::<Infallible>();
         let mut forwarders = Vec::new();
         for (index, (unit, &core)) in units.into_iter().zip(cores).enumerate() {
-            let stop = stop_forwarders.clone();
-            forwarders.push(spawn_forwarder(unit, index, core, eal.clone(), stop)?);
+            let (stop, starting) = (stop_forwarders.clone(), starting.clone());
+            forwarders.push(spawn_forwarder(unit, index, core, eal.clone(), stop, starting)?);
         }
+        drop(starting);
+        // Ends when no forwarder is starting any more: whoever hears that the router is ready finds
+        // every one on its core.
+        let _ = started.recv();
         Ok(Self { ports: handles, owner, stop_forwarders, stop_slow_path, forwarders, slow_path })
     }
 
@@ -249,6 +256,7 @@ fn spawn_forwarder(
     core: usize,
     eal: Arc<Eal>,
     stop: Arc<AtomicBool>,
+    starting: Sender<Infallible>,
 ) -> Result<JoinHandle<Forwarder>> {
     let body = move || {
         if let Err(error) = cores::pin(core) {
@@ -256,6 +264,7 @@ fn spawn_forwarder(
         }
         let _registration = register(&eal);
         cores::sharpen_timer();
+        drop(starting);
         unit.run(&stop);
         unit
     };
