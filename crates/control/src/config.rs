@@ -40,7 +40,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use dataplane::port::PortId;
+use dataplane::port::{PortId, ReversePath};
 use fib::Algorithm;
 use ipnet::IpNet;
 use wire::MacAddr;
@@ -102,6 +102,8 @@ pub struct Port {
     pub mtu: Option<u16>,
     /// Receive queues; `None`: one for each forwarder where the device has them.
     pub rx_queues: Option<u16>,
+    /// What the sources of packets received here must be.
+    pub reverse_path: ReversePath,
     /// Its host interface, if it has one: as the port says, else if anybody else has routes for
     /// the router.
     pub host: Option<HostInterface>,

@@ -6,20 +6,26 @@
 use std::sync::Arc;
 
 use crate::graph::{Graph, GraphBuilder, GraphError};
+use crate::port::ReversePath;
 use crate::steps::{
-    Classify, CompleteChecksum, Ip4Lookup, Ip4Rewrite, Ip4Ttl, Ip4Validate, Ip6HopLimit, Ip6Lookup,
-    Ip6Rewrite, Ip6Validate, Mtu,
+    Classify, CompleteChecksum, Ip4Lookup, Ip4ReversePath, Ip4Rewrite, Ip4Ttl, Ip4Validate,
+    Ip6HopLimit, Ip6Lookup, Ip6ReversePath, Ip6Rewrite, Ip6Validate, Mtu,
 };
 use crate::tables::Tables;
 
-/// Builds the graph that every forwarder runs unless the configuration says otherwise.
+/// Builds the graph that every forwarder runs unless the configuration says otherwise. The steps
+/// that look at sources are in it if a port asks for them.
 pub fn default_graph(tables: &Arc<Tables>) -> Result<Graph, GraphError> {
+    let by_source = tables.ports.iter().any(|port| port.reverse_path != ReversePath::Any);
     let mut graph = GraphBuilder::new();
 
     graph.add("classify", Classify)?;
 
     graph.add("ip4-checksum-offload", CompleteChecksum)?;
     graph.add("ip4-validate", Ip4Validate)?;
+    if by_source {
+        graph.add("ip4-reverse-path", Ip4ReversePath::new(tables.clone()))?;
+    }
     graph.add("ip4-lookup", Ip4Lookup::new(tables.clone()))?;
     graph.add("ip4-ttl", Ip4Ttl)?;
     graph.add("ip4-mtu", Mtu::new(tables))?;
@@ -27,6 +33,9 @@ pub fn default_graph(tables: &Arc<Tables>) -> Result<Graph, GraphError> {
 
     graph.add("ip6-checksum-offload", CompleteChecksum)?;
     graph.add("ip6-validate", Ip6Validate)?;
+    if by_source {
+        graph.add("ip6-reverse-path", Ip6ReversePath::new(tables.clone()))?;
+    }
     graph.add("ip6-lookup", Ip6Lookup::new(tables.clone()))?;
     graph.add("ip6-hop-limit", Ip6HopLimit)?;
     graph.add("ip6-mtu", Mtu::new(tables))?;
@@ -34,7 +43,12 @@ pub fn default_graph(tables: &Arc<Tables>) -> Result<Graph, GraphError> {
 
     graph.connect("classify", "ip4", "ip4-checksum-offload")?;
     graph.connect("ip4-checksum-offload", "next", "ip4-validate")?;
-    graph.connect("ip4-validate", "ok", "ip4-lookup")?;
+    if by_source {
+        graph.connect("ip4-validate", "ok", "ip4-reverse-path")?;
+        graph.connect("ip4-reverse-path", "ok", "ip4-lookup")?;
+    } else {
+        graph.connect("ip4-validate", "ok", "ip4-lookup")?;
+    }
     graph.connect("ip4-lookup", "forward", "ip4-ttl")?;
     graph.connect("ip4-ttl", "ok", "ip4-mtu")?;
     graph.connect("ip4-mtu", "ok", "ip4-rewrite")?;
@@ -42,7 +56,12 @@ pub fn default_graph(tables: &Arc<Tables>) -> Result<Graph, GraphError> {
 
     graph.connect("classify", "ip6", "ip6-checksum-offload")?;
     graph.connect("ip6-checksum-offload", "next", "ip6-validate")?;
-    graph.connect("ip6-validate", "ok", "ip6-lookup")?;
+    if by_source {
+        graph.connect("ip6-validate", "ok", "ip6-reverse-path")?;
+        graph.connect("ip6-reverse-path", "ok", "ip6-lookup")?;
+    } else {
+        graph.connect("ip6-validate", "ok", "ip6-lookup")?;
+    }
     graph.connect("ip6-lookup", "forward", "ip6-hop-limit")?;
     graph.connect("ip6-hop-limit", "ok", "ip6-mtu")?;
     graph.connect("ip6-mtu", "ok", "ip6-rewrite")?;
@@ -137,5 +156,15 @@ mod tests {
         assert_eq!(names.len(), 13);
         let drops = graph.shape().steps.iter().flat_map(|step| &step.outputs);
         assert!(drops.clone().any(|(_, to)| *to == Target::Drop(DropReason::Ip4Checksum)));
+    }
+
+    #[test]
+    fn sources_are_looked_up_only_if_a_port_asks_for_it() {
+        let mut tables = Arc::into_inner(TestTables::every_kind()).unwrap();
+        tables.ports[4].reverse_path = ReversePath::Loose;
+        let graph = default_graph(&Arc::new(tables)).unwrap();
+        let names: Vec<_> = graph.shape().steps.iter().map(|step| step.name.as_str()).collect();
+        assert_eq!(names.len(), 15);
+        assert!(names.contains(&"ip4-reverse-path") && names.contains(&"ip6-reverse-path"));
     }
 }

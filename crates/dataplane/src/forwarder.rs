@@ -27,7 +27,7 @@ use crate::counters::ForwarderCounters;
 use crate::distribution::Distribution;
 use crate::graph::{Ends, Graph, Shape};
 use crate::mask::Mask;
-use crate::port::{PortId, PortInfo};
+use crate::port::{PortId, PortInfo, ReversePath};
 use crate::reason::{DropReason, Punt};
 
 /// A receive queue and the port it belongs to.
@@ -108,8 +108,13 @@ impl Forwarder {
 
     /// A forwarder that has not run yet.
     pub fn new(parts: ForwarderParts) -> Self {
-        let nowhere =
-            PortInfo { mac: wire::MacAddr([0; 6]), mtu: 0, partial_checksums: false, host: false };
+        let nowhere = PortInfo {
+            mac: wire::MacAddr([0; 6]),
+            mtu: 0,
+            partial_checksums: false,
+            host: false,
+            reverse_path: ReversePath::Any,
+        };
         let sleep = parts.idle.first_sleep;
         Self {
             parts,

@@ -222,6 +222,25 @@ impl NextHopTable {
         true
     }
 
+    /// Whether packets with this next hop leave by the port: all of them, or those of some flows.
+    pub fn leads_by(&self, hop: Packed, port: PortId) -> bool {
+        match NextHop::from(hop) {
+            NextHop::Forward { port: by, .. }
+            | NextHop::Glean { port: by }
+            | NextHop::Unresolved { port: by } => by == port,
+            NextHop::Group { first, len } => {
+                let (first, len) = (first as usize, usize::from(len));
+                let members = self.members.get(first..first + len).unwrap_or_default();
+                members.iter().any(|member| {
+                    let hop = self.get(member.load(Ordering::Relaxed));
+                    // A group in a group is never made.
+                    !hop.is_group() && self.leads_by(hop, port)
+                })
+            }
+            _ => false,
+        }
+    }
+
     /// The number of the path that a flow with this hash takes through a group; [`NO_ROUTE`] for
     /// an entry that is not a group.
     pub fn select(&self, group: Packed, hash: u32) -> u16 {

@@ -46,6 +46,21 @@ pub struct PortInfo {
     pub partial_checksums: bool,
     /// The port has a host interface, which gets the frames of link protocols that are not IP.
     pub host: bool,
+    /// What the source of a packet received here must be, besides an address that hosts can have.
+    pub reverse_path: ReversePath,
+}
+
+/// Whether a packet's source must be reachable, and by which port (RFC 3704).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReversePath {
+    /// Any source will do.
+    #[default]
+    Any,
+    /// A route must lead to the source, by whatever port (RFC 3704 2.4).
+    Loose,
+    /// The best route to the source, or one of equal cost, must leave by the port that the packet
+    /// came from (RFC 3704 2.2).
+    Strict,
 }
 
 /// The MTU of every port as it is now. Its owner changes it while forwarders read it, one plain

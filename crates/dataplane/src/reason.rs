@@ -65,6 +65,8 @@ reasons! {
         Ip6Version = "ip6-version", "Ethertype IPv6, but the version field is not 6.";
         Ip6PayloadLength = "ip6-payload-length", "The payload length is longer than the frame.";
         Ip6MartianSource = "ip6-martian-source", "The source is a multicast, loopback or IPv4-mapped address.";
+        // ip4-reverse-path, ip6-reverse-path
+        ReversePath = "reverse-path", "Its source is not to be reached by the port it came from, or not at all (RFC 3704); the port asks for that.";
         // lookup
         Blackhole = "blackhole", "The route says: drop in silence.";
         // transmit and rings

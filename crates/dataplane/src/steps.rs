@@ -13,6 +13,7 @@ mod ip6_rewrite;
 mod ip6_validate;
 mod mtu;
 mod resolve;
+mod reverse_path;
 
 pub use classify::Classify;
 pub use complete_checksum::CompleteChecksum;
@@ -25,3 +26,4 @@ pub use ip6_lookup::Ip6Lookup;
 pub use ip6_rewrite::Ip6Rewrite;
 pub use ip6_validate::Ip6Validate;
 pub use mtu::Mtu;
+pub use reverse_path::{Ip4ReversePath, Ip6ReversePath};

@@ -14,7 +14,7 @@ use crate::flow::FlowHash;
 use crate::graph::{MAX_OUTPUTS, Output, Step};
 use crate::mask::Mask;
 use crate::next_hop::{self, NextHop, NextHopTable};
-use crate::port::{Mtus, PortId, PortInfo};
+use crate::port::{Mtus, PortId, PortInfo, ReversePath};
 use crate::tables::Tables;
 
 /// The MAC of the port that test batches come from.
@@ -43,7 +43,13 @@ pub fn dpdk() -> &'static (Eal, Mempool) {
 
 /// A batch with these frames in slots 0, 1, …
 pub fn batch_of(frames: &[Vec<u8>]) -> Batch {
-    let info = PortInfo { mac: MacAddr(PORT_MAC), mtu: 1500, partial_checksums: true, host: false };
+    let info = PortInfo {
+        mac: MacAddr(PORT_MAC),
+        mtu: 1500,
+        partial_checksums: true,
+        host: false,
+        reverse_path: ReversePath::Any,
+    };
     let mut batch = Batch::new(PortId::FIRST, info);
     for frame in frames {
         let mbuf = dpdk().1.copy_of(frame).expect("the pool has room");
@@ -150,6 +156,11 @@ impl FrameBuilder {
 
     pub fn destination6(mut self, address: &str) -> Self {
         self.destination = address.parse::<Ipv6Addr>().unwrap().octets().to_vec();
+        self
+    }
+
+    pub fn source4(mut self, address: &str) -> Self {
+        self.source = address.parse::<Ipv4Addr>().unwrap().octets().to_vec();
         self
     }
 
@@ -265,6 +276,7 @@ impl TestTables {
             mtu: if n == 4 { 1000 } else { 1500 },
             partial_checksums: true,
             host: false,
+            reverse_path: ReversePath::Any,
         };
         let ports: Vec<_> = (0..5).map(info).collect();
         let mut fib4 = fib::new_ipv4(Algorithm::Reference, Box::new(NoReaders)).unwrap();

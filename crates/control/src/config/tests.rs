@@ -119,15 +119,15 @@ fn ports_are_checked_setting_by_setting() {
     for (settings, expected) in [
         (
             r#"{ device = "a", adress = "10.0.1.1/24" }"#,
-            r#"2: port "left": key "adress" unknown; did you mean "address"? known: device, driver, address, mac, mtu, rx_queues, host"#,
+            r#"2: port "left": key "adress" unknown; did you mean "address"? known: device, driver, address, mac, mtu, rx_queues, reverse_path, host"#,
         ),
         (
             "{ device = 'a',\n\n  colour = 'red' }",
-            r#"4: port "left": key "colour" unknown; known: device, driver, address, mac, mtu, rx_queues, host"#,
+            r#"4: port "left": key "colour" unknown; known: device, driver, address, mac, mtu, rx_queues, reverse_path, host"#,
         ),
         (
             "{ 'a', device = 'b' }",
-            r#"2: port "left": string "a" has no key; known: device, driver, address, mac, mtu, rx_queues, host"#,
+            r#"2: port "left": string "a" has no key; known: device, driver, address, mac, mtu, rx_queues, reverse_path, host"#,
         ),
         ("{ device = 5 }", r#"2: port "left": device: expected a device's name, got number 5"#),
         (
@@ -145,6 +145,10 @@ fn ports_are_checked_setting_by_setting() {
         (
             "{ device = 'a', driver = 'af_xpd' }",
             r#"2: port "left": driver "af_xpd" unknown; known: af_xdp, af_packet; leave it out for the best that works"#,
+        ),
+        (
+            "{ device = 'a', reverse_path = 'feasible' }",
+            r#"2: port "left": reverse_path "feasible" unknown; known: strict, loose; leave it out to take any source"#,
         ),
         (
             "{ device = 'a', mac = '02:00' }",

@@ -25,7 +25,7 @@ use dataplane::distribution::{Distribution, TxConfig, TxPath};
 use dataplane::flow::FlowHash;
 use dataplane::forwarder::{Forwarder, ForwarderParts, IdlePolicy, Punts, RxSource};
 use dataplane::next_hop::{FIRST_DYNAMIC, NextHop, NextHopTable};
-use dataplane::port::{Mtus, PortId, PortInfo};
+use dataplane::port::{Mtus, PortId, PortInfo, ReversePath};
 use dataplane::tables::Tables;
 use dpdk::qsbr::Qsbr;
 use dpdk::{
@@ -229,6 +229,7 @@ impl Router {
             mtu: 1500,
             partial_checksums: false,
             host: false,
+            reverse_path: ReversePath::Any,
         };
         let mut paths = Vec::new();
         for index in 0..case.egress {

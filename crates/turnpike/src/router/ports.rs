@@ -75,6 +75,7 @@ fn open(
         mtu: port.mtu(),
         partial_checksums: port.partial_checksums(),
         host: wanted.host.is_some(),
+        reverse_path: wanted.reverse_path,
     };
     tracing::info!(
         "port \"{}\": {device} by {}, {}, MTU {}, {} receive and {} transmit queues",

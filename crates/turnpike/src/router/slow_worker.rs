@@ -378,7 +378,7 @@ mod tests {
 
     use dataplane::flow::FlowHash;
     use dataplane::next_hop::NextHopTable;
-    use dataplane::port::{Mtus, PortInfo};
+    use dataplane::port::{Mtus, PortInfo, ReversePath};
     use dataplane::reason::PuntReason;
     use dpdk::{Eal, MempoolConfig, Ring};
     use fib::{Algorithm, NoReaders};
@@ -455,7 +455,13 @@ mod tests {
             let (reader, writer) = io::pipe().unwrap();
             let interface = HostInterface::for_test(Box::new(Device(kernel.clone(), reader)));
             let mac = MacAddr([2, 0, 0, 0, 0, 1]);
-            let info = PortInfo { mac, mtu: 1500, partial_checksums: false, host: true };
+            let info = PortInfo {
+                mac,
+                mtu: 1500,
+                partial_checksums: false,
+                host: true,
+                reverse_path: ReversePath::Any,
+            };
             let fib4 = fib::new_ipv4(Algorithm::Reference, Box::new(NoReaders)).unwrap();
             let fib6 = fib::new_ipv6(Algorithm::Reference, Box::new(NoReaders)).unwrap();
             let tables = Tables {

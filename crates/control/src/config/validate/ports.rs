@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use dataplane::port::MAX_PORTS;
+use dataplane::port::{MAX_PORTS, ReversePath};
 use ipnet::IpNet;
 use wire::MacAddr;
 
@@ -14,7 +14,8 @@ use super::super::value::Fields;
 use super::super::{Device, Driver, Port};
 use super::{Context, host};
 
-const KNOWN: &[&str] = &["device", "driver", "address", "mac", "mtu", "rx_queues", "host"];
+const KNOWN: &[&str] =
+    &["device", "driver", "address", "mac", "mtu", "rx_queues", "reverse_path", "host"];
 
 /// Linux takes 15 characters for an interface's name; ours are the same.
 const NAME_MOST: usize = 15;
@@ -47,6 +48,7 @@ pub(super) fn read<'s>(
             mac: mac(&mut fields),
             mtu: mtu(&mut fields, &addresses),
             rx_queues: fields.number("rx_queues", 1..=64).map(|queues| queues as u16),
+            reverse_path: reverse_path(&mut fields),
             host: host::read(&mut fields, host_by_default),
             addresses,
         };
@@ -181,6 +183,21 @@ fn driver(fields: &mut Fields<'_, '_>) -> Option<Driver> {
                 format!("driver \"{other}\" unknown; known: af_xdp, af_packet; leave it out for the best that works"),
             );
             None
+        }
+    }
+}
+
+fn reverse_path(fields: &mut Fields<'_, '_>) -> ReversePath {
+    match fields.text("reverse_path", "\"strict\" or \"loose\"") {
+        None => ReversePath::Any,
+        Some("strict") => ReversePath::Strict,
+        Some("loose") => ReversePath::Loose,
+        Some(other) => {
+            fields.error(
+                "reverse_path",
+                format!("reverse_path \"{other}\" unknown; known: strict, loose; leave it out to take any source"),
+            );
+            ReversePath::Any
         }
     }
 }

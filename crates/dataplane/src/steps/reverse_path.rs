@@ -1,0 +1,223 @@
+//! `ip4-reverse-path`, `ip6-reverse-path`: could a reply reach the packet's source?
+//!
+//! Takes valid packets. Looks up their sources as `ip4-lookup` looks up destinations. What is asked
+//! of a source is the choice of the port the packet came from:
+//!
+//! | `reverse_path` | passes |
+//! |---|---|
+//! | not given | every packet |
+//! | `"loose"` | a route leads to the source, by whatever port (RFC 3704 2.4) |
+//! | `"strict"` | the best route to the source, or one of equal cost, leaves by this port (2.2) |
+//!
+//! | output | packets |
+//! |---|---|
+//! | `ok` | as asked |
+//! | drop `reverse-path` | the others |
+//!
+//! A blackhole route makes a source fail both, which is how an attack is shut out by its sources
+//! (RFC 5635). The router's own addresses and the broadcast addresses of its networks fail
+//! `"strict"` (RFC 1812 5.3.7). A default route counts like any other. IPv6 sources that do not
+//! leave their link, `fe80::/10` and `::`, pass: no other port can be meant (see
+//! [`Batch::link_scope`]).
+//!
+//! The steps are in the graph only if a port asks for them (RFC 1812 5.3.8: off by default).
+
+use std::sync::Arc;
+
+use crate::batch::{BATCH_MAX, Batch};
+use crate::graph::{Output, Outputs, Step};
+use crate::mask::Mask;
+use crate::next_hop::{NextHop, Packed};
+use crate::port::{PortId, ReversePath};
+use crate::reason::DropReason;
+use crate::tables::Tables;
+
+const OK: usize = 0;
+const FAILED: usize = 1;
+
+const OUTPUTS: &[Output] = &[Output::Next("ok"), Output::Drop(DropReason::ReversePath)];
+
+/// See the module's documentation.
+pub struct Ip4ReversePath {
+    tables: Arc<Tables>,
+}
+
+impl Ip4ReversePath {
+    /// Looks sources up in these tables.
+    pub fn new(tables: Arc<Tables>) -> Self {
+        Self { tables }
+    }
+}
+
+impl Step for Ip4ReversePath {
+    fn outputs(&self) -> &'static [Output] {
+        OUTPUTS
+    }
+
+    fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
+        let tables = &*self.tables;
+        out[OK] = passing(batch, input, tables, source4, |addresses, answers| {
+            tables.fib4.lookup_batch(addresses, answers);
+        });
+        out[FAILED] = input.without(out[OK]);
+    }
+}
+
+/// See the module's documentation.
+pub struct Ip6ReversePath {
+    tables: Arc<Tables>,
+}
+
+impl Ip6ReversePath {
+    /// Looks sources up in these tables.
+    pub fn new(tables: Arc<Tables>) -> Self {
+        Self { tables }
+    }
+}
+
+impl Step for Ip6ReversePath {
+    fn outputs(&self) -> &'static [Output] {
+        OUTPUTS
+    }
+
+    fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
+        let tables = &*self.tables;
+        let of_link = input & batch.link_scope;
+        let elsewhere = input.without(of_link);
+        let passing = passing(batch, elsewhere, tables, source6, |addresses, answers| {
+            tables.fib6.lookup_batch(addresses, answers);
+        });
+        out[OK] = of_link | passing;
+        out[FAILED] = elsewhere.without(passing);
+    }
+}
+
+/// The packets of `input` whose sources are as their port asks.
+fn passing<A: Copy + Default>(
+    batch: &Batch,
+    input: Mask,
+    tables: &Tables,
+    source: impl Fn(&Batch, usize) -> A,
+    lookup: impl FnOnce(&[A], &mut [u16]),
+) -> Mask {
+    let asked = batch.in_port_info.reverse_path;
+    if asked == ReversePath::Any {
+        return input;
+    }
+    let mut addresses = [A::default(); BATCH_MAX];
+    let mut answers = [0; BATCH_MAX];
+    let mut count = 0;
+    for (address, slot) in addresses.iter_mut().zip(input.slots()) {
+        *address = source(batch, slot);
+        count += 1;
+    }
+    lookup(&addresses[..count], &mut answers[..count]);
+    let mut passing = Mask::EMPTY;
+    for (&answer, slot) in answers[..count].iter().zip(input.slots()) {
+        let hop = tables.next_hops.get(answer);
+        let passes = match asked {
+            ReversePath::Strict => by_port(tables, hop, batch.in_port),
+            _ => is_route(hop),
+        };
+        passing |= Mask::when(passes, slot);
+    }
+    passing
+}
+
+/// The route leaves by the port.
+#[inline]
+fn by_port(tables: &Tables, hop: Packed, port: PortId) -> bool {
+    match hop.is_forward() {
+        true => usize::from(hop.port_index()) == port.index(),
+        false => tables.next_hops.leads_by(hop, port),
+    }
+}
+
+/// The route leads somewhere.
+#[inline]
+fn is_route(hop: Packed) -> bool {
+    hop.is_forward()
+        || matches!(
+            NextHop::from(hop),
+            NextHop::Group { .. }
+                | NextHop::Glean { .. }
+                | NextHop::Unresolved { .. }
+                | NextHop::Local
+        )
+}
+
+fn source4(batch: &Batch, slot: usize) -> u32 {
+    let head = batch.head(slot);
+    u32::from_be_bytes([head[26], head[27], head[28], head[29]])
+}
+
+fn source6(batch: &Batch, slot: usize) -> u128 {
+    let mut address = [0; 16];
+    address.copy_from_slice(&batch.head(slot)[22..38]);
+    u128::from_be_bytes(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{FrameBuilder, TestTables, run_step_on};
+
+    /// Runs packets whose sources have the N-th kind of next hop (see [`TestTables::every_kind`])
+    /// through a step, from a port; the kinds that pass.
+    fn pass(step: &mut dyn Step, frames: &[Vec<u8>], port: u16, asked: ReversePath) -> Vec<usize> {
+        let (result, _) = run_step_on(step, frames, |batch| {
+            batch.in_port = PortId::new(port).unwrap();
+            batch.in_port_info.reverse_path = asked;
+        });
+        result["ok"].clone()
+    }
+
+    fn ip4() -> (Ip4ReversePath, Vec<Vec<u8>>) {
+        let from = |n| FrameBuilder::ip4().source4(&format!("10.0.{n}.1")).udp(1, 2, b"x").build();
+        (Ip4ReversePath::new(TestTables::every_kind()), (0..10).map(from).collect())
+    }
+
+    fn ip6() -> (Ip6ReversePath, Vec<Vec<u8>>) {
+        let from =
+            |n| FrameBuilder::ip6().source6(&format!("2001:db8:{n}::1")).udp(1, 2, b"x").build();
+        (Ip6ReversePath::new(TestTables::every_kind()), (0..10).map(from).collect())
+    }
+
+    #[test]
+    fn strict_asks_for_the_port_the_packet_came_from() {
+        let (mut step, frames) = ip4();
+        assert_eq!(pass(&mut step, &frames, 3, ReversePath::Strict), [6, 7, 8, 9]);
+        assert_eq!(pass(&mut step, &frames, 4, ReversePath::Strict), [9], "one of two paths");
+        assert_eq!(pass(&mut step, &frames, 0, ReversePath::Strict), [0; 0]);
+        let (mut step, frames) = ip6();
+        assert_eq!(pass(&mut step, &frames, 3, ReversePath::Strict), [6, 7, 8, 9]);
+        assert_eq!(pass(&mut step, &frames, 4, ReversePath::Strict), [9]);
+    }
+
+    #[test]
+    fn loose_asks_for_any_route_that_leads_somewhere() {
+        let (mut step, frames) = ip4();
+        assert_eq!(pass(&mut step, &frames, 0, ReversePath::Loose), [1, 6, 7, 8, 9]);
+        let (mut step, frames) = ip6();
+        assert_eq!(pass(&mut step, &frames, 0, ReversePath::Loose), [1, 6, 7, 8, 9]);
+    }
+
+    #[test]
+    fn a_port_that_asks_for_nothing_takes_everything() {
+        let (mut step, frames) = ip4();
+        assert_eq!(pass(&mut step, &frames, 0, ReversePath::Any).len(), 10);
+    }
+
+    #[test]
+    fn sources_of_the_link_pass() {
+        let (mut step, _) = ip6();
+        let from = |source| FrameBuilder::ip6().source6(source).udp(1, 2, b"x").build();
+        let frames = [from("fe80::1"), from("::"), from("3fff::1")];
+        let (result, _) = run_step_on(&mut step, &frames, |batch| {
+            batch.link_scope = Mask(0b011);
+            batch.in_port_info.reverse_path = ReversePath::Strict;
+        });
+        assert_eq!(result["ok"], [0, 1]);
+        assert_eq!(result["reverse-path"], [2]);
+    }
+}
