@@ -19,20 +19,24 @@
 //!                    base       base+1      base+2           |
 //!                                  |                         |
 //!                    0nnn nnnn nnnn nnnn  next hop           |
-//!                    1ttt tttt tttt tttt  table t ---> deep[t][low byte]
+//!                    1ttt tttt tttt tttt  table t
+//!                                  |
+//!  words     [ ... | w0 w1 .. w7 | ... ]   low byte: 3 bits choose the word, 5 the slot
 //! ```
 //!
 //! The words are those of `words.rs`: the leaf of a slot is `base + popcount(bitmap >> slot)`, and
 //! a block with one answer needs no leaf of its own: its base is the answer, and the few cache
 //! lines of the answers in use are shared by all such blocks. A zeroed table is a valid empty one.
 //!
-//! A /24 that contains longer prefixes has a table of 256 answers, one per address.
+//! A /24 that contains longer prefixes has a *deep table*: eight such words, one cache line, whose
+//! slots are single addresses, with leaves of the same array. Most of its runs are long: a table
+//! takes 64 bytes and a few leaves, where 256 plain answers would take 512.
 //!
 //! # What a lookup costs
 //!
-//! Two dependent loads (8 and 2 bytes), a third for addresses in a /24 with longer prefixes; no
-//! branch that depends on the address but one per batch or group of 16: whether any address needs
-//! the third load. A batch's cache misses overlap (`ipv4/lookup.rs`).
+//! Two dependent loads (8 and 2 bytes), two more for addresses in a /24 with longer prefixes; no
+//! branch that depends on the address but one per batch: whether any address needs these, and then
+//! a loop over those that do. A batch's cache misses overlap (`ipv4/lookup.rs`).
 //!
 //! Measured beside it, on a processor with 2 MiB of second-level cache and the 512,621-route table:
 //! words in lines of eight behind a directory of 2^16 entries, one line per /16 with more than one
@@ -48,7 +52,8 @@
 //! one block for lengths from 19, 2^(19-length) for shorter ones, where it walks only the blocks
 //! that no longer prefix covers. If the block's runs keep their shape, changed leaves are stored
 //! in place. Else the new leaves are written to a free place, the word is stored, and the old
-//! leaves retire.
+//! leaves retire. A block's deep tables go the same way before it, word by word; one that is given
+//! up retires whole, with the leaves it has by then.
 //!
 //! # Why readers never notice
 //!
@@ -61,11 +66,11 @@
 //!
 //! # Limits
 //!
-//! Routes: as many as there are prefixes; the leaves have room for the worst case of 2^24. Next
-//! hops: 32,767. At most 32,768 /24s with prefixes longer than /24 ([`Error::Full`] beyond; those
-//! waiting for a grace period count). Memory that lookups read: 4 MiB, plus 2 bytes per run of
-//! equal /24s within a block, plus 512 bytes per /24 with longer prefixes: 4.5 MiB for 500,000
-//! routes, 5 to 6 MiB for a million.
+//! Routes: as many as there are prefixes; the leaves have room for the worst case of 2^24 runs of
+//! /24s and 2^23 runs in deep tables. Next hops: 32,767. At most 32,768 /24s with prefixes longer
+//! than /24 ([`Error::Full`] beyond; those waiting for a grace period count). Memory that lookups
+//! read: 4 MiB, plus 2 bytes per run of equal /24s within a block, plus 64 bytes and 2 per run
+//! for each /24 with longer prefixes: 4.6 MiB for the 512,621 routes of 2014, 7 for a million.
 //!
 //! # Where it comes from
 //!
@@ -77,10 +82,11 @@
 use std::{
     collections::HashMap,
     net::Ipv4Addr,
+    ops::Range,
     sync::{Arc, atomic::Ordering},
 };
 
-use lookup::{BLOCK_BITS, BLOCKS, DEEP, DEEP_SIZE, DEEP_TABLES, Shared};
+use lookup::{BLOCK_BITS, BLOCKS, DEEP, DEEP_SIZE, DEEP_TABLES, DEEP_WORDS, Shared};
 
 use crate::{
     Change, Error, GracePeriod, Lookup, NO_ROUTE, NextHopId, Prefix, Table, check_changes,
@@ -135,7 +141,7 @@ fn inherit<const N: usize, const M: usize>(
 
 /// The prefixes longer than /24 in one /24.
 struct Deep {
-    /// Which table of 256 answers.
+    /// Which deep table.
     table: u16,
     /// Last byte, length, next hop; sorted, so that a prefix comes before those nested in it.
     routes: Vec<(u8, u8, NextHopId)>,
@@ -187,6 +193,12 @@ impl Place {
 }
 
 const NO_RECORD: u32 = 0;
+
+/// The words of a deep table.
+fn table_words(number: u16) -> Range<usize> {
+    let first = BLOCKS + usize::from(number) * DEEP_WORDS;
+    first..first + DEEP_WORDS
+}
 
 /// The writer.
 pub(crate) struct Runmap4 {
@@ -240,8 +252,8 @@ impl Runmap4 {
         }
     }
 
-    fn word(&self, block: usize) -> u64 {
-        self.shared.top.all()[block].load(Ordering::Relaxed)
+    fn word(&self, index: usize) -> u64 {
+        self.shared.words.all()[index].load(Ordering::Relaxed)
     }
 
     // ---- the routes -------------------------------------------------------------------------
@@ -434,51 +446,49 @@ impl Runmap4 {
             return true;
         }
         let record = &self.records[number as usize];
-        let mut answers = record.answers(cover);
-        let mut slots = record.deep;
+        let (mut answers, mut slots) = (record.answers(cover), record.deep);
         while slots != 0 {
             let slot = slots.trailing_zeros();
             slots &= slots - 1;
             if let Some(deep) = self.deep.get(&((block as u32) << 5 | slot)) {
                 let answer = &mut answers[slot as usize];
-                self.store_deep(deep, *answer);
-                *answer = DEEP | deep.table;
+                let (table, below) = (deep.table, deep.answers(*answer));
+                *answer = DEEP | table;
+                if !self.publish_table(table, &below) {
+                    return false;
+                }
             }
         }
         self.store_runs(block, &answers)
     }
 
-    /// Brings a deep table up to date. Each answer is stored by itself: the table may be in use.
-    fn store_deep(&self, deep: &Deep, cover: NextHopId) {
-        let first = usize::from(deep.table) * DEEP_SIZE;
-        let table = &self.shared.deep.all()[first..first + DEEP_SIZE];
-        for (place, answer) in table.iter().zip(deep.answers(cover)) {
-            if place.load(Ordering::Relaxed) != answer {
-                place.store(answer, Ordering::Relaxed);
-            }
-        }
+    /// Makes a deep table show the answers; false if there is no room. It may be in use: each
+    /// word is replaced by itself.
+    fn publish_table(&mut self, table: u16, answers: &[NextHopId; DEEP_SIZE]) -> bool {
+        let (parts, _) = answers.as_chunks::<SLOTS>();
+        table_words(table).zip(parts).all(|(word, part)| self.store_runs(word, part))
     }
 
-    /// Publishes the answers of a block's slots; false if there is no room for the leaves.
-    fn store_runs(&mut self, block: usize, answers: &[u16; SLOTS]) -> bool {
+    /// Publishes the answers of a word's slots; false if there is no room for the leaves.
+    fn store_runs(&mut self, index: usize, answers: &[u16; SLOTS]) -> bool {
         if self.leaves.room() < SLOTS {
             self.reclaim();
             self.compact();
         }
-        let (before, cells) = (self.word(block), &self.shared.leaves);
+        let (before, cells) = (self.word(index), &self.shared.leaves);
         // A slot's deep table belongs to it alone, so an answer of all slots is a next hop.
         let uniform = |answer| Some(Leaves::uniform(cells, answer));
         let word = self.leaves.word(cells, before, answers, uniform);
-        word.inspect(|&word| self.store_word(block, word)).is_some()
+        word.inspect(|&word| self.store_word(index, word)).is_some()
     }
 
-    /// Stores a block's word and retires the leaves of the word before.
-    fn store_word(&mut self, block: usize, word: u64) {
-        let before = self.word(block);
+    /// Stores a word and retires the leaves of the word before.
+    fn store_word(&mut self, index: usize, word: u64) {
+        let before = self.word(index);
         if before == word {
             return;
         }
-        self.shared.top.all()[block].store(word, Ordering::Release);
+        self.shared.words.all()[index].store(word, Ordering::Release);
         if let Some((base, len)) = own_leaves(before) {
             self.retired.put(Piece::Leaves { base, len });
         }
@@ -491,23 +501,38 @@ impl Runmap4 {
         let Self { retired, leaves, free_tables, shared, .. } = self;
         retired.collect(|piece| match piece {
             Piece::Leaves { base, len } => leaves.release(base, len),
-            Piece::Table { number } => free_tables.push(number),
+            Piece::Table { number } => {
+                // The leaves went with the table: nobody has looked for them elsewhere.
+                for word in &shared.words.all()[table_words(number)] {
+                    if let Some((base, len)) = own_leaves(word.swap(0, Ordering::Relaxed)) {
+                        leaves.release(base, len);
+                    }
+                }
+                free_tables.push(number);
+            }
             Piece::Half(half) => leaves.release_half(&shared.leaves, half),
         })
     }
 
     /// Closes the gaps between the leaves if there are many.
     fn compact(&mut self) {
-        if let Some(half) = self.leaves.compact(&self.shared.leaves, self.shared.top.all()) {
+        let words = &self.shared.words.all()[..self.words()];
+        if let Some(half) = self.leaves.compact(&self.shared.leaves, words) {
             self.retired.put(Piece::Half(half));
         }
     }
 
+    /// Words that are or were in use.
+    fn words(&self) -> usize {
+        BLOCKS + self.tables * DEEP_WORDS
+    }
+
     /// Refuses a change for which there might be no room, before it is made.
     fn check_room(&mut self, prefix: Prefix<Ipv4Addr>) -> Result<(), Error> {
-        // Blocks without a record need no leaves; the new prefix may add one record.
+        // Blocks without a record need no leaves; the new prefix may add a record and a table.
         let blocks = (1usize << BLOCK_BITS.saturating_sub(prefix.len())) + self.dirty.len();
-        let leaves = blocks.min(self.records.len() + 1) * SLOTS;
+        let tables = (blocks * SLOTS).min(self.deep.len() + 1);
+        let leaves = blocks.min(self.records.len() + 1) * SLOTS + tables * DEEP_SIZE;
         if self.leaves.room() < leaves {
             self.reclaim();
             self.compact();
@@ -561,8 +586,7 @@ impl Table<Ipv4Addr> for Runmap4 {
     }
 
     fn memory_bytes(&self) -> usize {
-        BLOCKS * size_of::<u64>()
-            + (self.leaves.used() + self.tables * DEEP_SIZE) * size_of::<u16>()
+        self.words() * size_of::<u64>() + self.leaves.used() * size_of::<u16>()
     }
 
     fn writer_bytes(&self) -> usize {
@@ -663,6 +687,31 @@ mod tests {
         assert_eq!(table.remove(host(3)), Some(5));
         table.insert(host(DEEP_TABLES), 6).unwrap();
         assert_eq!(table.reader().lookup(host(DEEP_TABLES).address()), 6);
+    }
+
+    #[test]
+    fn a_deep_table_gives_its_leaves_back_with_itself() {
+        let mut table = Runmap4::new(Box::new(NoReaders));
+        let net = |number: u32, last: u32| Ipv4Addr::from(0x0a00_0000 | number << 8 | last);
+        for round in 0..if cfg!(miri) { 2 } else { 40 } {
+            // Every second address has an answer of its own: 256 leaves a table.
+            let hosts = (0..8).flat_map(|number| (0..256).step_by(2).map(move |at| (number, at)));
+            for (number, last) in hosts.clone() {
+                let next_hop = 1 + (last + number) as u16;
+                table.insert(Prefix::host(net(number, last)), next_hop).unwrap();
+            }
+            let reader = table.reader();
+            assert_eq!(reader.lookup(net(3, 200)), 204);
+            assert_eq!(reader.lookup(net(3, 201)), NO_ROUTE);
+            // All at once, so that the tables have all their leaves when they go.
+            let host = |(number, last)| Change::Remove { prefix: Prefix::host(net(number, last)) };
+            table.apply(&hosts.map(host).collect::<Vec<_>>()).unwrap();
+            assert_eq!(reader.lookup(net(3, 200)), NO_ROUTE);
+            assert_eq!(table.collect(), 0);
+            // All are free again: few enough that closing the gaps does not pay.
+            let own = table.leaves.used() - Leaves::new().used();
+            assert!(own < 4096, "round {round}: {own}");
+        }
     }
 
     #[test]

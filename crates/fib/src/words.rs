@@ -33,9 +33,13 @@ pub(crate) const IDENTITY: u32 = 1 << 15;
 
 const BASE_SHIFT: u32 = 38;
 /// Leaves are copied from one half to the other to close gaps.
-const HALF: u32 = if cfg!(miri) { 1 << 12 } else { 1 << 25 };
-/// Length of the array of leaves: no base plus 31 leaves it.
-pub(crate) const LEAVES: usize = IDENTITY as usize + 2 * HALF as usize;
+const HALF: u32 = if cfg!(miri) { 1 << 14 } else { (BASES - IDENTITY) / 2 };
+/// Bases that a word can hold.
+const BASES: u32 = 1 << (u64::BITS - BASE_SHIFT);
+const _: () = assert!(IDENTITY + 2 * HALF <= BASES);
+/// Length of the array of leaves: no base plus 31 leaves it, as the compiler can see.
+pub(crate) const LEAVES: usize =
+    if cfg!(miri) { (IDENTITY + 2 * HALF) as usize } else { BASES as usize + SLOTS };
 
 /// Index of the leaf for the slot that is `position` modulo 32.
 #[inline(always)]

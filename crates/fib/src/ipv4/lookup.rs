@@ -33,7 +33,7 @@ use crate::{
     Address, Lookup, NextHopId,
     arena::Arena,
     prefetch::prefetch,
-    words::{LEAVES, leaf_index},
+    words::{LEAVES, SLOTS, leaf_index},
 };
 
 /// Leading bits that choose the block.
@@ -43,16 +43,19 @@ pub(super) const BLOCKS: usize = 1 << BLOCK_BITS;
 /// Set in a leaf that is the number of a deep table.
 pub(super) const DEEP: u16 = 1 << 15;
 pub(super) const DEEP_TABLES: usize = if cfg!(miri) { 16 } else { 1 << 15 };
+/// Addresses of a deep table, and the words for them.
 pub(super) const DEEP_SIZE: usize = 256;
+pub(super) const DEEP_WORDS: usize = DEEP_SIZE / SLOTS;
+/// Words: one per block, then those of the deep tables.
+pub(super) const WORDS: usize = BLOCKS + DEEP_TABLES * DEEP_WORDS;
 
 /// Addresses looked up together.
 const BATCH: usize = 64;
 
 /// What readers see.
 pub(super) struct Shared {
-    pub top: Arena<AtomicU64>,
+    pub words: Arena<AtomicU64>,
     pub leaves: Arena<AtomicU16>,
-    pub deep: Arena<AtomicU16>,
 }
 
 #[inline(always)]
@@ -60,10 +63,11 @@ fn block(address: u32) -> usize {
     (address >> (32 - BLOCK_BITS)) as usize
 }
 
-/// Index of the answer for an address in a deep table.
+/// Index of the word for an address in the deep table that a leaf names.
 #[inline(always)]
-fn deep_index(leaf: u16, address: u32) -> usize {
-    usize::from(leaf & !DEEP) % DEEP_TABLES * DEEP_SIZE + (address & 0xff) as usize
+fn deep_word(leaf: u16, address: u32) -> usize {
+    let table = usize::from(leaf & !DEEP) % DEEP_TABLES;
+    BLOCKS + table * DEEP_WORDS + (address >> 5) as usize % DEEP_WORDS
 }
 
 /// Pieces of the same length, at most 64.
@@ -78,20 +82,18 @@ fn batches<'a>(
 
 impl Shared {
     pub fn new() -> Self {
-        Self {
-            top: Arena::new(BLOCKS),
-            leaves: Arena::new(LEAVES),
-            deep: Arena::new(DEEP_TABLES * DEEP_SIZE),
-        }
+        Self { words: Arena::new(WORDS), leaves: Arena::new(LEAVES) }
     }
 
     fn lookup(&self, address: u32) -> NextHopId {
-        let word = self.top.all()[block(address)].load(Ordering::Acquire);
-        let leaf = self.leaves.all()[leaf_index(word, address >> 8)].load(Ordering::Acquire);
+        let (words, leaves) = (self.words.all(), self.leaves.all());
+        let word = words[block(address)].load(Ordering::Acquire);
+        let leaf = leaves[leaf_index(word, address >> 8)].load(Ordering::Acquire);
         if leaf & DEEP == 0 {
             return leaf;
         }
-        self.deep.all()[deep_index(leaf, address)].load(Ordering::Relaxed)
+        let word = words[deep_word(leaf, address)].load(Ordering::Acquire);
+        leaves[leaf_index(word, address)].load(Ordering::Relaxed)
     }
 
     /// Any number of addresses.
@@ -107,15 +109,15 @@ impl Shared {
     /// The leaves of at most 64 addresses, and their OR.
     #[inline(always)]
     fn shallow(&self, addresses: &[u32], out: &mut [NextHopId]) -> u16 {
-        let top: &[AtomicU64; BLOCKS] = self.top.array();
+        let words: &[AtomicU64; WORDS] = self.words.array();
         let leaves: &[AtomicU16; LEAVES] = self.leaves.array();
         for &address in addresses {
-            prefetch(top, block(address));
+            prefetch(words, block(address));
         }
         let mut any = 0;
         for (&address, out) in addresses.iter().zip(out) {
             // Acquire: the leaves that the word leads to are seen as well.
-            let word = top[block(address)].load(Ordering::Acquire);
+            let word = words[block(address)].load(Ordering::Acquire);
             let leaf = leaves[leaf_index(word, address >> 8)].load(Ordering::Relaxed);
             *out = leaf;
             any |= leaf;
@@ -126,14 +128,16 @@ impl Shared {
     /// Replaces leaves that name deep tables by the answers in these: those at the bits of `at`.
     #[inline(always)]
     fn deepen(&self, addresses: &[u32], out: &mut [NextHopId], mut at: u64) {
-        let deep: &[AtomicU16; DEEP_TABLES * DEEP_SIZE] = self.deep.array();
+        let words: &[AtomicU64; WORDS] = self.words.array();
+        let leaves: &[AtomicU16; LEAVES] = self.leaves.array();
         // Pairs with the release stores of leaves: their deep tables are seen as well.
         fence(Ordering::Acquire);
         while at != 0 {
             let place = at.trailing_zeros() as usize;
             at &= at - 1;
             if let (Some(&address), Some(out)) = (addresses.get(place), out.get_mut(place)) {
-                *out = deep[deep_index(*out, address)].load(Ordering::Relaxed);
+                let word = words[deep_word(*out, address)].load(Ordering::Acquire);
+                *out = leaves[leaf_index(word, address)].load(Ordering::Relaxed);
             }
         }
     }
