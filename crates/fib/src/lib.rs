@@ -53,8 +53,8 @@
 //! | `Poptrie` | 4.8 MiB | 6.3 MiB | 7.9 MiB |
 //! | `Dir24_8` | 33.8 MiB | 35.8 MiB | - |
 //!
-//! (The real 512,621 IPv4 routes of 2014 take 4.6 MiB.) Address space, about 0.5 GiB per table, is reserved once;
-//! it becomes memory when it is first written.
+//! (The real 512,621 IPv4 routes of 2014 take 4.6 MiB.) Address space, about 0.5 GiB per table, is
+//! reserved once; it becomes memory when it is first written.
 //!
 //! # When memory is used again
 //!
