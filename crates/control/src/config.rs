@@ -15,6 +15,7 @@
 //! turnpike.forwarders { cores = "1,3-5" }
 //! turnpike.tx { burst = 32, flush_us = 50 }
 //! turnpike.slowpath { neighbours = 16384, queue = 16, retries = 3, timeout_s = 30 }
+//! turnpike.icmp { ttl = 64, echo = true }
 //! turnpike.memory { mbufs = 16384, no_huge = true }
 //! turnpike.fib { ipv4 = "runmap", ipv6 = "runmap" }
 //! turnpike.log { level = "info" }
@@ -75,6 +76,8 @@ pub struct Config {
     pub tx: Tx,
     /// Bounds of neighbour resolution.
     pub slowpath: Slowpath,
+    /// The router's own ICMP.
+    pub icmp: Icmp,
     /// Packet memory.
     pub memory: Memory,
     /// The choice of route tables.
@@ -107,6 +110,8 @@ pub struct Port {
     /// Its host interface, if it has one: as the port says, else if anybody else has routes for
     /// the router.
     pub host: Option<HostInterface>,
+    /// Senders on this port are told by ICMP that a destination is unreachable.
+    pub unreachables: bool,
 }
 
 /// A kernel interface with a port's name, MAC and MTU, over which the programs of the machine
@@ -283,6 +288,21 @@ pub struct Slowpath {
 impl Default for Slowpath {
     fn default() -> Self {
         Self { neighbours: 16_384, queue: 16, retries: 3, timeout: Duration::from_secs(30) }
+    }
+}
+
+/// The router's own ICMP, where no host interface speaks for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Icmp {
+    /// TTL and hop limit of what the router sends, 1 to 255.
+    pub ttl: u8,
+    /// Echo requests are answered.
+    pub echo: bool,
+}
+
+impl Default for Icmp {
+    fn default() -> Self {
+        Self { ttl: 64, echo: true }
     }
 }
 

@@ -92,11 +92,12 @@ reasons! {
         NeighbourTableFull = "neighbour-table-full", "The neighbour table is full.";
         ArpMalformed = "arp-malformed", "Not a valid Ethernet/IPv4 ARP message.";
         ArpRejected = "arp-rejected", "ARP for an address that is not ours, or from a sender that is not on the port's network.";
-        NdMalformed = "nd-malformed", "A neighbour discovery message fails RFC 4861's validity checks.";
+        NdMalformed = "nd-malformed", "A neighbour discovery message fails RFC 4861's validity checks, or came in a fragment (RFC 6980).";
         IcmpMalformed = "icmp-malformed", "An ICMP message for the router has a wrong checksum or length.";
         Ip4Options = "ip4-options", "An IP option is malformed or refused (source route).";
         Ip6Extension = "ip6-extension", "An IPv6 extension header is malformed, or holds an option that must not be skipped.";
-        LocalFragment = "local-fragment", "A fragment for the router itself, which does not reassemble.";
+        LocalFragment = "local-fragment", "A fragment for the router itself that is malformed, overlaps another, or came when too many waited.";
+        ReassemblyTimeout = "reassembly-timeout", "A fragment for the router itself whose others did not come within a minute.";
         DirectedBroadcast = "directed-broadcast", "To a network's broadcast address (RFC 2644: not forwarded).";
         MulticastNotRouted = "multicast-not-routed", "A multicast group the router has not joined.";
         NotLocal = "not-local", "A link-local or local destination that is not an address of this port.";

@@ -1,52 +1,69 @@
 //! Echo replies: RFC 792 and RFC 1122, 3.2.2.6; RFC 4443, 4.2.
 //!
 //! A request to an address of the router is answered from that address, with identifier, sequence
-//! number and data as they came, TTL 64. A request to a group the port has joined (`ff02::1`,
+//! number and data as they came, and a record route or timestamp that came with it, the router's own
+//! entry added (RFC 1812, 4.3.3.6). A request to a subnet-router anycast address or a group the port has joined (`ff02::1`,
 //! `ff02::2`) is answered from an address of the port (RFC 4443, 4.2); IPv4 groups and broadcasts
 //! are not answered, which RFC 1122 allows: they are a means of amplification.
+//!
+//! A reply that may be fragmented on its way needs an identification that does not repeat for two
+//! minutes (RFC 6864, 4.3), so there are no more of these than identifications; short replies, and
+//! those to requests with DF, have DF themselves and need none. A reply that is larger than the MTU
+//! leaves in fragments.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use dataplane::port::PortId;
 use wire::build::{self, Ipv4Fields, Ipv6Fields, Link};
+use wire::ethernet::ETHERNET_LEN;
 use wire::icmp::{ICMP_LEN, IcmpHeader, v4, v6};
-use wire::ip::{Ipv4Header, Ipv6Header, PROTOCOL_ICMP, PROTOCOL_ICMPV6};
+use wire::ip::{IPV4_MIN_LEN, Ipv4Header, Ipv6Header, PROTOCOL_ICMP, PROTOCOL_ICMPV6};
 use zerocopy::FromBytes;
 
+use crate::options::{self, Stamp};
 use crate::{Output, Packet, SlowPath, Time};
-
-/// TTL and hop limit of what the router sends (RFC 1700; the hop limit hosts use by default).
-pub(crate) const DEFAULT_TTL: u8 = 64;
 
 /// MACs that are filled in when the frame leaves.
 pub(crate) const NO_LINK: Link =
     Link { destination: wire::MacAddr([0; 6]), source: wire::MacAddr([0; 6]) };
 
 impl<P: Packet> SlowPath<P> {
-    /// Answers an ICMP echo request; `message` is the ICMP message, valid and at least 8 bytes.
+    /// Answers an ICMP echo request; `bytes` is the packet, its ICMP message valid and at least 8
+    /// bytes.
     pub(crate) fn echo_v4(
         &mut self,
         request: &Ipv4Header,
-        message: &[u8],
+        bytes: &[u8],
         from: PortId,
         now: Time,
         out: &mut impl Output<P>,
     ) {
+        let Some((header, message)) = bytes.split_at_checked(request.header_len()) else { return };
         let Ok((icmp, data)) = IcmpHeader::ref_from_prefix(message) else { return };
         let source = request.source();
         if source.is_unspecified() || source.is_multicast() || source.is_broadcast() {
             return;
         }
+        let options = options::for_reply(header);
+        let length = IPV4_MIN_LEN + options.len() + message.len();
+        let Some(divisible) = self.identify(length, request.dont_fragment(), now) else { return };
         let fields = Ipv4Fields {
             tos: request.tos,
-            identification: self.next_identification(),
-            ttl: DEFAULT_TTL,
+            identification: divisible.unwrap_or(0),
+            dont_fragment: divisible.is_none(),
+            ttl: self.icmp.ttl,
             protocol: PROTOCOL_ICMP,
             source: request.destination(),
             destination: source,
         };
         let reply = (v4::ECHO_REPLY, 0, icmp.rest.get());
-        let frame = build::icmpv4(NO_LINK, fields, reply, data);
+        let mut frame = build::icmpv4_with_options(NO_LINK, fields, &options, reply, data);
+        let stamp = Stamp {
+            address: request.destination(),
+            time: out.time_of_day().as_millis() as u32,
+            own: |address: Ipv4Addr| self.ports.is_own(address.into(), from),
+        };
+        options::fill(&mut frame[ETHERNET_LEN..][..IPV4_MIN_LEN + options.len()], &stamp);
         self.send_own(frame, source.into(), from, now, out);
     }
 
@@ -64,15 +81,15 @@ impl<P: Packet> SlowPath<P> {
             return;
         }
         let asked = request.destination();
-        let source =
-            if asked.is_multicast() { self.ports.source_v6(from, asker) } else { Some(asked) };
+        let own = self.ports.is_own(asked.into(), from);
+        let source = if own { Some(asked) } else { self.ports.source_v6(from, asker) };
         let Some(source) = source else { return };
         let mut reply = message.to_vec();
         reply[0] = v6::ECHO_REPLY;
         reply[1] = 0;
         let fields = Ipv6Fields {
             class: (request.version_class_flow.get() >> 20) as u8,
-            hop_limit: DEFAULT_TTL,
+            hop_limit: self.icmp.ttl,
             next_header: PROTOCOL_ICMPV6,
             source,
             destination: asker,
@@ -89,8 +106,9 @@ mod tests {
 
     use crate::testing::{
         A, Bench, LEFT, Out, config, drops, fix_icmpv6_checksum, fix_v4_checksum, hex, originated,
-        right, v4,
+        right, v4, v6,
     };
+    use std::time::Duration;
 
     fn ping4() -> Vec<u8> {
         hex("020000000001 020000000a01 0800 4520002412340000400152830a0001020a000101
@@ -106,7 +124,7 @@ mod tests {
     #[test]
     fn a_ping_is_answered_byte_by_byte() {
         let mut bench = Bench::with_hosts(config());
-        let reply = hex("020000000a01 020000000001 0800 4520002400010000400164b60a0001010a000102
+        let reply = hex("020000000a01 020000000001 0800 4520002400004000400124b70a0001010a000102
                          00003cd3007700037475726e70696b65");
         let want = [Out::Originate(LEFT, reply), Out::ToHost(ping4())];
         assert_eq!(bench.local(ping4()), want);
@@ -147,23 +165,119 @@ mod tests {
         assert_eq!(originated(&outs)[0][34], 0, "echo reply");
     }
 
+    /// A ping over IPv4 with so many bytes of data, from 10.0.1.2.
+    fn large4(data: usize) -> Vec<u8> {
+        let mut message = vec![8, 0, 0, 0, 0, 1, 0, 1];
+        message.resize(8 + data, 0);
+        let sum = wire::checksum::checksum(&message);
+        message[2..4].copy_from_slice(&sum.to_be_bytes());
+        v4("10.0.1.2", "10.0.1.1", 1, &message)
+    }
+
+    /// The same over IPv6.
+    fn large6(source: &str, data: usize) -> Vec<u8> {
+        let mut message = vec![128, 0, 0, 0, 0, 1, 0, 1];
+        message.extend((0..data).map(|n| n as u8));
+        let mut ping = v6(source, "fd00:1::1", 58, &message);
+        fix_icmpv6_checksum(&mut ping, 54);
+        ping
+    }
+
+    /// The ICMPv6 message that fragments carry, and the largest packet among them.
+    fn joined6(fragments: &[&[u8]]) -> (Vec<u8>, usize) {
+        let mut message = Vec::new();
+        for (number, frame) in fragments.iter().enumerate() {
+            let last = number + 1 == fragments.len();
+            let offset_more = u16::from_be_bytes([frame[56], frame[57]]);
+            assert_eq!((frame[20], frame[54]), (44, 58));
+            assert_eq!(offset_more, message.len() as u16 | u16::from(!last));
+            assert_eq!(frame[58..62], fragments[0][58..62], "one identification");
+            message.extend_from_slice(&frame[62..]);
+        }
+        (message, fragments.iter().map(|frame| frame.len() - 14).max().unwrap())
+    }
+
     #[test]
-    fn a_reply_larger_than_the_mtu_leaves_in_fragments_over_ipv4_only() {
+    fn a_reply_larger_than_the_mtu_leaves_in_fragments() {
         let mut small = config();
         small.ports[0].mtu = 1280;
         let mut bench = Bench::with_hosts(small);
-        let mut message = vec![8, 0, 0, 0, 0, 1, 0, 1];
-        message.resize(1400, 0);
-        let sum = wire::checksum::checksum(&message);
-        message[2..4].copy_from_slice(&sum.to_be_bytes());
-        let outs = bench.local(v4("10.0.1.2", "10.0.1.1", 1, &message));
+        let outs = bench.local(large4(1400));
         assert_eq!(originated(&outs).len(), 2);
-        let mut ping = ping6();
-        ping.resize(54 + 1300, 0);
-        ping[18..20].copy_from_slice(&1300u16.to_be_bytes());
-        fix_icmpv6_checksum(&mut ping, 54);
-        let outs = bench.local(ping);
-        assert!(matches!(outs[..], [Out::ToHost(_)]), "{outs:?}");
+        let ping = large6("fd00:1::2", 1400);
+        let outs = bench.local(ping.clone());
+        let (mut message, largest) = joined6(&originated(&outs));
+        assert_eq!(largest, 1280);
+        let mut whole = ping.clone();
+        whole[22..38].copy_from_slice(&ping[38..54]);
+        whole[38..54].copy_from_slice(&ping[22..38]);
+        whole[54] = 129;
+        fix_icmpv6_checksum(&mut whole, 54);
+        assert_eq!(message, whole[54..]);
+        let outs = bench.local(large6("fd00:1::2", 1400));
+        assert_ne!(originated(&outs)[0][58..62], [0; 4]);
+        message.truncate(8);
+        assert_eq!(message[..2], [129, 0]);
+    }
+
+    #[test]
+    fn beyond_its_links_the_router_sends_no_more_than_any_path_takes() {
+        let mut bench = Bench::with_hosts(config());
+        // A neighbour's path is the link; of anybody else's path nothing is known.
+        assert_eq!(originated(&bench.local(large6("fd00:1::2", 1400))).len(), 1);
+        let outs = bench.local(large6("2001:db8::9", 1400));
+        assert_eq!(joined6(&originated(&outs)).1, 1280);
+    }
+
+    /// DF and the identification.
+    fn df_and_id(frame: &[u8]) -> (bool, u16) {
+        (frame[20] & 0x40 != 0, u16::from_be_bytes([frame[18], frame[19]]))
+    }
+
+    #[test]
+    fn only_what_may_be_fragmented_has_an_identification() {
+        let mut bench = Bench::with_hosts(config());
+        let reply = |bench: &mut Bench, frame| df_and_id(originated(&bench.local(frame))[0]);
+        assert_eq!(reply(&mut bench, large4(548)), (true, 0));
+        assert_eq!(reply(&mut bench, large4(549)), (false, 1));
+        assert_eq!(reply(&mut bench, large4(549)), (false, 2));
+        let mut with_df = large4(1400);
+        with_df[20] = 0x40;
+        fix_v4_checksum(&mut with_df);
+        assert_eq!(reply(&mut bench, with_df), (true, 0));
+    }
+
+    #[test]
+    fn no_identification_is_used_again_within_two_minutes() {
+        let mut bench = Bench::with_hosts(config());
+        let mut seen = std::collections::HashSet::new();
+        let mut sent = 0;
+        for _ in 0..1200 {
+            bench.pass(Duration::from_millis(100));
+            for _ in 0..60 {
+                for frame in originated(&bench.local(large4(549))) {
+                    assert!(seen.insert(df_and_id(frame).1));
+                    sent += 1;
+                }
+            }
+        }
+        assert!((60_000..=65_536).contains(&sent), "{sent}");
+    }
+
+    #[test]
+    fn a_reply_brings_back_the_route_and_the_stamps() {
+        let mut bench = Bench::with_hosts(config());
+        let options = [7, 11, 8, 1, 1, 1, 1, 0, 0, 0, 0, 148, 4, 0, 0, 68, 8, 5, 0, 0, 0, 0, 0, 0];
+        let message = &ping4()[34..];
+        let mut ping = v4("10.0.1.2", "10.0.2.1", 1, &[&options[..], message].concat());
+        ping[14] = 0x4b;
+        fix_v4_checksum(&mut ping);
+        let outs = bench.punt(PuntReason::Ip4Options, LEFT, LOCAL, ping);
+        let reply = originated(&outs)[0];
+        assert_eq!(reply[14], 0x4a);
+        let route = [7, 11, 12, 1, 1, 1, 1, 10, 0, 2, 1];
+        assert_eq!(reply[34..54], [&route[..], &[68, 8, 9, 0, 1, 2, 3, 4, 0]].concat());
+        assert_eq!((reply[54], &reply[58..]), (0, &message[4..]));
     }
 
     #[test]

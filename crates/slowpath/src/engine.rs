@@ -12,12 +12,14 @@ use wire::ethernet::{ETHERNET_LEN, ETHERTYPE_ARP};
 
 use crate::frame::{self, IpPacket};
 use crate::icmp::{Error, TokenBucket};
+use crate::later::Later;
 use crate::mld::Groups;
 use crate::neighbour::{Due, Evidence, Key, Learnt, Removed, Resolution, Table, Waiting};
-use crate::options;
 use crate::ports::Ports;
 use crate::random::Random;
-use crate::{Command, Config, Event, NeighbourInfo, Output, Packet, Time};
+use crate::reassembly::Reassembly;
+use crate::{Command, Config, Event, Icmp, NeighbourInfo, Output, Packet, Time};
+use crate::{extension, options};
 
 /// The slow path of a router. See the [crate] for what goes in and out.
 pub struct SlowPath<P> {
@@ -34,9 +36,27 @@ pub struct SlowPath<P> {
     gateways: HashMap<u16, Key>,
     /// How many next hops each gateway serves.
     gateway_uses: HashMap<Key, usize>,
-    /// The identification field of the next IPv4 packet that the router makes.
+    /// The identification field of the last IPv4 packet that the router made.
     pub(crate) identification: u16,
+    /// Bounds the packets that need one.
+    identifications: TokenBucket,
+    /// The identification of the last IPv6 packet that the router sent in fragments.
+    pub(crate) fragment_identification: u32,
+    pub(crate) icmp: Icmp,
+    pub(crate) reassembly: Reassembly<P>,
+    /// Own frames that wait for their time.
+    pub(crate) later: Later,
 }
+
+/// Packets of the router's own that may be fragmented on their way, per second and in one burst. An
+/// identification is not used again for as long as a packet may live, two minutes (RFC 6864, 4.3):
+/// 5000 + 120 * 500 is less than there are.
+const IDENTIFICATION_RATE: u32 = 500;
+const IDENTIFICATION_BURST: u32 = 5000;
+
+/// The most that an own IPv4 packet has to have so that nobody fragments it (RFC 791, 3.1: what
+/// every host takes).
+const SMALL: usize = 576;
 
 /// When which port tells its addresses to its neighbours.
 #[derive(Default)]
@@ -108,10 +128,15 @@ impl<P: Packet> SlowPath<P> {
             ports: Ports::new(&config.ports),
             resolves: TokenBucket::new(limits.resolve_rate, limits.resolve_burst),
             errors: TokenBucket::new(config.limits.icmp_rate, config.limits.icmp_burst),
+            identifications: TokenBucket::new(IDENTIFICATION_RATE, IDENTIFICATION_BURST),
+            reassembly: Reassembly::new(limits.fragments),
+            later: Later::default(),
+            icmp: config.icmp,
             table: Table::new(config.limits, Random::new(random.next())),
             groups: Groups::default(),
             announcements,
             identification: random.next() as u16,
+            fragment_identification: random.next() as u32,
             random,
             flow: config.flow,
             gateways: HashMap::new(),
@@ -148,9 +173,9 @@ impl<P: Packet> SlowPath<P> {
         if host && (local || leads_to_host(&ip, punt.reason, out)) {
             return self.for_kernel(packet, punt.port, out);
         }
-        if let Err(refusal) = options::check(&ip) {
-            let Some(error) = refusal.error else { return out.drop(packet, refusal.reason) };
-            return self.refuse(packet, punt.port, error, refusal.reason, now, out);
+        if let Err((error, reason)) = check_options(&ip) {
+            let Some(error) = error else { return out.drop(packet, reason) };
+            return self.refuse(packet, punt.port, error, reason, now, out);
         }
         if local {
             return self.local(packet, punt.port, now, out);
@@ -277,6 +302,10 @@ impl<P: Packet> SlowPath<P> {
         while let Some(port) = self.groups.due(now) {
             self.answer_query(port, out);
         }
+        while let Some((port, frame)) = self.later.due(now) {
+            out.originate(port, &frame);
+        }
+        self.expire_fragments(now, out);
         while let Some(due) = self.table.due(now) {
             self.attend(due, now, out);
         }
@@ -299,7 +328,10 @@ impl<P: Packet> SlowPath<P> {
     pub fn next_deadline(&self) -> Option<Time> {
         let table = self.table.next_deadline();
         let groups = self.groups.next_deadline();
-        [table, groups, self.announcements.next_deadline()].into_iter().flatten().min()
+        let fragments = self.reassembly.next_deadline();
+        let later = self.later.next_deadline();
+        let all = [table, groups, fragments, later, self.announcements.next_deadline()];
+        all.into_iter().flatten().min()
     }
 
     /// The neighbour table, sorted by port and address.
@@ -307,9 +339,10 @@ impl<P: Packet> SlowPath<P> {
         self.table.list(now)
     }
 
-    /// Received packets that wait for neighbours: neither forwarded nor dropped yet.
+    /// Received packets that wait for neighbours or for other fragments: neither forwarded nor
+    /// dropped yet.
     pub fn held(&self) -> usize {
-        self.table.held()
+        self.table.held() + self.reassembly.held()
     }
 
     /// ICMP errors that the rate limit suppressed.
@@ -324,6 +357,9 @@ impl<P: Packet> SlowPath<P> {
                 out.drop(packet, DropReason::Shutdown);
             }
         }
+        for packet in self.reassembly.drain() {
+            out.drop(packet, DropReason::Shutdown);
+        }
     }
 
     /// The gateway that a next hop's number stands for.
@@ -331,11 +367,24 @@ impl<P: Packet> SlowPath<P> {
         self.gateways.get(&id).copied()
     }
 
-    /// The next identification: the router's own packets are few, so a counter does not repeat
-    /// within the lifetime of a packet (RFC 6864, 4.2).
-    pub(crate) fn next_identification(&mut self) -> u16 {
+    /// The identification of an own IPv4 packet of so many bytes. The inner `None`: it needs none,
+    /// it is to have DF, because it is small or because its receiver looks for the path's MTU
+    /// itself. The outer one: it must not be sent, all identifications are in use.
+    pub(crate) fn identify(
+        &mut self,
+        length: usize,
+        asked_with_df: bool,
+        now: Time,
+    ) -> Option<Option<u16>> {
+        let fits = length <= usize::from(self.ports.smallest_mtu());
+        if fits && (length <= SMALL || asked_with_df) {
+            return Some(None);
+        }
+        if !self.identifications.take(now) {
+            return None;
+        }
         self.identification = self.identification.wrapping_add(1);
-        self.identification
+        Some(Some(self.identification))
     }
 
     fn start_gateway(&mut self, key: Key, now: Time, out: &mut impl Output<P>) {
@@ -491,6 +540,16 @@ impl<P: Packet> SlowPath<P> {
             }
             _ => {}
         }
+    }
+}
+
+/// Why a packet's options forbid to handle it: what its sender is told, and the drop reason.
+fn check_options(ip: &IpPacket<'_>) -> Result<(), (Option<Error>, DropReason)> {
+    match ip {
+        IpPacket::V4 { header, bytes } => options::check(&bytes[..header.header_len()])
+            .map_err(|error| (Some(error), DropReason::Ip4Options)),
+        IpPacket::V6 { header, bytes } => extension::check_hop_by_hop(header.next_header, bytes)
+            .map_err(|refusal| (refusal.error, refusal.reason)),
     }
 }
 

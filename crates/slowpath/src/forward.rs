@@ -6,11 +6,18 @@
 //! sent (RFC 1812, 4.3.2.3); TTL, checksum and MACs change when it leaves.
 //!
 //! A packet that is too big for its link leaves in fragments if its DF bit is clear: the received
-//! buffer becomes the first, the others are originated, so the counters' sum closes.
+//! buffer becomes the first, the others are originated, so the counters' sum closes. What the
+//! router itself sends over IPv6 is cut too, if it is too big for its link or, beyond that, for the
+//! least MTU, since no path's MTU is known (RFC 8200, 4.5 and 5).
+//!
+//! Record route and timestamp get their entries when the packet leaves, since only then the port is
+//! known whose address they ask for.
 //!
 //! Drops: `no-route`, `prohibited`, `unreachable`, `blackhole`, `martian-destination`,
 //! `l2-broadcast`, `beyond-scope`, `ip6-martian-source`, `ttl-expired`, `too-big`,
 //! `neighbour-failed`, `neighbour-queue-full`, `neighbour-table-full`.
+
+use std::net::{IpAddr, Ipv4Addr};
 
 use dataplane::next_hop::NextHop;
 use dataplane::port::PortId;
@@ -18,14 +25,18 @@ use dataplane::reason::DropReason;
 use wire::MacAddr;
 use wire::checksum::{self, checksum};
 use wire::ethernet::ETHERNET_LEN;
-use wire::ip::{IPV4_MIN_LEN, IPV4_MORE_FRAGMENTS, IPV4_OFFSET_BITS, Ipv4Header, Ipv6Header};
-use zerocopy::FromBytes;
-use zerocopy::network_endian::U16;
+use wire::ip::{
+    IPV4_MIN_LEN, IPV4_MORE_FRAGMENTS, IPV4_OFFSET_BITS, IPV6_LEN, Ipv4Header, Ipv6FragmentHeader,
+    Ipv6Header, PROTOCOL_FRAGMENT,
+};
+use zerocopy::network_endian::{U16, U32};
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::frame::{self, IpPacket};
 use crate::icmp::Error;
 use crate::neighbour::{Key, Waiting};
-use crate::options::options_v4;
+use crate::options::{self, Stamp, options_v4};
+use crate::ports::IPV6_LEAST_MTU;
 use crate::{Output, Packet, SlowPath, Time};
 
 /// Where a packet is to go next.
@@ -93,6 +104,10 @@ impl<P: Packet> SlowPath<P> {
             return Err((Some(Error::TtlExpired), DropReason::TtlExpired));
         }
         let port = self.ports.get(target.port()).ok_or((None, DropReason::PortDown))?;
+        if matches!(ip, IpPacket::V6 { .. }) && !port.speaks_v6() {
+            // No "packet too big" with less than every link takes (RFC 8201, 4).
+            return Err((Some(Error::HostUnreachable), DropReason::Unreachable));
+        }
         let may_fragment = matches!(ip, IpPacket::V4 { header, .. } if !header.dont_fragment());
         if ip.bytes().len() > usize::from(port.mtu) && !may_fragment {
             return Err((Some(Error::TooBig { mtu: port.mtu }), DropReason::TooBig));
@@ -129,7 +144,8 @@ impl<P: Packet> SlowPath<P> {
         mac: MacAddr,
         out: &mut impl Output<P>,
     ) {
-        let Some((id, source, mtu)) = self.ports.get(port).map(|p| (p.id, p.mac, p.mtu)) else {
+        let known = self.ports.get(port).map(|p| (p.id, p.mac, usize::from(p.mtu)));
+        let Some((id, source, mtu)) = known else {
             if let Waiting::Received { packet, .. } = waiting {
                 out.drop(packet, DropReason::PortDown);
             }
@@ -139,12 +155,51 @@ impl<P: Packet> SlowPath<P> {
             Waiting::Received { mut packet, .. } => {
                 frame::set_macs(packet.bytes_mut(), mac, source);
                 decrement_ttl(packet.bytes_mut());
-                send_received(packet, id, usize::from(mtu), out);
+                self.fill_options(packet.bytes_mut(), id, out);
+                send_received(packet, id, mtu, out);
             }
             Waiting::Own(mut frame) => {
                 frame::set_macs(&mut frame, mac, source);
-                send_own_frame(&frame, id, usize::from(mtu), out);
+                self.send_own_frame(&frame, id, mtu, out);
             }
+        }
+    }
+
+    /// Puts the router into the record route and the timestamp of a packet that leaves by a port
+    /// (RFC 1812, 4.2.2.2 and 5.3.13.5, 5.3.13.6). A port without an address uses any other one, as
+    /// a router's identifier.
+    fn fill_options(&self, frame: &mut [u8], port: PortId, out: &impl Output<P>) {
+        let Ok(IpPacket::V4 { header, .. }) = IpPacket::parse(frame) else { return };
+        let (length, towards) = (header.header_len(), header.destination());
+        if length == IPV4_MIN_LEN {
+            return;
+        }
+        let Some(address) = self.ports.source_v4(port, towards) else { return };
+        let own = |address: Ipv4Addr| self.ports.is_own(address.into(), port);
+        let stamp = Stamp { address, time: out.time_of_day().as_millis() as u32, own };
+        options::fill(&mut frame[ETHERNET_LEN..ETHERNET_LEN + length], &stamp);
+    }
+
+    /// Sends a frame of the router's own, in fragments if it is too big.
+    fn send_own_frame(&mut self, frame: &[u8], port: PortId, mtu: usize, out: &mut impl Output<P>) {
+        let mtu = match IpPacket::parse(frame) {
+            Ok(IpPacket::V6 { header, .. }) => {
+                let destination = IpAddr::V6(header.destination());
+                let near = self.ports.get(port).is_some_and(|port| port.is_on_link(destination));
+                if near { mtu } else { mtu.min(usize::from(IPV6_LEAST_MTU)) }
+            }
+            _ => mtu,
+        };
+        if frame.len() <= ETHERNET_LEN + mtu {
+            return out.originate(port, frame);
+        }
+        self.fragment_identification = self.fragment_identification.wrapping_add(1);
+        let fragments = match frame.get(ETHERNET_LEN).map(|byte| byte >> 4) {
+            Some(4) => fragment(frame, mtu),
+            _ => fragment_v6(frame, mtu, self.fragment_identification),
+        };
+        for frame in fragments.unwrap_or_default() {
+            out.originate(port, &frame);
         }
     }
 }
@@ -169,17 +224,6 @@ fn send_received<P: Packet>(mut packet: P, port: PortId, mtu: usize, out: &mut i
     }
     out.forward(port, packet);
     for frame in rest {
-        out.originate(port, &frame);
-    }
-}
-
-/// Sends a frame of the router's own, in fragments if it is too big. IPv6 has no fragments on the
-/// way; what does not fit is not sent (only an echo reply can be that large).
-fn send_own_frame<P>(frame: &[u8], port: PortId, mtu: usize, out: &mut impl Output<P>) {
-    if frame.len() <= ETHERNET_LEN + mtu {
-        return out.originate(port, frame);
-    }
-    for frame in fragment(frame, mtu).unwrap_or_default() {
         out.originate(port, &frame);
     }
 }
@@ -236,6 +280,35 @@ fn fragment(frame: &[u8], mtu: usize) -> Option<Vec<Vec<u8>>> {
         done += take;
     }
     (!fragments.is_empty()).then_some(fragments)
+}
+
+/// Cuts a frame of the router's own, an IPv6 packet without extension headers, into frames whose
+/// packets have at most `mtu` bytes (RFC 8200, 4.5).
+fn fragment_v6(frame: &[u8], mtu: usize, identification: u32) -> Option<Vec<Vec<u8>>> {
+    let IpPacket::V6 { header, bytes } = IpPacket::parse(frame).ok()? else { return None };
+    let ethernet = frame.get(..ETHERNET_LEN)?;
+    let room = mtu.checked_sub(IPV6_LEN + size_of::<Ipv6FragmentHeader>())? & !7;
+    if room == 0 {
+        return None;
+    }
+    let chunks = bytes[IPV6_LEN..].chunks(room);
+    let last = chunks.len().checked_sub(1)?;
+    let cut = |(number, data): (usize, &[u8])| {
+        let part = Ipv6FragmentHeader {
+            next_header: header.next_header,
+            reserved: 0,
+            offset_more: U16::new((number * room) as u16 | u16::from(number < last)),
+            identification: U32::new(identification),
+        };
+        let length = size_of::<Ipv6FragmentHeader>() + data.len();
+        let header = Ipv6Header {
+            next_header: PROTOCOL_FRAGMENT,
+            payload_length: U16::new(length as u16),
+            ..*header
+        };
+        [ethernet, header.as_bytes(), part.as_bytes(), data].concat()
+    };
+    Some(chunks.enumerate().map(cut).collect())
 }
 
 /// Fills in length, offset, flags and checksum of a fragment that begins `done` bytes into the
@@ -361,6 +434,41 @@ mod tests {
         assert_eq!(glean(&mut bench(), unspecified), [Out::Drop(DropReason::Ip6MartianSource)]);
         let scope = v6("fe80::a", "fd00:2::2", 17, &udp(4));
         assert_eq!(drops(&glean(&mut bench(), scope)), [DropReason::BeyondScope]);
+    }
+
+    #[test]
+    fn no_ipv6_goes_to_a_link_that_is_too_small_for_it() {
+        let mut config = config();
+        config.ports[1].mtu = 1279;
+        let mut bench = Bench::with_hosts(config);
+        let outs = bench.punt(
+            PuntReason::TooBig,
+            LEFT,
+            TO_B,
+            v6("fd00:1::2", "2001:db8::2", 17, &udp(1300)),
+        );
+        assert_eq!(drops(&outs), [DropReason::Unreachable]);
+        assert_eq!(icmp_type(originated(&outs)[0]), (1, 3));
+    }
+
+    #[test]
+    fn who_forwards_puts_itself_into_route_and_stamps() {
+        let options = [7, 7, 4, 0, 0, 0, 0, 68, 12, 5, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let outs = glean(&mut bench(), v4_with_options("10.0.2.2", &options));
+        let [Out::Forward(port, frame)] = &outs[..] else { panic!("{outs:?}") };
+        assert_eq!(*port, right());
+        let filled = [7, 7, 8, 10, 0, 2, 1, 68, 12, 13, 1, 10, 0, 2, 1, 1, 2, 3, 4, 0];
+        assert_eq!(frame[34..54], filled);
+        assert_eq!((frame[22], checksum(&frame[14..54])), (63, 0));
+    }
+
+    #[test]
+    fn an_error_quotes_options_as_they_came() {
+        let mut frame = v4_with_options("10.0.2.2", &[7, 7, 4, 0, 0, 0, 0, 0]);
+        frame[22] = 1;
+        fix_v4_checksum(&mut frame);
+        let outs = glean(&mut bench(), frame.clone());
+        assert_eq!(originated(&outs)[0][42..], frame[14..]);
     }
 
     #[test]

@@ -103,15 +103,14 @@ impl<'a> IpPacket<'a> {
         ETHERNET_LEN + self.bytes().len()
     }
 
-    /// The upper-layer protocol and where it starts; `None` if IPv6 extension headers are cut.
+    /// The upper-layer protocol and where it starts, whatever the headers before it say; `None` if
+    /// IPv6 extension headers are cut.
     pub(crate) fn upper(&self) -> Option<Upper> {
         match self {
             Self::V4 { header, .. } => Some(Upper {
                 protocol: header.protocol,
                 offset: header.header_len(),
-                named_at: 9,
                 fragment: if header.is_fragment() { Some(header.fragment_offset()) } else { None },
-                routing: None,
             }),
             Self::V6 { header, bytes } => upper_v6(header.next_header, bytes),
         }
@@ -125,13 +124,9 @@ pub(crate) struct Upper {
     pub protocol: u8,
     /// Where its header starts in the IP packet.
     pub offset: usize,
-    /// Offset of the byte that names the protocol, for "unknown next header".
-    pub named_at: usize,
     /// The fragment's offset, if the packet is a fragment; IPv6 atomic fragments (RFC 6946) are
     /// none.
     pub fragment: Option<usize>,
-    /// Offset of the first routing header with segments left, if there is one.
-    pub routing: Option<usize>,
 }
 
 impl Upper {
@@ -143,23 +138,12 @@ impl Upper {
 /// Walks IPv6 extension headers (RFC 8200, 4.1). Each step advances by 8 bytes or more, so the
 /// walk ends. It stops at a later fragment, behind whose header there is only data.
 fn upper_v6(next_header: u8, packet: &[u8]) -> Option<Upper> {
-    let mut upper = Upper {
-        protocol: next_header,
-        offset: IPV6_LEN,
-        named_at: 6,
-        fragment: None,
-        routing: None,
-    };
+    let mut upper = Upper { protocol: next_header, offset: IPV6_LEN, fragment: None };
     loop {
         let rest = packet.get(upper.offset..)?;
         let length = match upper.protocol {
             PROTOCOL_HOP_BY_HOP | PROTOCOL_DESTINATION_OPTIONS | PROTOCOL_ROUTING => {
-                let (extension, _) = Ipv6ExtensionHeader::ref_from_prefix(rest).ok()?;
-                let segments_left = *rest.get(3)?;
-                if upper.protocol == PROTOCOL_ROUTING && segments_left > 0 {
-                    upper.routing = upper.routing.or(Some(upper.offset));
-                }
-                extension.header_len()
+                Ipv6ExtensionHeader::ref_from_prefix(rest).ok()?.0.header_len()
             }
             PROTOCOL_FRAGMENT => {
                 let (fragment, _) = Ipv6FragmentHeader::ref_from_prefix(rest).ok()?;
@@ -173,7 +157,6 @@ fn upper_v6(next_header: u8, packet: &[u8]) -> Option<Upper> {
         if length > rest.len() {
             return None;
         }
-        upper.named_at = upper.offset;
         upper.protocol = rest[0];
         upper.offset += length;
         if upper.is_later_fragment() {
@@ -204,9 +187,7 @@ mod tests {
         let upper = v6(0, &chain).unwrap();
         assert_eq!(upper.protocol, 17);
         assert_eq!(upper.offset, 40 + 40);
-        assert_eq!(upper.named_at, 40 + 32);
         assert_eq!(upper.fragment, Some(0));
-        assert_eq!(upper.routing, Some(40 + 24));
     }
 
     #[test]

@@ -11,6 +11,10 @@
 //! * beyond the rate limit: one token bucket for the whole router, so that a flood in one place
 //!   cannot take more of the slow path's time than that (RFC 1812, 4.3.2.8; RFC 4443, 2.4 (f)).
 //!
+//! Nor "unreachable" where the port's configuration says so (RFC 4443, 3.1), but for
+//! "fragmentation needed". IPv4 errors have DF set: nobody fragments 576 bytes, and so they need no
+//! identification that must not repeat (RFC 6864, 4.1).
+//!
 //! The error's source is the address that the packet was sent to, if that was the router's own
 //! (RFC 4443, 2.2 (a)), else an address of the port it came in by, which is what makes traceroute
 //! show the path that the packets take. It quotes as much of the packet as fits (576 and 1280
@@ -22,10 +26,10 @@ use std::time::Duration;
 use dataplane::port::PortId;
 use dataplane::reason::DropReason;
 use wire::build::{self, Ipv4Fields, Ipv6Fields};
-use wire::icmp::{v4, v6};
-use wire::ip::{Ipv4Header, Ipv6Header, PROTOCOL_ICMP, PROTOCOL_ICMPV6};
+use wire::icmp::{ICMP_LEN, v4, v6};
+use wire::ip::{IPV4_MIN_LEN, Ipv4Header, Ipv6Header, PROTOCOL_ICMP, PROTOCOL_ICMPV6};
 
-use crate::echo::{DEFAULT_TTL, NO_LINK};
+use crate::echo::NO_LINK;
 use crate::frame::{self, IpPacket};
 use crate::{Output, Packet, SlowPath, Time};
 
@@ -37,6 +41,8 @@ const TOS_CONTROL: u8 = 0xc0;
 pub(crate) enum Error {
     /// TTL or hop limit ran out.
     TtlExpired,
+    /// Not all fragments of a packet for the router came in time.
+    ReassemblyExpired,
     /// No route.
     NoRoute,
     /// The host does not answer, or a route says so.
@@ -59,6 +65,8 @@ pub(crate) enum Error {
     },
     /// A source route. IPv4 only.
     SourceRouteFailed,
+    /// A first fragment without all headers. IPv6 only.
+    IncompleteChain,
     /// A header field or option is wrong.
     BadField {
         /// Its offset in the packet.
@@ -78,6 +86,7 @@ impl Error {
     fn v4(self) -> Option<(u8, u8, u32)> {
         Some(match self {
             Self::TtlExpired => (v4::TIME_EXCEEDED, v4::TTL_EXCEEDED, 0),
+            Self::ReassemblyExpired => (v4::TIME_EXCEEDED, v4::REASSEMBLY_EXCEEDED, 0),
             Self::NoRoute => (v4::UNREACHABLE, v4::NET_UNREACHABLE, 0),
             Self::HostUnreachable => (v4::UNREACHABLE, v4::HOST_UNREACHABLE, 0),
             Self::Prohibited => (v4::UNREACHABLE, v4::ADMIN_PROHIBITED, 0),
@@ -86,7 +95,7 @@ impl Error {
             Self::ProtocolUnreachable { .. } => (v4::UNREACHABLE, v4::PROTOCOL_UNREACHABLE, 0),
             Self::SourceRouteFailed => (v4::UNREACHABLE, v4::SOURCE_ROUTE_FAILED, 0),
             Self::BadField { pointer } => (v4::PARAMETER_PROBLEM, 0, (pointer & 0xff) << 24),
-            Self::BeyondScope | Self::UnknownOption { .. } => return None,
+            Self::BeyondScope | Self::IncompleteChain | Self::UnknownOption { .. } => return None,
         })
     }
 
@@ -94,6 +103,8 @@ impl Error {
     fn v6(self) -> Option<(u8, u8, u32)> {
         Some(match self {
             Self::TtlExpired => (v6::TIME_EXCEEDED, v6::HOP_LIMIT_EXCEEDED, 0),
+            Self::ReassemblyExpired => (v6::TIME_EXCEEDED, v6::REASSEMBLY_EXCEEDED, 0),
+            Self::IncompleteChain => (v6::PARAMETER_PROBLEM, v6::INCOMPLETE_CHAIN, 0),
             Self::NoRoute => (v6::UNREACHABLE, v6::NO_ROUTE, 0),
             Self::HostUnreachable => (v6::UNREACHABLE, v6::ADDRESS_UNREACHABLE, 0),
             Self::Prohibited => (v6::UNREACHABLE, v6::ADMIN_PROHIBITED, 0),
@@ -109,6 +120,12 @@ impl Error {
             }
             Self::SourceRouteFailed => return None,
         })
+    }
+
+    /// One of the messages that a port may keep to itself (RFC 4443, 3.1). "Fragmentation needed" is
+    /// none: path MTU discovery needs it.
+    fn is_unreachable(self, message: (u8, u8, u32), kind: u8) -> bool {
+        message.0 == kind && !matches!(self, Self::TooBig { .. })
     }
 
     /// Reported about multicast packets too (RFC 4443, 2.4 (e.3)).
@@ -133,7 +150,7 @@ impl<P: Packet> SlowPath<P> {
     }
 
     /// Tells the sender of a frame what went wrong, if that is allowed.
-    fn icmp_error(
+    pub(crate) fn icmp_error(
         &mut self,
         frame: &[u8],
         from: PortId,
@@ -197,14 +214,20 @@ impl<P: Packet> SlowPath<P> {
         now: Time,
     ) -> Option<Vec<u8>> {
         let message = error.v4()?;
+        if error.is_unreachable(message, v4::UNREACHABLE) && self.ports.keeps_unreachables(from) {
+            return None;
+        }
         let source = self.error_source_v4(header, from)?;
         if !self.errors.take(now) {
             return None;
         }
+        let length = IPV4_MIN_LEN + ICMP_LEN + bytes.len();
+        let divisible = self.identify(length.min(build::ICMPV4_ERROR_MAX), false, now)?;
         let fields = Ipv4Fields {
             tos: TOS_CONTROL,
-            identification: self.next_identification(),
-            ttl: DEFAULT_TTL,
+            identification: divisible.unwrap_or(0),
+            dont_fragment: divisible.is_none(),
+            ttl: self.icmp.ttl,
             protocol: PROTOCOL_ICMP,
             source,
             destination: header.source(),
@@ -221,13 +244,16 @@ impl<P: Packet> SlowPath<P> {
         now: Time,
     ) -> Option<Vec<u8>> {
         let message = error.v6()?;
+        if error.is_unreachable(message, v6::UNREACHABLE) && self.ports.keeps_unreachables(from) {
+            return None;
+        }
         let source = self.error_source_v6(header, from)?;
         if !self.errors.take(now) {
             return None;
         }
         let fields = Ipv6Fields {
             class: 0,
-            hop_limit: DEFAULT_TTL,
+            hop_limit: self.icmp.ttl,
             next_header: PROTOCOL_ICMPV6,
             source,
             destination: header.source(),
@@ -344,7 +370,7 @@ mod frames {
     fn time_exceeded_byte_by_byte() {
         let probe = hex("020000000001 020000000a01 0800 4500002142420000011160870a0001020a000202
                          80e8829a000da07870726f6265");
-        let error = hex("020000000a01 020000000001 0800 45c0003d00010000400163fd0a0001010a000102
+        let error = hex("020000000a01 020000000001 0800 45c0003d00004000400123fe0a0001010a000102
                          0b000c2200000000
                          4500002142420000011160870a0001020a000202 80e8829a000da07870726f6265");
         let outs = bench().punt(PuntReason::Ttl, LEFT, TO_B, probe);
@@ -412,6 +438,50 @@ mod frames {
             let outs = bench.punt(reason, LEFT, next_hop, v6("fd00:1::2", "2003::9", 17, &udp(9)));
             assert_eq!((icmp_type(originated(&outs)[0]), drops(&outs)), (error6, vec![drop]));
         }
+    }
+
+    #[test]
+    fn a_port_may_keep_unreachables_to_itself_but_nothing_else() {
+        let mut config = config();
+        config.ports[0].settings.unreachables = false;
+        config.ports[1].mtu = 1280;
+        let mut bench = Bench::with_hosts(config);
+        for frame in
+            [v4("10.0.1.2", "9.9.9.9", 17, &udp(9)), v6("fd00:1::2", "2003::9", 17, &udp(9))]
+        {
+            let outs = bench.punt(PuntReason::NoRoute, LEFT, NO_ROUTE, frame);
+            assert_eq!(outs, [Out::Drop(DropReason::NoRoute)]);
+        }
+        let mut large = v4("10.0.1.2", "10.0.2.2", 17, &udp(1400));
+        large[20] = 0x40;
+        fix_v4_checksum(&mut large);
+        for (frame, error) in
+            [(large, (3, 4)), (v6("fd00:1::2", "fd00:2::2", 17, &udp(1400)), (2, 0))]
+        {
+            let outs = bench.punt(PuntReason::TooBig, LEFT, TO_B, frame);
+            assert_eq!(icmp_type(originated(&outs)[0]), error);
+        }
+        // The other port's senders are told.
+        let frame = v4("10.0.2.2", "9.9.9.9", 17, &udp(9));
+        let outs = bench.punt(PuntReason::NoRoute, right(), NO_ROUTE, frame);
+        assert_eq!(icmp_type(originated(&outs)[0]), (3, 0));
+    }
+
+    #[test]
+    fn the_ttl_is_the_configurations() {
+        let mut config = config();
+        config.icmp.ttl = 200;
+        let mut bench = Bench::with_hosts(config);
+        let outs =
+            bench.punt(PuntReason::NoRoute, LEFT, NO_ROUTE, v4("10.0.1.2", "9.9.9.9", 17, &udp(9)));
+        assert_eq!(originated(&outs)[0][22], 200);
+        let outs = bench.punt(
+            PuntReason::NoRoute,
+            LEFT,
+            NO_ROUTE,
+            v6("fd00:1::2", "2003::9", 17, &udp(9)),
+        );
+        assert_eq!(originated(&outs)[0][21], 200);
     }
 
     #[test]

@@ -14,14 +14,16 @@
 //!  |                -> nd.rs    neighbour disc.  +-> neighbour.rs  | <--- tick(now)
 //!  |                -> mld.rs   group queries    |   the table and |      at next_deadline()
 //!  |                -> echo.rs  ping             |   the packets   |
+//!  |              reassembly.rs fragments for us |                 |
 //!  |              forward.rs    to be resolved  -+   that wait     |
-//!  |              options.rs    IP options                         |
+//!  |              options.rs    IPv4 options                       |
+//!  |              extension.rs  IPv6 headers before the upper layer|
 //!  |              icmp.rs       errors to senders                  |
 //!  +---------------------------------------------------------------+
 //!        |              |               |              |         |
 //!        v              v               v              v         v
 //!   forward(port, P)  originate(port,  to_host(P)   drop(P,    route(), next_hop(),
-//!   finished, to a    frame) replies,  consumed     reason)    has_joined():
+//!   finished, to a    frame) replies,  consumed     reason)    has_joined(), time_of_day():
 //!   transmit queue    errors, probes   here;                   questions to the FIB,
 //!                                      deliver(port, P)        the next-hop table and
 //!                                      to the kernel           the kernel
@@ -52,10 +54,12 @@
 mod arp;
 mod echo;
 mod engine;
+mod extension;
 mod forward;
 mod frame;
 mod host;
 mod icmp;
+mod later;
 mod local;
 mod mld;
 mod nd;
@@ -63,6 +67,7 @@ mod neighbour;
 mod options;
 mod ports;
 mod random;
+mod reassembly;
 #[cfg(test)]
 mod testing;
 
@@ -98,6 +103,39 @@ pub struct PortConfig {
     /// The port has a host interface: the kernel speaks ARP, ND and everything else that concerns
     /// the port's own addresses; packets for it go there by [`Output::deliver`].
     pub host: bool,
+    /// What it says and does not say.
+    pub settings: PortSettings,
+}
+
+/// What a port says of itself, and what it keeps to itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortSettings {
+    /// Senders on this port are told by ICMP that a destination is unreachable (RFC 4443, 3.1).
+    /// "Fragmentation needed" is not meant; it is always sent.
+    pub unreachables: bool,
+}
+
+impl Default for PortSettings {
+    fn default() -> Self {
+        Self { unreachables: true }
+    }
+}
+
+/// The router's own ICMP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Icmp {
+    /// TTL and hop limit of what the router sends, but where a protocol has its own (RFC 1812,
+    /// 4.2.2.9); not 0.
+    pub ttl: u8,
+    /// Echo requests are answered (RFC 1812, 4.3.3.6; RFC 4443, 4.2).
+    pub echo: bool,
+}
+
+impl Default for Icmp {
+    fn default() -> Self {
+        // RFC 1700, and what hosts use.
+        Self { ttl: 64, echo: true }
+    }
 }
 
 /// Bounds and timers.
@@ -111,6 +149,8 @@ pub struct Limits {
     /// Most packets that wait for all neighbours together: they are buffers that the forwarders
     /// lack meanwhile.
     pub held: usize,
+    /// Most fragments for the router itself that wait for the rest of their packets.
+    pub fragments: usize,
     /// Time between two requests for the same address (RFC 4861, 10: RETRANS_TIMER).
     pub retry: Duration,
     /// Requests without an answer after which a neighbour counts as failed.
@@ -142,6 +182,7 @@ impl Default for Limits {
             neighbours: 16_384,
             queue: 16,
             held: 1024,
+            fragments: 512,
             retry: Duration::from_secs(1),
             tries: 3,
             reachable: Duration::from_secs(30),
@@ -162,6 +203,8 @@ pub struct Config {
     pub ports: Vec<PortConfig>,
     /// Bounds and timers.
     pub limits: Limits,
+    /// The router's own ICMP.
+    pub icmp: Icmp,
     /// The hash by which the forwarders choose among equal-cost paths; the slow path must choose
     /// alike.
     pub flow: FlowHash,
@@ -221,6 +264,8 @@ pub trait Output<P> {
     fn route(&self, destination: IpAddr, flow_hash: u32) -> RouteAnswer;
     /// What a next hop's number means now.
     fn next_hop(&self, id: u16) -> NextHop;
+    /// Time since midnight, UTC, for timestamp options.
+    fn time_of_day(&self) -> Duration;
     /// Whether the kernel listens to this group on the port's host interface.
     fn has_joined(&mut self, port: PortId, group: MacAddr) -> bool;
 }

@@ -3,25 +3,28 @@
 //!
 //! A packet to any address of the router is local, whatever port it came by (weak host model);
 //! link-local addresses only on their port. ICMP, neighbour discovery and multicast listener
-//! queries are dealt with; everything else is refused, since nothing here listens. Fragments are
-//! not reassembled. No IPv4 group is joined.
+//! queries are dealt with; everything else is refused, since nothing here listens. Fragments wait
+//! for each other; the packet they make is dealt with as if it had come whole, but for neighbour
+//! discovery, which is never believed in fragments (RFC 6980, 5). No IPv4 group is joined.
 //!
 //! Drops: `not-local`, `multicast-not-routed`, `directed-broadcast`, `l2-broadcast`,
-//! `local-fragment`, `ip6-extension`, `icmp-malformed`, `nd-malformed`, `no-listener`.
+//! `local-fragment`, `reassembly-timeout`, `ip6-extension`, `icmp-malformed`, `nd-malformed`,
+//! `no-listener`.
 
 use dataplane::port::PortId;
 use dataplane::reason::DropReason;
 use wire::checksum::{checksum, pseudo_header_v6};
 use wire::icmp::{ICMP_LEN, v4, v6};
 use wire::ip::{
-    Ipv4Header, Ipv6Header, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_NONE, PROTOCOL_TCP,
-    PROTOCOL_UDP,
+    Ipv4Header, Ipv6Header, PROTOCOL_FRAGMENT, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_NONE,
+    PROTOCOL_TCP, PROTOCOL_UDP,
 };
 
-use crate::frame::{self, IpPacket, Upper};
+use crate::extension::{self, has_router_alert};
+use crate::frame::{self, IpPacket};
 use crate::icmp::Error;
 use crate::nd::Message;
-use crate::options::has_router_alert;
+use crate::reassembly::{Outcome, Piece};
 use crate::{Output, Packet, SlowPath, Time};
 
 /// What becomes of a packet for the router.
@@ -32,6 +35,22 @@ enum Verdict {
     Drop(DropReason),
     /// Dropped, the sender is told.
     Refuse(Error, DropReason),
+    /// A part of a packet.
+    Part(Piece),
+}
+
+impl Verdict {
+    fn refuse(error: Option<Error>, reason: DropReason) -> Self {
+        error.map_or(Self::Drop(reason), |error| Self::Refuse(error, reason))
+    }
+}
+
+/// How a packet came.
+#[derive(Clone, Copy)]
+struct Arrival {
+    from: PortId,
+    /// In more than one fragment.
+    reassembled: bool,
 }
 
 impl<P: Packet> SlowPath<P> {
@@ -40,19 +59,64 @@ impl<P: Packet> SlowPath<P> {
         if self.ports.is_host(from) {
             return self.for_kernel(packet, from, out);
         }
-        match self.receive(packet.bytes(), from, now, out) {
+        let arrival = Arrival { from, reassembled: false };
+        match self.receive(packet.bytes(), arrival, now, out) {
             Verdict::Taken => out.to_host(packet),
             Verdict::Drop(reason) => out.drop(packet, reason),
             Verdict::Refuse(error, reason) => {
                 self.refuse(packet, from, error, reason, now, out);
             }
+            Verdict::Part(piece) => self.collect(piece, packet, from, now, out),
+        }
+    }
+
+    /// Takes in a fragment; when it was the last one that was missing, deals with the packet.
+    fn collect(
+        &mut self,
+        piece: Piece,
+        packet: P,
+        from: PortId,
+        now: Time,
+        out: &mut impl Output<P>,
+    ) {
+        let mut displaced = Vec::new();
+        let outcome = self.reassembly.add(piece, packet, from, now, &mut displaced);
+        drop_all(displaced, DropReason::LocalFragment, out);
+        match outcome {
+            Outcome::Waits => {}
+            Outcome::Refused(packets) => drop_all(packets, DropReason::LocalFragment, out),
+            Outcome::Whole(frame, packets) => {
+                let arrival = Arrival { from, reassembled: true };
+                match self.receive(&frame, arrival, now, out) {
+                    Verdict::Taken => packets.into_iter().for_each(|packet| out.to_host(packet)),
+                    Verdict::Drop(reason) => drop_all(packets, reason, out),
+                    Verdict::Refuse(error, reason) => {
+                        self.icmp_error(&frame, from, error, now, out);
+                        drop_all(packets, reason, out);
+                    }
+                    // Fragments of fragments.
+                    Verdict::Part(_) => drop_all(packets, DropReason::LocalFragment, out),
+                }
+            }
+        }
+    }
+
+    /// Gives up packets whose fragments did not all come. The sender is told if the first one did
+    /// (RFC 792, RFC 1122 3.3.2, RFC 8200 4.5).
+    pub(crate) fn expire_fragments(&mut self, now: Time, out: &mut impl Output<P>) {
+        let reason = DropReason::ReassemblyTimeout;
+        while let Some(expired) = self.reassembly.due(now) {
+            if let Some(first) = expired.first {
+                self.refuse(first, expired.from, Error::ReassemblyExpired, reason, now, out);
+            }
+            drop_all(expired.others, reason, out);
         }
     }
 
     fn receive(
         &mut self,
         frame: &[u8],
-        from: PortId,
+        arrival: Arrival,
         now: Time,
         out: &mut impl Output<P>,
     ) -> Verdict {
@@ -60,26 +124,56 @@ impl<P: Packet> SlowPath<P> {
             Ok(ip) => ip,
             Err(reason) => return Verdict::Drop(reason),
         };
-        if let Some(reason) = self.not_for_us(&ip, frame, from) {
+        if let Some(reason) = self.not_for_us(&ip, frame, arrival.from) {
             return Verdict::Drop(reason);
         }
-        let Some(upper) = ip.upper() else { return Verdict::Drop(DropReason::Ip6Extension) };
-        if let Some(at) = upper.routing {
-            // RFC 8200, 4.4: no routing type is known here; point at the type.
-            let error = Error::BadField { pointer: at as u32 + 2 };
-            return Verdict::Refuse(error, DropReason::Ip6Extension);
+        match ip {
+            IpPacket::V4 { header, bytes } => self.receive_v4(header, bytes, arrival, now, out),
+            IpPacket::V6 { header, bytes } => self.receive_v6(header, bytes, arrival, now, out),
         }
-        if upper.fragment.is_some() {
-            return Verdict::Drop(DropReason::LocalFragment);
+    }
+
+    fn receive_v4(
+        &mut self,
+        header: &Ipv4Header,
+        bytes: &[u8],
+        arrival: Arrival,
+        now: Time,
+        out: &mut impl Output<P>,
+    ) -> Verdict {
+        if header.is_fragment() {
+            let piece = Piece::v4(header, bytes.len());
+            return piece.map_or(Verdict::Drop(DropReason::LocalFragment), Verdict::Part);
         }
-        match (ip, upper.protocol) {
-            (IpPacket::V4 { header, bytes }, PROTOCOL_ICMP) => {
-                self.icmp_v4(header, &bytes[upper.offset..], from, now, out)
+        match header.protocol {
+            PROTOCOL_ICMP => self.icmp_v4(header, bytes, arrival.from, now, out),
+            protocol => no_listener(protocol, 9),
+        }
+    }
+
+    fn receive_v6(
+        &mut self,
+        header: &Ipv6Header,
+        bytes: &[u8],
+        arrival: Arrival,
+        now: Time,
+        out: &mut impl Output<P>,
+    ) -> Verdict {
+        let end = match extension::take(header.next_header, bytes) {
+            Ok(end) => end,
+            Err(refusal) => return Verdict::refuse(refusal.error, refusal.reason),
+        };
+        match end.protocol {
+            PROTOCOL_FRAGMENT => match Piece::v6(header, bytes, end) {
+                Ok(piece) => Verdict::Part(piece),
+                Err(error) => Verdict::refuse(error, DropReason::LocalFragment),
+            },
+            PROTOCOL_ICMPV6 => {
+                let fragmented = end.fragmented || arrival.reassembled;
+                let message = (end.offset, fragmented);
+                self.icmp_v6(header, bytes, message, arrival.from, now, out)
             }
-            (IpPacket::V6 { header, bytes }, PROTOCOL_ICMPV6) => {
-                self.icmp_v6(header, bytes, upper.offset, from, now, out)
-            }
-            _ => no_listener(upper),
+            protocol => no_listener(protocol, end.named_at),
         }
     }
 
@@ -109,7 +203,8 @@ impl<P: Packet> SlowPath<P> {
                     let joined = port.is_some_and(|port| port.has_joined(destination));
                     (!joined).then_some(DropReason::MulticastNotRouted)
                 } else {
-                    let own = self.ports.is_own(destination.into(), from);
+                    let own = self.ports.is_own(destination.into(), from)
+                        || self.ports.is_anycast(destination.into());
                     (!own).then_some(DropReason::NotLocal)
                 }
             }
@@ -119,16 +214,17 @@ impl<P: Packet> SlowPath<P> {
     fn icmp_v4(
         &mut self,
         header: &Ipv4Header,
-        message: &[u8],
+        bytes: &[u8],
         from: PortId,
         now: Time,
         out: &mut impl Output<P>,
     ) -> Verdict {
+        let message = &bytes[header.header_len()..];
         if message.len() < ICMP_LEN || checksum(message) != 0 {
             return Verdict::Drop(DropReason::IcmpMalformed);
         }
-        if message[0] == v4::ECHO_REQUEST && message[1] == 0 {
-            self.echo_v4(header, message, from, now, out);
+        if message[0] == v4::ECHO_REQUEST && message[1] == 0 && self.icmp.echo {
+            self.echo_v4(header, bytes, from, now, out);
         }
         // Other types have no use here; RFC 1122, 3.2.2: unknown ones are discarded silently.
         Verdict::Taken
@@ -138,7 +234,7 @@ impl<P: Packet> SlowPath<P> {
         &mut self,
         header: &Ipv6Header,
         bytes: &[u8],
-        offset: usize,
+        (offset, fragmented): (usize, bool),
         from: PortId,
         now: Time,
         out: &mut impl Output<P>,
@@ -152,7 +248,7 @@ impl<P: Packet> SlowPath<P> {
         let malformed = message.len() < ICMP_LEN || sum.finish() != 0;
         match message.first() {
             Some(v6::ROUTER_SOLICITATION..=v6::REDIRECT) => {
-                if malformed {
+                if malformed || fragmented {
                     return Verdict::Drop(DropReason::NdMalformed);
                 }
                 let hop_limit = header.hop_limit;
@@ -169,7 +265,7 @@ impl<P: Packet> SlowPath<P> {
                     return Verdict::Drop(DropReason::NdMalformed);
                 }
             }
-            Some(&v6::ECHO_REQUEST) if message[1] == 0 => {
+            Some(&v6::ECHO_REQUEST) if message[1] == 0 && self.icmp.echo => {
                 self.echo_v6(header, message, from, now, out);
             }
             _ => {}
@@ -178,17 +274,21 @@ impl<P: Packet> SlowPath<P> {
     }
 }
 
-/// Nothing here speaks this protocol or listens on this port. TCP is told the same as UDP: an
-/// ICMP error ends a connection attempt as a reset would, and needs no TCP.
-fn no_listener(upper: Upper) -> Verdict {
+/// Nothing here speaks this protocol, which the byte `named_at` names, or listens on this port. TCP
+/// is told the same as UDP: an ICMP error ends a connection attempt as a reset would, and needs no
+/// TCP.
+fn no_listener(protocol: u8, named_at: usize) -> Verdict {
     let reason = DropReason::NoListener;
-    match upper.protocol {
+    match protocol {
         PROTOCOL_NONE => Verdict::Drop(reason),
         PROTOCOL_TCP | PROTOCOL_UDP => Verdict::Refuse(Error::PortUnreachable, reason),
-        _ => {
-            let error = Error::ProtocolUnreachable { pointer: upper.named_at as u32 };
-            Verdict::Refuse(error, reason)
-        }
+        _ => Verdict::Refuse(Error::ProtocolUnreachable { pointer: named_at as u32 }, reason),
+    }
+}
+
+fn drop_all<P>(packets: Vec<P>, reason: DropReason, out: &mut impl Output<P>) {
+    for packet in packets {
+        out.drop(packet, reason);
     }
 }
 
@@ -196,7 +296,8 @@ fn no_listener(upper: Upper) -> Verdict {
 mod tests {
     use super::*;
     use crate::testing::{
-        Bench, Out, config, drops, fix_icmpv6_checksum, icmp_type, originated, secs, udp, v4, v6,
+        Bench, Out, config, drops, fix_icmpv6_checksum, fix_v4_checksum, icmp_type, originated,
+        secs, udp, v4, v6,
     };
 
     fn bench() -> Bench {
@@ -271,15 +372,178 @@ mod tests {
         assert_eq!(result(&bench().local(frame)), (DropReason::L2Broadcast, None));
     }
 
+    /// The first or the second half of a ping with 48 bytes of data.
+    fn ping4_part(second: bool) -> Vec<u8> {
+        let mut message = [&[8, 0, 0, 0, 0, 7, 0, 1][..], &[0xa5; 48]].concat();
+        let sum = checksum(&message);
+        message[2..4].copy_from_slice(&sum.to_be_bytes());
+        let (part, field) = if second { (&message[24..], 3u16) } else { (&message[..24], 0x2000) };
+        let mut frame = v4("10.0.1.2", "10.0.1.1", 1, part);
+        frame[20..22].copy_from_slice(&field.to_be_bytes());
+        fix_v4_checksum(&mut frame);
+        frame
+    }
+
+    /// The same over IPv6, of any ICMPv6 message.
+    fn part6(message: &[u8], second: bool) -> Vec<u8> {
+        let (part, field) = if second { (&message[24..], 24) } else { (&message[..24], 1) };
+        v6("fd00:1::2", "fd00:1::1", 44, &[&[58, 0, 0, field, 0, 0, 0, 9][..], part].concat())
+    }
+
+    /// A message with its checksum.
+    fn message6(message: &[u8]) -> Vec<u8> {
+        let mut whole = v6("fd00:1::2", "fd00:1::1", 58, message);
+        fix_icmpv6_checksum(&mut whole, 54);
+        whole.split_off(54)
+    }
+
     #[test]
-    fn fragments_are_not_reassembled() {
+    fn a_fragmented_ping_is_answered_in_any_order() {
+        for order in [[false, true], [true, false]] {
+            let mut bench = bench();
+            assert_eq!(bench.local(ping4_part(order[0])), []);
+            assert_eq!(bench.router.held(), 1);
+            let outs = bench.local(ping4_part(order[1]));
+            let [reply] = originated(&outs)[..] else { panic!("{outs:?}") };
+            assert_eq!((icmp_type(reply), reply.len()), ((0, 0), 34 + 56));
+            assert_eq!(outs.iter().filter(|out| matches!(out, Out::ToHost(_))).count(), 2);
+            let ping = message6(&[&[128, 0, 0, 0, 0, 7, 0, 1][..], &[0xa5; 48]].concat());
+            assert_eq!(bench.local(part6(&ping, order[0])), []);
+            let outs = bench.local(part6(&ping, order[1]));
+            let [reply] = originated(&outs)[..] else { panic!("{outs:?}") };
+            assert_eq!((icmp_type(reply), reply.len()), ((129, 0), 54 + 56));
+            bench.assert_nothing_lost();
+        }
+    }
+
+    #[test]
+    fn an_error_about_a_reassembled_packet_quotes_it_whole() {
         let mut bench = bench();
-        let mut frame = v4("10.0.1.2", "10.0.1.1", 17, &udp(20));
-        frame[20] = 0x20;
-        assert_eq!(result(&bench.local(frame)), (DropReason::LocalFragment, None));
-        let fragment = [&[17, 0, 0, 1, 0, 0, 0, 1][..], &udp(8)].concat();
-        let outs = bench.local(v6("fd00:1::2", "fd00:1::1", 44, &fragment));
-        assert_eq!(result(&outs), (DropReason::LocalFragment, None));
+        let datagram = udp(48);
+        let part = |data: &[u8], field: u16| {
+            let mut frame = v4("10.0.1.2", "10.0.1.1", 17, data);
+            frame[20..22].copy_from_slice(&field.to_be_bytes());
+            fix_v4_checksum(&mut frame);
+            frame
+        };
+        assert_eq!(bench.local(part(&datagram[..24], 0x2000)), []);
+        let outs = bench.local(part(&datagram[24..], 3));
+        let [error] = originated(&outs)[..] else { panic!("{outs:?}") };
+        assert_eq!(icmp_type(error), (3, 3));
+        assert_eq!(error[42..], v4("10.0.1.2", "10.0.1.1", 17, &datagram)[14..]);
+        assert_eq!(drops(&outs), [DropReason::NoListener; 2]);
+    }
+
+    #[test]
+    fn who_sent_no_second_fragment_is_told_after_a_minute() {
+        let mut bench = bench();
+        bench.local(ping4_part(false));
+        bench.local(part6(&message6(&[&[128, 0, 0, 0][..], &[0; 40]].concat()), false));
+        assert_eq!(bench.pass(secs(59)), []);
+        let outs = bench.pass(secs(2));
+        let told: Vec<_> = originated(&outs).iter().map(|frame| icmp_type(frame)).collect();
+        assert_eq!(told, [(11, 1), (3, 1)]);
+        assert_eq!(drops(&outs), [DropReason::ReassemblyTimeout; 2]);
+        // Nobody is told about the second one alone.
+        bench.local(ping4_part(true));
+        assert_eq!(bench.pass(secs(61)), [Out::Drop(DropReason::ReassemblyTimeout)]);
+        bench.assert_nothing_lost();
+    }
+
+    #[test]
+    fn fragments_that_cannot_be_used_are_dropped_and_their_senders_told() {
+        let mut bench = bench();
+        let fragment = |field: u8, data: &[u8]| {
+            let headers = [17, 0, 0, field, 0, 0, 0, 1];
+            v6("fd00:1::2", "fd00:1::1", 44, &[&headers[..], data].concat())
+        };
+        for (frame, error, pointer) in
+            [(fragment(1, &udp(5)), (4, 0), 4u32), (fragment(1, &[0; 0]), (4, 3), 0)]
+        {
+            let outs = bench.local(frame);
+            assert_eq!(result(&outs), (DropReason::LocalFragment, Some(error)));
+            assert_eq!(originated(&outs)[0][58..62], pointer.to_be_bytes());
+        }
+        let mut odd = v4("10.0.1.2", "10.0.1.1", 17, &udp(5));
+        odd[20] = 0x20;
+        assert_eq!(result(&bench.local(odd)), (DropReason::LocalFragment, None));
+        // An overlap: both are dropped, and nobody is told.
+        assert_eq!(bench.local(fragment(1, &udp(16))), []);
+        let outs = bench.local(fragment(16, &udp(16)));
+        assert_eq!(
+            outs,
+            [Out::Drop(DropReason::LocalFragment), Out::Drop(DropReason::LocalFragment)]
+        );
+        bench.assert_nothing_lost();
+    }
+
+    #[test]
+    fn neighbour_discovery_in_fragments_is_ignored() {
+        let target: std::net::Ipv6Addr = "fd00:1::1".parse().unwrap();
+        let question = message6(
+            &[&[135, 0, 0, 0, 0, 0, 0, 0][..], &target.octets(), &[1, 1, 2, 0, 0, 0, 0x0a, 1]]
+                .concat(),
+        );
+        let with_limit = |mut frame: Vec<u8>| {
+            frame[21] = 255;
+            frame
+        };
+        let mut bench = bench();
+        // As it is: answered. In one fragment, and in two: not.
+        let plain = with_limit(v6("fd00:1::2", "fd00:1::1", 58, &question));
+        assert_eq!(originated(&bench.local(plain)).len(), 1);
+        let atomic = [&[58, 0, 0, 0, 0, 0, 0, 1][..], &question].concat();
+        let outs = bench.local(with_limit(v6("fd00:1::2", "fd00:1::1", 44, &atomic)));
+        assert_eq!(outs, [Out::Drop(DropReason::NdMalformed)]);
+        assert_eq!(bench.local(with_limit(part6(&question, false))), []);
+        let outs = bench.local(with_limit(part6(&question, true)));
+        assert_eq!(outs, [Out::Drop(DropReason::NdMalformed), Out::Drop(DropReason::NdMalformed)]);
+    }
+
+    #[test]
+    fn destination_options_are_obeyed() {
+        let mut bench = bench();
+        for (option, error) in [(0x7e, None), (0xbe, Some((4, 2))), (0xfe, Some((4, 2)))] {
+            let options = [17, 0, option, 4, 0, 0, 0, 0];
+            let outs =
+                bench.local(v6("fd00:1::2", "fd00:1::1", 60, &[&options[..], &udp(8)].concat()));
+            assert_eq!(result(&outs), (DropReason::Ip6Extension, error), "{option:#x}");
+        }
+    }
+
+    #[test]
+    fn hop_by_hop_options_further_on_are_an_unknown_header() {
+        let headers = [0, 0, 1, 4, 0, 0, 0, 0, 17, 0, 1, 4, 0, 0, 0, 0];
+        let outs =
+            bench().local(v6("fd00:1::2", "fd00:1::1", 60, &[&headers[..], &udp(8)].concat()));
+        assert_eq!(result(&outs), (DropReason::Ip6Extension, Some((4, 1))));
+        assert_eq!(originated(&outs)[0][58..62], 40u32.to_be_bytes());
+    }
+
+    #[test]
+    fn the_subnet_router_anycast_address_is_ours_but_no_source() {
+        let mut bench = bench();
+        let mut ping = v6("fd00:1::2", "fd00:1::", 58, &[128, 0, 0, 0, 0, 1, 0, 1]);
+        fix_icmpv6_checksum(&mut ping, 54);
+        let outs = bench.local(ping);
+        let own: std::net::Ipv6Addr = "fd00:1::1".parse().unwrap();
+        assert_eq!(originated(&outs)[0][22..38], own.octets());
+        let outs = bench.local(v6("fd00:1::2", "fd00:2::", 17, &udp(8)));
+        assert_eq!(result(&outs), (DropReason::NoListener, Some((1, 4))));
+        assert_eq!(originated(&outs)[0][22..38], own.octets());
+    }
+
+    #[test]
+    fn echo_can_be_switched_off() {
+        let mut config = config();
+        config.icmp.echo = false;
+        let mut bench = Bench::with_hosts(config);
+        bench.local(ping4_part(false));
+        let outs = bench.local(ping4_part(true));
+        assert!(matches!(outs[..], [Out::ToHost(_), Out::ToHost(_)]), "{outs:?}");
+        let mut ping = v6("fd00:1::2", "fd00:1::1", 58, &[128, 0, 0, 0, 0, 1, 0, 1]);
+        fix_icmpv6_checksum(&mut ping, 54);
+        assert!(matches!(bench.local(ping)[..], [Out::ToHost(_)]));
     }
 
     #[test]
@@ -343,8 +607,10 @@ mod tests {
         assert_eq!(report[62], 143);
         let groups: Vec<_> = report[70..].chunks(20).map(|r| (r[0], r[4..].to_vec())).collect();
         let group = |text: &str| (2, text.parse::<std::net::Ipv6Addr>().unwrap().octets().to_vec());
-        // Both addresses of the port end in 0:1, so they share a solicited-node group.
-        assert_eq!(groups, [group("ff02::2"), group("ff02::1:ff00:1"), group("ff05::2")]);
+        // Both addresses of the port end in 0:1, so they share a solicited-node group; the other one
+        // is the anycast address's.
+        let solicited = [group("ff02::1:ff00:0"), group("ff02::1:ff00:1")];
+        assert_eq!(groups, [&[group("ff02::2")][..], &solicited, &[group("ff05::2")]].concat());
         assert_eq!(bench.pass(secs(60)), []);
     }
 

@@ -4,6 +4,8 @@
 //!   the link can produce, checksum, code 0, length, options; else it is dropped as `nd-malformed`.
 //! * A solicitation for an address of the port is answered as a router answers (R flag). The asker
 //!   is learned from its link-layer address option.
+//! * One for a subnet-router anycast address of the port is answered a little later and without
+//!   "override" (7.2.7).
 //! * An advertisement moves a neighbour that is in the table, after RFC 4861, 7.2.5.
 //! * Router solicitations teach the sender's MAC; Turnpike does not advertise itself. Router
 //!   advertisements and redirects are for hosts (RFC 4861, 6.2.7, 8.2) and change nothing.
@@ -35,6 +37,10 @@ pub(crate) struct Message<'a> {
     /// From the ICMPv6 header on; its checksum is right.
     pub bytes: &'a [u8],
 }
+
+/// How long the answer to a question for an anycast address is delayed at most (RFC 4861, 10:
+/// MAX_ANYCAST_DELAY_TIME).
+const MAX_ANYCAST_DELAY: Time = Time::from_secs(1);
 
 /// A message that fails the validity checks.
 struct Invalid;
@@ -87,13 +93,19 @@ impl<P: Packet> SlowPath<P> {
         if target.is_multicast() || (probe && !probe_ok) {
             return Err(Invalid);
         }
-        if !self.ports.get(from).is_some_and(|port| port.has_v6(target)) {
+        let Some(port) = self.ports.get(from) else { return Ok(false) };
+        let anycast = port.has_anycast(target);
+        if !anycast && !port.has_v6(target) {
             return Ok(false);
         }
         if let Some(mac) = asker {
             self.hear(message.source, mac, from, now, out);
         }
-        self.advertise_to(message.source, asker, target, from, now, out);
+        if !anycast {
+            self.advertise_to(message.source, asker, target, from, now, out);
+        } else if let Some(mac) = asker {
+            self.advertise_anycast(message.source, mac, target, from, now);
+        }
         Ok(true)
     }
 
@@ -139,6 +151,25 @@ impl<P: Packet> SlowPath<P> {
             // or must be asked for.
             self.send_to((from, asker.into()), Waiting::Own(frame), now, out);
         }
+    }
+
+    /// RFC 4861, 7.2.4 and 7.2.7: later, since other routers answer too, and without "override", so
+    /// that the first answer counts. Who asks without a MAC or an address gets none.
+    fn advertise_anycast(
+        &mut self,
+        asker: Ipv6Addr,
+        mac: MacAddr,
+        target: Ipv6Addr,
+        from: PortId,
+        now: Time,
+    ) {
+        let Some(port) = self.ports.get(from) else { return };
+        let link = Link { destination: mac, source: port.mac };
+        let flags = FLAG_ROUTER | FLAG_SOLICITED;
+        let source = port.source_v6(asker);
+        let frame = build::neighbour_advertisement(link, source, asker, target, flags);
+        let time = now.saturating_add(self.random.up_to(MAX_ANYCAST_DELAY));
+        self.later.push(time, from, frame);
     }
 
     /// RFC 4861, 7.1.2 and 7.2.5.
@@ -209,7 +240,7 @@ impl<P: Packet> SlowPath<P> {
         probe: Option<MacAddr>,
         out: &mut impl Output<P>,
     ) {
-        let Some(port) = self.ports.get(port) else { return };
+        let Some(port) = self.ports.get(port).filter(|port| port.speaks_v6()) else { return };
         let source = port.source_v6(address);
         let frame = build::neighbour_solicitation(port.mac, source, address, probe);
         out.originate(port.id, &frame);
@@ -372,6 +403,29 @@ mod tests {
             let outs = bench.local(frame);
             assert_eq!(outs, [Out::Drop(DropReason::NdMalformed)], "frame {index}");
         }
+    }
+
+    #[test]
+    fn the_anycast_address_is_answered_for_later_and_without_override() {
+        let mut bench = Bench::new();
+        let question = changed(|frame| {
+            frame[62..78].copy_from_slice(&hex("fd000001000000000000000000000000"));
+            frame[53] = 0;
+            frame[5] = 0;
+        });
+        let outs = bench.local(question.clone());
+        assert_eq!(outs, [up("fd00:1::2", A), Out::ToHost(question.clone())]);
+        let outs = bench.pass(secs(1));
+        let [answer] = originated(&outs)[..] else { panic!("{outs:?}") };
+        assert_eq!(icmp_type(answer), (v6::NEIGHBOUR_ADVERTISEMENT, 0));
+        assert_eq!(answer[58], FLAG_ROUTER | FLAG_SOLICITED);
+        assert_eq!(answer[22..38], hex("fd000001000000000000000000000001"));
+        assert_eq!(answer[62..78], hex("fd000001000000000000000000000000"));
+        // Not on a port that has another network.
+        assert_eq!(
+            bench.punt(PuntReason::Local, right(), dataplane::next_hop::LOCAL, question),
+            [Out::Drop(DropReason::NotLocal)]
+        );
     }
 
     #[test]

@@ -1,55 +1,57 @@
-//! IPv4 options (RFC 791, 3.1; RFC 1812, 5.3.13) and IPv6 hop-by-hop options (RFC 8200, 4.2, 4.3).
+//! IPv4 options: RFC 791, 3.1; RFC 1812, 4.2.2.1, 4.2.2.2 and 5.3.13.
 //!
-//! IPv4: well-formed options do not hinder forwarding; record route and timestamp are passed on
-//! unfilled. Source routes are refused, as RFC 7126, 4.3 and 4.4 recommend, with "source route
-//! failed"; malformed options with "parameter problem", pointing at the option.
+//! * Record route and timestamp are checked when a packet comes and filled in when it leaves, with
+//!   an address of the port it leaves by (RFC 1812, 4.2.2.2); in an echo reply with the address
+//!   that was asked. One that is full passes; a timestamp then counts the overflow.
+//! * Source routes are refused, as RFC 7126, 4.3 and 4.4 recommend, with "source route failed".
+//! * What is malformed is answered by "parameter problem", the pointer on the option, or on the
+//!   byte in it that is wrong.
+//! * Everything else is passed on as it is.
 //!
-//! IPv6: an option that is not known is skipped or refused as its two highest bits say. Known are
-//! padding and router alert (RFC 2711), which asks for no more than a look.
-//!
-//! Drops: `ip4-options`, `ip6-extension`.
+//! IPv6 options are in [`crate::extension`]. Drops: `ip4-options`.
 
-use dataplane::reason::DropReason;
-use wire::ip::{IPV4_MIN_LEN, IPV6_LEN, Ipv6ExtensionHeader, PROTOCOL_HOP_BY_HOP};
-use zerocopy::FromBytes;
+use std::net::Ipv4Addr;
 
-use crate::frame::IpPacket;
+use wire::checksum::checksum;
+use wire::ip::IPV4_MIN_LEN;
+
 use crate::icmp::Error;
 
 const END: u8 = 0;
 const NO_OPERATION: u8 = 1;
+const RECORD_ROUTE: u8 = 7;
+const TIMESTAMP: u8 = 68;
 const LOOSE_SOURCE_ROUTE: u8 = 131;
 const STRICT_SOURCE_ROUTE: u8 = 137;
 
-const PAD1: u8 = 0;
-const PADN: u8 = 1;
-const ROUTER_ALERT: u8 = 5;
+/// Where the pointer of a record route and of a timestamp starts to count: behind type, length and
+/// pointer, and for the timestamp behind overflow and flag.
+const ROUTE_FIRST: usize = 4;
+const TIMESTAMP_FIRST: usize = 5;
 
-/// Why a packet's options forbid to handle it.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Refusal {
-    /// What the sender is told, if anything.
-    pub error: Option<Error>,
-    /// The drop reason.
-    pub reason: DropReason,
+/// The low half of a timestamp's fourth byte: what is recorded.
+const STAMPS_ONLY: u8 = 0;
+const ADDRESSES_AND_STAMPS: u8 = 1;
+const ADDRESSES_GIVEN: u8 = 3;
+
+/// What the router puts into options.
+pub(crate) struct Stamp<F> {
+    /// Its address.
+    pub address: Ipv4Addr,
+    /// Milliseconds since midnight, UTC.
+    pub time: u32,
+    /// Whether an address is the router's.
+    pub own: F,
 }
 
-/// Checks the options of a packet.
-pub(crate) fn check(ip: &IpPacket<'_>) -> Result<(), Refusal> {
-    match ip {
-        IpPacket::V4 { header, bytes } => check_v4(&bytes[..header.header_len()])
-            .map_err(|error| Refusal { error: Some(error), reason: DropReason::Ip4Options }),
-        IpPacket::V6 { header, bytes } if header.next_header == PROTOCOL_HOP_BY_HOP => {
-            check_hop_by_hop(bytes)
-                .map_err(|error| Refusal { error, reason: DropReason::Ip6Extension })
-        }
-        IpPacket::V6 { .. } => Ok(()),
-    }
-}
-
-/// The options in an IPv4 header: offset of each in the header and its bytes; an offset as error
-/// if one is malformed.
+/// The options in an IPv4 header: their bytes; an offset in the header as error if one is
+/// malformed.
 pub(crate) fn options_v4(header: &[u8]) -> impl Iterator<Item = Result<&[u8], usize>> {
+    places(header).map(|place| place.map(|(at, length)| &header[at..at + length]))
+}
+
+/// Where the options are: offset and length.
+fn places(header: &[u8]) -> impl Iterator<Item = Result<(usize, usize), usize>> {
     let mut at = IPV4_MIN_LEN;
     std::iter::from_fn(move || {
         let rest = header.get(at..)?;
@@ -58,95 +60,150 @@ pub(crate) fn options_v4(header: &[u8]) -> impl Iterator<Item = Result<&[u8], us
             NO_OPERATION => 1,
             _ => rest.get(1).map_or(0, |&length| usize::from(length)),
         };
-        let long_enough = length >= 2 || rest[0] == NO_OPERATION;
-        let option = rest.get(..length).filter(|_| long_enough).ok_or(at);
-        at = if option.is_ok() { at + length } else { header.len() };
-        Some(option)
+        let fits = length <= rest.len() && (length >= 2 || rest[0] == NO_OPERATION);
+        let place = if fits { Ok((at, length)) } else { Err(at) };
+        at = if fits { at + length } else { header.len() };
+        Some(place)
     })
 }
 
-fn check_v4(header: &[u8]) -> Result<(), Error> {
-    for option in options_v4(header) {
-        match option {
-            Err(at) => return Err(Error::BadField { pointer: at as u32 }),
-            Ok([LOOSE_SOURCE_ROUTE | STRICT_SOURCE_ROUTE, ..]) => {
-                return Err(Error::SourceRouteFailed);
-            }
-            Ok(_) => {}
+/// Why an IPv4 header's options forbid to handle its packet.
+pub(crate) fn check(header: &[u8]) -> Result<(), Error> {
+    for place in places(header) {
+        let (at, length) = place.map_err(bad)?;
+        let option = &header[at..at + length];
+        match option[0] {
+            LOOSE_SOURCE_ROUTE | STRICT_SOURCE_ROUTE => return Err(Error::SourceRouteFailed),
+            RECORD_ROUTE => check_route(option).map_err(|inside| bad(at + inside))?,
+            TIMESTAMP => check_timestamp(option).map_err(|inside| bad(at + inside))?,
+            _ => {}
         }
     }
     Ok(())
 }
 
-/// The options in the hop-by-hop header of a packet that has one: the type and its offset in the
-/// packet; an offset as error if one is malformed.
-fn hop_by_hop_options(packet: &[u8]) -> impl Iterator<Item = Result<(u8, usize), usize>> {
-    let header = packet.get(IPV6_LEN..).unwrap_or_default();
-    let length = Ipv6ExtensionHeader::ref_from_prefix(header)
-        .ok()
-        .map(|(extension, _)| extension.header_len());
-    // The end of the options; `None` if the header itself does not fit.
-    let mut end = length.map(|length| IPV6_LEN + length).filter(|&end| end <= packet.len());
-    let mut at = IPV6_LEN + 2;
-    let mut failed = end.is_none();
-    std::iter::from_fn(move || {
-        if std::mem::take(&mut failed) {
-            return Some(Err(IPV6_LEN + 1));
-        }
-        let options = packet.get(at..end?)?;
-        let kind = *options.first()?;
-        let length = match (kind, options.get(1)) {
-            (PAD1, _) => 1,
-            (_, Some(&length)) => 2 + usize::from(length),
-            (_, None) => options.len() + 1,
-        };
-        let start = at;
-        at += length;
-        if length > options.len() {
-            end = None;
-            return Some(Err(start));
-        }
-        Some(Ok((kind, start)))
-    })
+fn bad(at: usize) -> Error {
+    Error::BadField { pointer: at as u32 }
 }
 
-/// The inner `None`: drop without a word.
-fn check_hop_by_hop(packet: &[u8]) -> Result<(), Option<Error>> {
-    for option in hop_by_hop_options(packet) {
-        match option {
-            Err(at) => return Err(Some(Error::BadField { pointer: at as u32 })),
-            Ok((PAD1 | PADN | ROUTER_ALERT, _)) => {}
-            Ok((kind, at)) => {
-                let pointer = at as u32;
-                match kind >> 6 {
-                    0 => {}
-                    1 => return Err(None),
-                    2 => return Err(Some(Error::UnknownOption { pointer, also_multicast: true })),
-                    _ => return Err(Some(Error::UnknownOption { pointer, also_multicast: false })),
-                }
-            }
+/// The offset in the option of what is wrong. RFC 791, 3.1: with some room, but not for a whole
+/// address, the packet is in error.
+fn check_route(option: &[u8]) -> Result<(), usize> {
+    let &[_, _, pointer, ..] = option else { return Err(1) };
+    let pointer = usize::from(pointer);
+    let full = pointer > option.len();
+    if pointer < ROUTE_FIRST || (!full && room(option, pointer) < 4) { Err(2) } else { Ok(()) }
+}
+
+/// As [`check_route`]; a full one whose overflow count is at its end is in error too.
+fn check_timestamp(option: &[u8]) -> Result<(), usize> {
+    let &[_, _, pointer, overflow_flag, ..] = option else { return Err(1) };
+    let pointer = usize::from(pointer);
+    let Some(entry) = entry_length(overflow_flag) else { return Err(3) };
+    if pointer < TIMESTAMP_FIRST {
+        return Err(2);
+    }
+    if pointer > option.len() {
+        return if overflow_flag >> 4 == 15 { Err(3) } else { Ok(()) };
+    }
+    if room(option, pointer) < entry { Err(2) } else { Ok(()) }
+}
+
+/// Bytes from a pointer (which counts from 1) to the end of the option.
+fn room(option: &[u8], pointer: usize) -> usize {
+    (option.len() + 1).saturating_sub(pointer)
+}
+
+/// Bytes that one router takes in a timestamp option; `None` for a flag that does not exist.
+fn entry_length(overflow_flag: u8) -> Option<usize> {
+    match overflow_flag & 0xf {
+        STAMPS_ONLY => Some(4),
+        ADDRESSES_AND_STAMPS | ADDRESSES_GIVEN => Some(8),
+        _ => None,
+    }
+}
+
+/// Fills in the record route and the timestamp of an IPv4 header and makes its checksum right.
+/// Options that [`check`] refuses stay as they are.
+pub(crate) fn fill(header: &mut [u8], stamp: &Stamp<impl Fn(Ipv4Addr) -> bool>) {
+    if header.len() <= IPV4_MIN_LEN {
+        return;
+    }
+    let found: Vec<_> = places(header).flatten().collect();
+    for (at, length) in found {
+        let option = &mut header[at..at + length];
+        match option[0] {
+            RECORD_ROUTE if check_route(option).is_ok() => fill_route(option, stamp.address),
+            TIMESTAMP if check_timestamp(option).is_ok() => fill_timestamp(option, stamp),
+            _ => {}
         }
     }
-    Ok(())
+    header[10..12].fill(0);
+    let sum = checksum(header);
+    header[10..12].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// True if an IPv6 packet has a router alert option.
-pub(crate) fn has_router_alert(next_header: u8, packet: &[u8]) -> bool {
-    next_header == PROTOCOL_HOP_BY_HOP
-        && hop_by_hop_options(packet).any(|option| matches!(option, Ok((ROUTER_ALERT, _))))
+/// `option` is one that [`check_route`] accepts.
+fn fill_route(option: &mut [u8], address: Ipv4Addr) {
+    let at = usize::from(option[2]) - 1;
+    if let Some(place) = option.get_mut(at..at + 4) {
+        place.copy_from_slice(&address.octets());
+        option[2] += 4;
+    }
+}
+
+/// `option` is one that [`check_timestamp`] accepts.
+fn fill_timestamp(option: &mut [u8], stamp: &Stamp<impl Fn(Ipv4Addr) -> bool>) {
+    let at = usize::from(option[2]) - 1;
+    let Some(entry) = entry_length(option[3]).filter(|_| at < option.len()) else {
+        option[3] += 0x10;
+        return;
+    };
+    let given = option[3] & 0xf == ADDRESSES_GIVEN;
+    let place = &mut option[at..at + entry];
+    if given {
+        // Only the router that was meant may write here.
+        let [a, b, c, d] = [place[0], place[1], place[2], place[3]];
+        if !(stamp.own)(Ipv4Addr::new(a, b, c, d)) {
+            return;
+        }
+    } else if entry == 8 {
+        place[..4].copy_from_slice(&stamp.address.octets());
+    }
+    place[entry - 4..].copy_from_slice(&stamp.time.to_be_bytes());
+    option[2] += entry as u8;
+}
+
+/// The options of an echo request that its reply brings back (RFC 1812, 4.3.3.6), padded to whole
+/// words.
+pub(crate) fn for_reply(header: &[u8]) -> Vec<u8> {
+    let kept =
+        options_v4(header).flatten().filter(|option| matches!(option[0], RECORD_ROUTE | TIMESTAMP));
+    let mut options: Vec<u8> = kept.flatten().copied().collect();
+    options.resize(options.len().next_multiple_of(4), END);
+    options
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn v4(options: &[u8]) -> Result<(), Error> {
-        check_v4(&[&[0; 20][..], options].concat())
+    fn header(options: &[u8]) -> Vec<u8> {
+        let mut header = [&[0; 20][..], options].concat();
+        header[0] = 0x40 | (header.len() / 4) as u8;
+        header
     }
 
-    fn v6(options: &[u8]) -> Result<(), Option<Error>> {
-        let length = ((options.len() + 2) / 8 - 1) as u8;
-        check_hop_by_hop(&[&[0; 40][..], &[59, length], options].concat())
+    fn v4(options: &[u8]) -> Result<(), Error> {
+        check(&header(options))
+    }
+
+    fn filled(options: &[u8]) -> Vec<u8> {
+        let mut header = header(options);
+        let own = |address| address == Ipv4Addr::new(10, 0, 2, 1);
+        fill(&mut header, &Stamp { address: Ipv4Addr::new(10, 0, 2, 1), time: 0x0102_0304, own });
+        assert_eq!(checksum(&header), 0);
+        header.split_off(20)
     }
 
     #[test]
@@ -156,14 +213,15 @@ mod tests {
         assert_eq!(v4(&[148, 4, 0, 0, 1, 1, 0, 99]), Ok(()));
         // Nothing counts behind the end of the list.
         assert_eq!(v4(&[0, 131, 1, 1]), Ok(()));
+        assert_eq!(filled(&[0, 7, 7, 4]), [0, 7, 7, 4]);
     }
 
     #[test]
     fn malformed_ipv4_options_are_pointed_at() {
-        assert_eq!(v4(&[7, 5, 4, 0]), Err(Error::BadField { pointer: 20 }));
-        assert_eq!(v4(&[1, 7, 1, 0]), Err(Error::BadField { pointer: 21 }));
-        assert_eq!(v4(&[1, 1, 1, 7]), Err(Error::BadField { pointer: 23 }));
-        assert_eq!(v4(&[7, 0, 0, 0]), Err(Error::BadField { pointer: 20 }));
+        assert_eq!(v4(&[7, 5, 4, 0]), Err(bad(20)));
+        assert_eq!(v4(&[1, 7, 1, 0]), Err(bad(21)));
+        assert_eq!(v4(&[1, 1, 1, 7]), Err(bad(23)));
+        assert_eq!(v4(&[7, 0, 0, 0]), Err(bad(20)));
     }
 
     #[test]
@@ -173,29 +231,50 @@ mod tests {
     }
 
     #[test]
-    fn unknown_hop_by_hop_options_do_what_their_bits_say() {
-        assert_eq!(v6(&[1, 4, 0, 0, 0, 0]), Ok(()));
-        assert_eq!(v6(&[5, 2, 0, 0, 0, 0]), Ok(()));
-        assert_eq!(v6(&[0x3e, 4, 0, 0, 0, 0]), Ok(()));
-        assert_eq!(v6(&[0x7e, 4, 0, 0, 0, 0]), Err(None));
-        let told = |also_multicast| Err(Some(Error::UnknownOption { pointer: 43, also_multicast }));
-        assert_eq!(v6(&[0, 0xbe, 3, 0, 0, 0]), told(true));
-        assert_eq!(v6(&[0, 0xfe, 3, 0, 0, 0]), told(false));
+    fn nonsense_in_a_record_route_is_pointed_at() {
+        assert_eq!(v4(&[7, 7, 4, 0, 0, 0, 0, 0]), Ok(()));
+        assert_eq!(v4(&[7, 7, 3, 0, 0, 0, 0, 0]), Err(bad(22)), "a pointer into the head");
+        assert_eq!(v4(&[7, 7, 5, 0, 0, 0, 0, 0]), Err(bad(22)), "room for part of an address");
+        assert_eq!(v4(&[7, 7, 8, 0, 0, 0, 0, 0]), Ok(()), "full");
+        assert_eq!(v4(&[1, 1, 7, 2]), Err(bad(23)), "no pointer");
     }
 
     #[test]
-    fn malformed_hop_by_hop_headers_are_pointed_at() {
-        let bad = |pointer| Err(Some(Error::BadField { pointer }));
-        assert_eq!(v6(&[1, 5, 0, 0, 0, 0]), bad(42));
-        assert_eq!(v6(&[0, 0, 0, 0, 0, 1]), bad(47));
-        assert_eq!(check_hop_by_hop(&[&[0; 40][..], &[59, 1, 1, 4, 0, 0, 0, 0]].concat()), bad(41));
-        assert_eq!(check_hop_by_hop(&[0; 40]), bad(41));
+    fn nonsense_in_a_timestamp_is_pointed_at() {
+        assert_eq!(v4(&[68, 8, 5, 0, 0, 0, 0, 0]), Ok(()));
+        assert_eq!(v4(&[68, 8, 4, 0, 0, 0, 0, 0]), Err(bad(22)), "a pointer into the head");
+        assert_eq!(v4(&[68, 8, 6, 0, 0, 0, 0, 0]), Err(bad(22)), "room for part of a stamp");
+        assert_eq!(v4(&[68, 8, 5, 1, 0, 0, 0, 0]), Err(bad(22)), "no room for the address");
+        assert_eq!(v4(&[68, 8, 5, 2, 0, 0, 0, 0]), Err(bad(23)), "no such flag");
+        assert_eq!(v4(&[68, 8, 9, 0xe0, 0, 0, 0, 0]), Ok(()), "full");
+        assert_eq!(v4(&[68, 8, 9, 0xf0, 0, 0, 0, 0]), Err(bad(23)), "the overflow overflows");
+        assert_eq!(v4(&[68, 3, 5, 0]), Err(bad(21)), "too short");
     }
 
     #[test]
-    fn the_router_alert_is_found() {
-        let packet = [&[0; 40][..], &[58, 0, 1, 0, 5, 2, 0, 0]].concat();
-        assert!(has_router_alert(0, &packet));
-        assert!(!has_router_alert(58, &packet));
+    fn a_record_route_gets_the_address_as_long_as_there_is_room() {
+        let route = filled(&[7, 11, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(route, [7, 11, 8, 10, 0, 2, 1, 0, 0, 0, 0, 0]);
+        assert_eq!(filled(&route), [7, 11, 12, 10, 0, 2, 1, 10, 0, 2, 1, 0]);
+        assert_eq!(filled(&filled(&route)), filled(&route), "full");
+    }
+
+    #[test]
+    fn a_timestamp_gets_what_its_flag_asks_for() {
+        assert_eq!(filled(&[68, 8, 5, 0, 0, 0, 0, 0]), [68, 8, 9, 0, 1, 2, 3, 4]);
+        let both = filled(&[68, 12, 5, 1, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(both, [68, 12, 13, 1, 10, 0, 2, 1, 1, 2, 3, 4]);
+        assert_eq!(filled(&both)[3], 0x11, "full: the overflow counts");
+        let ours = filled(&[68, 12, 5, 3, 10, 0, 2, 1, 0, 0, 0, 0]);
+        assert_eq!(ours, [68, 12, 13, 3, 10, 0, 2, 1, 1, 2, 3, 4]);
+        let anothers = [68, 12, 5, 3, 10, 0, 9, 9, 0, 0, 0, 0];
+        assert_eq!(filled(&anothers), anothers);
+    }
+
+    #[test]
+    fn a_reply_brings_back_route_and_stamps_only() {
+        let options = [148, 4, 0, 0, 7, 7, 4, 0, 0, 0, 0, 1, 68, 8, 5, 0, 0, 0, 0, 0];
+        let kept = for_reply(&header(&options));
+        assert_eq!(kept, [7, 7, 4, 0, 0, 0, 0, 68, 8, 5, 0, 0, 0, 0, 0, 0]);
     }
 }

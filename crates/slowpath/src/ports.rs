@@ -7,12 +7,16 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use wire::MacAddr;
 use wire::address::{ALL_NODES, ALL_ROUTERS, link_local, solicited_node};
 
-use crate::PortConfig;
+use crate::{PortConfig, PortSettings};
+
+/// What every IPv6 link takes (RFC 8200, 5).
+pub(crate) const IPV6_LEAST_MTU: u16 = 1280;
 
 /// `ff05::2`: all routers of the site, which a router must join too (RFC 4291, 2.8).
 const ALL_SITE_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff05, 0, 0, 0, 0, 0, 0, 2);
 
-/// A port with its addresses, sorted by family.
+/// A port with its addresses, sorted by family. One whose MTU is too small for IPv6 (RFC 8200, 5)
+/// has no IPv6 addresses, whatever is configured, and speaks no IPv6.
 pub(crate) struct Port {
     pub id: PortId,
     pub mac: MacAddr,
@@ -26,6 +30,7 @@ pub(crate) struct Port {
     pub more_link_local: Vec<Ipv6Addr>,
     /// The kernel is the host on this port.
     pub host: bool,
+    pub settings: PortSettings,
 }
 
 impl Port {
@@ -39,6 +44,7 @@ impl Port {
             link_local: link_local(config.mac),
             more_link_local: Vec::new(),
             host: config.host,
+            settings: config.settings.clone(),
         };
         port.set_addresses(&config.addresses);
         port
@@ -62,17 +68,33 @@ impl Port {
         self.more_link_local = local;
     }
 
+    /// Whether the link takes what every IPv6 link must.
+    pub(crate) fn speaks_v6(&self) -> bool {
+        self.mtu >= IPV6_LEAST_MTU
+    }
+
     pub(crate) fn has_v4(&self, address: Ipv4Addr) -> bool {
         self.v4.iter().any(|net| net.addr() == address)
     }
 
     /// The link-local address included.
     pub(crate) fn has_v6(&self, address: Ipv6Addr) -> bool {
-        self.has_link_local(address) || self.v6.iter().any(|net| net.addr() == address)
+        self.v6_addresses().any(|own| own == address)
+    }
+
+    /// True for the subnet-router anycast address of one of its networks (RFC 4291, 2.6.1). A link
+    /// of two has none (RFC 6164, 5).
+    pub(crate) fn has_anycast(&self, address: Ipv6Addr) -> bool {
+        self.anycast().any(|anycast| anycast == address)
+    }
+
+    fn anycast(&self) -> impl Iterator<Item = Ipv6Addr> {
+        let nets = self.v6.iter().filter(|net| self.speaks_v6() && net.prefix_len() < 127);
+        nets.map(|net| net.network())
     }
 
     fn has_link_local(&self, address: Ipv6Addr) -> bool {
-        address == self.link_local || self.more_link_local.contains(&address)
+        self.speaks_v6() && (address == self.link_local || self.more_link_local.contains(&address))
     }
 
     /// True for the broadcast address of one of its networks.
@@ -86,9 +108,10 @@ impl Port {
             IpAddr::V4(address) => self.v4.iter().any(|net| {
                 net.contains(&address) && !is_edge(net, address) && net.addr() != address
             }),
-            IpAddr::V6(address) if address.is_multicast() => false,
+            IpAddr::V6(address) if address.is_multicast() || !self.speaks_v6() => false,
             IpAddr::V6(address) => {
                 !self.has_v6(address)
+                    && !self.has_anycast(address)
                     && (address.is_unicast_link_local()
                         || self.v6.iter().any(|net| net.contains(&address)))
             }
@@ -98,8 +121,11 @@ impl Port {
     /// The multicast groups of this port that are reported to multicast routers: all but
     /// `ff02::1`, which is never reported (RFC 3810, 6).
     pub(crate) fn reported_groups(&self) -> Vec<Ipv6Addr> {
+        if !self.speaks_v6() {
+            return Vec::new();
+        }
         let mut groups = vec![ALL_ROUTERS, ALL_SITE_ROUTERS];
-        groups.extend(self.v6_addresses().map(solicited_node));
+        groups.extend(self.v6_addresses().chain(self.anycast()).map(solicited_node));
         groups.sort_unstable();
         groups.dedup();
         groups
@@ -112,7 +138,8 @@ impl Port {
     /// Link-local address first.
     pub(crate) fn v6_addresses(&self) -> impl Iterator<Item = Ipv6Addr> {
         let link_local = std::iter::once(self.link_local).chain(self.more_link_local.clone());
-        link_local.chain(self.v6.iter().map(|net| net.addr()))
+        let all = link_local.chain(self.v6.iter().map(|net| net.addr()));
+        all.filter(|_| self.speaks_v6())
     }
 
     /// The address to use towards `towards`: the one in the same network, else the first.
@@ -164,6 +191,24 @@ impl Ports {
         self.0.iter()
     }
 
+    /// The smallest MTU of all ports.
+    pub(crate) fn smallest_mtu(&self) -> u16 {
+        self.0.iter().map(|port| port.mtu).min().unwrap_or(0)
+    }
+
+    /// Whether the port's senders are not told that something is unreachable.
+    pub(crate) fn keeps_unreachables(&self, id: PortId) -> bool {
+        self.get(id).is_some_and(|port| !port.settings.unreachables)
+    }
+
+    /// True for the subnet-router anycast address of a network on any port.
+    pub(crate) fn is_anycast(&self, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(_) => false,
+            IpAddr::V6(address) => self.0.iter().any(|port| port.has_anycast(address)),
+        }
+    }
+
     /// True for any address of the router that packets received on `from` may name: all global
     /// ones, whatever the port (weak host model, RFC 1122, 3.3.4.2, as routers have it), and that
     /// port's own link-local one.
@@ -195,10 +240,11 @@ impl Ports {
     pub(crate) fn source_v6(&self, from: PortId, towards: Ipv6Addr) -> Option<Ipv6Addr> {
         let own = self.get(from)?;
         let source = own.source_v6(towards);
-        if !source.is_unicast_link_local() || towards.is_unicast_link_local() {
+        if own.speaks_v6() && (!source.is_unicast_link_local() || towards.is_unicast_link_local()) {
             return Some(source);
         }
-        let mut others = self.0.iter().map(|port| port.source_v6(towards));
+        let speakers = self.0.iter().filter(|port| port.speaks_v6());
+        let mut others = speakers.map(|port| port.source_v6(towards));
         others.find(|address| !address.is_unicast_link_local())
     }
 }
@@ -215,6 +261,7 @@ mod tests {
             mtu: 1500,
             addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
             host: false,
+            settings: PortSettings::default(),
         }
     }
 
@@ -268,6 +315,35 @@ mod tests {
         assert!(ports.is_directed_broadcast(Ipv4Addr::new(10, 0, 0, 255)));
         assert!(!ports.is_directed_broadcast(Ipv4Addr::new(10, 1, 0, 1)));
         assert!(!ports.is_directed_broadcast(Ipv4Addr::new(10, 2, 0, 0)));
+    }
+
+    #[test]
+    fn a_network_has_an_anycast_address_but_for_127_and_128() {
+        let addresses = ["fd00::1/64", "fd01::1/127", "fd02::/128", "fd03::1:1/112"];
+        let ports = Ports::new(&[port(0, &addresses), port(1, &[])]);
+        let anycast = |text: &str| ports.is_anycast(text.parse().unwrap());
+        assert!(anycast("fd00::") && anycast("fd03::1:0"));
+        assert!(!anycast("fd01::") && !anycast("fd02::") && !anycast("fd00::1"));
+        let only = ports.get(PortId::FIRST).unwrap();
+        assert!(!only.is_on_link("fd00::".parse().unwrap()), "it is no neighbour");
+        assert!(only.has_joined(solicited_node("fd03::1:0".parse().unwrap())));
+    }
+
+    #[test]
+    fn a_port_whose_mtu_is_too_small_has_no_ipv6() {
+        let mut small = port(0, &["10.0.0.1/24", "fd00::1/64"]);
+        small.mtu = 1279;
+        let ports = Ports::new(&[small, port(1, &["fd01::1/64"])]);
+        let first = ports.get(PortId::FIRST).unwrap();
+        for own in ["fd00::1", "fe80::ff:fe00:0", "fd00::"] {
+            let own: IpAddr = own.parse().unwrap();
+            assert!(!ports.is_own(own, PortId::FIRST) && !ports.is_anycast(own), "{own}");
+        }
+        assert_eq!((first.v6_addresses().count(), first.reported_groups().len()), (0, 0));
+        assert!(!first.is_on_link("fd00::2".parse().unwrap()));
+        assert!(first.is_on_link("10.0.0.2".parse().unwrap()));
+        let source = ports.source_v6(PortId::FIRST, "fd00::2".parse().unwrap());
+        assert_eq!(source.unwrap().to_string(), "fd01::1");
     }
 
     #[test]

@@ -24,7 +24,10 @@ use wire::build::{self, Ipv4Fields, Ipv6Fields, Link};
 use wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
 use zerocopy::IntoBytes;
 
-use crate::{Command, Config, Event, Limits, Output, PortConfig, RouteAnswer, SlowPath, Time};
+use crate::{
+    Command, Config, Event, Icmp, Limits, Output, PortConfig, PortSettings, RouteAnswer, SlowPath,
+    Time,
+};
 
 pub(crate) const LEFT: PortId = PortId::FIRST;
 pub(crate) const L: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
@@ -118,6 +121,10 @@ impl Output<Vec<u8>> for Net {
         self.hops.get(&id).copied().unwrap_or(NextHop::NoRoute)
     }
 
+    fn time_of_day(&self) -> Duration {
+        Duration::from_millis(0x0102_0304)
+    }
+
     fn has_joined(&mut self, _: PortId, group: MacAddr) -> bool {
         self.joined.contains(&group)
     }
@@ -139,6 +146,7 @@ pub(crate) fn config() -> Config {
         mtu: 1500,
         addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
         host: false,
+        settings: PortSettings::default(),
     };
     Config {
         ports: vec![
@@ -146,6 +154,7 @@ pub(crate) fn config() -> Config {
             port(right(), "right", R, ["10.0.2.1/24", "fd00:2::1/64"]),
         ],
         limits: Limits::default(),
+        icmp: Icmp::default(),
         flow: FlowHash::new(1),
         seed: 1,
     }
@@ -296,6 +305,7 @@ pub(crate) fn v4(source: &str, destination: &str, protocol: u8, payload: &[u8]) 
     let fields = Ipv4Fields {
         tos: 0,
         identification: 7,
+        dont_fragment: false,
         ttl: 64,
         protocol,
         source: source.parse().unwrap(),
@@ -388,6 +398,9 @@ pub(crate) fn check_frame(frame: &[u8], source: MacAddr) {
             assert_eq!(packet[0] >> 4, 6);
             let length = usize::from(u16::from_be_bytes([packet[4], packet[5]]));
             assert_eq!(length, packet.len() - 40);
+            if packet[6] == 44 {
+                return assert_eq!(packet[40], 58, "a fragment of an ICMPv6 message");
+            }
             let start = if packet[6] == 0 { 48 } else { 40 };
             assert_eq!(packet[start - 40 + if start == 48 { 32 } else { 6 }], 58);
             let length = ((packet.len() - start) as u32).to_be_bytes();

@@ -27,7 +27,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
 
 use anyhow::{Context, Result, bail};
-use control::config::Config;
+use control::config::{self, Config};
 use dataplane::counters::ForwarderCounters;
 use dataplane::distribution::{Distribution, TxConfig};
 use dataplane::flow::FlowHash;
@@ -297,16 +297,17 @@ fn register(eal: &Eal) -> Option<dpdk::ThreadRegistration> {
 }
 
 fn slow_path_config(config: &Config, ports: &[OpenPort], seed: u64) -> slowpath::Config {
-    let port = |port: &OpenPort| slowpath::PortConfig {
+    let port = |(port, wanted): (&OpenPort, &config::Port)| slowpath::PortConfig {
         id: port.id,
         name: port.name.clone(),
         mac: port.info.mac,
         mtu: port.info.mtu,
         addresses: port.addresses.clone(),
         host: port.host.is_some(),
+        settings: slowpath::PortSettings { unreachables: wanted.unreachables },
     };
     slowpath::Config {
-        ports: ports.iter().map(port).collect(),
+        ports: ports.iter().zip(&config.ports).map(port).collect(),
         limits: slowpath::Limits {
             neighbours: config.slowpath.neighbours,
             queue: config.slowpath.queue,
@@ -314,6 +315,7 @@ fn slow_path_config(config: &Config, ports: &[OpenPort], seed: u64) -> slowpath:
             reachable: config.slowpath.timeout,
             ..slowpath::Limits::default()
         },
+        icmp: slowpath::Icmp { ttl: config.icmp.ttl, echo: config.icmp.echo },
         flow: FlowHash::new(seed),
         seed,
     }

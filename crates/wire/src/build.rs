@@ -15,8 +15,8 @@ use crate::checksum::{checksum, pseudo_header_v6};
 use crate::ethernet::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetHeader};
 use crate::icmp::{ICMP_LEN, IcmpHeader, v6};
 use crate::ip::{
-    IPV4_MIN_LEN, IPV6_LEN, Ipv4Header, Ipv6Header, PROTOCOL_HOP_BY_HOP, PROTOCOL_ICMP,
-    PROTOCOL_ICMPV6,
+    IPV4_DONT_FRAGMENT, IPV4_MIN_LEN, IPV6_LEN, Ipv4Header, Ipv6Header, PROTOCOL_HOP_BY_HOP,
+    PROTOCOL_ICMP, PROTOCOL_ICMPV6,
 };
 use crate::nd::{
     LinkLayerOption, ListenerRecord, ListenerReport, ND_HOP_LIMIT, NeighbourAdvertisement,
@@ -44,6 +44,8 @@ pub struct Ipv4Fields {
     pub tos: u8,
     /// Identification; matters only when somebody fragments the packet.
     pub identification: u16,
+    /// Routers must not fragment the packet.
+    pub dont_fragment: bool,
     /// Time to live.
     pub ttl: u8,
     /// What follows the header.
@@ -79,16 +81,17 @@ pub fn ethernet(link: Link, ethertype: u16, payload: &[u8]) -> Vec<u8> {
     [header.as_bytes(), payload].concat()
 }
 
-/// The header of an unfragmented IPv4 packet without options; routers may fragment it (DF clear).
-/// `payload` is the length behind the header; a total beyond 65535 saturates.
+/// The header of an unfragmented IPv4 packet without options. `payload` is the length behind the
+/// header; a total beyond 65535 saturates.
 pub fn ipv4_header(fields: Ipv4Fields, payload: usize) -> Ipv4Header {
+    let flags = if fields.dont_fragment { IPV4_DONT_FRAGMENT } else { 0 };
     let total = u16::try_from(IPV4_MIN_LEN + payload).unwrap_or(u16::MAX);
     let mut header = Ipv4Header {
         version_ihl: 0x45,
         tos: fields.tos,
         total_length: U16::new(total),
         identification: U16::new(fields.identification),
-        flags_fragment: U16::new(0),
+        flags_fragment: U16::new(flags),
         ttl: fields.ttl,
         protocol: fields.protocol,
         checksum: U16::new(0),
@@ -118,18 +121,31 @@ pub fn arp(link: Link, message: &ArpMessage) -> Vec<u8> {
 }
 
 /// An ICMP message in its frame: `fields.protocol` is ignored, the checksum computed.
-pub fn icmpv4(
+pub fn icmpv4(link: Link, fields: Ipv4Fields, message: (u8, u8, u32), data: &[u8]) -> Vec<u8> {
+    icmpv4_with_options(link, fields, &[], message, data)
+}
+
+/// [`icmpv4`] with IP options: whole words, at most 40 bytes; more are left out.
+pub fn icmpv4_with_options(
     link: Link,
     fields: Ipv4Fields,
+    options: &[u8],
     (kind, code, rest): (u8, u8, u32),
     data: &[u8],
 ) -> Vec<u8> {
+    let options = &options[..options.len().min(40) & !3];
     let header = IcmpHeader { kind, code, checksum: U16::new(0), rest: U32::new(rest) };
     let mut message = [header.as_bytes(), data].concat();
     let sum = checksum(&message);
     message[2..4].copy_from_slice(&sum.to_be_bytes());
-    let ip = ipv4_header(Ipv4Fields { protocol: PROTOCOL_ICMP, ..fields }, message.len());
-    ethernet(link, ETHERTYPE_IPV4, &[ip.as_bytes(), &message].concat())
+    let fields = Ipv4Fields { protocol: PROTOCOL_ICMP, ..fields };
+    let mut ip = ipv4_header(fields, options.len() + message.len());
+    ip.version_ihl += (options.len() / 4) as u8;
+    ip.checksum = U16::new(0);
+    let mut packet = [ip.as_bytes(), options, &message].concat();
+    let sum = checksum(&packet[..IPV4_MIN_LEN + options.len()]);
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    ethernet(link, ETHERTYPE_IPV4, &packet)
 }
 
 /// An ICMPv6 message in its frame: `message` is whole, its checksum field is overwritten;
@@ -361,6 +377,7 @@ mod tests {
         Ipv4Fields {
             tos: 0xc0,
             identification: 1,
+            dont_fragment: false,
             ttl: 64,
             protocol: PROTOCOL_UDP,
             source: Ipv4Addr::new(10, 0, 1, 1),
@@ -443,14 +460,18 @@ mod tests {
             payload in 0usize..1500,
         ) {
             let (source, destination) = (Ipv4Addr::from(source), Ipv4Addr::from(destination));
-            let fields = Ipv4Fields { tos, identification, ttl, protocol, source, destination };
+            let dont_fragment = ttl % 2 == 1;
+            let fields = Ipv4Fields {
+                tos, identification, dont_fragment, ttl, protocol, source, destination,
+            };
             let header = ipv4_header(fields, payload);
             prop_assert_eq!(checksum(header.as_bytes()), 0);
             prop_assert_eq!((header.version(), header.header_len()), (4, 20));
             prop_assert_eq!((header.source(), header.destination()), (source, destination));
             prop_assert_eq!((header.tos, header.ttl, header.protocol), (tos, ttl, protocol));
             prop_assert_eq!(usize::from(header.total_length.get()), 20 + payload);
-            prop_assert!(!header.is_fragment() && !header.dont_fragment());
+            prop_assert!(!header.is_fragment());
+            prop_assert_eq!(header.dont_fragment(), dont_fragment);
         }
     }
 }

@@ -56,6 +56,8 @@ pub mod v4 {
 
     /// Code of [`TIME_EXCEEDED`]: the TTL ran out on the way.
     pub const TTL_EXCEEDED: u8 = 0;
+    /// Code of [`TIME_EXCEEDED`]: not all fragments came in time.
+    pub const REASSEMBLY_EXCEEDED: u8 = 1;
 
     /// True for the types that report an error; about these no error is ever sent
     /// (RFC 1122, 3.2.2). Types that are not known count as errors: the safe side.
@@ -110,6 +112,8 @@ pub mod v6 {
 
     /// Code of [`TIME_EXCEEDED`]: the hop limit ran out on the way.
     pub const HOP_LIMIT_EXCEEDED: u8 = 0;
+    /// Code of [`TIME_EXCEEDED`]: not all fragments came in time.
+    pub const REASSEMBLY_EXCEEDED: u8 = 1;
 
     /// Code of [`PARAMETER_PROBLEM`]: a header field is wrong.
     pub const ERRONEOUS_FIELD: u8 = 0;
@@ -117,6 +121,8 @@ pub mod v6 {
     pub const UNKNOWN_NEXT_HEADER: u8 = 1;
     /// Code of [`PARAMETER_PROBLEM`]: an option is not known.
     pub const UNKNOWN_OPTION: u8 = 2;
+    /// Code of [`PARAMETER_PROBLEM`]: a first fragment without all headers (RFC 7112, 5).
+    pub const INCOMPLETE_CHAIN: u8 = 3;
 
     /// True for error messages: the high bit of the type is clear (RFC 4443, 2.1).
     pub fn is_error(kind: u8) -> bool {

@@ -97,6 +97,11 @@ impl Ipv4Header {
         self.flags_fragment.get() & (IPV4_MORE_FRAGMENTS | IPV4_OFFSET_BITS) != 0
     }
 
+    /// True if more fragments of the datagram follow this one's data.
+    pub fn more_fragments(&self) -> bool {
+        self.flags_fragment.get() & IPV4_MORE_FRAGMENTS != 0
+    }
+
     /// True if routers must not fragment the packet.
     pub fn dont_fragment(&self) -> bool {
         self.flags_fragment.get() & IPV4_DONT_FRAGMENT != 0
@@ -180,6 +185,11 @@ impl Ipv6FragmentHeader {
     pub fn fragment_offset(&self) -> usize {
         usize::from(self.offset_more.get() & 0xfff8)
     }
+
+    /// True if more fragments of the packet follow this one's data.
+    pub fn more(&self) -> bool {
+        self.offset_more.get() & 1 != 0
+    }
 }
 
 #[cfg(test)]
@@ -194,7 +204,7 @@ mod tests {
         let header = Ipv4Header::ref_from_bytes(&bytes).unwrap();
         assert_eq!((header.version(), header.header_len()), (4, 60));
         assert_eq!((header.fragment_offset(), header.is_fragment()), (24, true));
-        assert!(!header.dont_fragment());
+        assert!(header.more_fragments() && !header.dont_fragment());
         bytes[6..8].copy_from_slice(&0x4000u16.to_be_bytes());
         let header = Ipv4Header::ref_from_bytes(&bytes).unwrap();
         assert!(header.dont_fragment() && !header.is_fragment());
@@ -205,7 +215,7 @@ mod tests {
         assert_eq!(Ipv6ExtensionHeader { next_header: 0, length: 0 }.header_len(), 8);
         assert_eq!(Ipv6ExtensionHeader { next_header: 0, length: 255 }.header_len(), 2048);
         let fragment = Ipv6FragmentHeader::ref_from_bytes(&[17, 0, 1, 0x69, 0, 0, 0, 1]).unwrap();
-        assert_eq!(fragment.fragment_offset(), 0x168);
+        assert_eq!((fragment.fragment_offset(), fragment.more()), (0x168, true));
     }
 
     #[test]

@@ -45,13 +45,14 @@ pub(super) enum Keyword {
     Forwarders,
     Tx,
     Slowpath,
+    Icmp,
     Memory,
     Fib,
     Log,
 }
 
 impl Keyword {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Port,
         Self::Route,
         Self::Neighbour,
@@ -61,6 +62,7 @@ impl Keyword {
         Self::Forwarders,
         Self::Tx,
         Self::Slowpath,
+        Self::Icmp,
         Self::Memory,
         Self::Fib,
         Self::Log,
@@ -77,6 +79,7 @@ impl Keyword {
             Self::Forwarders => "forwarders",
             Self::Tx => "tx",
             Self::Slowpath => "slowpath",
+            Self::Icmp => "icmp",
             Self::Memory => "memory",
             Self::Fib => "fib",
             Self::Log => "log",

@@ -65,7 +65,7 @@ fn every_setting_is_read() {
     let config = read(&format!(
         r#"{PORTS}
         turnpike.port "pci" {{ device = "03:00.1", address = "192.0.2.0/31", mac = "02:00:00:00:00:01",
-            mtu = 9000, rx_queues = 2 }}
+            mtu = 9000, rx_queues = 2, unreachables = false }}
         turnpike.port("tap", {{ device = "net_tap0,iface=tap0", driver = "af_packet" }})
         turnpike.route "0.0.0.0/0" {{ via = {{ {{ "10.0.1.2", weight = 3 }}, "10.0.2.2" }}, metric = 7 }}
         turnpike.route "2001:db8::/32" {{ via = "fe80::2", port = "right" }}
@@ -74,6 +74,7 @@ fn every_setting_is_read() {
         turnpike.import {{ file = "table.gz", via = {{ "10.0.1.2", "fd00:2::2" }} }}
         turnpike.tx {{ burst = 64, flush_us = 10 }}
         turnpike.slowpath {{ neighbours = 100, queue = 4, retries = 2, timeout_s = 60 }}
+        turnpike.icmp {{ ttl = 255, echo = false }}
         turnpike.memory {{ mbufs = 4096, no_huge = true }}
         turnpike.fib {{ ipv4 = "reference" }}
         turnpike.log {{ level = "debug" }}"#
@@ -83,6 +84,8 @@ fn every_setting_is_read() {
     assert_eq!(pci.device, Device::Pci("0000:03:00.1".to_owned()));
     assert_eq!((pci.mtu, pci.rx_queues), (Some(9000), Some(2)));
     assert_eq!(pci.mac, Some(MacAddr([2, 0, 0, 0, 0, 1])));
+    assert!(!pci.unreachables && config.ports[3].unreachables);
+    assert_eq!(config.icmp, Icmp { ttl: 255, echo: false });
     assert_eq!(config.ports[3].device, Device::Vdev("net_tap0,iface=tap0".to_owned()));
     assert_eq!(config.ports[3].driver, Some(Driver::AfPacket));
     let RouteKind::Unicast(paths) = &config.routes[0].kind else { panic!("{config:?}") };
@@ -119,15 +122,15 @@ fn ports_are_checked_setting_by_setting() {
     for (settings, expected) in [
         (
             r#"{ device = "a", adress = "10.0.1.1/24" }"#,
-            r#"2: port "left": key "adress" unknown; did you mean "address"? known: device, driver, address, mac, mtu, rx_queues, reverse_path, host"#,
+            r#"2: port "left": key "adress" unknown; did you mean "address"? known: device, driver, address, mac, mtu, rx_queues, reverse_path, host, unreachables"#,
         ),
         (
             "{ device = 'a',\n\n  colour = 'red' }",
-            r#"4: port "left": key "colour" unknown; known: device, driver, address, mac, mtu, rx_queues, reverse_path, host"#,
+            r#"4: port "left": key "colour" unknown; known: device, driver, address, mac, mtu, rx_queues, reverse_path, host, unreachables"#,
         ),
         (
             "{ 'a', device = 'b' }",
-            r#"2: port "left": string "a" has no key; known: device, driver, address, mac, mtu, rx_queues, reverse_path, host"#,
+            r#"2: port "left": string "a" has no key; known: device, driver, address, mac, mtu, rx_queues, reverse_path, host, unreachables"#,
         ),
         ("{ device = 5 }", r#"2: port "left": device: expected a device's name, got number 5"#),
         (
@@ -766,7 +769,7 @@ fn the_other_statements_are_checked_too() {
 
 #[test]
 fn statements_that_are_not_understood_are_explained() {
-    const KNOWN: &str = "known: port, route, neighbour, import, routes_from, fpm, forwarders, tx, slowpath, memory, fib, log";
+    const KNOWN: &str = "known: port, route, neighbour, import, routes_from, fpm, forwarders, tx, slowpath, icmp, memory, fib, log";
     for (statement, expected) in [
         ("turnpike.prot 'x' { 1 }", format!("turnpike.prot unknown; did you mean \"port\"? {KNOWN}")),
         ("turnpike.interface 'x' { 1 }", format!("turnpike.interface unknown; {KNOWN}")),

@@ -84,6 +84,7 @@ pub(super) fn validate(
         forwarders: rest::forwarders(&mut context, of(Keyword::Forwarders)),
         tx: rest::tx(&mut context, of(Keyword::Tx)),
         slowpath: rest::slowpath(&mut context, of(Keyword::Slowpath)),
+        icmp: rest::icmp(&mut context, of(Keyword::Icmp)),
         memory: rest::memory(&mut context, of(Keyword::Memory)),
         fib: rest::fib(&mut context, of(Keyword::Fib)),
         log: rest::log(&mut context, of(Keyword::Log)),

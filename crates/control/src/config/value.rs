@@ -168,11 +168,17 @@ impl<'a, 's> Fields<'a, 's> {
         }
     }
 
+    /// A switch that is off unless it is given.
     pub(super) fn flag(&mut self, key: &str) -> bool {
+        self.flag_or(key, false)
+    }
+
+    /// A switch with its default.
+    pub(super) fn flag_or(&mut self, key: &str, default: bool) -> bool {
         match self.get(key) {
-            None => false,
+            None => default,
             Some(Value::Bool(value)) => *value,
-            Some(other) => self.mismatch(key, "true or false", other).unwrap_or(false),
+            Some(other) => self.mismatch(key, "true or false", other).unwrap_or(default),
         }
     }
 

@@ -17,7 +17,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use dataplane::counters::{Counter, Drops};
 use dataplane::next_hop::NextHop;
@@ -49,6 +49,9 @@ const FRAME_MOST: usize = 65_536;
 
 /// The longest sleep of an idle worker: what a first ping waits at most.
 const LONGEST_SLEEP: Duration = Duration::from_micros(200);
+
+/// Milliseconds from midnight to midnight.
+const MILLIS_OF_DAY: u128 = 86_400_000;
 
 /// How often the engine looks at its timers.
 const TICK: Duration = Duration::from_millis(10);
@@ -230,6 +233,11 @@ impl Output<Frame> for Outbox {
 
     fn next_hop(&self, id: u16) -> NextHop {
         NextHop::from(self.tables.next_hops.get(id))
+    }
+
+    fn time_of_day(&self) -> Duration {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Duration::from_millis((now.as_millis() % MILLIS_OF_DAY) as u64)
     }
 
     fn has_joined(&mut self, port: PortId, group: MacAddr) -> bool {
@@ -480,8 +488,10 @@ mod tests {
                     mtu: 1500,
                     addresses: vec!["10.0.1.1/24".parse().unwrap()],
                     host: true,
+                    settings: slowpath::PortSettings::default(),
                 }],
                 limits: slowpath::Limits::default(),
+                icmp: slowpath::Icmp::default(),
                 flow: FlowHash::new(1),
                 seed: 1,
             });

@@ -14,8 +14,17 @@ use super::super::value::Fields;
 use super::super::{Device, Driver, Port};
 use super::{Context, host};
 
-const KNOWN: &[&str] =
-    &["device", "driver", "address", "mac", "mtu", "rx_queues", "reverse_path", "host"];
+const KNOWN: &[&str] = &[
+    "device",
+    "driver",
+    "address",
+    "mac",
+    "mtu",
+    "rx_queues",
+    "reverse_path",
+    "host",
+    "unreachables",
+];
 
 /// Linux takes 15 characters for an interface's name; ours are the same.
 const NAME_MOST: usize = 15;
@@ -50,6 +59,7 @@ pub(super) fn read<'s>(
             rx_queues: fields.number("rx_queues", 1..=64).map(|queues| queues as u16),
             reverse_path: reverse_path(&mut fields),
             host: host::read(&mut fields, host_by_default),
+            unreachables: fields.flag_or("unreachables", true),
             addresses,
         };
         for &net in &port.addresses {

@@ -11,7 +11,7 @@ use super::super::error::suggestion;
 use super::super::network::is_link_local;
 use super::super::script::Statement;
 use super::super::value::{Fields, Value, whole_number};
-use super::super::{Fib, Forwarders, Log, Memory, Neighbour, Slowpath, Tx};
+use super::super::{Fib, Forwarders, Icmp, Log, Memory, Neighbour, Slowpath, Tx};
 use super::Context;
 use super::routes::{named_port, port_of};
 use crate::cores::parse_cores;
@@ -168,6 +168,20 @@ pub(super) fn slowpath<'s>(
         slowpath.timeout = Duration::from_secs(seconds);
     }
     slowpath
+}
+
+pub(super) fn icmp<'s>(
+    context: &mut Context<'_>,
+    statements: impl Iterator<Item = &'s Statement>,
+) -> Icmp {
+    let mut icmp = Icmp::default();
+    let Some(statement) = single(context, statements) else { return icmp };
+    let mut fields = plain(context, statement, &["ttl", "echo"]);
+    if let Some(ttl) = fields.number("ttl", 1..=255) {
+        icmp.ttl = ttl as u8;
+    }
+    icmp.echo = fields.flag_or("echo", icmp.echo);
+    icmp
 }
 
 pub(super) fn memory<'s>(

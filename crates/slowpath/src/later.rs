@@ -1,0 +1,58 @@
+//! Frames of the router's own that wait for their time: answers that are to come with a delay.
+
+use std::collections::BTreeMap;
+
+use dataplane::port::PortId;
+
+use crate::Time;
+
+/// Most frames that wait; one too many is not sent.
+const MOST: usize = 256;
+
+/// Frames by their time, and in order where that is the same.
+#[derive(Default)]
+pub(crate) struct Later {
+    frames: BTreeMap<(Time, u64), (PortId, Vec<u8>)>,
+    serial: u64,
+}
+
+impl Later {
+    /// Keeps a frame, its MACs filled in, until `time`.
+    pub(crate) fn push(&mut self, time: Time, port: PortId, frame: Vec<u8>) {
+        if self.frames.len() < MOST {
+            self.serial += 1;
+            self.frames.insert((time, self.serial), (port, frame));
+        }
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
+        self.frames.first_key_value().map(|(&(time, _), _)| time)
+    }
+
+    /// A frame whose time has come; call until `None`.
+    pub(crate) fn due(&mut self, now: Time) -> Option<(PortId, Vec<u8>)> {
+        self.next_deadline().filter(|&time| time <= now)?;
+        self.frames.pop_first().map(|(_, frame)| frame)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_come_in_time_and_in_order_and_their_number_is_bounded() {
+        let mut later = Later::default();
+        for (seconds, byte) in [(3, 1), (1, 2), (3, 3)] {
+            later.push(Time::from_secs(seconds), PortId::FIRST, vec![byte]);
+        }
+        assert_eq!(later.next_deadline(), Some(Time::from_secs(1)));
+        let mut due = |now| later.due(Time::from_secs(now)).map(|(_, frame)| frame[0]);
+        assert_eq!((due(0), due(2), due(2)), (None, Some(2), None));
+        assert_eq!((due(3), due(3), due(3)), (Some(1), Some(3), None));
+        for _ in 0..=MOST {
+            later.push(Time::ZERO, PortId::FIRST, Vec::new());
+        }
+        assert_eq!(std::iter::from_fn(|| later.due(Time::ZERO)).count(), MOST);
+    }
+}
