@@ -4,19 +4,25 @@
 besides the unit tests and the scenarios of the other files.
 """
 
+import ipaddress
+import random
+import time
+
 import pytest
 from scapy.layers.inet import ICMP, IP, UDP
 from scapy.layers.inet6 import (
     ICMPv6EchoReply, ICMPv6EchoRequest, ICMPv6ND_NA, ICMPv6ND_NS, ICMPv6ND_RA, ICMPv6ND_Redirect,
     ICMPv6ND_RS, ICMPv6NDOptDstLLAddr, ICMPv6NDOptPrefixInfo, ICMPv6NDOptSrcLLAddr,
     ICMPv6NDOptUnknown, ICMPv6ParamProblem, ICMPv6Unknown, HBHOptUnknown, IPv6, IPv6ExtHdrDestOpt,
-    IPv6ExtHdrFragment, IPv6ExtHdrRouting,
+    IPv6ExtHdrFragment, IPv6ExtHdrHopByHop, IPv6ExtHdrRouting, fragment6,
 )
 from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Raw
 
-from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, RIGHT_MAC, Wires
-from lib.packets import forwarded, unpadded
+from lib.lab import (
+    HOST_A_MAC, HOST_B_MAC, LEFT_MAC, PORTS, RIGHT_MAC, STATIC_NEIGHBOURS, Wires,
+)
+from lib.packets import checksum, forwarded, pattern, unpadded
 from lib.router import Change
 
 MTU = 1300
@@ -31,6 +37,7 @@ GROUP, GROUP_LINK = "ff02::1:ff00:1", Ether(src=HOST_A_MAC, dst="33:33:ff:00:00:
 # left one's link-local address too, for errors and replies to it.
 CONFIG = f"""
 turnpike.route "198.51.100.0/24" {{ via = "{B4}" }}
+turnpike.route "2001:db8:5::/48" {{ via = "{A6}" }}
 turnpike.neighbour "fe80::a" {{ port = "left", mac = "{HOST_A_MAC}" }}
 turnpike.slowpath {{ timeout_s = 3600 }}
 """
@@ -134,9 +141,191 @@ def test_every_codepoint_and_every_ecn_field_survives(wires, family):
 
 
 def test_identifications_of_own_packets_differ(wires):
-    # RFC 6864 4.3: they may be fragmented, so their numbers must not repeat soon.
-    seen = [answer(wires, IP(src=A4, dst=OWN4) / ICMP(seq=n))[IP].id for n in range(50)]
-    assert len(set(seen)) == len(seen)
+    # RFC 6864 4.3: those that may be fragmented have numbers that do not repeat soon; the others
+    # have DF, and need none.
+    large = [answer(wires, IP(src=A4, dst=OWN4) / ICMP(seq=n) / bytes(900))[IP] for n in range(50)]
+    assert {int(reply.flags) for reply in large} == {0}
+    assert len({reply.id for reply in large}) == len(large)
+    small = answer(wires, IP(src=A4, dst=OWN4) / ICMP())[IP]
+    path_mtu = answer(wires, IP(src=A4, dst=OWN4, flags="DF") / ICMP() / bytes(900))[IP]
+    error = answer(wires, IP(src=A4, dst=B4, ttl=1) / UDP() / bytes(900))[IP]
+    assert [packet.flags for packet in (small, path_mtu, error)] == ["DF"] * 3
+
+
+# --- record route and timestamp -----------------------------------------------------------------
+
+
+ROUTE = b"\x07\x0b\x04" + bytes(8)
+STAMPS = b"\x44\x08\x05\x00" + bytes(4)
+BOTH = b"\x44\x0c\x05\x01" + bytes(8)
+
+
+def given(address):
+    return b"\x44\x0c\x05\x03" + ipaddress.ip_address(address).packed + bytes(4)
+
+
+def options_of(packet, length):
+    """The options' bytes."""
+    return bytes(packet[IP])[20:20 + length]
+
+
+def is_now(stamp):
+    """Is it a time since midnight, UTC, that has just been?"""
+    now = int(time.time() * 1000) % 86_400_000
+    return (now - int.from_bytes(stamp, "big")) % 86_400_000 < 5000
+
+
+def through(wires, options):
+    """What becomes of options on their way to the right host, with the right checksum."""
+    packet = IP(src=A4, dst=B4, options=options + bytes(-len(options) % 4)) / UDP() / b"recorded"
+    wires.left.send(LINK / packet)
+    (frame,) = wires.right.expect(1)
+    arrived = Ether(frame)
+    assert checksum(bytes(arrived[IP])[:arrived[IP].ihl * 4]) == 0 and arrived[Raw].load == b"recorded"
+    return options_of(arrived, len(options))
+
+
+def test_a_record_route_is_filled_in(wires):
+    # RFC 791 3.1, RFC 1812 5.3.13.5 and 4.2.2.2: by the address of the port it leaves by.
+    own = ipaddress.ip_address("10.0.2.1").packed
+    first = through(wires, ROUTE)
+    assert first == b"\x07\x0b\x08" + own + bytes(4)
+    full = through(wires, first)
+    assert full == b"\x07\x0b\x0c" + own * 2
+    assert through(wires, full) == full
+
+
+def test_a_timestamp_is_filled_in(wires):
+    # RFC 791 3.1, RFC 1812 5.3.13.6.
+    own = ipaddress.ip_address("10.0.2.1").packed
+    filled = through(wires, STAMPS)
+    assert filled[:4] == b"\x44\x08\x09\x00" and is_now(filled[4:])
+    assert through(wires, filled) == b"\x44\x08\x09\x10" + filled[4:], "full: the overflow counts"
+    filled = through(wires, BOTH)
+    assert filled[:8] == b"\x44\x0c\x0d\x01" + own and is_now(filled[8:])
+    filled = through(wires, given(OWN4))
+    assert filled[2] == 13 and is_now(filled[8:])
+    assert through(wires, given(B4)) == given(B4), "not meant for this router"
+
+
+@pytest.mark.parametrize("options, pointer", [
+    pytest.param(b"\x07\x07\x05" + bytes(5), 22, id="route, room for part of an address"),
+    pytest.param(b"\x07\x07\x03" + bytes(5), 22, id="route, a pointer into the head"),
+    pytest.param(b"\x44\x08\x06\x00" + bytes(4), 22, id="timestamp, room for part of a stamp"),
+    pytest.param(b"\x44\x08\x09\xf0" + bytes(4), 23, id="timestamp, the overflow overflows"),
+    pytest.param(b"\x44\x08\x05\x07" + bytes(4), 23, id="timestamp, no such flag"),
+])
+def test_nonsense_in_options_is_pointed_at(wires, options, pointer):
+    # RFC 791 3.1: discarded, RFC 1812 4.3.3.5: and told.
+    problem = answer(wires, IP(src=A4, dst=B4, options=options) / UDP())
+    assert (problem[ICMP].type, problem[ICMP].code, problem[ICMP].ptr) == (12, 0, pointer)
+
+
+def test_an_echo_reply_brings_route_and_stamps_back(wires):
+    # RFC 1812 4.3.3.6, RFC 1122 3.2.2.6.
+    options = ROUTE + BOTH + b"\0"
+    reply = answer(wires, IP(src=A4, dst="10.0.2.1", options=options) / ICMP(seq=8))
+    own = ipaddress.ip_address("10.0.2.1").packed
+    back = options_of(reply, 24)
+    assert back[:19] == b"\x07\x0b\x08" + own + bytes(4) + b"\x44\x0c\x0d\x01" + own
+    assert is_now(back[19:23]) and reply[ICMP].seq == 8
+    assert checksum(bytes(reply[IP])[:44]) == 0
+
+
+# --- fragments for the router ---------------------------------------------------------------------
+
+
+def cut(packet, size):
+    """The packet's fragments, as its sender would make them."""
+    if IP in packet:
+        return packet.fragment(size)
+    header = IPv6(src=packet[IPv6].src, dst=packet[IPv6].dst) / IPv6ExtHdrFragment(id=random.getrandbits(32))
+    return fragment6(header / packet[IPv6].payload, size + 62)
+
+
+def rejoin(frames):
+    """The packet that fragments make, by nobody's library: headers of the first, data of all."""
+    packets = [unpadded(frame)[14:] for frame in frames]
+    if packets[0][0] >> 4 == 4:
+        offsets = [(p[6] << 8 | p[7]) & 0x1FFF for p in packets]
+        assert [p[6] >> 5 & 1 for p in packets] == [1] * (len(packets) - 1) + [0]
+        assert len({p[4:6] for p in packets}) == 1
+        data = [p[20:] for p in packets]
+    else:
+        assert all(p[6] == 44 for p in packets) and len({p[44:48] for p in packets}) == 1
+        offsets = [(p[42] << 8 | p[43]) >> 3 for p in packets]
+        assert [p[43] & 1 for p in packets] == [1] * (len(packets) - 1) + [0]
+        data = [p[48:] for p in packets]
+    assert offsets == [sum(map(len, data[:n])) // 8 for n in range(len(data))]
+    return b"".join(data)
+
+
+@pytest.mark.parametrize("order", ["forwards", "backwards", "with a repetition"])
+@pytest.mark.parametrize("packet", [
+    pytest.param(IP(src=A4, dst=OWN4) / ICMP(id=7, seq=9) / pattern(4000), id="ipv4"),
+    pytest.param(IPv6(src=A6, dst=OWN6) / ICMPv6EchoRequest(id=7, seq=9, data=pattern(4000)), id="ipv6"),
+])
+def test_a_fragmented_ping_is_answered(wires, packet, order):
+    # RFC 1812 4.2.2.8 and 4.3.3.6, RFC 8200 4.5 and 5; the reply is larger than the link, too.
+    if IP in packet:
+        packet[IP].id = random.getrandbits(16)
+    fragments = cut(packet, 1000)
+    pieces = len(fragments)
+    assert pieces > 3
+    if order == "backwards":
+        fragments.reverse()
+    elif order == "with a repetition":
+        fragments.insert(2, fragments[0])
+    change = Change(wires.router)
+    wires.left.send(*(LINK / fragment for fragment in fragments))
+    frames = wires.left.expect(3)
+    data = rejoin(frames)
+    assert data[8:] == pattern(4000) and data[4:8] == bytes([0, 7, 0, 9])
+    assert data[0] == (0 if IP in packet else 129)
+    count = len(fragments)
+    expected = {"received": count, "originated": 3, "sent": 3, "to_host": pieces}
+    if count > pieces:
+        expected["dropped"] = {"local-fragment": 1}
+    assert change(received=count) == expected
+
+
+def test_fragments_that_overlap_are_dropped_in_silence(wires):
+    # RFC 5722 4, RFC 8200 4.5: all of them, and those that come later.
+    first = IPv6(src=A6, dst=OWN6) / IPv6ExtHdrFragment(nh=58, m=1, id=77) / bytes(64)
+    second = IPv6(src=A6, dst=OWN6) / IPv6ExtHdrFragment(nh=58, offset=7, m=0, id=77) / bytes(64)
+    change = Change(wires.router)
+    wires.left.send(LINK / first, LINK / second, LINK / first)
+    assert change(received=3) == {"received": 3, "dropped": {"local-fragment": 3}}
+    assert wires.left.receive(0.05) == []
+
+
+@pytest.mark.parametrize("header, data, code, pointer", [
+    pytest.param(IPv6ExtHdrFragment(nh=17, m=1, id=1), bytes(20), 0, 4, id="not a multiple of 8"),
+    pytest.param(IPv6ExtHdrFragment(nh=17, m=0, offset=8191, id=2), bytes(16), 0, 42, id="beyond 65535"),
+    pytest.param(IPv6ExtHdrFragment(nh=60, m=1, id=3), b"\x11\x01" + bytes(14), 3, 0,
+                 id="the first without all headers"),
+    pytest.param(IPv6ExtHdrFragment(nh=17, m=1, id=4), b"", 3, 0, id="the first without any data"),
+])
+def test_impossible_fragments_are_told(wires, header, data, code, pointer):
+    # RFC 8200 4.5.
+    problem = answer(wires, IPv6(src=A6, dst=OWN6) / header / data)[ICMPv6ParamProblem]
+    assert (problem.code, problem.ptr) == (code, pointer)
+
+
+@pytest.mark.provokes("reassembly-timeout")
+def test_who_sent_too_few_fragments_is_told(lab):
+    # RFC 792, RFC 1122 3.3.2, RFC 8200 4.5: code 1, if the first fragment is there.
+    wires = Wires(lab, "turnpike.slowpath { reassembly_s = 1 }", calm=True)
+    first = IP(src=A4, dst=OWN4, flags="MF", id=5) / ICMP() / bytes(16)
+    later = IP(src=A4, dst=OWN4, frag=3, id=6) / bytes(16)
+    first6 = IPv6(src=A6, dst=OWN6) / IPv6ExtHdrFragment(nh=17, m=1, id=5) / bytes(24)
+    change = Change(wires.router)
+    wires.left.send(LINK / first, LINK / later, LINK / first6)
+    errors = [Ether(frame) for frame in wires.left.expect(2)]
+    assert (errors[0][ICMP].type, errors[0][ICMP].code) == (11, 1)
+    assert (errors[1][IPv6].payload.type, errors[1][IPv6].payload.code) == (3, 1)
+    assert change(received=3) == {
+        "received": 3, "originated": 2, "sent": 2, "dropped": {"reassembly-timeout": 3}}
 
 
 # --- ICMP for the router ------------------------------------------------------------------------
@@ -221,6 +410,8 @@ def test_a_solicitation_moves_a_neighbour(wires):
         assert reply.dst == mac
         entry = wires.router.neighbour("fd00:1::31")
         assert (entry["mac"], entry["state"]) == (mac, "stale")
+    # The router would ask it soon, in the middle of another test.
+    wires.router.command("neighbour", "del", "fd00:1::31", "dev", "left")
 
 
 def test_a_solicitation_in_a_fragment_is_ignored(wires):
@@ -228,7 +419,27 @@ def test_a_solicitation_in_a_fragment_is_ignored(wires):
     question = solicitation()
     hidden = IPv6(src=A6, dst=GROUP, hlim=255, nh=44) / IPv6ExtHdrFragment(nh=58, m=1, id=7) / Raw(
         bytes(question[ICMPv6ND_NS]))
-    assert silent(wires, hidden, GROUP_LINK) == dropped("local-fragment")
+    wires.left.send(GROUP_LINK / hidden)
+    rest = IPv6(src=A6, dst=GROUP, hlim=255, nh=44) / IPv6ExtHdrFragment(
+        nh=58, offset=len(bytes(question[ICMPv6ND_NS])) // 8, id=7) / Raw(bytes(8))
+    change = Change(wires.router)
+    wires.left.send(GROUP_LINK / rest)
+    assert change(received=1) == {"received": 1, "dropped": {"nd-malformed": 2}}
+    atomic = IPv6(src=A6, dst=GROUP, hlim=255, nh=44) / IPv6ExtHdrFragment(nh=58, id=8) / Raw(
+        bytes(question[ICMPv6ND_NS]))
+    assert silent(wires, atomic, GROUP_LINK) == dropped("nd-malformed")
+
+
+def test_the_subnet_router_anycast_address(wires):
+    # RFC 4291 2.6.1, RFC 4861 7.2.4 and 7.2.7, RFC 4443 4.2: answered for, within a second and
+    # without override; its packets are answered from an address of the port.
+    question = IPv6(src=A6, dst="ff02::1:ff00:0", hlim=255) / ICMPv6ND_NS(
+        tgt="fd00:1::") / ICMPv6NDOptSrcLLAddr(lladdr=HOST_A_MAC)
+    reply = answer(wires, question, Ether(src=HOST_A_MAC, dst="33:33:ff:00:00:00"))
+    assert (reply[ICMPv6ND_NA].tgt, reply[ICMPv6NDOptDstLLAddr].lladdr) == ("fd00:1::", LEFT_MAC)
+    assert (reply[ICMPv6ND_NA].R, reply[ICMPv6ND_NA].S, reply[ICMPv6ND_NA].O) == (1, 1, 0)
+    pong = answer(wires, IPv6(src=A6, dst="fd00:1::") / ICMPv6EchoRequest(seq=6))
+    assert (pong[IPv6].src, pong[ICMPv6EchoReply].seq) == (OWN6, 6)
 
 
 @pytest.mark.parametrize("solicit", [
@@ -301,6 +512,72 @@ def test_an_atomic_fragment_is_a_whole_packet(wires):
     # RFC 8200 4.5.
     asked = IPv6(src=A6, dst=OWN6) / IPv6ExtHdrFragment(id=5) / ICMPv6EchoRequest(seq=4)
     assert answer(wires, asked)[ICMPv6EchoReply].seq == 4
+
+
+@pytest.mark.parametrize("option, code", [(0x1E, None), (0x7E, 0), (0xBE, 2), (0xFE, 2)])
+def test_destination_options_are_obeyed(wires, option, code):
+    # RFC 8200 4.2 and 4.6: skipped, discarded, discarded and told.
+    asked = IPv6(src=A6, dst=OWN6) / IPv6ExtHdrDestOpt(options=[
+        HBHOptUnknown(otype=option, optlen=4, optdata=bytes(4))]) / ICMPv6EchoRequest(seq=2)
+    if code == 0:
+        assert silent(wires, asked) == dropped("ip6-extension")
+    elif code is None:
+        assert answer(wires, asked)[ICMPv6EchoReply].seq == 2
+    else:
+        problem = answer(wires, asked)[ICMPv6ParamProblem]
+        assert (problem.code, problem.ptr) == (code, 42)
+
+
+def test_hop_by_hop_options_stand_first_or_are_not_known(wires):
+    # RFC 8200 4 and 4.1: the pointer is on the byte that says 0.
+    asked = IPv6(src=A6, dst=OWN6) / IPv6ExtHdrDestOpt(nh=0) / IPv6ExtHdrHopByHop() / ICMPv6EchoRequest()
+    problem = answer(wires, asked)[ICMPv6ParamProblem]
+    assert (problem.code, problem.ptr) == (1, 40)
+
+
+@pytest.mark.parametrize("source, largest", [(A6, 1500), ("2001:db8:5::1", 1280)])
+def test_no_more_is_sent_than_every_path_takes(wires, source, largest):
+    # RFC 8200 5, RFC 8201 4: the router discovers no path's MTU; it knows that of its own links.
+    asked = IPv6(src=source, dst=OWN6) / ICMPv6EchoRequest(data=pattern(1400))
+    wires.left.send(LINK / asked)
+    frames = wires.left.expect(1 if largest == 1500 else 2)
+    assert max(len(frame) for frame in frames) - 14 <= largest
+    data = frames[0][54:] if largest == 1500 else rejoin(frames)
+    assert data[8:] == pattern(1400)
+
+
+# --- what can be switched -------------------------------------------------------------------------
+
+
+def test_the_routers_own_icmp_is_configurable(lab):
+    # RFC 1812 4.2.2.9 and 4.3.3.6: TTL, echo. RFC 4443 3.1: unreachables, by port.
+    wires = Wires(lab, "turnpike.icmp { ttl = 99, echo = false }", calm=True, ports=(
+        PORTS + STATIC_NEIGHBOURS).replace('device = "tp-left"', 'device = "tp-left", unreachables = false'))
+    for echo in (IP(src=A4, dst=OWN4) / ICMP(), IPv6(src=A6, dst=OWN6) / ICMPv6EchoRequest()):
+        assert silent(wires, echo) == TAKEN
+    for lost in (IP(src=A4, dst="172.16.0.1") / UDP(), IPv6(src=A6, dst="2001:db8:1::1") / UDP()):
+        assert silent(wires, lost) == dropped("no-route")
+    assert answer(wires, IP(src=A4, dst=B4, ttl=1) / UDP())[IP].ttl == 99
+    assert answer(wires, IPv6(src=A6, dst=B6, hlim=1) / UDP())[IPv6].hlim == 99
+
+
+def test_a_link_too_small_for_ipv6_has_none(lab):
+    # RFC 8200 5, RFC 8201 4: no "packet too big" with less than 1280, and no address there.
+    wires = Wires(lab, calm=True, mtu=(1500, 1200), ports="""
+local turnpike = require "turnpike"
+turnpike.port "left"  { device = "tp-left",  address = { "10.0.1.1/24", "fd00:1::1/64" } }
+turnpike.port "right" { device = "tp-right", address = "10.0.2.1/24" }
+turnpike.route "2001:db8::/32" { via = "fe80::b", port = "right" }
+turnpike.neighbour "fe80::b" { port = "right", mac = "02:00:00:00:02:02" }
+turnpike.neighbour "fd00:1::2" { port = "left", mac = "02:00:00:00:01:02" }
+""")
+    error = answer(wires, IPv6(src=A6, dst="2001:db8::1") / UDP() / bytes(1300))
+    assert (error[IPv6].payload.type, error[IPv6].payload.code) == (1, 3)
+    link = Ether(src=HOST_B_MAC, dst=RIGHT_MAC)
+    change = Change(wires.router)
+    wires.right.send(link / IPv6(src="fe80::b", dst="fe80::ff:fe00:201") / ICMPv6EchoRequest())
+    assert change(received=1) == {"received": 1, "dropped": {"not-local": 1}}
+    assert wires.right.receive(0.05) == []
 
 
 # --- links of two ---------------------------------------------------------------------------------

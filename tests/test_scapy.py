@@ -100,8 +100,9 @@ def test_the_groups_it_reports(wires):
         assert record.rtype == 2, "mode is exclude: everything sent to the group is wanted"
         groups.add(record.dst)
         record = record.payload
-    # RFC 4291 2.8: all routers of the link and of the site, and a group for each address.
-    assert groups == {"ff02::2", "ff05::2", "ff02::1:ff00:1", "ff02::1:ff00:101"}
+    # RFC 4291 2.8: all routers of the link and of the site, and a group for each address,
+    # the anycast one included.
+    assert groups == {"ff02::2", "ff05::2", "ff02::1:ff00:0", "ff02::1:ff00:1", "ff02::1:ff00:101"}
 
 
 @pytest.mark.parametrize("size", [0, 1, 56, 1000])

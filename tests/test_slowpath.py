@@ -329,8 +329,8 @@ def hop_by_hop(options, next_header=17, length=0, destination=B6):
     return ipv6(A6, destination, header + udp(A6, destination, 1000, 2000, pattern(20)), 0)
 
 
-def fragment6(destination, offset, more):
-    return ipv6(A6, destination, struct.pack("!BBHI", 17, 0, offset << 3 | more, 7) + pattern(40), 44)
+def fragment6(destination, offset, more, size=40):
+    return ipv6(A6, destination, struct.pack("!BBHI", 17, 0, offset << 3 | more, 7) + pattern(size), 44)
 
 
 # RFC 8200 4.2: what an option of an unknown type wants to be done is in its two highest bits.
@@ -349,10 +349,11 @@ DROPS = {
             ipv6(A6, R6, b"\x11\x02\x00\x01" + bytes(20) + pattern(8), next_header=43), LEFT_MAC),
     },
     "local-fragment": {
-        "the first": (packet4(R4, flags=1), LEFT_MAC),
-        "a later one": (packet4(R4, offset=10), LEFT_MAC),
-        "the first, IPv6": (fragment6(R6, 0, 1), LEFT_MAC),
-        "a later one, IPv6": (fragment6(R6, 10, 0), LEFT_MAC),
+        "not a multiple of 8 bytes": (packet4(R4, 61, flags=1), LEFT_MAC),
+        "without data": (ipv4(A4, R4, b"", offset=10), LEFT_MAC),
+        "beyond the largest packet": (packet4(R4, offset=8191), LEFT_MAC),
+        "not a multiple of 8 bytes, IPv6": (fragment6(R6, 1, 1, 41), LEFT_MAC),
+        "beyond the largest packet, IPv6": (fragment6(R6, 8191, 0, 16), LEFT_MAC),
     },
     "icmp-malformed": {
         "echo, wrong checksum": (broken_checksum(ECHO4, 22), LEFT_MAC),

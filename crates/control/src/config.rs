@@ -283,11 +283,19 @@ pub struct Slowpath {
     pub retries: u32,
     /// How long an answer is believed.
     pub timeout: Duration,
+    /// How long fragments for the router wait for each other.
+    pub reassembly: Duration,
 }
 
 impl Default for Slowpath {
     fn default() -> Self {
-        Self { neighbours: 16_384, queue: 16, retries: 3, timeout: Duration::from_secs(30) }
+        Self {
+            neighbours: 16_384,
+            queue: 16,
+            retries: 3,
+            timeout: Duration::from_secs(30),
+            reassembly: Duration::from_secs(60),
+        }
     }
 }
 

@@ -97,7 +97,7 @@ reasons! {
         Ip4Options = "ip4-options", "An IP option is malformed or refused (source route).";
         Ip6Extension = "ip6-extension", "An IPv6 extension header is malformed, or holds an option that must not be skipped.";
         LocalFragment = "local-fragment", "A fragment for the router itself that is malformed, overlaps another, or came when too many waited.";
-        ReassemblyTimeout = "reassembly-timeout", "A fragment for the router itself whose others did not come within a minute.";
+        ReassemblyTimeout = "reassembly-timeout", "A fragment for the router itself whose others did not come in time.";
         DirectedBroadcast = "directed-broadcast", "To a network's broadcast address (RFC 2644: not forwarded).";
         MulticastNotRouted = "multicast-not-routed", "A multicast group the router has not joined.";
         NotLocal = "not-local", "A link-local or local destination that is not an address of this port.";

@@ -129,7 +129,7 @@ impl<P: Packet> SlowPath<P> {
             resolves: TokenBucket::new(limits.resolve_rate, limits.resolve_burst),
             errors: TokenBucket::new(config.limits.icmp_rate, config.limits.icmp_burst),
             identifications: TokenBucket::new(IDENTIFICATION_RATE, IDENTIFICATION_BURST),
-            reassembly: Reassembly::new(limits.fragments),
+            reassembly: Reassembly::new(limits.fragments, limits.reassembly),
             later: Later::default(),
             icmp: config.icmp,
             table: Table::new(config.limits, Random::new(random.next())),

@@ -170,7 +170,8 @@ impl<P: Packet> SlowPath<P> {
             }
             IpPacket::V6 { header, bytes } => {
                 let group = group_frame || header.destination().is_multicast();
-                if (group && !error.also_multicast()) || !self.may_report_v6(&ip, header, bytes) {
+                let about_group = !group || error.also_multicast();
+                if !about_group || !self.may_report_v6(&ip, header, bytes, error) {
                     return;
                 }
                 self.error_v6(header, bytes, from, error, now)
@@ -191,10 +192,18 @@ impl<P: Packet> SlowPath<P> {
         let to_one = !destination.is_multicast()
             && !destination.is_broadcast()
             && !self.ports.is_directed_broadcast(destination);
-        one_host && to_one && !is_error_or_later_fragment(ip, bytes, PROTOCOL_ICMP, v4::is_error)
+        one_host
+            && to_one
+            && !is_error_or_later_fragment(ip, bytes, PROTOCOL_ICMP, v4::is_error, false)
     }
 
-    fn may_report_v6(&self, ip: &IpPacket<'_>, header: &Ipv6Header, bytes: &[u8]) -> bool {
+    fn may_report_v6(
+        &self,
+        ip: &IpPacket<'_>,
+        header: &Ipv6Header,
+        bytes: &[u8],
+        error: Error,
+    ) -> bool {
         let source = header.source();
         let one_host = !source.is_unspecified()
             && !source.is_loopback()
@@ -202,7 +211,9 @@ impl<P: Packet> SlowPath<P> {
             && source.to_ipv4_mapped().is_none()
             && !self.ports.iter().any(|port| port.has_v6(source));
         let is_error = |kind| v6::is_error(kind) || kind == v6::REDIRECT;
-        one_host && !is_error_or_later_fragment(ip, bytes, PROTOCOL_ICMPV6, is_error)
+        // A fragment that cannot be one is reported, whichever it is (RFC 8200, 4.5).
+        let any_fragment = matches!(error, Error::BadField { .. });
+        one_host && !is_error_or_later_fragment(ip, bytes, PROTOCOL_ICMPV6, is_error, any_fragment)
     }
 
     fn error_v4(
@@ -285,9 +296,10 @@ fn is_error_or_later_fragment(
     bytes: &[u8],
     icmp: u8,
     is_error: impl Fn(u8) -> bool,
+    any_fragment: bool,
 ) -> bool {
     let Some(upper) = ip.upper() else { return false };
-    upper.is_later_fragment()
+    (upper.is_later_fragment() && !any_fragment)
         || (upper.protocol == icmp && bytes.get(upper.offset).is_none_or(|&kind| is_error(kind)))
 }
 

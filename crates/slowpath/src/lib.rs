@@ -151,6 +151,8 @@ pub struct Limits {
     pub held: usize,
     /// Most fragments for the router itself that wait for the rest of their packets.
     pub fragments: usize,
+    /// How long they wait (RFC 1122, 3.3.2; RFC 8200, 4.5).
+    pub reassembly: Duration,
     /// Time between two requests for the same address (RFC 4861, 10: RETRANS_TIMER).
     pub retry: Duration,
     /// Requests without an answer after which a neighbour counts as failed.
@@ -183,6 +185,7 @@ impl Default for Limits {
             queue: 16,
             held: 1024,
             fragments: 512,
+            reassembly: Duration::from_secs(60),
             retry: Duration::from_secs(1),
             tries: 3,
             reachable: Duration::from_secs(30),

@@ -10,7 +10,7 @@
 //!                  +----------+----------+
 //!                             v
 //!                    all there: the packet, as if it had come whole
-//!                    60 seconds over: dropped; "time exceeded" code 1 if the first fragment is there
+//!                    time over: dropped; "time exceeded" code 1 if the first fragment is there
 //! ```
 //!
 //! Memory is bounded: so many fragments in all and so many of one datagram; when there is no room,
@@ -34,8 +34,6 @@ use crate::extension::{self, End};
 use crate::icmp::Error;
 use crate::{Packet, Time};
 
-/// How long the fragments of a datagram wait for each other (RFC 1122, 3.3.2; RFC 8200, 4.5).
-const TIMEOUT: Duration = Duration::from_secs(60);
 /// Most fragments of one datagram: the largest one in pieces of 576 bytes.
 const PIECES: usize = 128;
 /// The largest total length of IPv4 and payload length of IPv6.
@@ -164,12 +162,14 @@ pub(crate) struct Reassembly<P> {
     serial: u64,
     held: usize,
     most: usize,
+    timeout: Duration,
 }
 
 impl<P: Packet> Reassembly<P> {
-    /// `most`: fragments that wait at a time, in all.
-    pub(crate) fn new(most: usize) -> Self {
-        Self { datagrams: HashMap::new(), ages: BTreeMap::new(), serial: 0, held: 0, most }
+    /// `most`: fragments that wait at a time, in all; `timeout`: how long.
+    pub(crate) fn new(most: usize, timeout: Duration) -> Self {
+        let (datagrams, ages) = (HashMap::new(), BTreeMap::new());
+        Self { datagrams, ages, serial: 0, held: 0, most, timeout }
     }
 
     /// Packets that wait.
@@ -204,7 +204,7 @@ impl<P: Packet> Reassembly<P> {
         let datagram = self.datagrams.entry(piece.key).or_insert_with(|| {
             self.serial += 1;
             self.ages.insert(self.serial, piece.key);
-            let deadline = now.saturating_add(TIMEOUT);
+            let deadline = now.saturating_add(self.timeout);
             Datagram { serial: self.serial, deadline, from, pieces: Vec::new(), poisoned: false }
         });
         if datagram.poisoned || datagram.is_known(&piece, &packet) {
@@ -353,6 +353,10 @@ mod tests {
 
     type Table = Reassembly<Vec<u8>>;
 
+    fn table(most: usize) -> Table {
+        Table::new(most, secs(60))
+    }
+
     /// A fragment of an IPv4 datagram with these bytes of data.
     fn part4(data: &[u8], start: usize, end: usize, more: bool) -> Vec<u8> {
         let mut frame = v4("10.0.1.2", "10.0.1.1", 17, &data[start..end]);
@@ -423,7 +427,7 @@ mod tests {
             parts.extend(again);
             parts.sort_by_key(|part| crate::random::Random::new(
                 order ^ part.iter().fold(0, |sum: u64, &b| sum.wrapping_mul(31) + u64::from(b))).next());
-            let mut table = Table::new(1000);
+            let mut table = table(1000);
             let (mut refused, mut done) = (0, Vec::new());
             for mut part in parts.clone() {
                 part.resize(part.len() + padding, 0xee);
@@ -445,7 +449,7 @@ mod tests {
     fn what_overlaps_is_dropped_and_what_comes_later_too() {
         let data = udp(100);
         for (first, second) in [((0, 48), (40, 108)), ((40, 108), (0, 48)), ((0, 48), (0, 40))] {
-            let mut table = Table::new(10);
+            let mut table = table(10);
             let mut refused = 0;
             for (start, end) in [first, second, (48, 108), (0, 48)] {
                 let frame = part6(&data, start, end, end < 108);
@@ -459,13 +463,13 @@ mod tests {
     fn two_ends_contradict_each_other() {
         let data = udp(100);
         for later in [part4(&data, 88, 96, false), part4(&data, 96, 104, true)] {
-            let mut table = Table::new(10);
+            let mut table = table(10);
             let mut refused = 0;
             add(&mut table, part4(&data, 40, 80, false), &mut refused);
             add(&mut table, later, &mut refused);
             assert_eq!(refused, 2);
         }
-        let mut table = Table::new(10);
+        let mut table = table(10);
         let mut refused = 0;
         add(&mut table, part4(&data, 80, 88, true), &mut refused);
         add(&mut table, part4(&data, 40, 80, false), &mut refused);
@@ -475,7 +479,7 @@ mod tests {
     #[test]
     fn the_oldest_datagram_makes_room() {
         let data = udp(100);
-        let mut table = Table::new(3);
+        let mut table = table(3);
         let other = |identification: u8| {
             let mut frame = part4(&data, 0, 48, true);
             frame[19] = identification;
@@ -496,7 +500,7 @@ mod tests {
     #[test]
     fn a_datagram_has_so_many_fragments_at_most() {
         let data = udp(2000);
-        let mut table = Table::new(1000);
+        let mut table = table(1000);
         let mut refused = 0;
         for n in 0..PIECES {
             add(&mut table, part4(&data, n * 8, n * 8 + 8, true), &mut refused);
@@ -509,7 +513,7 @@ mod tests {
     #[test]
     fn what_misses_its_others_expires_with_or_without_its_first() {
         let data = udp(100);
-        let mut table = Table::new(10);
+        let mut table = table(10);
         let first = part4(&data, 0, 48, true);
         let mut second = part4(&data, 48, 96, true);
         table.add(piece(&first), first.clone(), LEFT, secs(1), &mut Vec::new());
@@ -527,7 +531,7 @@ mod tests {
     #[test]
     fn congestion_of_one_fragment_is_that_of_the_whole() {
         let data = udp(100);
-        let mut table = Table::new(10);
+        let mut table = table(10);
         let mut marked = part4(&data, 0, 48, true);
         marked[15] = 0b10;
         add(&mut table, marked, &mut 0);

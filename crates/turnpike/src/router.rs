@@ -313,6 +313,7 @@ fn slow_path_config(config: &Config, ports: &[OpenPort], seed: u64) -> slowpath:
             queue: config.slowpath.queue,
             tries: config.slowpath.retries.min(u32::from(u8::MAX)) as u8,
             reachable: config.slowpath.timeout,
+            reassembly: config.slowpath.reassembly,
             ..slowpath::Limits::default()
         },
         icmp: slowpath::Icmp { ttl: config.icmp.ttl, echo: config.icmp.echo },

@@ -153,7 +153,7 @@ pub(super) fn slowpath<'s>(
 ) -> Slowpath {
     let mut slowpath = Slowpath::default();
     let Some(statement) = single(context, statements) else { return slowpath };
-    let known = &["neighbours", "queue", "retries", "timeout_s"];
+    let known = &["neighbours", "queue", "retries", "timeout_s", "reassembly_s"];
     let mut fields = plain(context, statement, known);
     if let Some(neighbours) = fields.number("neighbours", 1..=1 << 20) {
         slowpath.neighbours = neighbours as usize;
@@ -166,6 +166,9 @@ pub(super) fn slowpath<'s>(
     }
     if let Some(seconds) = fields.number("timeout_s", 1..=86_400) {
         slowpath.timeout = Duration::from_secs(seconds);
+    }
+    if let Some(seconds) = fields.number("reassembly_s", 1..=120) {
+        slowpath.reassembly = Duration::from_secs(seconds);
     }
     slowpath
 }
