@@ -46,6 +46,15 @@
 //! with a single word, those of the /16. New nodes are written before the word or leaf that leads
 //! to them is stored; the old ones retire as a whole.
 //!
+//! Of a short prefix, only what depends on it is built: its own route has the next hop [`MARK`] in
+//! the writer's copy meanwhile, so that a /16, /32 or slot of a slab that has a longer route above
+//! it shows another cover, and keeps its nodes. A default route then costs a store per word that
+//! has one answer, and the nodes of what no other route covers. (An indirection in the last leaf,
+//! one store for all, would be wrong: a reader that found "default" before the answer became
+//! another may look at the default after that has changed as well, and return a next hop that
+//! was never in force for its address.) Changes that come together are merged: a /32 without slab
+//! is built once for all of them, a slab as a whole where they are many for the routes in it.
+//!
 //! # Why readers never notice
 //!
 //! Nodes are not changed once they are reachable. Directory entry, word and leaf are atomic
@@ -82,7 +91,10 @@
 use std::{
     net::Ipv6Addr,
     ops::Range,
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use lookup::{
@@ -91,11 +103,11 @@ use lookup::{
 };
 
 use crate::{
-    Bits, Change, Error, GracePeriod, Lookup, NO_ROUTE, NextHopId, Prefix, Table, check_changes,
-    check_next_hop,
+    Bits, Change, Error, GracePeriod, Lookup, MAX_NEXT_HOP, NO_ROUTE, NextHopId, Prefix, Table,
+    check_changes, check_next_hop,
     rib::{NONE, NodeId, Rib, Slot, SlotRuns},
     runs::Retired,
-    words::{Leaves, OldHalf, SLOTS, leaf_index, own_leaves, store_leaves, uniform},
+    words::{Leaves, OldHalf, SLOTS, leaf_index, own_leaves, store_leaves},
 };
 
 mod lookup;
@@ -110,6 +122,9 @@ const SLAB_RUNS: usize = FAN_OUT;
 const DENSE_RUNS: usize = 3 * FAN_OUT;
 const SPARSE_RUNS: usize = FAN_OUT;
 
+/// Routes of a slab that can be built anew in the time of one change.
+const NODES_PER_CHANGE: usize = 16;
+
 /// A digit's range as runs with one answer each: first digit and answer, ascending.
 type AnswerRuns = Vec<(u32, Answer)>;
 
@@ -119,6 +134,42 @@ enum Piece {
     Node { number: u32 },
     Slab { first: u32 },
     Half(OldHalf),
+}
+
+/// The next hop, in the writer's copy of the routes, of the route whose change is being published:
+/// what is computed from the routes shows whether it depends on the change.
+const MARK: NextHopId = MAX_NEXT_HOP + 1;
+
+/// A range that does not yet show the routes. Ordered by first address, the larger ones first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Pending {
+    bits: u128,
+    len: u8,
+    /// Everything in it may have changed; else only the route to this prefix.
+    whole: bool,
+}
+
+impl Pending {
+    fn whole(bits: u128, len: u8) -> Self {
+        Self { bits: bits & u128::mask(len), len, whole: true }
+    }
+
+    fn contains(&self, other: &Self) -> bool {
+        self.len <= other.len && other.bits & u128::mask(self.len) == self.bits
+    }
+}
+
+/// Of ordered ranges, drops those that lie in one to be built whole.
+fn drop_covered(ranges: &mut Vec<Pending>) {
+    let mut outer: Option<Pending> = None;
+    ranges.dedup();
+    ranges.retain(|range| {
+        let covered = outer.is_some_and(|outer| outer.contains(range));
+        if range.whole && !covered {
+            outer = Some(*range);
+        }
+        !covered
+    });
 }
 
 /// There is no room for a node or a leaf.
@@ -141,8 +192,10 @@ pub(crate) struct Runmap6 {
     /// Nodes made since the last publication, to be given back if it fails.
     fresh: Vec<u32>,
     retired: Retired<Piece>,
-    /// Prefixes whose range does not yet show the routes.
-    pending: Vec<(u128, u8)>,
+    /// Ranges that do not yet show the routes.
+    pending: Vec<Pending>,
+    /// What [`MARK`] stands for.
+    marked: NextHopId,
 }
 
 impl Runmap6 {
@@ -159,20 +212,32 @@ impl Runmap6 {
             fresh: Vec::new(),
             retired: Retired::new(grace),
             pending: Vec::new(),
+            marked: NO_ROUTE,
         }
     }
 
     // ---- building ---------------------------------------------------------------------------
 
-    /// Builds what lies below each slot of a digit.
-    fn answers_of(&mut self, runs: &SlotRuns, digit: u8) -> Result<AnswerRuns, NoRoom> {
-        self.answers_by(runs, |table, at, cover, _| table.below(at, digit + 1, cover))
+    /// Builds what lies below each slot of a digit. Of a slab that is `kept`, what does not depend
+    /// on the change that is being published is not built, but stays what it is.
+    fn answers_of(
+        &mut self,
+        runs: &SlotRuns,
+        digit: u8,
+        kept: Option<usize>,
+    ) -> Result<AnswerRuns, NoRoom> {
+        self.answers_by(runs, kept, |table, at, cover, _| table.below(at, digit + 1, cover))
     }
 
     /// The same for the second digit, below the /16 of a slab: a /32 can have a slab as well.
-    fn answers_of_slab(&mut self, runs: &SlotRuns, slab: usize) -> Result<AnswerRuns, NoRoom> {
-        self.answers_by(runs, |table, at, cover, slot| {
-            let before = table.answer(table.word(slab + slot / SLOTS), slot % SLOTS);
+    fn answers_of_slab(
+        &mut self,
+        runs: &SlotRuns,
+        slab: usize,
+        kept: Option<usize>,
+    ) -> Result<AnswerRuns, NoRoom> {
+        self.answers_by(runs, kept, |table, at, cover, slot| {
+            let before = table.slot_answer(slab, slot);
             table.below_slab(at, cover, before)
         })
     }
@@ -180,24 +245,32 @@ impl Runmap6 {
     fn answers_by(
         &mut self,
         runs: &SlotRuns,
+        kept: Option<usize>,
         mut below: impl FnMut(&mut Self, NodeId, NextHopId, usize) -> Result<Answer, NoRoom>,
     ) -> Result<AnswerRuns, NoRoom> {
         let mut answers = AnswerRuns::with_capacity(runs.runs.len());
         for &(first, slot) in &runs.runs {
-            let answer = match slot {
-                Slot::Leaf(next_hop) => u32::from(next_hop),
-                Slot::Below(at, cover) => below(self, at, cover, first as usize)?,
+            let answer = match (slot, kept) {
+                (Slot::Leaf(next_hop), _) => self.unmarked(next_hop).into(),
+                (Slot::Below(_, cover), Some(slab)) if cover != MARK => {
+                    self.slot_answer(slab, first as usize)
+                }
+                (Slot::Below(at, cover), _) => below(self, at, cover, first as usize)?,
             };
             answers.push((first, answer));
         }
         Ok(answers)
     }
 
+    fn unmarked(&self, next_hop: NextHopId) -> NextHopId {
+        if next_hop == MARK { self.marked } else { next_hop }
+    }
+
     /// The answer for all addresses with one value of the digits before `digit`, given the
     /// topmost node of the RIB in this range.
     fn below(&mut self, at: NodeId, digit: u8, cover: NextHopId) -> Result<Answer, NoRoom> {
         let runs = self.rib.slots(at, DIGIT * digit, DIGIT, cover);
-        let answers = self.answers_of(&runs, digit)?;
+        let answers = self.answers_of(&runs, digit, None)?;
         self.tree(answers, digit)
     }
 
@@ -219,7 +292,7 @@ impl Runmap6 {
         // The nodes made so far are given back if what they are made for fails; those of the slab
         // are in use when it is stored.
         let others = std::mem::take(&mut self.fresh);
-        let answers = self.answers_of(&runs, 2);
+        let answers = self.answers_of(&runs, 2, None);
         let answer = match (slab, answers) {
             (None, Ok(answers)) => self.tree(answers, 2),
             (Some(slab), Ok(answers)) => {
@@ -304,19 +377,84 @@ impl Runmap6 {
 
     // ---- publication ------------------------------------------------------------------------
 
-    /// Makes a prefix's range show the routes.
-    fn refresh(&mut self, bits: u128, len: u8) -> Result<(), NoRoom> {
-        let first = bits.slice(0, DIGIT) as usize;
-        if len <= DIGIT {
-            let mut numbers = first..first + (1 << (DIGIT - len));
-            return numbers.try_for_each(|number| self.refresh_16(number));
+    /// Makes a range show the routes.
+    fn refresh(&mut self, pending: Pending) -> Result<(), NoRoom> {
+        let Pending { bits, len, whole } = pending;
+        if whole {
+            return self.refresh_range(pending);
         }
-        let Some(slab) = self.slab(first) else { return self.refresh_16(first) };
+        let before = self.rib.replace(bits, len, MARK);
+        self.marked = match before {
+            NO_ROUTE => self.rib.cover(bits, len).0,
+            own => own,
+        };
+        let done = self.refresh_range(pending);
+        self.rib.replace(bits, len, before);
+        done
+    }
+
+    fn refresh_range(&mut self, Pending { bits, len, whole }: Pending) -> Result<(), NoRoom> {
+        if len <= DIGIT {
+            return self.refresh_16s(bits, len, whole);
+        }
+        let number = bits.slice(0, DIGIT) as usize;
+        let Some(slab) = self.slab(number) else {
+            let (cover, at) = self.rib.cover(bits & u128::mask(DIGIT), DIGIT);
+            return self.refresh_16(number, at, cover, true);
+        };
         let done = match self.slab_below(slab, bits, len) {
-            Some(below) => self.refresh_slots(below, 2, bits, len),
-            None => self.refresh_slots(slab, 1, bits, len),
+            Some(below) => self.refresh_slots(below, 2, bits, len, whole),
+            None => self.refresh_slots(slab, 1, bits, len, whole),
         };
         self.settle(done)
+    }
+
+    /// The cover and the topmost node of a range. The cover is [`MARK`] unless all is to be built.
+    fn cover(&self, bits: u128, len: u8, whole: bool) -> (NextHopId, NodeId) {
+        let (cover, at) = self.rib.cover(bits, len);
+        (if whole { cover } else { MARK }, at)
+    }
+
+    /// Makes the /16s of a prefix show the routes.
+    fn refresh_16s(&mut self, bits: u128, len: u8, whole: bool) -> Result<(), NoRoom> {
+        let first = bits.slice(0, DIGIT);
+        let end = first as usize + (1 << (DIGIT - len));
+        let (cover, at) = self.cover(bits, len, whole);
+        let mut runs = SlotRuns::new(first, DIGITS as u32, cover);
+        self.rib.fill(at, 0, DIGIT, cover, &mut runs);
+        for (numbers, slot) in runs.ranges() {
+            let (at, cover) = match slot {
+                Slot::Leaf(next_hop) => (NONE, next_hop),
+                Slot::Below(at, cover) => (at, cover),
+            };
+            if !whole && cover != MARK {
+                continue;
+            }
+            self.refresh_alike(numbers.start..numbers.end.min(end), at, cover, whole)?;
+        }
+        Ok(())
+    }
+
+    /// The same for /16s with one cover and topmost node: a single one, or many without nodes.
+    fn refresh_alike(
+        &mut self,
+        mut numbers: Range<usize>,
+        at: NodeId,
+        cover: NextHopId,
+        whole: bool,
+    ) -> Result<(), NoRoom> {
+        while !numbers.is_empty() {
+            if at == NONE {
+                // Readers may be on their way to the single word of a /16 that now has a slab.
+                let singles = numbers.clone().take_while(|&number| self.slab(number).is_none());
+                let singles = numbers.start..numbers.start + singles.count();
+                numbers.start += self.store_uniform(singles, self.unmarked(cover));
+            }
+            if let Some(number) = numbers.next() {
+                self.refresh_16(number, at, cover, whole)?;
+            }
+        }
+        Ok(())
     }
 
     /// Ends a publication: what was made for it and is not in use is given back.
@@ -345,7 +483,7 @@ impl Runmap6 {
             return None;
         }
         let slot = bits.slice(DIGIT, DIGIT) as usize;
-        let below = slab_of(self.answer(self.word(slab + slot / SLOTS), slot % SLOTS))?;
+        let below = slab_of(self.slot_answer(slab, slot))?;
         let (_, at) = self.rib.cover(bits & u128::mask(2 * DIGIT), 2 * DIGIT);
         // Without routes in it, it is given up.
         (at != NONE && self.is_split(at, 2 * DIGIT)).then_some(below)
@@ -356,13 +494,17 @@ impl Runmap6 {
         self.rib.node(at).len > len || self.rib.node(at).children != [NONE; 2]
     }
 
-    /// Makes a whole /16 show the routes.
-    fn refresh_16(&mut self, number: usize) -> Result<(), NoRoom> {
-        let bits = u128::place(number as u32, 0, DIGIT);
-        let (cover, at) = self.rib.cover(bits, DIGIT);
+    /// Makes a /16 show the routes, given its cover and its topmost node.
+    fn refresh_16(
+        &mut self,
+        number: usize,
+        at: NodeId,
+        cover: NextHopId,
+        whole: bool,
+    ) -> Result<(), NoRoom> {
         let runs = self.rib.slots(at, DIGIT, DIGIT, cover);
         let done = match self.slab(number) {
-            Some(slab) => self.store_slab(slab, &runs),
+            Some(slab) => self.store_slab(slab, &runs, Some(slab).filter(|_| !whole)),
             None => self.refresh_single(number, &runs),
         };
         self.settle(done)
@@ -376,7 +518,7 @@ impl Runmap6 {
         {
             return self.make_slab(number, slab, runs);
         }
-        let answers = self.answers_of(runs, 1)?;
+        let answers = self.answers_of(runs, 1, None)?;
         let answer = self.tree(answers, 1)?;
         self.check_room(1)?;
         self.store_word(number, &[answer; SLOTS])?;
@@ -385,24 +527,39 @@ impl Runmap6 {
     }
 
     /// Makes a /16 with a slab show the routes.
-    fn store_slab(&mut self, slab: usize, runs: &SlotRuns) -> Result<(), NoRoom> {
-        let answers = self.answers_of_slab(runs, slab)?;
+    fn store_slab(
+        &mut self,
+        slab: usize,
+        runs: &SlotRuns,
+        kept: Option<usize>,
+    ) -> Result<(), NoRoom> {
+        let answers = self.answers_of_slab(runs, slab, kept)?;
         self.store_slots(slab, 0, DIGITS, &answers)
     }
 
     /// Makes the slots of a prefix show the routes, in the slab that is indexed by the digit in
     /// which the prefix ends, or the last one before that.
-    fn refresh_slots(&mut self, slab: usize, digit: u8, bits: u128, len: u8) -> Result<(), NoRoom> {
+    fn refresh_slots(
+        &mut self,
+        slab: usize,
+        digit: u8,
+        bits: u128,
+        len: u8,
+        whole: bool,
+    ) -> Result<(), NoRoom> {
         let from = DIGIT * digit;
+        // The slot of a prefix that ends below it is built whole.
+        let whole = whole || len > from + DIGIT;
         let len = len.min(from + DIGIT);
         let bits = bits & u128::mask(len);
         let first = bits.slice(from, DIGIT);
-        let (cover, at) = self.rib.cover(bits, len);
+        let (cover, at) = self.cover(bits, len, whole);
         let mut runs = SlotRuns::new(first, DIGITS as u32, cover);
         self.rib.fill(at, from, DIGIT, cover, &mut runs);
+        let kept = Some(slab).filter(|_| !whole);
         let answers = match digit {
-            1 => self.answers_of_slab(&runs, slab)?,
-            _ => self.answers_of(&runs, digit)?,
+            1 => self.answers_of_slab(&runs, slab, kept)?,
+            _ => self.answers_of(&runs, digit, kept)?,
         };
         let count = 1usize << (from + DIGIT - len);
         self.store_slots(slab, first as usize, first as usize + count, &answers)
@@ -410,7 +567,7 @@ impl Runmap6 {
 
     /// Replaces a /16's single word by a slab.
     fn make_slab(&mut self, number: usize, slab: usize, runs: &SlotRuns) -> Result<(), NoRoom> {
-        self.store_slab(slab, runs)?;
+        self.store_slab(slab, runs, None)?;
         let mask = (SLAB as u64 - 1) << 32;
         self.shared.directory.all()[number].store(mask | (slab - number) as u64, Ordering::Release);
         // The single word keeps its contents for readers that are on their way to it.
@@ -431,14 +588,16 @@ impl Runmap6 {
         // A word with runs of its own has a leaf for each and one for the run that reaches in; the
         // words at both ends may keep leaves.
         self.check_room(2 * runs.len() + 2 * SLOTS)?;
-        let mut rest = runs;
-        for word in first / SLOTS..end.div_ceil(SLOTS) {
+        let (mut rest, mut word) = (runs, first / SLOTS);
+        while word < end.div_ceil(SLOTS) {
             let slots = (word * SLOTS).max(first)..((word + 1) * SLOTS).min(end);
             // The runs that begin in this word, and the one that reaches into it.
             while rest.len() > 1 && rest[1].0 as usize <= slots.start {
                 rest = &rest[1..];
             }
-            if self.has_answer(slab + word, &slots, rest) {
+            let done = self.store_whole_words(slab, slots.start, end, rest);
+            if done > 0 {
+                word += done;
                 continue;
             }
             let mut answers = match slots.len() {
@@ -454,19 +613,44 @@ impl Runmap6 {
                 answers[part.start % SLOTS..][..part.len()].fill(answer);
             }
             self.store_word(slab + word, &answers)?;
+            word += 1;
         }
         // The new nodes are in use now, not to be given back.
         self.fresh.clear();
         Ok(())
     }
 
-    /// Whether one run covers a whole word, which has its answer already: most of the words of a
-    /// slab have one answer.
-    fn has_answer(&self, word: usize, slots: &Range<usize>, runs: &[(u32, Answer)]) -> bool {
-        let (from, answer) = runs[0];
-        let ends_behind = runs.get(1).is_none_or(|next| next.0 as usize >= slots.end);
-        let covers = slots.len() == SLOTS && from as usize <= slots.start && ends_behind;
-        covers && answer & IS_NODE == 0 && self.word(word) == uniform(answer as NextHopId)
+    /// Most of a slab's words have one next hop before and after. Stores those that begin with a
+    /// slot and that the first run covers; returns how many.
+    fn store_whole_words(
+        &self,
+        slab: usize,
+        slot: usize,
+        end: usize,
+        runs: &[(u32, Answer)],
+    ) -> usize {
+        let ((from, answer), first) = (runs[0], slot / SLOTS);
+        let until = runs.get(1).map_or(end, |next| end.min(next.0 as usize)) / SLOTS;
+        let begins = slot.is_multiple_of(SLOTS) && from as usize <= slot;
+        if !begins || until <= first || answer & IS_NODE != 0 {
+            return 0;
+        }
+        self.store_uniform(slab + first..slab + until, answer as NextHopId)
+    }
+
+    /// Gives words that had one next hop each another one; returns how many, up to the first one
+    /// that had more.
+    fn store_uniform(&self, words: Range<usize>, next_hop: NextHopId) -> usize {
+        let new = Leaves::uniform(&self.shared.leaves, next_hop);
+        let words = &self.shared.words.all()[words];
+        let has_more = |word: &AtomicU64| own_leaves(word.load(Ordering::Relaxed)).is_some();
+        let count = words.iter().position(has_more).unwrap_or(words.len());
+        for word in &words[..count] {
+            if word.load(Ordering::Relaxed) != new {
+                word.store(new, Ordering::Release);
+            }
+        }
+        count
     }
 
     fn word(&self, word: usize) -> u64 {
@@ -477,6 +661,11 @@ impl Runmap6 {
     fn answers(&self, word: usize) -> [Answer; SLOTS] {
         let word = self.word(word);
         std::array::from_fn(|slot| self.answer(word, slot))
+    }
+
+    /// The answer of a slab's slot.
+    fn slot_answer(&self, slab: usize, slot: usize) -> Answer {
+        self.answer(self.word(slab + slot / SLOTS), slot % SLOTS)
     }
 
     fn answer(&self, word: u64, slot: usize) -> Answer {
@@ -548,10 +737,46 @@ impl Runmap6 {
         }
     }
 
+    /// Makes one of ranges that are cheaper to build together.
+    fn merge_pending(&mut self) {
+        let mut pending = std::mem::take(&mut self.pending);
+        pending.sort_unstable();
+        pending.dedup();
+        for len in [DIGIT, 2 * DIGIT] {
+            let mut merged = Vec::with_capacity(pending.len());
+            let mask = u128::mask(len);
+            // In this order, what lies within one prefix of this length stands together.
+            for group in pending
+                .chunk_by(|a, b| a.len > len && b.len > len && a.bits & mask == b.bits & mask)
+            {
+                match group {
+                    [first, _, ..] if self.pays(first.bits & mask, len, group.len()) => {
+                        merged.push(Pending::whole(first.bits, len));
+                    }
+                    _ => merged.extend(group),
+                }
+            }
+            pending = merged;
+        }
+        pending.sort_unstable();
+        drop_covered(&mut pending);
+        self.pending = pending;
+    }
+
+    /// Whether building a /16 or /32 whole costs less than so many changes in it.
+    fn pays(&self, bits: u128, len: u8, changes: usize) -> bool {
+        // Where there is no slab, a change builds everything anyway.
+        let has_slab = self
+            .slab(bits.slice(0, DIGIT) as usize)
+            .is_some_and(|slab| len == DIGIT || self.slab_below(slab, bits, len + 1).is_some());
+        let (_, at) = self.rib.cover(bits, len);
+        !has_slab || self.rib.is_at_most(at, changes * NODES_PER_CHANGE)
+    }
+
     /// Publishes all pending ranges; those for which there is no room stay pending.
     fn publish(&mut self) {
         let mut pending = std::mem::take(&mut self.pending);
-        pending.retain(|&(bits, len)| self.refresh(bits, len).is_err());
+        pending.retain(|&range| self.refresh(range).is_err());
         self.pending = pending;
         if self.retired.is_due() {
             self.reclaim();
@@ -601,7 +826,8 @@ impl Runmap6 {
             _ => self.rib.insert(prefix.bits(), prefix.len(), next_hop),
         };
         if before != next_hop {
-            self.pending.push((prefix.bits(), prefix.len()));
+            let (bits, len) = (prefix.bits(), prefix.len());
+            self.pending.push(Pending { bits, len, whole: false });
         }
         before
     }
@@ -674,8 +900,7 @@ impl Table<Ipv6Addr> for Runmap6 {
                 Change::Remove { prefix } => self.set(prefix, NO_ROUTE),
             };
         }
-        self.pending.sort_unstable();
-        self.pending.dedup();
+        self.merge_pending();
         self.publish();
         if self.pending.is_empty() { Ok(()) } else { Err(self.full()) }
     }
@@ -686,12 +911,11 @@ impl Table<Ipv6Addr> for Runmap6 {
     ) -> Result<(), Error> {
         let made = self.set_all(routes);
         // Each /16 once; prefixes shorter than /16 stand for all theirs.
-        for (bits, len) in &mut self.pending {
-            *len = (*len).min(DIGIT);
-            *bits &= u128::mask(*len);
+        for range in &mut self.pending {
+            *range = Pending::whole(range.bits, range.len.min(DIGIT));
         }
         self.pending.sort_unstable();
-        self.pending.dedup();
+        drop_covered(&mut self.pending);
         self.publish();
         made?;
         if self.pending.is_empty() { Ok(()) } else { Err(self.full()) }
@@ -789,6 +1013,69 @@ mod tests {
                 compare(&mut table, &mut random);
             }
             assert_eq!((table.slabs, table.free_slabs.len()), (2, 1), "round {round}");
+        }
+    }
+
+    fn prefix(text: &str) -> Prefix<Ipv6Addr> {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_change_of_a_short_prefix_builds_only_what_depends_on_it() {
+        let mut table = Runmap6::new(Box::new(NoReaders));
+        table.insert(prefix("::/0"), 1).unwrap();
+        // Enough /32s for a slab, each with longer routes; one of these not within a /32's route.
+        for number in 0..40 {
+            let net = Ipv6Addr::from(0x2a00 << 112 | number << 97);
+            table.insert(Prefix::covering(net, 32), 100).unwrap();
+            table.insert(Prefix::covering(net, 48), 101).unwrap();
+        }
+        table.insert(prefix("2a00:ffff:1::/48"), 102).unwrap();
+        table.insert(prefix("2c00:1::/32"), 103).unwrap();
+        table.collect();
+        let waits = crate::Epochs::default();
+        let late = waits.register();
+        table.retired = Retired::new(Box::new(waits));
+        let reader = table.reader();
+        let at = |text: &str| reader.lookup(text.parse().unwrap());
+        table.insert(prefix("::/0"), 2).unwrap();
+        let answers = [at("::1"), at("2a00:0:1::"), at("2a00::"), at("2a00:ffff::"), at("2c00::")];
+        assert_eq!(answers, [2, 100, 101, 2, 2]);
+        // One node for the /32 with the /48 in it, one for the /16 without a slab.
+        assert_eq!(table.collect(), 2);
+        table.remove(prefix("::/0"));
+        let answers = [at("::1"), at("2a00:0:1::"), at("2a00::"), at("2a00:ffff::"), at("2c00::")];
+        assert_eq!(answers, [NO_ROUTE, 100, 101, NO_ROUTE, NO_ROUTE]);
+        assert_eq!((at("2a00:ffff:1::"), at("2c00:1::")), (102, 103));
+        assert_eq!(table.collect(), 4);
+        late.quiescent();
+        assert_eq!(table.collect(), 0);
+    }
+
+    #[test]
+    fn many_changes_at_once_are_built_once() {
+        let mut table = Runmap6::new(Box::new(NoReaders));
+        let net = |number: u128| Prefix::covering(Ipv6Addr::from(0x2a00 << 112 | number << 92), 36);
+        let change = |number| Change::Insert { prefix: net(number), next_hop: 5 };
+        table.apply(&(0..400).map(change).collect::<Vec<_>>()).unwrap();
+        let pending = |table: &mut Runmap6, numbers: &[u128]| {
+            for &number in numbers {
+                let before = table.rib.get(net(number).bits(), 36).unwrap();
+                table.set(net(number), before + 1);
+            }
+            table.merge_pending();
+            let ranges: Vec<_> = table.pending.iter().map(|r| (r.len, r.whole)).collect();
+            table.publish();
+            ranges
+        };
+        // Two of one /32, and one of another; then so many that the /16 is built.
+        assert_eq!(pending(&mut table, &[3, 17, 1]), [(32, true), (36, false)]);
+        let many: Vec<u128> = (0..400).step_by(2).collect();
+        assert_eq!(pending(&mut table, &many), [(16, true)]);
+        let reader = table.reader();
+        for number in 0..400 {
+            let expected = table.get(net(number)).unwrap();
+            assert_eq!(reader.lookup(net(number).address()), expected, "{number}");
         }
     }
 

@@ -131,6 +131,33 @@ impl<B: Bits> Rib<B> {
         before
     }
 
+    /// Gives a route that is there another next hop; returns the one before, or [`NO_ROUTE`] if
+    /// there is no such route.
+    pub fn replace(&mut self, bits: B, len: u8, next_hop: NextHopId) -> NextHopId {
+        let at = self.walk(bits, len)[0];
+        let node = &mut self.nodes[at as usize];
+        if node.len != len || node.next_hop == NO_ROUTE {
+            return NO_ROUTE;
+        }
+        std::mem::replace(&mut node.next_hop, next_hop)
+    }
+
+    /// Whether a node and those below it are at most `limit`; looks at no more than these.
+    pub fn is_at_most(&self, at: NodeId, limit: usize) -> bool {
+        let (mut left, mut stack) = (limit, vec![at]);
+        while let Some(at) = stack.pop() {
+            if at == NONE {
+                continue;
+            }
+            if left == 0 {
+                return false;
+            }
+            left -= 1;
+            stack.extend(self.node(at).children);
+        }
+        true
+    }
+
     fn add_below(&mut self, at: NodeId, bits: B, len: u8, next_hop: NextHopId) {
         let side = bits.slice(self.node(at).len, 1) as usize;
         let next = self.node(at).children[side];
@@ -323,6 +350,9 @@ mod tests {
             }
             assert_eq!(rib.len(), model.len());
             assert_eq!(rib.get(bits, len), model.get(&(bits, len)).copied());
+            let replaced = rib.replace(bits, len, 7);
+            assert_eq!(replaced, model.get(&(bits, len)).copied().unwrap_or(NO_ROUTE));
+            rib.replace(bits, len, replaced);
             let probe = (seed >> 13) as u32 & 0x8421_8421 & u32::mask(20);
             let (cover, inside) = rib.cover(probe, 20);
             assert_eq!(cover, longest(&model, probe, 20));
@@ -331,6 +361,8 @@ mod tests {
             let range = (probe, 20)..=(probe | !u32::mask(20), 32);
             let expected = model.range(range).filter(|((_, len), _)| *len >= 20);
             assert_eq!(nested, expected.map(|(&(b, l), &n)| (b, l, n)).collect::<Vec<_>>());
+            assert!(rib.is_at_most(inside, 2 * nested.len()));
+            assert_eq!(rib.is_at_most(inside, nested.len().saturating_sub(1)), nested.is_empty());
         }
         let mut routes = Vec::new();
         all(&rib, ROOT, &mut routes);
