@@ -696,10 +696,9 @@ mod tests {
         for round in 0..if cfg!(miri) { 2 } else { 40 } {
             // Every second address has an answer of its own: 256 leaves a table.
             let hosts = (0..8).flat_map(|number| (0..256).step_by(2).map(move |at| (number, at)));
-            for (number, last) in hosts.clone() {
-                let next_hop = 1 + (last + number) as u16;
-                table.insert(Prefix::host(net(number, last)), next_hop).unwrap();
-            }
+            let route =
+                |(number, last)| (Prefix::host(net(number, last)), (1 + last + number) as u16);
+            table.load(&mut hosts.clone().map(route)).unwrap();
             let reader = table.reader();
             assert_eq!(reader.lookup(net(3, 200)), 204);
             assert_eq!(reader.lookup(net(3, 201)), NO_ROUTE);
