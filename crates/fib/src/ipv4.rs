@@ -693,9 +693,9 @@ mod tests {
     fn a_deep_table_gives_its_leaves_back_with_itself() {
         let mut table = Runmap4::new(Box::new(NoReaders));
         let net = |number: u32, last: u32| Ipv4Addr::from(0x0a00_0000 | number << 8 | last);
-        for round in 0..if cfg!(miri) { 2 } else { 40 } {
+        for round in 0..if cfg!(miri) { 1 } else { 40 } {
             // Every second address has an answer of its own: 256 leaves a table.
-            let hosts = (0..8).flat_map(|number| (0..256).step_by(2).map(move |at| (number, at)));
+            let hosts = (0..4).flat_map(|number| (0..256).step_by(2).map(move |at| (number, at)));
             let route =
                 |(number, last)| (Prefix::host(net(number, last)), (1 + last + number) as u16);
             table.load(&mut hosts.clone().map(route)).unwrap();
