@@ -17,29 +17,22 @@ huge pages; `huge` is what Turnpike has of those.
 With --direct, one row more: a million replaced routes straight into the kernel, without a daemon.
 """
 
-import argparse
 import json
 import random
 import re
 import statistics
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
-sys.path.insert(0, str(ROOT / "bench"))
-
-from iperf import machine as about_machine  # noqa: E402
-from lib import netlink, tables  # noqa: E402
-from lib.frr import Frr, bgp  # noqa: E402
-from lib.kernel import Machine, host  # noqa: E402
-from lib.lab import Lab  # noqa: E402
-from lib.netns import wait_for  # noqa: E402
-from lib.speaker import Speaker, announcements, table  # noqa: E402
-from lib.traffic import gets_through  # noqa: E402
+import common
+from lib import netlink, tables
+from lib.frr import Frr, bgp
+from lib.kernel import Machine, host
+from lib.lab import Lab
+from lib.netns import wait_for
+from lib.speaker import Speaker, announcements, table
+from lib.traffic import gets_through
 
 KINDS = ["kernel", "turnpike", "fpm"]
 AS, FIRST, SECOND = 65002, "10.0.2.2", "10.0.2.3"
@@ -227,35 +220,24 @@ def text(count, results):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common.options(__doc__, 3, KINDS)
     parser.add_argument("--routes", default="512621,1000000", help="sizes (512621,1000000)")
     parser.add_argument("--table", metavar="FILE", help="PREFIX<TAB>AS to take the routes from (made up)")
-    parser.add_argument("--runs", type=int, default=3, help="rounds; each measures every row (3)")
-    parser.add_argument("--rows", default=",".join(KINDS), help="which (kernel,turnpike,fpm)")
     parser.add_argument("--direct", action="store_true", help="and a million routes straight into the kernel")
-    parser.add_argument("--json", metavar="FILE", help="write all runs there")
     options = parser.parse_args()
 
-    document = {"machine": about_machine(), "command": sys.argv[1:], "sizes": {}}
+    about, document = common.machine(), {"sizes": {}}
     for size in map(int, options.routes.split(",")):
         routes = read_table(options.table, size)
         messages = loads(routes)
-        runs = {kind: [] for kind in options.rows.split(",")}
-        for number in range(options.runs):
-            for kind, done in runs.items():
-                done.append(measure(kind, routes, messages))
-                print(f"{len(routes)} routes, run {number + 1}/{options.runs} {kind}: {json.dumps(done[-1])}", file=sys.stderr)
+        runs = common.rounds(options.runs, options.rows.split(","), lambda kind: measure(kind, routes, messages))
         document["sizes"][len(routes)] = results = {kind: summary(done) for kind, done in runs.items()}
         print(text(len(routes), results))
     if options.direct:
         document["direct"] = [direct(1_000_000) for _ in range(options.runs)]
         print(json.dumps(document["direct"], indent=1))
-    if options.json:
-        Path(options.json).write_text(json.dumps(document, indent=2) + "\n")
+    common.write(options.json, about, **document)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except subprocess.CalledProcessError as error:
-        sys.exit(f"{error}: {error.stderr}")
+    common.run(main)

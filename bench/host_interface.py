@@ -14,21 +14,15 @@ kernel        the address on the veth itself, one frame at a time as on a wire
 Hosts, router and iperf3 share the machine's cores: the rows compare, they are no NIC's throughput.
 """
 
-import argparse
 import json
 import os
 import re
 import statistics
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
-sys.path.insert(0, str(ROOT / "bench"))
-
-from iperf import machine
+import common
 from lib.lab import HOST_A_MAC, LEFT_MAC, Lab
 from lib.netns import stop_process, veth, wait_for
 
@@ -150,34 +144,18 @@ def table(results):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--runs", type=int, default=5, help="rounds; each measures every way (5)")
+    parser = common.options(__doc__, 5, KINDS)
     parser.add_argument("--seconds", type=int, default=3, help="of iperf3 each way (3)")
-    parser.add_argument("--json", metavar="FILE", help="write all runs there")
     options = parser.parse_args()
-    if os.geteuid() != 0:
-        sys.exit("network namespaces need root: run it as root")
 
-    about = machine()
-    runs = {kind: [] for kind in KINDS}
-    for number in range(options.runs):
-        for kind in KINDS:
-            runs[kind].append(measure(kind, options.seconds))
-            last = runs[kind][-1]
-            print(
-                f"run {number + 1}/{options.runs} {kind}: up {last['up']:.0f}, "
-                f"down {last['down']:.0f} Mbit/s", file=sys.stderr,
-            )
-    results = {kind: summary(rounds) for kind, rounds in runs.items()}
-    if options.json:
-        document = {"machine": about, "seconds": options.seconds, "results": results}
-        Path(options.json).write_text(json.dumps(document, indent=2) + "\n")
-    print(f"{about['cpu']}, {about['cores']} cores, Linux {about['kernel']}; TCP, 1 stream, "
-          f"{options.runs} runs of {options.seconds} s")
+    about = common.machine()
+    say = lambda run: f"up {run['up']:.0f}, down {run['down']:.0f} Mbit/s"  # noqa: E731
+    runs = common.rounds(options.runs, options.rows.split(","), lambda kind: measure(kind, options.seconds), say)
+    results = {kind: summary(done) for kind, done in runs.items()}
+    common.write(options.json, about, seconds=options.seconds, results=results)
+    print(f"{common.named(about)}; TCP, 1 stream, {options.runs} runs of {options.seconds} s")
     print(table(results))
 
 
 if __name__ == "__main__":
-    main()
+    common.run(main)

@@ -17,20 +17,13 @@ Medians are the result; the minimum and the spread say what they are worth. Host
 iperf3 share the machine's cores: these numbers compare, they are not a NIC's throughput.
 """
 
-import argparse
 import json
-import os
-import platform
 import re
 import statistics
-import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
-
-from lib.lab import Hosts, Lab  # noqa: E402
-from lib.netns import stop_process, wait_for  # noqa: E402
+import common
+from lib.lab import Hosts, Lab
+from lib.netns import stop_process, wait_for
 
 ROUTERS = ["turnpike", "kernel", "kernel-frames"]
 
@@ -104,20 +97,9 @@ def summary(rounds):
     }
 
 
-def machine():
-    """What the numbers were measured on."""
-    model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    return {
-        "cpu": model[1] if model else platform.processor(),
-        "cores": os.cpu_count(),
-        "kernel": platform.release(),
-        "load_before": os.getloadavg()[0],
-    }
-
-
 def table(results):
     """The summary as text."""
-    base = results["kernel"]["mbit_per_s"]["median"]
+    base = results.get("kernel", next(iter(results.values())))["mbit_per_s"]["median"]
     lines = [f"{'router':<14}{'median':>9}{'min':>9}{'max':>9}  Mbit/s {'of kernel':>10}{'RTT us':>9}{'retr.':>7}"]
     for kind, result in results.items():
         speed = result["mbit_per_s"]
@@ -129,29 +111,18 @@ def table(results):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=5, help="rounds; each measures every router (5)")
+    parser = common.options(__doc__, 5, ROUTERS)
     parser.add_argument("--seconds", type=int, default=4, help="of iperf3 in each run (4)")
-    parser.add_argument("--json", metavar="FILE", help="write all runs there")
     options = parser.parse_args()
-    if os.geteuid() != 0:
-        sys.exit("network namespaces need root: run it as root")
 
-    about = machine()
-    runs = {kind: [] for kind in ROUTERS}
-    for number in range(options.runs):
-        for kind in ROUTERS:
-            runs[kind].append(measure(kind, options.seconds))
-            last = runs[kind][-1]
-            print(f"run {number + 1}/{options.runs} {kind}: {last['mbit_per_s']:.0f} Mbit/s", file=sys.stderr)
-    results = {kind: summary(rounds) for kind, rounds in runs.items()}
-    if options.json:
-        document = {"machine": about, "seconds": options.seconds, "streams": 1, "results": results}
-        Path(options.json).write_text(json.dumps(document, indent=2) + "\n")
-    print(f"{about['cpu']}, {about['cores']} cores, Linux {about['kernel']}; TCP, 1 stream, "
-          f"{options.runs} runs of {options.seconds} s")
+    about = common.machine()
+    say = lambda run: f"{run['mbit_per_s']:.0f} Mbit/s"  # noqa: E731
+    runs = common.rounds(options.runs, options.rows.split(","), lambda kind: measure(kind, options.seconds), say)
+    results = {kind: summary(done) for kind, done in runs.items()}
+    common.write(options.json, about, seconds=options.seconds, streams=1, results=results)
+    print(f"{common.named(about)}; TCP, 1 stream, {options.runs} runs of {options.seconds} s")
     print(table(results))
 
 
 if __name__ == "__main__":
-    main()
+    common.run(main)

@@ -9,23 +9,15 @@ link to `one` loses its carrier. The time in which packets were sent that arrive
 reroute time; the resolution is the distance of two packets. The kernel takes turns with Turnpike.
 """
 
-import argparse
-import json
 import statistics
-import sys
 import time
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
-sys.path.insert(0, str(ROOT / "bench"))
-
-from iperf import machine as about_machine  # noqa: E402
-from lib import netlink, tables  # noqa: E402
-from lib.kernel import Machine, host  # noqa: E402
-from lib.lab import Lab  # noqa: E402
-from lib.netns import wait_for  # noqa: E402
-from lib.traffic import Sink, Stream, lost, outage  # noqa: E402
+import common
+from lib import netlink, tables
+from lib.kernel import Machine, host
+from lib.lab import Lab
+from lib.netns import wait_for
+from lib.traffic import Sink, Stream, lost, outage
 
 
 def measure(kind, count, rate, plain):
@@ -73,24 +65,16 @@ def paths(machine):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common.options(__doc__, 5, ["turnpike", "kernel"])
     parser.add_argument("--routes", type=int, default=500_000, help="behind the group (500000)")
     parser.add_argument("--rate", type=int, default=4000, help="packets a second (4000)")
-    parser.add_argument("--runs", type=int, default=5, help="rounds (5)")
-    parser.add_argument("--rows", default="turnpike,kernel", help="which (turnpike,kernel)")
     parser.add_argument("--plain", action="store_true", help="routes with two next hops each, no group")
-    parser.add_argument("--json", metavar="FILE", help="write all runs there")
     options = parser.parse_args()
 
-    about = about_machine()
-    runs = {kind: [] for kind in options.rows.split(",")}
-    for number in range(options.runs):
-        for kind, done in runs.items():
-            done.append(measure(kind, options.routes, options.rate, options.plain))
-            print(f"run {number + 1}/{options.runs} {kind}: {done[-1]}", file=sys.stderr)
-    if options.json:
-        document = {"machine": about, "command": sys.argv[1:], "results": runs}
-        Path(options.json).write_text(json.dumps(document, indent=2) + "\n")
+    about = common.machine()
+    one = lambda kind: measure(kind, options.routes, options.rate, options.plain)  # noqa: E731
+    runs = common.rounds(options.runs, options.rows.split(","), one)
+    common.write(options.json, about, results=runs)
     print(f"{options.routes} routes, {'two next hops each' if options.plain else 'one nexthop group'}, "
           f"{options.rate} packets/s; packets were lost for, in ms")
     for kind, done in runs.items():
@@ -99,4 +83,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    common.run(main)
