@@ -10,10 +10,13 @@
 //! | drop `ip4-header-length` | IHL below 5, or the header is longer than the frame |
 //! | drop `ip4-total-length` | total length below the header's, or beyond the frame |
 //! | drop `ip4-checksum` | header checksum wrong |
+//! | punt `local` | 0.0.0.0 to 255.255.255.255, on a port with a host interface |
 //! | drop `ip4-martian-source` | source 0/8 (0.0.0.0 included), 127/8, 224/4, 240/4 |
 //!
 //! The checks are those of RFC 1812 5.2.2 in its order; a packet failing several is counted once,
-//! under the first. Martian sources: RFC 1812 5.3.7. Bytes behind the total length (link padding)
+//! under the first. Martian sources: RFC 1812 5.3.7. A host that has no address yet may send from
+//! 0.0.0.0 (RFC 1122 3.2.1.3 a), as DHCP clients do (RFC 2131 4.1): that is for a server or relay of
+//! the machine. Bytes behind the total length (link padding)
 //! are cut off.
 
 use crate::batch::{Batch, ETHERNET, HEAD};
@@ -28,6 +31,7 @@ const HEADER_LENGTH: usize = 3;
 const TOTAL_LENGTH: usize = 4;
 const CHECKSUM: usize = 5;
 const MARTIAN_SOURCE: usize = 6;
+const NO_ADDRESS_YET: usize = 7;
 
 const OUTPUTS: &[Output] = &[
     Output::Next("ok"),
@@ -37,6 +41,7 @@ const OUTPUTS: &[Output] = &[
     Output::Drop(DropReason::Ip4TotalLength),
     Output::Drop(DropReason::Ip4Checksum),
     Output::Drop(DropReason::Ip4MartianSource),
+    Output::Punt(PuntReason::Local),
 ];
 
 /// See the module's documentation.
@@ -67,7 +72,11 @@ impl Step for Ip4Validate {
         for i in input.without(plain).slots() {
             out[verdict(batch.frame(i))] |= Mask::when(true, i);
         }
-        for i in (padded & (out[OK] | out[OPTIONS])).slots() {
+        if batch.in_port_info.host {
+            out[NO_ADDRESS_YET] = without_address(batch, out[MARTIAN_SOURCE]);
+            out[MARTIAN_SOURCE] = out[MARTIAN_SOURCE].without(out[NO_ADDRESS_YET]);
+        }
+        for i in (padded & (out[OK] | out[OPTIONS] | out[NO_ADDRESS_YET])).slots() {
             let end = ETHERNET + total_length(batch.head(i));
             batch.trim(i, end);
         }
@@ -100,6 +109,15 @@ fn martian_source(head: &[u8; HEAD]) -> bool {
     (first == 0) | (first == 127) | (first >= 224)
 }
 
+/// The packets from hosts that have no address yet to all on their link.
+fn without_address(batch: &Batch, packets: Mask) -> Mask {
+    let mut found = Mask::EMPTY;
+    for i in packets.slots() {
+        found |= Mask::when(batch.head(i)[26..34] == [0, 0, 0, 0, 255, 255, 255, 255], i);
+    }
+    found
+}
+
 /// The output for a packet that is not a valid one with a plain header, check by check.
 fn verdict(frame: &[u8]) -> usize {
     let Some((head, packet)) = frame.first_chunk::<{ ETHERNET + 20 }>().zip(frame.get(ETHERNET..))
@@ -129,7 +147,7 @@ fn verdict(frame: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{FrameBuilder, run_step};
+    use crate::testing::{FrameBuilder, run_step, run_step_on};
 
     fn with(change: impl Fn(&mut Vec<u8>)) -> Vec<u8> {
         let mut frame = FrameBuilder::ip4().udp(1, 2, b"payload").build();
@@ -166,6 +184,30 @@ mod tests {
         assert_eq!(result["ip4-checksum"], [6]);
         assert_eq!(result["ip4-martian-source"], [7, 8, 9, 10]);
         assert_eq!(result["ip4-options"], [11]);
+    }
+
+    #[test]
+    fn a_host_without_address_is_heard_by_the_host_interface() {
+        let to_all = |f: &mut Vec<u8>| f[26..34].copy_from_slice(&[0, 0, 0, 0, 255, 255, 255, 255]);
+        let frames = [
+            with(to_all),
+            with(|f| f[26..30].fill(0)),
+            with(|f| {
+                to_all(f);
+                f[29] = 1;
+            }),
+            with(|f| {
+                to_all(f);
+                f.push(0xee);
+            }),
+        ];
+        let (result, _) = run_step(&mut Ip4Validate, &frames);
+        assert_eq!(result["ip4-martian-source"], [0, 1, 2, 3], "nobody to hear it");
+        let (result, batch) =
+            run_step_on(&mut Ip4Validate, &frames, |batch| batch.in_port_info.host = true);
+        assert_eq!(result["local"], [0, 3]);
+        assert_eq!(result["ip4-martian-source"], [1, 2]);
+        assert_eq!(batch.frame(3).len() + 1, frames[3].len(), "padding is cut off");
     }
 
     #[test]
