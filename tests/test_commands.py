@@ -137,6 +137,8 @@ def test_a_neighbours_mac_is_given_and_taken(wires, router):
     ("route add 224.0.0.0/8 via 10.0.2.2", "never forwarded"),
     ("route add 203.0.113.0/24 via 10.0.2.1", "the router's own address (port \"right\")"),
     ("route add 203.0.113.0/24 via 224.0.0.9", "a multicast address"),
+    ("route add 203.0.113.0/24 via 10.0.2.255", "is the network's broadcast address of 10.0.2.0/24, not a host's"),
+    ("route add 203.0.113.0/24 via 10.0.2.2 dev left", "is on port \"right\" (10.0.2.0/24); correct dev, or leave it out"),
     ("route add 203.0.113.0/24 via 10.0.2.2 dev lfet", "port \"lfet\": unknown; ports: left, right"),
     ("route add 203.0.113.0/24 via fe80::1", "link-local, every port has that network; add dev PORT"),
     ("route add 203.0.113.0/24 via 10.0.2.2 weight 0", "weight 0 of path 10.0.2.2; a weight is 1 to 256"),

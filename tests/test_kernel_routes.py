@@ -2,10 +2,11 @@
 seen in its table and in the packets that leave."""
 
 import collections
+import random
 
 import pytest
 
-from lib import tables
+from lib import netlink, tables
 from lib.kernel import Machine, forwarder
 from lib.lab import HOST_A_MAC
 from lib.netns import wait_for
@@ -30,7 +31,8 @@ class Net:
             space = lab.namespace(name, quiet=True)
             self.machine.port(name, space, "wire", f"10.0.{n}.1/24", f"fd00:{n}::1/64")
             self.wires[name] = lab.raw(space, "wire", lambda frame: frame[12:14] not in (b"\x08\x00", b"\x86\xdd"))
-        self.machine.start()
+        # Compared with the kernel every second, in whatever state the tests have brought it.
+        self.machine.start('"kernel", audit_s = 1')
         for wire, four, six, mac in GATEWAYS.values():
             for address in (four, six):
                 self.machine.neighbour(address, wire, mac)
@@ -117,15 +119,26 @@ def net(module_lab):
 def clean(net):
     """Each test begins and ends without routes, groups or rules of its own."""
     yield
+    # First, as routes over them cannot all be flushed otherwise.
+    net.machine.run("ip", "nexthop", "flush", check=False)
     for family in (4, 6):
-        for proto in ("static", "boot"):
-            net.machine.ip("route", "flush", "table", "all", "proto", proto, family=family, check=False)
+        # A flush deletes what a reading shows, and of several IPv6 routes to a prefix not always all.
+        assert wait_for(lambda: flushed(net, family), 5, 0.01)
         for rule in net.machine.ip("rule", family=family).stdout.splitlines():
             priority = rule.split(":")[0]
             if priority not in ("0", "32766", "32767"):
                 net.machine.ip("rule", "del", "priority", priority, family=family)
-    net.machine.run("ip", "nexthop", "flush", check=False)
     assert net.agree() == []
+
+
+def flushed(net, family):
+    """Deletes what commands added; was there nothing left?"""
+    left = 0
+    for proto in ("static", "boot"):
+        selected = ("table", "all", "proto", proto)
+        left += len(net.machine.ip("route", "show", *selected, family=family).stdout)
+        net.machine.ip("route", "flush", *selected, family=family, check=False)
+    return not left
 
 
 FAMILIES = pytest.mark.parametrize("prefix, to, gw", [
@@ -172,6 +185,32 @@ def test_the_smallest_metric_wins(net, prefix, to, gw):
     net.ip("route add", prefix, "via", GATEWAYS["far0"][gw], "metric", 50)
     assert net.goes(to, "far0")
     net.agree(count=1)
+
+
+def test_of_several_routes_with_one_metric_the_kernels_first_is_used(net):
+    """By `ip route get`, which is what the kernel itself would do with the packet."""
+    def follows(*commands):
+        net.machine.batch([f"route {command.format(p='198.51.100.0/24')}" for command in commands])
+        said = net.machine.ip("route", "get", "198.51.100.9").stdout.split()
+        by = next(name for name, (_, four, *_) in GATEWAYS.items() if four == said[said.index("via") + 1])
+        assert net.goes("198.51.100.9", by), (commands, by, net.ways("198.51.100.9"))
+        net.agree(count=1)
+        return by
+
+    via = {name: f"via {four} dev {wire}" for name, (wire, four, *_) in GATEWAYS.items()}
+    assert follows(f"add {{p}} {via['right0']}") == "right0"
+    assert follows(f"append {{p}} {via['right1']}", f"append {{p}} {via['far1']}") == "right0"
+    assert follows(f"prepend {{p}} {via['far2']}") == "far2"
+    # A worse metric, whose order is its own.
+    assert follows(f"append {{p}} {via['far3']} metric 9", f"prepend {{p}} {via['right3']} metric 9") == "far2"
+    # It takes the place of the first, the others stay behind it.
+    assert follows(f"replace {{p}} {via['right2']}") == "right2"
+    # One in the middle, then the first, then the first again by its metric alone.
+    assert follows(f"del {{p}} {via['right1']}") == "right2"
+    assert follows(f"del {{p}} {via['right2']}") == "right0"
+    assert follows("del {p} metric 0") == "far1"
+    assert follows(f"del {{p}} {via['far1']}") == "right3"
+    assert follows(f"del {{p}} {via['right3']} metric 9") == "far3"
 
 
 @FAMILIES
@@ -245,6 +284,26 @@ def test_a_nexthop_object_is_replaced_under_its_routes(net, prefix, to, gw):
     net.agree()
 
 
+@FAMILIES
+def test_a_group_and_its_members(net, prefix, to, gw):
+    objects(net, gw, "right0", "right1", "far0")
+    net.machine.run("ip", "nexthop", "add", "id", 10, "group", "1,3/2/3,3")
+    net.ip("route add", prefix, "nhid 10")
+    net.agree(count=1)
+    shares = wait_for(lambda: (ways := net.ways(to, 210)) if len(net.ways(to, 60)) == 3 else None, 3)
+    assert sum(shares.values()) == 210 and 2 * shares["right1"] < min(shares["right0"], shares["far0"])
+    # The kernel takes a deleted member out of the group by itself.
+    net.machine.run("ip", "nexthop", "del", "id", 2)
+    assert wait_for(lambda: set(net.ways(to, 60)) == {"right0", "far0"}, 3)
+    net.agree(count=1)
+    net.machine.run("ip", "nexthop", "replace", "id", 10, "group", "3")
+    assert wait_for(lambda: set(net.ways(to, 60)) == {"far0"}, 3)
+    net.agree(count=1)
+    net.machine.run("ip", "nexthop", "del", "id", 3)
+    assert net.has_no_route(to)
+    net.agree()
+
+
 def test_a_resilient_group_moves_only_the_flows_of_a_lost_path(net):
     objects(net, 1, "right0", "right1", "right2", "far0")
     net.machine.run("ip", "nexthop", "add", "id", 10, "group", "1/2/3/4", "type", "resilient", "buckets", 128)
@@ -254,7 +313,7 @@ def test_a_resilient_group_moves_only_the_flows_of_a_lost_path(net):
 
     def flows():
         # Each flow by itself: which gateway does it go to?
-        return {n: next(iter(one_flow(net, "198.51.100.9", n))) for n in range(60)}
+        return {n: next(iter(one_flow(net, "198.51.100.9", n))) for n in range(8)}
 
     before = flows()
     assert len(set(before.values())) == 4
@@ -348,3 +407,93 @@ def test_tables_count_when_a_rule_names_them(net, prefix, to, gw):
     assert net.goes(to, "right1")
     net.machine.ip("rule", "del", "priority", 100, family=4 if gw == 1 else 6)
     assert net.goes(to, "right2")
+
+
+# --- anything at all -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_is_done_the_tables_agree(net, seed):
+    dice = random.Random(seed)
+    for _ in range(6):
+        # Some are refused, as what they want to delete is not there.
+        net.machine.batch([random_command(dice, dice.choice((4, 6))) for _ in range(250)], check=False)
+        if dice.random() < 0.5:
+            net.machine.run("ip", "link", "set", "far", "down")
+            if dice.random() < 0.5:
+                net.machine.batch([random_command(dice, 4) for _ in range(50)], check=False)
+            restore(net)
+        assert net.agree()
+    if net.machine.router:
+        audited(net.machine.router)
+
+
+def audited(router):
+    """Waits until another comparison of kernel, RIB and FIB is made that has begun from now on."""
+    before = tables.source(router, "kernel")["audits"]
+    assert wait_for(lambda: tables.source(router, "kernel")["audits"] >= before + 2, 10, 0.05)
+    source = tables.source(router, "kernel")
+    assert not source["audits_failed"], (source, router.log())
+
+
+def random_command(dice, family):
+    """One of the things that can be done to a kernel's routes, on a few prefixes, so that they meet."""
+    gw = 1 if family == 4 else 2
+    prefix = f"198.51.{dice.randrange(4)}.0/{dice.choice((22, 24))}" if family == 4 else f"2001:db8:{dice.randrange(4)}::/48"
+    if prefix.endswith("/22"):
+        prefix = "198.51.0.0/22"
+    name = dice.choice(list(GATEWAYS))
+    via = f"via {GATEWAYS[name][gw]} dev {GATEWAYS[name][0]}"
+    hops = " ".join(
+        f"nexthop via {GATEWAYS[n][gw]} dev {GATEWAYS[n][0]} weight {dice.randrange(1, 5)}"
+        for n in dice.sample(list(GATEWAYS), dice.randrange(2, 5))
+    )
+    metric = dice.choice(["", "", "metric 10", "metric 2000"])
+    number = dice.randrange(1, 6)
+    return dice.choice([
+        f"route add {prefix} {via} {metric}",
+        f"route replace {prefix} {via} {metric}",
+        f"route append {prefix} {via} {metric}",
+        f"route prepend {prefix} {via} {metric}",
+        f"route change {prefix} {via} {metric}",
+        f"route replace {prefix} {metric} {hops}",
+        f"route replace {dice.choice(('blackhole', 'unreachable', 'prohibit'))} {prefix} {metric}",
+        f"route del {prefix} {metric}",
+        f"route del {prefix} {via} {metric}",
+        f"nexthop replace id {family}{number} {via}",
+        f"nexthop del id {family}{number}",
+        f"nexthop replace id {family}0 group {family}{number}/{family}{dice.randrange(1, 6)},{dice.randrange(1, 9)}",
+        f"nexthop del id {family}0",
+        f"route replace {prefix} nhid {family}{dice.randrange(6)} {metric}",
+    ])
+
+
+@pytest.mark.skipif(forwarder() != "turnpike", reason="the kernel has room")
+def test_more_next_hops_than_there_is_room_for(net):
+    count = 70_000
+    index = net.machine.index("far")
+    net.ip("route add 198.51.100.0/24 via", GATEWAYS["right1"][1])
+    net.machine.run("ip", "address", "add", "10.64.0.1/10", "dev", "far")
+    gateways = [f"10.{64 + (n >> 16)}.{(n >> 8) & 255}.{n & 255}" for n in range(2, count + 2)]
+    prefixes = [f"20.{n >> 16}.{(n >> 8) & 255}.{n & 255}/32" for n in range(count)]
+    # The kernel looks for a like next hop among all of one metric and interface, which takes minutes.
+    options = {"protocol": 4, "metric": range(1, count + 1)}
+    netlink.write(net.machine.space, netlink.ipv4_routes(prefixes, gateways, [index] * count, **options))
+    try:
+        assert wait_for(lambda: tables.turnpike_count(net.machine.router, "kernel") == count + 1, 10, 0.1)
+        # What was there before goes on, and the router says what it could not do.
+        assert net.goes("198.51.100.9", "right1")
+        assert "all 32768 next hops are in use, it waits for one" in net.machine.router.log()
+        waiting = tables.source(net.machine.router, "kernel")["refused"]
+        assert count - 32_768 <= waiting < count - 32_000, waiting
+        # Routes that wait are as they should be.
+        audited(net.machine.router)
+    finally:
+        gone = netlink.ipv4_routes(prefixes, gateways, [index] * count, kind=netlink.DELROUTE, **options)
+        netlink.write(net.machine.space, gone)
+        net.machine.run("ip", "address", "del", "10.64.0.1/10", "dev", "far")
+    # And what comes later finds room again.
+    assert wait_for(lambda: tables.turnpike_count(net.machine.router, "kernel") == 1, 60, 0.1)
+    net.ip("route add 203.0.113.0/24 via", GATEWAYS["far2"][1])
+    assert net.goes("203.0.113.9", "far2")
+    net.agree(count=2)

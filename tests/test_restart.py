@@ -9,9 +9,12 @@ import time
 import pytest
 
 from lib import netlink, tables
+from lib.frr import Frr, bgp
 from lib.kernel import Machine, forwarder, host
+from lib.manager import Manager
 from lib.netns import wait_for
-from lib.traffic import Sink, Stream
+from lib.speaker import Speaker, announcements, table
+from lib.traffic import Sink, Stream, gets_through
 
 pytestmark = pytest.mark.skipif(forwarder() != "turnpike", reason="the kernel does not restart")
 
@@ -61,3 +64,48 @@ def test_it_forwards_again_soon(lab, kill):
         tables.assert_agree(machine, families=[4], count=ROUTES)
     machine.finish()
     sink.close()
+
+
+@pytest.mark.parametrize("kill", [False, True], ids=["ended", "killed"])
+def test_with_a_service_manager_frr_does_not_notice(lab, kill):
+    """Zebra's routes are over nexthop objects, which the kernel drops with the carrier; and a BGP
+    session ends with it. As long as somebody holds the descriptor there is carrier."""
+    machine = Machine(lab, "router")
+    left = host(machine, "left", "left", "10.0.1.2", "10.0.1.1")
+    right = host(machine, "right", "right", "10.0.2.2", "10.0.2.1", gateway=True)
+    manager = Manager()
+    lab._made.callback(manager.close)
+    machine.start(manager=manager)
+    frr = Frr(machine.space, {"zebra": "", "bgpd": bgp(65001, "10.0.2.1", {"10.0.2.2": (65002,)}, ["ipv4"])})
+    lab._made.callback(frr.close)
+    speaker = Speaker(right, "10.0.2.1", 65002, "10.0.2.2")
+    lab._made.callback(speaker.close)
+    routes = table(2000)
+    speaker.send(announcements(routes, 65002, "10.0.2.2"))
+    assert wait_for(lambda: tables.turnpike_count(machine.router, "kernel") == len(routes), 60, 0.1)
+    objects = machine.run("ip", "nexthop").stdout
+    kernel = machine.route_count()
+    assert "via 10.0.2.2" in objects
+    index = machine.index("right")
+
+    if kill:
+        machine.router.process.kill()
+        machine.router.process.wait()
+    else:
+        machine.router.stop()
+    manager.receive()
+    assert sorted(name.split("-")[2] for name in manager.kept) == ["left", "right"]
+    # The kernel tells a lost carrier after a second at most.
+    time.sleep(1.5)
+    assert machine.run("ip", "nexthop").stdout == objects
+    machine.start(manager=manager)
+    assert tables.turnpike_count(machine.router, "kernel") == len(routes)
+    assert (machine.run("ip", "nexthop").stdout, machine.route_count()) == (objects, kernel)
+    assert machine.index("right") == index and not speaker.error
+    assert gets_through(left, right, routes[0][0].split("/")[0])
+    # A port that is no more is not kept any more.
+    machine.router.stop()
+    gone = machine.ports.pop("left")
+    machine.start(manager=manager)
+    assert gone and wait_for(lambda: manager.receive() or len(manager.kept) == 1, 5)
+    machine.finish()

@@ -84,11 +84,13 @@ def _chunks(messages, size):
 
 def ipv4_routes(prefixes, via, index, kind=NEWROUTE, protocol=186, metric=20):
     """Messages that add (or delete) IPv4 routes of table `main` over gateways, in turn: `via` is a
-    list of addresses, `index` one of interfaces. Quick, for a million."""
+    list of addresses, `index` one of interfaces, and `metric` one number or one for each gateway.
+    Quick, for a million."""
+    metrics = [metric] * len(via) if isinstance(metric, int) else metric
     flags = 0x0001 | (0x0400 | 0x0100 if kind == NEWROUTE else 0)
     tails = [
         attribute(PRIORITY, struct.pack("=I", metric)) + gateway(address) + oif(number)
-        for address, number in zip(via, index, strict=True)
+        for address, number, metric in zip(via, index, metrics, strict=True)
     ]
     total = 16 + 12 + 8 + len(tails[0])
     heads = {

@@ -33,12 +33,13 @@ def drop_reasons():
 class Router:
     """A `turnpike run` in a namespace.
 
-    The configuration, the log and the socket live in a directory of its own, which goes with it.
+    The configuration, the log and the socket live in a directory of its own, which goes with it. A
+    `manager` (`lib/manager.py`) keeps its host interfaces' descriptors for the next one.
     """
 
     READY_SECONDS = 30
 
-    def __init__(self, namespace, config, files=None, options=(), socket=None, wait=True):
+    def __init__(self, namespace, config, files=None, options=(), socket=None, wait=True, manager=None):
         self.namespace = namespace
         self.directory = Path(tempfile.mkdtemp(prefix="turnpike-test-"))
         self.config = self.directory / "router.lua"
@@ -47,9 +48,10 @@ class Router:
             (self.directory / name).write_bytes(content)
         self.socket = Path(socket) if socket else self.directory / "router.sock"
         self._log = open(self.directory / "log", "wb")
+        argv = [binary(), "run", self.config, "--socket", self.socket, *options]
+        argv, managed = manager.wrap(argv) if manager else (argv, {})
         self.process = namespace.spawn(
-            binary(), "run", self.config, "--socket", self.socket, *options,
-            cwd=self.directory, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
+            *argv, cwd=self.directory, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, **managed
         )
         if wait:
             self.wait_ready()

@@ -50,7 +50,7 @@ use crate::rib::{self, Resilient, RouteKind};
 
 pub use error::{ConfigError, ConfigErrors};
 pub use machine::{Machine, check_machine, check_machine_with};
-pub use network::not_a_host;
+pub use network::{NoGateway, Place, not_a_host, place_of_gateway};
 pub use script::Limits;
 
 /// A sound configuration: every reference in it leads somewhere, nothing contradicts itself.

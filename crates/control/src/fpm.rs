@@ -34,6 +34,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use nix::sys::socket::{setsockopt, sockopt};
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
@@ -41,6 +42,11 @@ use tokio::sync::{mpsc, watch};
 use crate::netlink::{Error, Interfaces, SourceEvent, SourceState, SourceStatus, batches, thread};
 use frame::{Broken, Frames};
 use session::{Phase, Session};
+
+/// Silence after which zebra is asked whether it is there, how often, and how many times.
+const KEEPALIVE_IDLE_S: u32 = 15;
+const KEEPALIVE_INTERVAL_S: u32 = 5;
+const KEEPALIVE_PROBES: u32 = 3;
 
 /// Where zebra is listened for.
 #[derive(Clone, Debug)]
@@ -187,6 +193,9 @@ impl Worker {
             self.session.disconnected(Instant::now());
         }
         tracing::info!("fpm: zebra connected from {peer}");
+        if let Err(error) = notice_death(&stream) {
+            tracing::warn!("fpm: {peer}: a zebra that dies silently is not noticed: {error}");
+        }
         self.status.connections += 1;
         self.peer = Some((stream, peer, Frames::default()));
         self.session.connected(Instant::now());
@@ -247,6 +256,15 @@ impl Worker {
         self.status.peer = self.peer.as_ref().map(|(_, peer, _)| *peer);
         self.status_out.send_replace(self.status.clone());
     }
+}
+
+/// Has the kernel ask a silent zebra whether it is there, so that its machine's end is noticed
+/// within half a minute: a zebra that has nothing to tell says nothing for days.
+fn notice_death(stream: &TcpStream) -> io::Result<()> {
+    setsockopt(stream, sockopt::TcpKeepIdle, &KEEPALIVE_IDLE_S)?;
+    setsockopt(stream, sockopt::TcpKeepInterval, &KEEPALIVE_INTERVAL_S)?;
+    setsockopt(stream, sockopt::TcpKeepCount, &KEEPALIVE_PROBES)?;
+    Ok(setsockopt(stream, sockopt::KeepAlive, &true)?)
 }
 
 /// Reads from whoever is connected.

@@ -30,6 +30,7 @@ use dataplane::port::PortId;
 use tokio::sync::{mpsc, watch};
 
 pub use event::*;
+pub use socket::enter_netns;
 use worker::{Ends, Worker};
 
 /// The most events of one batch.
@@ -61,7 +62,7 @@ pub struct Interfaces {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The namespace's file cannot be opened or entered.
-    #[error("network namespace {}: {error}; known: {known}", path.display())]
+    #[error("network namespace {}: {error}; known: {known}; make it: ip netns add NAME", path.display())]
     Namespace {
         /// The file.
         path: PathBuf,

@@ -8,6 +8,7 @@
 //!   own.rs          ports, links, addresses and what follows         |
 //!   neighbours.rs   neighbours and their host routes                 |
 //!   groups.rs       named groups, resynchronisation, what waits      |
+//!   audit.rs        is all that was told what forwarders see?        |
 //!   show.rs         what commands ask                                |
 //!                        |
 //!   family.rs       per prefix: all candidates, the best in the FIB  Routes<A> -> fib::Table<A>
@@ -40,6 +41,7 @@
 //! those that are live: whose next hop leads somewhere. If none is, the prefix is not in the FIB,
 //! and a shorter one counts.
 
+mod audit;
 mod entry;
 mod error;
 mod family;
@@ -70,6 +72,7 @@ use groups::{Group, Waiting};
 use neighbours::{Neighbours, Review, mac_of};
 use next_hops::{Covering, NO_GROUP, NO_ROOM, NextHops, Referrer, Refused};
 
+pub use audit::Findings;
 pub use error::{Error, Subject};
 pub use types::{
     GroupKey, GroupSpec, Inactive, LivePath, LoadReport, LookupInfo, PATHS_MOST, Path, Resilient,
@@ -152,6 +155,7 @@ pub struct Rib {
     pieces: Pieces,
     refused: u64,
     refusals: Vec<Error>,
+    audit: Option<audit::Audit>,
 }
 
 impl Rib {
@@ -183,6 +187,7 @@ impl Rib {
             pieces: PIECES,
             refused: 0,
             refusals: Vec::new(),
+            audit: None,
         };
         rib.checked(None, |rib| {
             for (range, hop, _) in reserved() {
@@ -493,6 +498,7 @@ impl Rib {
             rib.put_off(most);
             rib.retry_waiting(most.div_ceil(16));
         });
+        self.audit_some();
         waiting
     }
 
@@ -503,6 +509,7 @@ impl Rib {
             || self.v6.is_sweeping()
             || self.review.is_running()
             || self.is_retrying()
+            || self.is_auditing()
     }
 }
 

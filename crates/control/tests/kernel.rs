@@ -168,6 +168,8 @@ struct State {
     locals: BTreeSet<IpNet>,
     neighbours: BTreeMap<IpAddr, (NeighbourState, bool)>,
     route_events: usize,
+    audited: usize,
+    all_multicast: bool,
     complete: bool,
 }
 
@@ -203,7 +205,17 @@ impl State {
                 self.neighbours.insert(address, (state, mac.is_some()));
             }
             SourceEvent::ResyncEnd(_) => self.complete = true,
-            SourceEvent::ResyncBegin(_) | SourceEvent::Audit(_) => {}
+            SourceEvent::AuditRoute { prefix, metric, kind, .. } => {
+                assert_eq!(self.routes.get(&(prefix, metric)), Some(&kind), "{prefix}");
+                self.audited += 1;
+            }
+            SourceEvent::AuditGroup { key, spec } => {
+                assert_eq!(self.groups.get(&key), Some(&spec), "{key:?}");
+            }
+            SourceEvent::AuditBegin(_) => self.audited = 0,
+            SourceEvent::Audit(_) => assert_eq!(self.audited, self.routes.len(), "all recalled"),
+            SourceEvent::AllMulticast { on, .. } => self.all_multicast = on,
+            SourceEvent::ResyncBegin(_) => {}
         }
     }
 
@@ -452,12 +464,12 @@ fn orders_are_carried_out() {
     listener.wait("lo's address", |state| state.locals.contains(&"10.255.0.1/32".parse().unwrap()));
     assert!(listener.state.links[&lan].0);
     let order = |listener: &Listener, order| listener.source.order(order);
-    order(&listener, KernelOrder::SetMtu { port: lan, mtu: 1300 });
+    namespace.ip("link set lan mtu 1300");
     listener.wait("the MTU", |state| state.links[&lan].2 == 1300);
     let address: IpNet = "10.7.0.1/24".parse().unwrap();
     order(&listener, KernelOrder::AddAddress { port: lan, address });
     listener.wait("the address", |state| state.addresses[&lan].contains(&address));
-    order(&listener, KernelOrder::RemoveAddress { port: lan, address });
+    namespace.ip("addr del 10.7.0.1/24 dev lan");
     listener.wait("its end", |state| !state.addresses[&lan].contains(&address));
     let nobody: IpAddr = "10.0.1.200".parse().unwrap();
     order(&listener, KernelOrder::Resolve { port: lan, address: nobody });
@@ -469,7 +481,11 @@ fn orders_are_carried_out() {
         state.neighbours.get(&"10.0.1.9".parse().unwrap())
             == Some(&(NeighbourState::Permanent, true))
     });
-    order(&listener, KernelOrder::SetUp { port: lan, up: false });
+    namespace.ip("link set lan allmulticast on");
+    listener.wait("all multicasts", |state| state.all_multicast);
+    namespace.ip("link set lan allmulticast off");
+    listener.wait("not all of them", |state| !state.all_multicast);
+    namespace.ip("link set lan down");
     listener.wait("down", |state| !state.links[&lan].0);
     assert_eq!(listener.source.status().errors, 0);
 }

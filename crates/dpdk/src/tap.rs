@@ -7,7 +7,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 use crate::interface::{Interface, request};
@@ -69,6 +69,37 @@ impl Tap {
         if unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETPERSIST as _, 1) } < 0 {
             return Err(step("making it stay")(Errno::of_system()));
         }
+        Self::bring_up(file, name, mac, mtu)
+    }
+
+    /// [`Self::create`] with the descriptor that a process before had of this interface, which has
+    /// kept its carrier as long as somebody held that.
+    ///
+    /// # Errors
+    /// [`Error::Tap`]: it is no descriptor of the TAP of this name in the calling thread's
+    /// namespace, or a step failed.
+    pub fn take_over(held: OwnedFd, name: &str, mac: [u8; 6], mtu: u16) -> Result<Self, Error> {
+        let failed = |problem: &str| Error::Tap { name: name.into(), problem: problem.into() };
+        let mut request = request("");
+        // SAFETY: TUNGETIFF writes an `ifreq`.
+        let result = unsafe { libc::ioctl(held.as_raw_fd(), libc::TUNGETIFF as _, &mut request) };
+        if result < 0 {
+            return Err(failed("the descriptor that was kept is no TAP's, or it was removed"));
+        }
+        let known = request.ifr_name.iter().map(|&byte| byte as u8).take_while(|&byte| byte != 0);
+        if !known.eq(name.bytes()) {
+            return Err(failed("the descriptor that was kept is another interface's"));
+        }
+        Self::bring_up(File::from(held), name, mac, mtu)
+    }
+
+    fn bring_up(file: File, name: &str, mac: [u8; 6], mtu: u16) -> Result<Self, Error> {
+        let step = |what: &'static str| {
+            move |errno: Errno| Error::Tap {
+                name: name.to_owned(),
+                problem: format!("{what}: {errno}"),
+            }
+        };
         let interface = Interface::new(name).map_err(step("opening a socket"))?;
         // To set it again would cost the kernel's neighbours.
         if interface.mac().map_err(step("asking for its MAC"))? != mac {

@@ -12,6 +12,7 @@
 //! undone by dropping it.
 
 pub mod cores;
+mod fd_store;
 pub mod host;
 mod owner;
 mod ports;

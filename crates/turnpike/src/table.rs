@@ -175,7 +175,7 @@ fn remote(remote: &Remote) -> [String; 7] {
         seconds.map_or_else(|| "never".to_owned(), |seconds| format!("{seconds} s ago"))
     };
     let audit = remote.last_audit.as_ref().map(|audit| {
-        let differences = audit.missing + audit.stale + audit.different;
+        let differences = audit.missing + audit.stale + audit.different + audit.fib;
         let verdict = match differences {
             0 => "equal".to_owned(),
             count => format!("{count} DIFFERENCES"),
@@ -299,6 +299,7 @@ mod tests {
             missing: 1,
             stale: 0,
             different,
+            fib: 1,
             examples: Vec::new(),
         };
         let source = |last_audit| Source {
@@ -310,7 +311,7 @@ mod tests {
             remote: Some(Remote { last_audit, messages: 77, ..Remote::default() }),
         };
         let text = sources(&[source(Some(audit(2)))]);
-        assert!(text.contains("5 s ago, 1000 routes, 3 DIFFERENCES"), "{text}");
+        assert!(text.contains("5 s ago, 1000 routes, 4 DIFFERENCES"), "{text}");
         assert!(text.contains("77") && text.contains("synchronised"), "{text}");
         assert!(sources(&[source(None)]).ends_with("never"));
     }

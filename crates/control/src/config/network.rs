@@ -55,6 +55,68 @@ pub(super) fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
+/// Where a gateway is, ports being told apart by `P`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place<P> {
+    /// On one of this port's networks.
+    Network(P),
+    /// On this port's link, on none of its networks: whoever names the port knows.
+    Link(P),
+    /// On no network of any port: another route says where.
+    Elsewhere,
+}
+
+/// Why an address is no gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoGateway<P> {
+    /// No host has this address; what it is.
+    NotAHost(&'static str),
+    /// It is the router's own, on this port.
+    Own(P),
+    /// It is link-local, and no port was named.
+    LinkLocal,
+    /// It names this network or all of it; what it is.
+    NamesTheNetwork(&'static str, IpNet),
+    /// It is on this network, which is another port's than the one that was named.
+    OtherPort(P, IpNet),
+}
+
+/// Where a gateway is: the one rule of the configuration and of commands. `networks` are the ports'
+/// own addresses with the lengths of their networks, `named` is the port that was written with the
+/// gateway.
+///
+/// # Errors
+/// Why it can be none.
+pub fn place_of_gateway<P: Copy + PartialEq>(
+    networks: impl Iterator<Item = (P, IpNet)> + Clone,
+    via: IpAddr,
+    named: Option<P>,
+) -> Result<Place<P>, NoGateway<P>> {
+    if let Some(reason) = not_a_host(via) {
+        return Err(NoGateway::NotAHost(reason));
+    }
+    if let Some((port, _)) = networks.clone().find(|(_, net)| net.addr() == via) {
+        return Err(NoGateway::Own(port));
+    }
+    if is_link_local(via) {
+        return named.map(Place::Network).ok_or(NoGateway::LinkLocal);
+    }
+    // The smallest network that holds it; of equal ones that of the port named.
+    let holding = networks
+        .filter(|(_, net)| net.contains(&via))
+        .max_by_key(|(port, net)| (net.prefix_len(), named == Some(*port)));
+    let Some((port, net)) = holding else {
+        return Ok(named.map_or(Place::Elsewhere, Place::Link));
+    };
+    if let Some(reason) = names_the_network(via, &net) {
+        return Err(NoGateway::NamesTheNetwork(reason, net.trunc()));
+    }
+    match named {
+        Some(named) if named != port => Err(NoGateway::OtherPort(port, net.trunc())),
+        _ => Ok(Place::Network(port)),
+    }
+}
+
 /// One address of a port.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Connected {
@@ -71,14 +133,6 @@ pub(super) struct Connected {
 pub(super) struct Networks(pub(super) Vec<Connected>);
 
 impl Networks {
-    /// The smallest network that holds the address.
-    pub(super) fn holding(&self, address: IpAddr) -> Option<&Connected> {
-        self.0
-            .iter()
-            .filter(|connected| connected.net.contains(&address))
-            .max_by_key(|connected| connected.net.prefix_len())
-    }
-
     /// The port address that this is, if it is one.
     pub(super) fn own(&self, address: IpAddr) -> Option<&Connected> {
         self.0.iter().find(|connected| connected.net.addr() == address)

@@ -1,11 +1,12 @@
 //! What zebra's messages say, and when what it has not said again is gone. No input, no output.
 
 use std::collections::HashSet;
+use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 use crate::netlink::message::{
-    Malformed, Message, Messages, NLMSG_ERROR, RTM_DELROUTE, RTM_NEWNEXTHOP, RTM_NEWROUTE,
-    RouteMessage,
+    Hop, Malformed, Message, Messages, NLMSG_ERROR, Nexthop, RTM_DELROUTE, RTM_NEWNEXTHOP,
+    RTM_NEWROUTE, RouteMessage,
 };
 use crate::netlink::routes::{Interface, Manner, Routes, Skipped};
 use crate::netlink::{Interfaces, SourceEvent};
@@ -17,6 +18,9 @@ const SILENCE: Duration = Duration::from_secs(3);
 /// A replay that has this share of the routes held, in percent, is that of a zebra that went on
 /// while it was not connected; one with fewer that of a zebra that has begun anew.
 const REPLAYED: usize = 90;
+
+/// Errors that are said in the log; then the counter has to do.
+const SAID: u64 = 10;
 
 /// Where the session with zebra stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -179,6 +183,9 @@ impl Session {
                     self.route(false, route);
                 }
                 Message::Nexthop(nexthop) if raw.kind == RTM_NEWNEXTHOP => {
+                    if let Nexthop::Single(hop) = nexthop.nexthop {
+                        self.check_interfaces(&format_args!("nexthop {}", nexthop.id), &[hop]);
+                    }
                     let result = self.routes.set_nexthop(nexthop);
                     self.note(result);
                 }
@@ -196,14 +203,31 @@ impl Session {
 
     fn route(&mut self, gone: bool, route: RouteMessage) {
         self.replayed += usize::from(!gone);
+        if !gone {
+            self.check_interfaces(&format_args!("route {}", route.prefix), &route.hops);
+        }
         let result = self.routes.news(0, gone, route);
         self.note(result);
     }
 
+    /// Counts and says that a way leads over an interface that is none. It is used if the interface
+    /// appears, in the case that zebra has known it first.
+    fn check_interfaces(&mut self, what: &dyn Display, hops: &[Hop]) {
+        let known = |index| index == 0 || self.interfaces.by_index.contains_key(&index);
+        let Some(hop) = hops.iter().find(|hop| !known(hop.interface)) else { return };
+        self.errors += 1;
+        if self.errors <= SAID {
+            tracing::warn!(
+                "fpm: {what}: there is no interface of index {} in the namespace of the host \
+                 interfaces; this way is not used; run zebra and the listener in one namespace",
+                hop.interface
+            );
+        }
+    }
+
     fn malformed(&mut self, error: &Malformed) {
         self.errors += 1;
-        // The first ones are said, then the counter has to do.
-        if self.errors <= 10 {
+        if self.errors <= SAID {
             tracing::warn!("fpm: {error}; skipped");
         }
     }

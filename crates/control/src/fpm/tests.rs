@@ -317,3 +317,57 @@ proptest! {
         replay(&stream, &interfaces());
     }
 }
+
+/// A way over an interface that nobody knows is counted and not used, until there is one.
+#[test]
+fn ways_over_unknown_interfaces_are_refused_until_they_appear() {
+    let mut session = Session::new(Duration::ZERO);
+    let now = Instant::now();
+    session.set_interfaces(&interfaces());
+    session.connected(now);
+    let over = |net: &str, index| zebra_route(RTM_NEWROUTE, net, Some((index, [10, 0, 1, 2])));
+    let single = zebra_nexthop(RTM_NEWNEXTHOP, 5, 77, [10, 0, 1, 3]);
+    let messages = [
+        over("20.1.0.0/16", 77),
+        over("20.2.0.0/16", 10),
+        over("20.3.0.0/16", 1),
+        single,
+        zebra_route_over("20.4.0.0/16", 5),
+    ];
+    session.take(&messages.concat(), now);
+    let told = |session: &mut Session| -> Vec<(String, RouteKind)> {
+        let events = session.routes.take_events().into_iter();
+        let set = events.filter_map(|event| match event {
+            SourceEvent::Route { prefix, change: Change::Set(kind), .. } => {
+                Some((prefix.to_string(), kind))
+            }
+            _ => None,
+        });
+        let group = |kind: &RouteKind| matches!(kind, RouteKind::NextHopGroup(_));
+        set.filter(|(_, kind)| !group(kind)).collect()
+    };
+    let first = told(&mut session);
+    let names: Vec<&str> = first.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["20.2.0.0/16", "20.3.0.0/16"]);
+    assert_eq!(first[1].1, RouteKind::Host, "an interface that is no port is the kernel's");
+    assert_eq!((session.errors, session.routes.count()), (2, 4));
+    let mut more = interfaces();
+    more.by_index.insert(77, PortId::new(1));
+    session.set_interfaces(&more);
+    let then = told(&mut session);
+    assert_eq!(then[0].0, "20.1.0.0/16", "{then:?}");
+    assert!(matches!(&then[0].1, RouteKind::Unicast(paths) if paths[0].port == PortId::new(1)));
+}
+
+/// Zebra's machine may end without a word.
+#[tokio::test]
+async fn a_silent_peer_is_asked_whether_it_is_there() {
+    use nix::sys::socket::getsockopt;
+
+    let (listener, local) = listen_on("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let _client = TcpStream::connect(local).unwrap();
+    let (stream, _) = listener.accept().await.unwrap();
+    notice_death(&stream).unwrap();
+    assert!(getsockopt(&stream, sockopt::KeepAlive).unwrap());
+    assert_eq!(getsockopt(&stream, sockopt::TcpKeepIdle).unwrap(), KEEPALIVE_IDLE_S);
+}

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use tokio::sync::oneshot;
 use wire::MacAddr;
 
-pub use crate::rib::{GroupKey, GroupSpec, Path, Resilient, RouteKind, Source};
+pub use crate::rib::{Findings, GroupKey, GroupSpec, Path, Resilient, RouteKind, Source};
 
 /// A new value, or none any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,6 +92,13 @@ pub enum SourceEvent {
         /// The largest IP packet, in bytes; 0 if the interface does not exist.
         mtu: u16,
     },
+    /// Whether a port's host interface takes all multicasts, joined or not.
+    AllMulticast {
+        /// The port.
+        port: PortId,
+        /// It does.
+        on: bool,
+    },
     /// All addresses of a port's host interface, with the length of their network; host bits set.
     Addresses {
         /// The port.
@@ -122,7 +129,28 @@ pub enum SourceEvent {
     /// What the source has not told since [`Self::ResyncBegin`] it has no longer. The first one
     /// says that the source's routes are complete.
     ResyncEnd(Source),
-    /// A comparison with the source has been made.
+    /// A comparison has begun: all that the source has told and not withdrawn follows once more,
+    /// to be compared with what was made of it, up to [`Self::Audit`].
+    AuditBegin(Source),
+    /// A route that the source has told.
+    AuditRoute {
+        /// Who has it.
+        source: Source,
+        /// The destination; no host bits are set.
+        prefix: IpNet,
+        /// Among a source's routes to one prefix the smallest wins.
+        metric: u64,
+        /// What it was told to be.
+        kind: RouteKind,
+    },
+    /// A group that the source has told.
+    AuditGroup {
+        /// Whose it is and its number.
+        key: GroupKey,
+        /// What it was told to be.
+        spec: GroupSpec,
+    },
+    /// What the comparison of the source with what it has told has come to.
     Audit(AuditReport),
 }
 
@@ -141,6 +169,8 @@ pub struct AuditReport {
     pub stale: usize,
     /// Routes that were other than the kernel's.
     pub different: usize,
+    /// Prefixes that were forwarded otherwise than their best route says.
+    pub fib: usize,
     /// The first differences, in words.
     pub examples: Vec<String>,
 }
@@ -148,7 +178,16 @@ pub struct AuditReport {
 impl AuditReport {
     /// There was no difference.
     pub fn clean(&self) -> bool {
-        self.missing + self.stale + self.different == 0
+        self.missing + self.stale + self.different + self.fib == 0
+    }
+
+    /// Adds what the comparison with the RIB and the FIB has found.
+    pub fn add(&mut self, found: Findings) {
+        self.missing += found.missing;
+        self.stale += found.stale;
+        self.different += found.different;
+        self.fib += found.fib;
+        self.examples.extend(found.examples);
     }
 }
 
@@ -169,20 +208,6 @@ pub enum KernelOrder {
         /// It has.
         up: bool,
     },
-    /// Set the host interface up or down.
-    SetUp {
-        /// The port.
-        port: PortId,
-        /// Up.
-        up: bool,
-    },
-    /// Set the host interface's MTU.
-    SetMtu {
-        /// The port.
-        port: PortId,
-        /// Bytes.
-        mtu: u16,
-    },
     /// Add an address to the host interface.
     AddAddress {
         /// The port.
@@ -190,17 +215,8 @@ pub enum KernelOrder {
         /// With the length of its network; host bits set.
         address: IpNet,
     },
-    /// Remove an address from the host interface.
-    RemoveAddress {
-        /// The port.
-        port: PortId,
-        /// With the length of its network; host bits set.
-        address: IpNet,
-    },
     /// Compare now. Without an answer if the thread ends before.
     Audit(oneshot::Sender<AuditReport>),
-    /// Read everything again.
-    Resync,
 }
 
 /// How a source is.
@@ -249,12 +265,6 @@ pub struct SourceStatus {
     pub resyncs: u64,
     /// When the last one ended.
     pub last_resync: Option<SystemTime>,
-    /// Comparisons made.
-    pub audits: u64,
-    /// Comparisons that found a difference.
-    pub audits_failed: u64,
-    /// The last one.
-    pub last_audit: Option<AuditReport>,
     /// Routes of the tables that count.
     pub routes: usize,
     /// Nexthop objects.

@@ -57,6 +57,7 @@ pub(crate) const AF_INET6: u8 = 10;
 
 pub(crate) const IFF_UP: u32 = 1;
 pub(crate) const IFF_RUNNING: u32 = 0x40;
+const IFF_ALLMULTI: u32 = 0x200;
 pub(crate) const IFF_LOWER_UP: u32 = 0x1_0000;
 
 pub(crate) const RTN_UNICAST: u8 = 1;
@@ -106,6 +107,7 @@ const NEXTHOP_GRP_TYPE_RES: u16 = 1;
 
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
+const IFLA_ALLMULTI: u16 = 61;
 
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
@@ -306,6 +308,8 @@ pub struct LinkMessage {
     pub flags: u32,
     /// Its MTU.
     pub mtu: Option<u32>,
+    /// It takes all multicasts: somebody asked for that, a multicast routing daemon say.
+    pub all_multicast: bool,
 }
 
 /// `RTM_NEWADDR`, `RTM_DELADDR`.
@@ -663,6 +667,7 @@ fn parse_link(raw: &Raw<'_>) -> Result<Message, Malformed> {
         name: None,
         flags: u32_at(fixed, 8).unwrap_or_default(),
         mtu: None,
+        all_multicast: u32_at(fixed, 8).is_some_and(|flags| flags & IFF_ALLMULTI != 0),
     };
     attributes(raw.kind, rest, |attribute| {
         match attribute.kind {
@@ -671,6 +676,8 @@ fn parse_link(raw: &Raw<'_>) -> Result<Message, Malformed> {
                 link.name = Some(String::from_utf8_lossy(name).into_owned());
             }
             IFLA_MTU => link.mtu = Some(attribute.u32()?),
+            // The flag says what commands asked for, this how many did, daemons included.
+            IFLA_ALLMULTI => link.all_multicast |= attribute.u32()? > 0,
             _ => {}
         }
         Ok(())

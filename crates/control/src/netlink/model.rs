@@ -88,6 +88,7 @@ struct Link {
     flags: u32,
     mtu: u32,
     port: Option<PortId>,
+    all_multicast: bool,
     seen: bool,
 }
 
@@ -264,6 +265,7 @@ impl Model {
             name,
             flags: message.flags,
             mtu: message.mtu.unwrap_or(known.mtu),
+            all_multicast: message.all_multicast,
             seen: true,
         };
         if known.port != link.port && old.is_some() {
@@ -277,6 +279,8 @@ impl Model {
         {
             self.routes.push(link.event(port));
         }
+        let multicast = (link.port, link.all_multicast);
+        self.tell_multicast((known.port, known.all_multicast), multicast);
         self.interfaces_changed |= old.is_none() || known.port != link.port;
         let (was_up, is_up) = (known.up(), link.up());
         let carrier_lost = known.running() && !link.running();
@@ -295,6 +299,31 @@ impl Model {
         if new_port.is_some() {
             self.tell_addresses(index);
         }
+    }
+
+    fn tell_multicast(&mut self, old: (Option<PortId>, bool), new: (Option<PortId>, bool)) {
+        let was = old.1 && old.0 == new.0;
+        if let (Some(port), on) = new
+            && on != was
+        {
+            self.routes.push(SourceEvent::AllMulticast { port, on });
+        }
+    }
+
+    /// Takes in how an interface is, which was asked for: only what is not told when it changes, as
+    /// the rest may be older than what was told.
+    pub(super) fn asked(&mut self, raw: &Raw<'_>) {
+        let Ok(Message::Link(message)) = Message::parse(raw) else { return };
+        let Some(link) = self.links.get_mut(&message.index) else { return };
+        let (port, new) = (link.port, message.all_multicast);
+        let old = std::mem::replace(&mut link.all_multicast, new);
+        self.tell_multicast((port, old), (port, new));
+    }
+
+    /// The interfaces of ports.
+    pub(super) fn port_indexes(&self) -> Vec<u32> {
+        let ports = self.links.iter().filter(|(_, link)| link.port.is_some());
+        ports.map(|(index, _)| *index).collect()
     }
 
     fn link_gone(&mut self, index: u32) {

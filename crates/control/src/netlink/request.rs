@@ -5,11 +5,10 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::message::{
-    AF_INET, AF_INET6, AF_UNSPEC, HEADER, IFF_UP, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL,
-    NLM_F_REPLACE, NLM_F_REQUEST, RTM_DELADDR, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWNEIGH,
+    AF_INET, AF_INET6, AF_UNSPEC, HEADER, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE,
+    NLM_F_REQUEST, RTM_GETLINK, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWNEIGH,
 };
 
-const IFLA_MTU: u16 = 4;
 const IFLA_CARRIER: u16 = 33;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
@@ -75,46 +74,35 @@ pub(super) fn resolve(index: u32, address: IpAddr, sequence: u32) -> Vec<u8> {
         .finish()
 }
 
-/// `struct ifinfomsg`; `up` is left alone if not given.
-fn link(index: u32, up: Option<bool>, sequence: u32) -> Request {
+/// `struct ifinfomsg` of an interface.
+fn link(kind: u16, index: u32, sequence: u32) -> Request {
     let mut fixed = [0; 16];
     fixed[0] = AF_UNSPEC;
     fixed[4..8].copy_from_slice(&index.to_ne_bytes());
-    if let Some(up) = up {
-        fixed[8..12].copy_from_slice(&(if up { IFF_UP } else { 0 }).to_ne_bytes());
-        fixed[12..16].copy_from_slice(&IFF_UP.to_ne_bytes());
-    }
-    Request::new(RTM_NEWLINK, 0, sequence, &fixed)
+    Request::new(kind, 0, sequence, &fixed)
 }
 
 /// Says whether the device has carrier.
 pub(super) fn carrier(index: u32, up: bool, sequence: u32) -> Vec<u8> {
-    link(index, None, sequence).attribute(IFLA_CARRIER, &[u8::from(up)]).finish()
+    link(RTM_NEWLINK, index, sequence).attribute(IFLA_CARRIER, &[u8::from(up)]).finish()
 }
 
-/// Sets an interface up or down.
-pub(super) fn set_up(index: u32, up: bool, sequence: u32) -> Vec<u8> {
-    link(index, Some(up), sequence).finish()
+/// How an interface is.
+pub(super) fn ask_link(index: u32, sequence: u32) -> Vec<u8> {
+    link(RTM_GETLINK, index, sequence).finish()
 }
 
-/// Sets an interface's MTU.
-pub(super) fn mtu(index: u32, mtu: u16, sequence: u32) -> Vec<u8> {
-    link(index, None, sequence).attribute(IFLA_MTU, &u32::from(mtu).to_ne_bytes()).finish()
-}
-
-/// Adds or removes an address of an interface.
-pub(super) fn address(index: u32, address: IpNet, add: bool, sequence: u32) -> Vec<u8> {
+/// Adds an address to an interface.
+pub(super) fn add_address(index: u32, address: IpNet, sequence: u32) -> Vec<u8> {
     let mut fixed = [0; 8];
     fixed[0] = family(address.addr());
     fixed[1] = address.prefix_len();
     fixed[4..8].copy_from_slice(&index.to_ne_bytes());
-    let (kind, flags) =
-        if add { (RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL) } else { (RTM_DELADDR, 0) };
     let own = octets(address.addr());
-    let request = Request::new(kind, flags, sequence, &fixed);
+    let request = Request::new(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, sequence, &fixed);
     let request = request.attribute(IFA_LOCAL, &own).attribute(IFA_ADDRESS, &own);
     match address {
-        IpNet::V4(net) if add && net.prefix_len() < 31 => {
+        IpNet::V4(net) if net.prefix_len() < 31 => {
             request.attribute(IFA_BROADCAST, &net.broadcast().octets()).finish()
         }
         _ => request.finish(),
@@ -134,7 +122,7 @@ mod tests {
             (raw.kind, raw.flags, raw.sequence, Message::parse(&raw).unwrap())
         };
         let net: IpNet = "10.0.1.1/24".parse().unwrap();
-        let (kind, flags, sequence, message) = parse(&address(7, net, true, 5));
+        let (kind, flags, sequence, message) = parse(&add_address(7, net, 5));
         assert_eq!((kind, flags, sequence), (RTM_NEWADDR, 0x601, 5));
         let expected = AddressMessage { index: 7, address: net, length: 24, refused: false };
         assert_eq!(message, Message::Address(expected));
@@ -142,11 +130,9 @@ mod tests {
         let Message::Neighbour(neighbour) = message else { panic!("{message:?}") };
         assert_eq!((neighbour.index, neighbour.state), (9, 0));
         assert_eq!(neighbour.address, "2001:db8::1".parse::<IpAddr>().unwrap());
-        let (_, _, _, message) = parse(&mtu(3, 9000, 7));
-        let Message::Link(link) = message else { panic!("{message:?}") };
-        assert_eq!((link.index, link.mtu), (3, Some(9000)));
-        let bytes = set_up(3, true, 8);
-        assert_eq!((bytes.len(), &bytes[24..32]), (32, &[1, 0, 0, 0, 1, 0, 0, 0][..]));
+        let bytes = ask_link(3, 7);
+        assert_eq!(parse(&bytes), (RTM_GETLINK, 1, 7, Message::Other));
+        assert_eq!((bytes.len(), &bytes[20..24]), (32, &3_u32.to_ne_bytes()[..]));
         assert_eq!(carrier(3, true, 9)[32..], [5, 0, 33, 0, 1, 0, 0, 0]);
     }
 }

@@ -10,6 +10,7 @@
 //!   info.rs       where routes lead, shared                  Infos
 //!   nexthops.rs   nexthop objects                            Nexthops
 //!   audit.rs      comparison with a reading of all routes
+//!   recall.rs     all that was told, once more
 //! ```
 //!
 //! # What is not said
@@ -29,6 +30,7 @@ mod audit;
 mod info;
 mod list;
 mod nexthops;
+mod recall;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -49,6 +51,7 @@ use info::{InfoKey, Infos, Resolved, resolve};
 pub(crate) use info::{Interface, InterfaceMap};
 use list::{Arrival, Removal};
 use nexthops::{Derived, Nexthops};
+pub(crate) use recall::Recall;
 use table::{Affected, Effect, Effects, Key, Key4, Key6, List, Tables, Variant, effects};
 
 /// The tables of a machine without rules, in order.
@@ -235,8 +238,8 @@ impl Routes {
 
     fn intern(&mut self, key: InfoKey) -> u32 {
         let Self { infos, nexthops, interfaces, manner, .. } = self;
-        let source = manner.source();
-        infos.intern(key, |key| resolve(key, 0, interfaces, |id| nexthops.kind(source, id)))
+        let kind = |id| nexthops.kind(manner.source(), id);
+        infos.intern(key, |key| resolve(*manner, key, 0, interfaces, kind))
     }
 
     fn change<K: Of>(
@@ -332,7 +335,8 @@ impl Routes {
         let Self { infos, nexthops, interfaces, manner, .. } = self;
         let source = manner.source();
         let info = infos.get_mut(number);
-        let new = resolve(&info.key, info.dead, interfaces, |id| nexthops.kind(source, id));
+        let kind = |id| nexthops.kind(source, id);
+        let new = resolve(*manner, &info.key, info.dead, interfaces, kind);
         if new == info.resolved {
             return false;
         }
@@ -421,7 +425,7 @@ impl Routes {
         let mut moved = false;
         let mut withdrawn = Vec::new();
         for &id in ids {
-            let derived = self.nexthops.derive(id, &self.interfaces);
+            let derived = self.nexthops.derive(id, self.manner, &self.interfaces);
             let Some(object) = self.nexthops.all.get_mut(&id) else { continue };
             let key = GroupKey { source, id };
             let was_told = object.told.is_some();
@@ -466,7 +470,7 @@ impl Routes {
             return;
         }
         self.flush(None);
-        if old.and_then(|old| old.port) != interface.and_then(|new| new.port) {
+        if old.map(|old| old.port) != interface.map(|new| new.port) {
             let mut ids = self.nexthops.over(index);
             let groups: Vec<u32> = ids.iter().flat_map(|id| self.nexthops.parents(*id)).collect();
             ids.extend(groups);

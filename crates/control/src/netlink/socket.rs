@@ -28,8 +28,11 @@ pub(super) mod group {
     pub(crate) const NEXTHOP: u32 = 1 << 31;
 }
 
-/// Moves the calling thread into a network namespace.
-pub(crate) fn enter(path: &Path) -> Result<(), Error> {
+/// Moves the calling thread into the network namespace of this file.
+///
+/// # Errors
+/// It cannot be opened, or is none; names those that there are.
+pub fn enter_netns(path: &Path) -> Result<(), Error> {
     let entered = File::open(path).and_then(|file| Ok(setns(file, CloneFlags::CLONE_NEWNET)?));
     entered.map_err(|error| Error::Namespace { path: path.into(), error, known: known() })
 }

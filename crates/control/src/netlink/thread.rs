@@ -20,7 +20,8 @@ where
 {
     let (answer, answered) = mpsc::sync_channel(1);
     let body = move || {
-        let ready = netns.map_or(Ok(()), |path| socket::enter(&path)).and_then(|()| runtime());
+        let ready =
+            netns.map_or(Ok(()), |path| socket::enter_netns(&path)).and_then(|()| runtime());
         let runtime = match ready {
             Ok(runtime) => runtime,
             Err(error) => return drop(answer.send(Err(error))),

@@ -27,12 +27,12 @@ use tokio::time::{MissedTickBehavior, interval, sleep_until};
 use super::event::{AuditReport, KernelOrder, SourceEvent, SourceState, SourceStatus};
 use super::message::{
     Malformed, Messages, NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR, NLMSG_NOOP, NLMSG_OVERRUN,
-    error_number,
+    RTM_NEWLINK, error_number,
 };
 use super::model::{Model, Part};
-use super::routes::{Difference, Differences};
+use super::routes::{Difference, Differences, Recall};
 use super::socket::{Received, Socket, group};
-use super::{Error, Interfaces, KernelConfig, batches, request};
+use super::{BATCH_MOST, Error, Interfaces, KernelConfig, batches, request};
 use crate::rib::Source;
 
 /// Batches that wait for the owner before the kernel is read no further.
@@ -55,6 +55,9 @@ const FAILURES: u32 = 10;
 
 /// Orders that wait for their interface.
 const WAITING: usize = 1024;
+
+/// The longest that an interface that takes all multicasts goes unnoticed.
+const ASK_LINKS: Duration = Duration::from_secs(1);
 
 /// The kernel answers dumps at once.
 const TIMEOUT_S: i64 = 10;
@@ -94,6 +97,8 @@ pub(super) struct Worker {
     failures: u32,
     status: SourceStatus,
     published: Instant,
+    /// When the links were asked for last.
+    asked: Instant,
 }
 
 /// Why the thread ends.
@@ -169,6 +174,7 @@ impl Worker {
             failures: 0,
             status: SourceStatus::default(),
             published: Instant::now(),
+            asked: Instant::now(),
         })
     }
 
@@ -214,7 +220,7 @@ impl Worker {
                     }
                 }
                 _ = at(next_audit) => self.audit_due = true,
-                _ = tick.tick() => {}
+                _ = tick.tick() => self.ask_links(),
             }
             self.collect();
             if self.published.elapsed() > Duration::from_millis(100) {
@@ -321,6 +327,20 @@ impl Worker {
             && let Ok(permit) = self.ends.events.try_reserve()
         {
             permit.send(self.pending.pop_front().unwrap_or_default());
+        }
+    }
+
+    /// Asks how the ports' interfaces are, now and then: that daemons have one take all multicasts
+    /// is not told.
+    fn ask_links(&mut self) {
+        if self.asked.elapsed() < ASK_LINKS {
+            return;
+        }
+        self.asked = Instant::now();
+        for index in self.model.port_indexes() {
+            let sequence = self.next_sequence();
+            // The next time it is asked again.
+            let _ = self.requests.get_ref().send(&request::ask_link(index, sequence));
         }
     }
 
@@ -504,14 +524,11 @@ impl Worker {
             missing: count(Difference::Missing),
             stale: count(Difference::Stale),
             different: count(Difference::Other),
+            fib: 0,
             examples: differences.examples(5),
         };
-        self.status.audits += 1;
-        if !report.clean() {
-            self.status.audits_failed += 1;
-            self.sync_due = true;
-        }
-        self.status.last_audit = Some(report.clone());
+        self.recall().await?;
+        self.sync_due |= !report.clean();
         for answer in self.audits.drain(..) {
             // Whoever asked may have gone.
             let _ = answer.send(report.clone());
@@ -519,6 +536,18 @@ impl Worker {
         self.model.routes.push(SourceEvent::Audit(report));
         self.collect();
         self.publish();
+        Ok(())
+    }
+
+    /// Tells once more what the owner was told, for comparison.
+    async fn recall(&mut self) -> Result<(), End> {
+        self.model.routes.push(SourceEvent::AuditBegin(Source::Kernel));
+        let mut next = Some(Recall::default());
+        while let Some(place) = next {
+            next = self.model.routes.recall(place, BATCH_MOST);
+            // What changes meanwhile is told in between, in its order.
+            self.meanwhile(false).await?;
+        }
         Ok(())
     }
 
@@ -536,21 +565,14 @@ impl Worker {
 
     fn obey(&mut self, order: KernelOrder) {
         let port = match &order {
-            KernelOrder::Audit(_) | KernelOrder::Resync => None,
+            KernelOrder::Audit(_) => None,
             KernelOrder::Resolve { port, .. }
             | KernelOrder::SetCarrier { port, .. }
-            | KernelOrder::SetUp { port, .. }
-            | KernelOrder::SetMtu { port, .. }
-            | KernelOrder::AddAddress { port, .. }
-            | KernelOrder::RemoveAddress { port, .. } => Some(*port),
+            | KernelOrder::AddAddress { port, .. } => Some(*port),
         };
         let index = port.and_then(|port| self.model.index_of(port));
         let sequence = self.next_sequence();
         let request = match (&order, index) {
-            (KernelOrder::Resync, _) => {
-                self.sync_due = true;
-                return;
-            }
             (KernelOrder::Audit(_), _) => {
                 let KernelOrder::Audit(answer) = order else { return };
                 self.audits.push(answer);
@@ -571,13 +593,8 @@ impl Worker {
             (&KernelOrder::SetCarrier { up, .. }, Some(index)) => {
                 request::carrier(index, up, sequence)
             }
-            (&KernelOrder::SetUp { up, .. }, Some(index)) => request::set_up(index, up, sequence),
-            (&KernelOrder::SetMtu { mtu, .. }, Some(index)) => request::mtu(index, mtu, sequence),
             (&KernelOrder::AddAddress { address, .. }, Some(index)) => {
-                request::address(index, address, true, sequence)
-            }
-            (&KernelOrder::RemoveAddress { address, .. }, Some(index)) => {
-                request::address(index, address, false, sequence)
+                request::add_address(index, address, sequence)
             }
         };
         if !matches!(order, KernelOrder::Resolve { .. }) {
@@ -590,11 +607,18 @@ impl Worker {
             self.refusals += 1;
             tracing::warn!("kernel: {order:?}: {error}");
         }
+        if let (KernelOrder::SetCarrier { .. }, Some(index)) = (&order, index) {
+            // The kernel tells a carrier's change up to a second later, unless it is asked how the
+            // link is (`linkwatch_sync_dev`, Linux 6.14 and later). Routing daemons wait for it.
+            let sequence = self.next_sequence();
+            let _ = self.requests.get_ref().send(&request::ask_link(index, sequence));
+        }
     }
 
-    /// Reads what the kernel says of requests: nothing, unless it refuses them.
+    /// Reads what the kernel says of requests: nothing, unless it refuses or answers them.
     fn read_refusals(&mut self) -> Result<(), End> {
-        let mut buffer = vec![0; 8192];
+        // A link with all its statistics takes some kilobytes.
+        let mut buffer = vec![0; 32768];
         loop {
             let length = match self.requests.get_ref().receive(&mut buffer, false)? {
                 Received::Nothing => return Ok(()),
@@ -603,8 +627,10 @@ impl Worker {
                 Received::Truncated | Received::Overrun => continue,
             };
             for raw in Messages(&buffer[..length]).flatten() {
-                if let (NLMSG_ERROR, Ok(number)) = (raw.kind, error_number(&raw)) {
-                    self.refusal(raw.sequence, number);
+                match (raw.kind, error_number(&raw)) {
+                    (NLMSG_ERROR, Ok(number)) => self.refusal(raw.sequence, number),
+                    (RTM_NEWLINK, _) => self.model.asked(&raw),
+                    _ => {}
                 }
             }
         }

@@ -78,6 +78,15 @@ pub(super) fn start<A: Family>(start: Bound<IpNet>) -> Bound<Prefix<A>> {
 /// A prefix that the FIB had no room to change, and why.
 pub(super) type Refusal<A> = (Prefix<A>, fib::Error);
 
+/// What an audit finds wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// The source has a route to this prefix, with this metric, that it has not told again.
+    Stale(IpNet, u64),
+    /// The FIB is not as the entry of this prefix says; how, in words.
+    Fib(IpNet, &'static str),
+}
+
 /// Changes from which on a FIB takes them by its bulk load.
 const BULK: usize = 1024;
 
@@ -124,6 +133,11 @@ impl<A: Family> Routes<A> {
 
     pub(super) fn fib(&self) -> &dyn Table<A> {
         &*self.fib
+    }
+
+    #[cfg(test)]
+    pub(super) fn fib_for_test(&mut self) -> &mut dyn Table<A> {
+        &mut *self.fib
     }
 
     pub(super) fn pending(&self) -> usize {
@@ -378,6 +392,69 @@ impl<A: Family> Routes<A> {
             self.sweep = Sweep { last: None, running: again, again: false };
         }
         self.install(&changed, hops)
+    }
+
+    /// Compares the next entries with the FIB's copy of its routes, and that with what lookups
+    /// find; and finds candidates of the source that are not of this generation. Returns where to
+    /// go on, `None` at the end. Nothing is being swept.
+    pub(super) fn audit(
+        &self,
+        after: Option<Prefix<A>>,
+        most: usize,
+        (source, generation): (Source, u16),
+        hops: &NextHops,
+        faults: &mut Vec<Fault>,
+    ) -> Option<Prefix<A>> {
+        let reader = self.fib.reader();
+        // Of the prefixes that begin with the same address the longest is what it is looked up as.
+        let mut longest: Option<(Prefix<A>, u16)> = None;
+        let mut begun: Option<Prefix<A>> = None;
+        let look_up = |longest: &mut Option<(Prefix<A>, u16)>, faults: &mut Vec<Fault>| {
+            let Some((prefix, hop)) = longest.take() else { return };
+            if reader.lookup(prefix.address()) != hop {
+                faults.push(Fault::Fib(A::net(prefix), "was looked up as another route"));
+            }
+        };
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        for (looked_at, (&prefix, entry)) in
+            self.entries.range((from, Bound::Unbounded)).enumerate()
+        {
+            if begun.is_none_or(|begun| begun.address() != prefix.address()) {
+                look_up(&mut longest, faults);
+                if looked_at >= most {
+                    return begun;
+                }
+            }
+            begun = Some(prefix);
+            let told = |c: &Candidate| c.source != source || c.generation == generation;
+            for left in entry.candidates().filter(|c| !told(c) && !hops.is_gone(c.hop)) {
+                faults.push(Fault::Stale(A::net(prefix), left.metric));
+            }
+            let has = self.fib.get(prefix).unwrap_or(NO_ROUTE);
+            let best = best(entry, hops).map_or(NO_ROUTE, |candidate| candidate.hop);
+            if has != entry.installed {
+                faults.push(Fault::Fib(A::net(prefix), "had another next hop than was set"));
+            } else if best != entry.installed && !self.pending.contains(&prefix) {
+                faults.push(Fault::Fib(A::net(prefix), "did not have the best route's next hop"));
+            }
+            if has != NO_ROUTE {
+                longest = Some((prefix, has));
+            }
+        }
+        look_up(&mut longest, faults);
+        None
+    }
+
+    /// Makes the FIB's route to a prefix anew. The rest follows with [`Self::sync`].
+    pub(super) fn repair(&mut self, prefix: &IpNet) {
+        let Some(prefix) = A::prefix(prefix) else { return };
+        let Some(entry) = self.entries.get(&prefix) else { return };
+        self.fib.remove(prefix);
+        // Without room the next audit finds it again.
+        if entry.installed != NO_ROUTE {
+            let _ = self.fib.insert(prefix, entry.installed);
+        }
+        self.touched.push(prefix);
     }
 
     /// The entries of the prefixes that hold an address, longest first.

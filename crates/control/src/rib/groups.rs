@@ -89,7 +89,7 @@ impl Rib {
         })
     }
 
-    fn put_group(&mut self, key: GroupKey, spec: GroupSpec) -> Result<(), Error> {
+    pub(super) fn put_group(&mut self, key: GroupKey, spec: GroupSpec) -> Result<(), Error> {
         let what = Subject::Group(key);
         self.check_group(what, &spec)?;
         let generation = self.generations[key.source.index()];
@@ -106,7 +106,7 @@ impl Rib {
         self.realise_group(key).map_err(|refused| refuse(what, refused))
     }
 
-    fn check_group(&self, what: Subject, spec: &GroupSpec) -> Result<(), Error> {
+    pub(super) fn check_group(&self, what: Subject, spec: &GroupSpec) -> Result<(), Error> {
         if spec.resilient.is_some_and(|resilient| resilient.buckets == 0) {
             return Err(Error::Buckets { what });
         }
@@ -238,7 +238,7 @@ impl Rib {
     }
 }
 
-fn find<A: Family>(
+pub(super) fn find<A: Family>(
     routes: &Routes<A>,
     net: &IpNet,
     fits: impl Fn(&Candidate) -> bool,

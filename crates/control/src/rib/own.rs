@@ -47,7 +47,7 @@ impl Rib {
 
     /// Removes a port and the routes that follow from it; false if there is none. Other routes over
     /// it are dead until there is one of this number again.
-    pub fn remove_port(&mut self, id: PortId) -> bool {
+    pub(super) fn remove_port(&mut self, id: PortId) -> bool {
         self.change(|rib| {
             let Some(at) = rib.ports.iter().position(|port| port.id == id) else { return false };
             rib.put_addresses(id, &[]);

@@ -130,7 +130,7 @@ impl Rib {
         Some((best.hop, self.infos(prefix, entry).nth(at)?))
     }
 
-    fn fib_lookup(&self, address: IpAddr) -> u16 {
+    pub(super) fn fib_lookup(&self, address: IpAddr) -> u16 {
         match address {
             IpAddr::V4(v4) => self.v4.fib().reader().lookup(v4),
             IpAddr::V6(v6) => self.v6.fib().reader().lookup(v6),

@@ -226,6 +226,8 @@ pub struct Audit {
     pub stale: usize,
     /// Routes that were other than the source's.
     pub different: usize,
+    /// Prefixes that were forwarded otherwise than their best route says.
+    pub fib: usize,
     /// The first differences, in words.
     pub examples: Vec<String>,
 }

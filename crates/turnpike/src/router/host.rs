@@ -11,7 +11,8 @@
 //!
 //! What is for the router itself goes up unchanged; what the kernel sends leaves by the port
 //! unchanged, before the traffic that the router forwards. The interface outlives the process, and
-//! with it the kernel's routes and addresses: the next start takes it over, after a kill as well.
+//! with it the kernel's routes and addresses: the next start takes it over, after a kill as well. Its
+//! carrier outlives the process only if a service manager holds its descriptor, see `fd_store.rs`.
 //!
 //! It may be made in a network namespace of its own, so that routers can share a machine and so
 //! that the host's own network stays apart.
@@ -25,12 +26,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use control::netlink::enter_netns;
 use dataplane::counters::{Counter, Traffic};
 use dataplane::reason::DropReason;
 use dpdk::Tap;
-use nix::sched::{CloneFlags, setns};
 use wire::MacAddr;
 
+use super::fd_store::FdStore;
 use crate::api::report;
 
 /// The longest that a group which the kernel joined or left goes unnoticed.
@@ -108,6 +110,8 @@ pub struct HostInterface {
     netns: Option<PathBuf>,
     /// It was removed under us.
     lost: bool,
+    /// The kernel takes multicasts that nobody joined, too.
+    all_multicasts: bool,
 }
 
 impl HostInterface {
@@ -116,9 +120,15 @@ impl HostInterface {
     ///
     /// # Errors
     /// The namespace or the step that failed, and the way out.
-    pub fn open(name: &str, mac: MacAddr, mtu: u16, netns: Option<&Path>) -> Result<Self> {
+    pub fn open(
+        name: &str,
+        mac: MacAddr,
+        mtu: u16,
+        netns: Option<&Path>,
+        store: &mut FdStore,
+    ) -> Result<Self> {
         let (tap, groups) = in_netns(netns, || {
-            let tap = Tap::create(name, mac.0, mtu)?;
+            let tap = tap(name, mac, mtu, store)?;
             let groups = Groups::open(name)?;
             Ok((tap, groups))
         })?;
@@ -130,7 +140,16 @@ impl HostInterface {
 
     fn over(device: Box<dyn FrameDevice>, name: &str, groups: Groups) -> Self {
         let (counters, name) = (Arc::default(), name.to_owned());
-        Self { device, name, index: 0, groups, counters, netns: None, lost: false }
+        Self {
+            device,
+            name,
+            index: 0,
+            groups,
+            counters,
+            netns: None,
+            lost: false,
+            all_multicasts: false,
+        }
     }
 
     /// An interface over something else than the kernel, without groups.
@@ -190,15 +209,35 @@ impl HostInterface {
         }
     }
 
+    /// The kernel takes all multicasts from now on, or only those joined.
+    pub fn take_all_multicasts(&mut self, all: bool) {
+        self.all_multicasts = all;
+    }
+
     /// Whether the kernel listens to this link-layer group on it.
     pub fn has_joined(&mut self, group: MacAddr) -> bool {
-        self.groups.contain(group, Instant::now())
+        self.all_multicasts || self.groups.contain(group, Instant::now())
     }
 
     /// What to poll for frames; `None` once the interface is lost.
     pub fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         (!self.lost).then(|| self.device.fd())
     }
+}
+
+/// The interface that the service manager has kept, else one that there is or a new one.
+fn tap(name: &str, mac: MacAddr, mtu: u16, store: &mut FdStore) -> Result<Tap> {
+    let kept = store.take(name).and_then(|held| {
+        let taken = Tap::take_over(held, name, mac.0, mtu);
+        taken.inspect_err(|error| tracing::warn!("{error}; made anew")).ok()
+    });
+    let tap = kept.map_or_else(|| Tap::create(name, mac.0, mtu), Ok)?;
+    if let Err(error) = store.keep(name, tap.as_fd()) {
+        tracing::warn!(
+            "host interface {name}: the service manager does not keep it over a restart: {error}"
+        );
+    }
+    Ok(tap)
 }
 
 /// Why a frame was not taken.
@@ -218,12 +257,7 @@ pub fn in_netns<T: Send>(
 ) -> Result<T> {
     let Some(path) = netns else { return work() };
     let enter = || {
-        let name = path.display();
-        let file = File::open(path).with_context(|| {
-            format!("network namespace {name}: not there; make it: ip netns add NAME")
-        })?;
-        setns(&file, CloneFlags::CLONE_NEWNET)
-            .with_context(|| format!("network namespace {name}: cannot be entered"))?;
+        enter_netns(path)?;
         work()
     };
     std::thread::scope(|scope| match scope.spawn(enter).join() {
@@ -314,8 +348,15 @@ mod tests {
     #[test]
     fn a_namespace_that_is_not_there_is_named() {
         let missing = Path::new("/run/netns/turnpike-none");
-        let error = HostInterface::open("tph0", MacAddr([2; 6]), 1500, Some(missing));
+        let error = HostInterface::open(
+            "tph0",
+            MacAddr([2; 6]),
+            1500,
+            Some(missing),
+            &mut FdStore::default(),
+        );
         let error = format!("{:#}", error.map(drop).unwrap_err());
-        assert!(error.starts_with("network namespace /run/netns/turnpike-none: not there; make"));
+        let expected = "network namespace /run/netns/turnpike-none: No such file";
+        assert!(error.starts_with(expected) && error.contains("ip netns add"), "{error}");
     }
 }

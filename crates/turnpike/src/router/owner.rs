@@ -139,6 +139,7 @@ impl Owner {
                     self.watch_first_synchronisation();
                     if count.is_multiple_of(RIB_TICKS) {
                         self.rib.tick();
+                        self.sources.finish_audit(&mut self.rib);
                     }
                 }
             }
@@ -157,6 +158,7 @@ impl Owner {
         if self.rib.is_busy() {
             self.rib.tick();
         }
+        self.sources.finish_audit(&mut self.rib);
         self.apply_batch();
     }
 

@@ -6,6 +6,7 @@ use dataplane::port::{PortId, PortInfo};
 use dpdk::{Device, Driver, Eal, Mempool, Port, PortConfig};
 use ipnet::IpNet;
 
+use super::fd_store::FdStore;
 use super::host::{HostInterface, HostView};
 use super::wiring::Queues;
 
@@ -38,13 +39,15 @@ pub fn open_all(
 ) -> Result<(Vec<OpenPort>, Vec<Queues>)> {
     let mut ports = Vec::new();
     let mut queues = Vec::new();
+    let mut store = FdStore::of_environment();
     for (index, wanted) in config.ports.iter().enumerate() {
         let id = PortId::new(index as u16).context("the configuration has too many ports")?;
-        let (port, its_queues) = open(id, wanted, forwarders, eal, pool)
+        let (port, its_queues) = open(id, wanted, forwarders, eal, pool, &mut store)
             .with_context(|| format!("port \"{}\"", wanted.name))?;
         ports.push(port);
         queues.push(its_queues);
     }
+    store.forget_the_rest();
     Ok((ports, queues))
 }
 
@@ -54,6 +57,7 @@ fn open(
     forwarders: usize,
     eal: &Eal,
     pool: &Mempool,
+    store: &mut FdStore,
 ) -> Result<(OpenPort, Queues)> {
     let device = wanted.device.to_string();
     let mut request = PortConfig::new(&wanted.name, Device::parse(&device)?);
@@ -86,7 +90,7 @@ fn open(
         rx.len(),
         tx.len()
     );
-    let host = open_host(wanted, info)?;
+    let host = open_host(wanted, info, store)?;
     let open = OpenPort {
         id,
         name: wanted.name.clone(),
@@ -100,10 +104,14 @@ fn open(
     Ok((open, Queues { port: id, info, rx, tx, host }))
 }
 
-fn open_host(wanted: &config::Port, info: PortInfo) -> Result<Option<HostInterface>> {
+fn open_host(
+    wanted: &config::Port,
+    info: PortInfo,
+    store: &mut FdStore,
+) -> Result<Option<HostInterface>> {
     let Some(host) = &wanted.host else { return Ok(None) };
     let netns = host.netns_path();
-    let interface = HostInterface::open(&wanted.name, info.mac, info.mtu, netns.as_deref())?;
+    let interface = HostInterface::open(&wanted.name, info.mac, info.mtu, netns.as_deref(), store)?;
     let place = netns.map_or(String::new(), |path| format!(" in {}", path.display()));
     tracing::info!("port \"{}\": host interface {}{place}", wanted.name, wanted.name);
     Ok(Some(interface))

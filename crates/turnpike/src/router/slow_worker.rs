@@ -79,6 +79,13 @@ pub struct SlowCounters {
 pub enum Order {
     /// A change for the engine.
     Engine(Command),
+    /// The kernel takes all multicasts on a port's host interface, or only those joined.
+    AllMulticast {
+        /// The port.
+        port: PortId,
+        /// All.
+        on: bool,
+    },
     /// Send back the neighbour table.
     Neighbours(oneshot::Sender<Vec<NeighbourInfo>>),
 }
@@ -310,6 +317,11 @@ impl SlowWorker {
             found += 1;
             match order {
                 Order::Engine(command) => self.command(command, now),
+                Order::AllMulticast { port, on } => {
+                    if let Some(link) = self.outbox.host(port) {
+                        link.interface.take_all_multicasts(on);
+                    }
+                }
                 Order::Neighbours(answer) => {
                     // Whoever asked may be gone.
                     let _ = answer.send(self.engine.neighbours(now));

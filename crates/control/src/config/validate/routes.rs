@@ -8,7 +8,7 @@ use dataplane::port::PortId;
 use ipnet::IpNet;
 
 use super::super::error::suggestion;
-use super::super::network::{Networks, is_link_local, names_the_network, not_a_host, parse_prefix};
+use super::super::network::{Networks, NoGateway, Place, parse_prefix, place_of_gateway};
 use super::super::script::Statement;
 use super::super::value::{Fields, Value, whole_number};
 use super::super::{Import, Route};
@@ -30,17 +30,6 @@ struct Written {
     via: Option<IpAddr>,
     weight: u16,
     port: Option<String>,
-}
-
-/// Where a next hop is.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Place {
-    /// On one of this port's networks.
-    Network(PortId),
-    /// On this port's link, on none of its networks: whoever names the port knows.
-    Link(PortId),
-    /// On no network of any port: another route says where.
-    Elsewhere,
 }
 
 pub(super) fn read<'s>(
@@ -329,43 +318,51 @@ fn place_of(
     context: &Context<'_>,
     via: IpAddr,
     port: Option<&str>,
-) -> Result<Option<Place>, String> {
+) -> Result<Option<Place<PortId>>, String> {
     let named = port.map(|name| named_port(context, name)).transpose()?;
     if !context.ports_sound {
         return Ok(None);
     }
-    if let Some(reason) = not_a_host(via) {
-        return Err(format!("is {reason}, not a next hop's; use the neighbour's unicast address"));
-    }
-    if let Some(own) = context.networks.own(via) {
-        let (name, line) = (&context.port_names[own.port].0, own.line);
-        return Err(format!(
-            "is the router's own address (port \"{name}\", line {line}); use the neighbour's"
-        ));
-    }
-    if is_link_local(via) {
-        let port = named.ok_or_else(|| {
+    let networks = context.networks.0.iter().map(|connected| (connected.port, connected.net));
+    let place = place_of_gateway(networks, via, named);
+    let place = place.map_err(|why| no_gateway(context, via, named, why))?;
+    Ok(match place {
+        Place::Network(port) => port_id(port).map(Place::Network),
+        Place::Link(port) => port_id(port).map(Place::Link),
+        Place::Elsewhere => Some(Place::Elsewhere),
+    })
+}
+
+/// Why an address is no gateway, and what to write instead.
+fn no_gateway(
+    context: &Context<'_>,
+    via: IpAddr,
+    named: Option<usize>,
+    why: NoGateway<usize>,
+) -> String {
+    let name = |port: usize| &context.port_names[port].0;
+    match why {
+        NoGateway::NotAHost(reason) => {
+            format!("is {reason}, not a next hop's; use the neighbour's unicast address")
+        }
+        NoGateway::Own(port) => {
+            let line = context.networks.own(via).map_or(0, |own| own.line);
+            let name = name(port);
+            format!(
+                "is the router's own address (port \"{name}\", line {line}); use the neighbour's"
+            )
+        }
+        NoGateway::LinkLocal => {
             "is link-local, every port has that network; say which with port = \"NAME\"".to_owned()
-        })?;
-        return Ok(port_id(port).map(Place::Network));
-    }
-    let Some(holding) = context.networks.holding(via) else {
-        return Ok(match named {
-            Some(port) => port_id(port).map(Place::Link),
-            None => Some(Place::Elsewhere),
-        });
-    };
-    if let Some(reason) = names_the_network(via, &holding.net) {
-        return Err(format!("is {reason} of {}, not a host's", holding.net.trunc()));
-    }
-    match named {
-        Some(index) if index != holding.port => Err(format!(
-            "is not on port \"{}\" but on port \"{}\" ({}); correct the port or leave it out",
-            context.port_names[index].0,
-            context.port_names[holding.port].0,
-            holding.net.trunc()
-        )),
-        _ => Ok(port_id(holding.port).map(Place::Network)),
+        }
+        NoGateway::NamesTheNetwork(reason, net) => format!("is {reason} of {net}, not a host's"),
+        NoGateway::OtherPort(port, net) => {
+            let (other, name) = (named.map_or("", |named| name(named)), name(port));
+            format!(
+                "is not on port \"{other}\" but on port \"{name}\" ({net}); correct the port or \
+                 leave it out"
+            )
+        }
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::info::{InterfaceMap, paths};
+use super::Manner;
+use super::info::{InterfaceMap, followed, paths};
 use crate::netlink::message::{Hop, Hops, Nexthop};
 use crate::rib::{GroupKey, GroupSpec, Resilient, RouteKind, Source};
 
@@ -87,7 +88,7 @@ impl Nexthops {
     }
 
     /// What an object comes to. Members that are not there are left out.
-    pub(super) fn derive(&self, id: u32, interfaces: &InterfaceMap) -> Derived {
+    pub(super) fn derive(&self, id: u32, manner: Manner, interfaces: &InterfaceMap) -> Derived {
         let Some(object) = self.all.get(&id) else { return Derived::Nothing };
         let (hops, resilient) = match &object.nexthop {
             Nexthop::Bridge => return Derived::Nothing,
@@ -103,6 +104,7 @@ impl Nexthops {
                 (members.iter().filter_map(member).collect(), resilient)
             }
         };
+        let hops = followed(manner, &hops, interfaces).unwrap_or(hops);
         if hops.is_empty() {
             return Derived::Nothing;
         }

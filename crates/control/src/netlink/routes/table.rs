@@ -13,6 +13,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::ops::Bound;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use smallvec::SmallVec;
@@ -182,6 +183,12 @@ impl<K: Key> Table<K> {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (K, &[Variant])> {
         self.routes.iter().map(|(key, slot)| (*key, self.list(slot)))
+    }
+
+    /// The prefixes behind one, at most so many.
+    pub(super) fn after(&self, key: Option<K>, most: usize) -> Vec<K> {
+        let from = key.map_or(Bound::Unbounded, Bound::Excluded);
+        self.routes.range((from, Bound::Unbounded)).take(most).map(|(key, _)| *key).collect()
     }
 
     /// The prefixes within one, itself included.

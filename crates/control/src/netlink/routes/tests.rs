@@ -448,6 +448,20 @@ fn told_lookup(told: &Told, address: IpAddr) -> Option<IpAddr> {
     }
 }
 
+/// All that was told, told once more in pieces.
+fn recalled(routes: &mut Routes, most: usize) -> BTreeMap<(IpNet, u64), RouteKind> {
+    let mut next = Some(Recall::default());
+    let mut all = BTreeMap::new();
+    while let Some(place) = next {
+        next = routes.recall(place, most);
+        for event in routes.take_events() {
+            let SourceEvent::AuditRoute { prefix, metric, kind, .. } = event else { continue };
+            assert_eq!(all.insert((prefix, metric), kind), None, "{prefix} recalled twice");
+        }
+    }
+    all
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
@@ -500,5 +514,6 @@ proptest! {
                 prop_assert_eq!(told_lookup(&told, address), expected, "{}", address);
             }
         }
+        prop_assert_eq!(recalled(&mut routes, 3), told.0);
     }
 }

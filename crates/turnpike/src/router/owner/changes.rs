@@ -1,10 +1,9 @@
 //! Changes that commands ask for: routes of source `command`, neighbours whose MAC is given.
 
-use std::net::IpAddr;
-
 use anyhow::{Context, Result, bail};
+use control::config::{NoGateway, Place, place_of_gateway};
 use control::rib::{Path, Route, RouteKind, Source};
-use ipnet::IpNet;
+use dataplane::port::PortId;
 use wire::MacAddr;
 
 use super::Owner;
@@ -46,37 +45,45 @@ impl Owner {
         Ok(if known { "replaced" } else { "added" })
     }
 
-    /// A path as it was asked for. A gateway on a network of a port is on that port; one on none,
-    /// without a port, is found by the best route to it.
+    /// A path as it was asked for.
     fn path(&self, spec: &PathSpec) -> Result<Path> {
         let named = spec.port.as_deref().map(|name| self.port_named(name)).transpose()?;
         let Some(via) = spec.via else {
             let port = named.context("a path without gateway and port; write via or dev")?;
             return Ok(Path::on_port(port).weighing(spec.weight));
         };
-        if let Some(reason) = control::config::not_a_host(via) {
-            bail!("via {via}: {reason}, not a next hop's; use the neighbour's unicast address");
-        }
-        let link_local = matches!(via, IpAddr::V6(v6) if v6.is_unicast_link_local());
-        if link_local && named.is_none() {
-            bail!("via {via}: is link-local, every port has that network; add dev PORT");
-        }
         let ports = self.rib.ports();
-        let is_own = |net: &IpNet| net.addr() == via;
-        if let Some(port) = ports.iter().find(|port| port.addresses.iter().any(is_own)) {
-            bail!("via {via}: is the router's own address (port \"{}\")", port.name);
-        }
-        let on_network = |net: &IpNet| net.contains(&via);
-        let holding = ports.iter().find(|port| port.addresses.iter().any(on_network));
-        let path = match (named, holding.map(|port| port.id)) {
-            (None, None) => Path::recursive(via),
-            (None, Some(port)) => Path::over(port, via),
-            (Some(port), holding) => {
-                let on_link = !link_local && holding != Some(port);
-                Path { on_link, ..Path::over(port, via) }
-            }
+        let networks =
+            ports.iter().flat_map(|port| port.addresses.iter().map(|&net| (port.id, net)));
+        let path = match place_of_gateway(networks, via, named) {
+            Ok(Place::Elsewhere) => Path::recursive(via),
+            Ok(Place::Network(port)) => Path::over(port, via),
+            Ok(Place::Link(port)) => Path { on_link: true, ..Path::over(port, via) },
+            Err(why) => bail!("via {via}: {}", self.no_gateway(why)),
         };
         Ok(path.weighing(spec.weight))
+    }
+
+    /// Why an address is no gateway, and what to write instead.
+    fn no_gateway(&self, why: NoGateway<PortId>) -> String {
+        match why {
+            NoGateway::NotAHost(reason) => {
+                format!("{reason}, not a next hop's; use the neighbour's unicast address")
+            }
+            NoGateway::Own(port) => {
+                format!("is the router's own address (port \"{}\")", self.port_name(port))
+            }
+            NoGateway::LinkLocal => {
+                "is link-local, every port has that network; add dev PORT".to_owned()
+            }
+            NoGateway::NamesTheNetwork(reason, net) => {
+                format!("is {reason} of {net}, not a host's")
+            }
+            NoGateway::OtherPort(port, net) => {
+                let name = self.port_name(port);
+                format!("is on port \"{name}\" ({net}); correct dev, or leave it out")
+            }
+        }
     }
 
     fn delete_route(&mut self, del: &RouteDel) -> Result<&'static str> {

@@ -1,6 +1,7 @@
 //! What each event of a source does.
 
 use std::sync::mpsc::Sender;
+use std::time::{Instant, SystemTime};
 
 use control::netlink::{AuditReport, Change, KernelOrder, NeighbourState, SourceEvent};
 use control::rib::{GroupKey, GroupSpec, Rib, Route, RouteKind, Source};
@@ -23,6 +24,10 @@ impl Sources {
             }
             SourceEvent::Group { key, change } => self.group(rib, key, change),
             SourceEvent::Link { .. } => {}
+            SourceEvent::AllMulticast { port, on } => {
+                // The slow path outlives the owner's loop.
+                let _ = orders.send(Order::AllMulticast { port, on });
+            }
             SourceEvent::Addresses { port, addresses } => {
                 if let Err(error) = rib.set_addresses(port, &addresses) {
                     self.refuse(Source::Local, &error);
@@ -46,7 +51,15 @@ impl Sources {
             }
             SourceEvent::ResyncBegin(source) => self.begin(rib, source),
             SourceEvent::ResyncEnd(source) => self.end(rib, source),
-            SourceEvent::Audit(report) => say_audit(&report),
+            SourceEvent::AuditBegin(source) => rib.begin_audit(source),
+            SourceEvent::AuditRoute { source, prefix, metric, kind } => {
+                rib.audit_route(&Route { prefix, source, metric, kind });
+            }
+            SourceEvent::AuditGroup { key, spec } => rib.audit_group(key, spec),
+            SourceEvent::Audit(report) => {
+                rib.end_audit();
+                self.audits.under_way = Some((Instant::now(), report));
+            }
         }
     }
 
@@ -110,10 +123,11 @@ impl Sources {
 
     fn begin(&mut self, rib: &mut Rib, source: Source) {
         rib.begin_resync(source);
-        // A first synchronisation is routes and nothing else, so they are loaded together.
+        // The kernel's first synchronisation is over soon, and routes and nothing else: they are
+        // loaded together. Zebra's takes as long as zebra learns, and nobody says when it is over.
         if std::mem::replace(&mut self.begun[source.index()], true) {
             tracing::info!("{}: synchronising again", source.name());
-        } else if self.loading.is_none() {
+        } else if source == Source::Kernel {
             self.loading = Some((source, Vec::new()));
         }
     }
@@ -132,15 +146,31 @@ impl Sources {
     }
 }
 
+impl Sources {
+    /// Completes an audit when the RIB has.
+    pub(super) fn finish_audit(&mut self, rib: &mut Rib) {
+        let Some(findings) = rib.take_findings() else { return };
+        let Some((begin, mut report)) = self.audits.under_way.take() else { return };
+        report.took += begin.elapsed();
+        report.at = SystemTime::now();
+        report.add(findings);
+        say_audit(&report);
+        self.audits.count += 1;
+        self.audits.failed += u64::from(!report.clean());
+        self.audits.last = Some(report);
+    }
+}
+
 fn say_audit(report: &AuditReport) {
-    let AuditReport { compared, missing, stale, different, took, .. } = report;
+    let AuditReport { compared, missing, stale, different, fib, took, .. } = report;
     if report.clean() {
         tracing::debug!("audit: {compared} routes are the kernel's, compared in {took:.1?}");
         return;
     }
     tracing::error!(
         "audit: of {compared} routes of the kernel {missing} were missing here, {stale} were left \
-         over and {different} differed: a defect, please report; it has been put right: {}",
+         over and {different} differed, and {fib} were forwarded otherwise: a defect, please \
+         report; it has been put right: {}",
         report.examples.join("; ")
     );
 }

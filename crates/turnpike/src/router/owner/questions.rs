@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 
 use super::super::ports::OpenPort;
 use super::super::slow_worker::Order;
+use super::sources::Audits;
 use super::{Owner, flow};
 use crate::api::report::{
     self, Neighbour, Path, Port, Remote, ResolvedPath, Route, RouteAnswer, RouteSummary,
@@ -236,7 +237,7 @@ impl Owner {
                 state: status.as_ref().map_or("ready", |status| status.state.name()).to_owned(),
                 ipv4,
                 ipv6,
-                remote: status.map(|status| remote(&status, refused)),
+                remote: status.map(|status| remote(&status, refused, self.sources.audits(source))),
             });
         }
         reports
@@ -265,7 +266,8 @@ fn source_named(name: &str) -> Result<Source> {
     })
 }
 
-fn remote(status: &SourceStatus, refused: u64) -> Remote {
+fn remote(status: &SourceStatus, refused: u64, audits: Option<&Audits>) -> Remote {
+    let last_audit = audits.and_then(|audits| audits.last.as_ref());
     Remote {
         messages: status.messages,
         errors: status.errors,
@@ -275,14 +277,15 @@ fn remote(status: &SourceStatus, refused: u64) -> Remote {
         resyncs: status.resyncs,
         last_resync_s: status.last_resync.map(age),
         groups: status.groups,
-        audits: status.audits,
-        audits_failed: status.audits_failed,
-        last_audit: status.last_audit.as_ref().map(|audit| report::Audit {
+        audits: audits.map_or(0, |audits| audits.count),
+        audits_failed: audits.map_or(0, |audits| audits.failed),
+        last_audit: last_audit.map(|audit| report::Audit {
             age_s: age(audit.at),
             compared: audit.compared,
             missing: audit.missing,
             stale: audit.stale,
             different: audit.different,
+            fib: audit.fib,
             examples: audit.examples.clone(),
         }),
         peer: status.peer.map(|peer| peer.to_string()),

@@ -16,7 +16,8 @@ use anyhow::{Context, Result};
 use control::config::Config;
 use control::fpm::{self, FpmConfig, FpmSource};
 use control::netlink::{
-    self, KernelConfig, KernelOrder, KernelSource, SourceEvent, SourceState, SourceStatus,
+    self, AuditReport, KernelConfig, KernelOrder, KernelSource, SourceEvent, SourceState,
+    SourceStatus,
 };
 use control::rib::{self, Rib, Route, Source};
 use dataplane::port::PortId;
@@ -33,6 +34,16 @@ const BACKLOG: usize = 32;
 
 /// How often an unfinished first synchronisation says how far it is.
 const PROGRESS: Duration = Duration::from_secs(5);
+
+/// Comparisons with the kernel's routes.
+#[derive(Debug, Default)]
+pub(super) struct Audits {
+    pub(super) count: u64,
+    pub(super) failed: u64,
+    pub(super) last: Option<AuditReport>,
+    /// The comparison with the kernel is made, that with the FIB goes on since then.
+    pub(super) under_way: Option<(Instant, AuditReport)>,
+}
 
 /// The sources outside the router.
 pub struct Sources {
@@ -51,6 +62,7 @@ pub struct Sources {
     next_progress: Instant,
     pub(super) refused: [u64; Source::ALL.len()],
     limiter: Limiter,
+    pub(super) audits: Audits,
 }
 
 impl Sources {
@@ -89,6 +101,7 @@ impl Sources {
             next_progress: Instant::now() + PROGRESS,
             refused: [0; Source::ALL.len()],
             limiter: Limiter::default(),
+            audits: Audits::default(),
         }
     }
 
@@ -99,6 +112,11 @@ impl Sources {
             Source::Fpm => self.fpm.as_ref().map(FpmSource::status),
             _ => None,
         }
+    }
+
+    /// The comparisons with a source.
+    pub(super) fn audits(&self, source: Source) -> Option<&Audits> {
+        (source == Source::Kernel && self.kernel_routes).then_some(&self.audits)
     }
 
     /// Changes of a source that the RIB refused.

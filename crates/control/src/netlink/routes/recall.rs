@@ -1,0 +1,88 @@
+//! Tells once more what has been told and not withdrawn, a piece at a time, so that it can be
+//! compared with what was made of it.
+//!
+//! Changes are told in between. A route behind the place where the recall stands is told as it is
+//! when its turn comes, one before it was compared as it was then.
+
+use super::info::Resolved;
+use super::table::{Effect, Key, Key4, Key6, Tables};
+use super::{Of, Routes, UNREACHABLE};
+use crate::netlink::event::SourceEvent;
+use crate::rib::GroupKey;
+
+/// Where a recall stands; the default is its beginning.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Recall(Place);
+
+#[derive(Clone, Copy, Debug, Default)]
+enum Place {
+    /// Nexthop objects come first, as routes refer to them.
+    #[default]
+    Groups,
+    /// IPv4: the table's place in their order, and its last prefix.
+    Four(usize, Option<Key4>),
+    /// IPv6.
+    Six(usize, Option<Key6>),
+}
+
+impl Routes {
+    /// Tells the next routes, `most` or a few more; where to go on, `None` at the end.
+    pub(crate) fn recall(&mut self, at: Recall, most: usize) -> Option<Recall> {
+        self.flush(None);
+        let next = match at.0 {
+            Place::Groups => {
+                let source = self.manner.source();
+                let told =
+                    |(&id, spec)| SourceEvent::AuditGroup { key: GroupKey { source, id }, spec };
+                let all = self.nexthops.all.iter();
+                self.out.extend(all.filter_map(|(id, o)| Some((id, o.told.clone()?))).map(told));
+                Some(Place::Four(0, None))
+            }
+            Place::Four(table, after) => match self.recall_table(table, after, most) {
+                Some((table, after)) => Some(Place::Four(table, after)),
+                None => Some(Place::Six(0, None)),
+            },
+            Place::Six(table, after) => {
+                self.recall_table(table, after, most).map(|(table, after)| Place::Six(table, after))
+            }
+        };
+        next.map(Recall)
+    }
+
+    /// Tells the next routes of the table at this place; where to go on.
+    fn recall_table<K: Of>(
+        &mut self,
+        place: usize,
+        after: Option<K>,
+        most: usize,
+    ) -> Option<(usize, Option<K>)> {
+        let source = self.manner.source();
+        let id = *K::of(self).order.get(place)?;
+        let mut out = std::mem::take(&mut self.out);
+        let (tables, infos) = K::split(self);
+        let keys = tables.all.get(&id).map_or_else(Vec::new, |table| table.after(after, most));
+        for &key in keys.iter().filter(|key| !told_before(tables, place, **key)) {
+            for (metric, effect) in tables.effects(key, infos) {
+                let resolved = match effect {
+                    Effect::Info(number) => infos.resolved(number),
+                    Effect::Unreachable => &UNREACHABLE,
+                };
+                let Resolved::Route(kind) = resolved else { continue };
+                let (prefix, kind) = (key.net(), kind.clone());
+                let metric = metric.into();
+                out.push(SourceEvent::AuditRoute { source, prefix, metric, kind });
+            }
+        }
+        self.out = out;
+        Some(match keys.last() {
+            Some(&last) if keys.len() == most => (place, Some(last)),
+            _ => (place + 1, None),
+        })
+    }
+}
+
+/// An earlier table has the prefix, and all that it leads to was told there.
+fn told_before<K: Key>(tables: &Tables<K>, place: usize, key: K) -> bool {
+    let earlier = tables.order[..place].iter().filter_map(|id| tables.all.get(id));
+    earlier.into_iter().any(|table| !table.get(key).is_empty())
+}

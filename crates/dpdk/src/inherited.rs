@@ -1,0 +1,37 @@
+//! Descriptors that the service manager has kept for this process, `sd_listen_fds(3)`.
+
+use std::env;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The first of them; those before are standard input, output and error.
+const FIRST: RawFd = 3;
+
+static TAKEN: AtomicBool = AtomicBool::new(false);
+
+/// The descriptors that were handed to this process, with their names, which may be empty. None the
+/// second time, and none that are meant for another process.
+pub fn inherited() -> Vec<(String, OwnedFd)> {
+    let number = |name: &str| env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
+    let ours = number("LISTEN_PID") == Some(std::process::id());
+    if !ours || TAKEN.swap(true, Ordering::Relaxed) {
+        return Vec::new();
+    }
+    let names = env::var("LISTEN_FDNAMES").unwrap_or_default();
+    let mut names = names.split(':');
+    let count = number("LISTEN_FDS").and_then(|count| RawFd::try_from(count).ok()).unwrap_or(0);
+    let numbers = FIRST..FIRST.saturating_add(count.min(4096));
+    numbers
+        .map(|number| (names.next().unwrap_or_default().to_owned(), number))
+        // SAFETY: asks about a number, whether or not it is a descriptor.
+        .filter(|(_, number)| unsafe { libc::fcntl(*number, libc::F_GETFD) } >= 0)
+        .map(|(name, number)| {
+            // SAFETY: it is open, and whoever set LISTEN_FDS and our LISTEN_PID says that it is
+            // ours; this function hands it out once.
+            let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
+            // SAFETY: sets a flag; programs that this one starts are not to have it.
+            unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };
+            (name, descriptor)
+        })
+        .collect()
+}
