@@ -49,9 +49,10 @@ def measure(how, count):
         start = time.time()
         machine.start()
         ready = time.time() - start
-        time.sleep(2)
+        if not sink.wait(3 * RATE, 30):
+            raise RuntimeError(f"ready after {ready:.2f} s, and nothing arrives")
         stream.stop()
-        arrived = sorted((when, number) for number, when in sink.arrived(0) if when > start)
+        arrived = sorted((when, number) for number, when in sink.arrived() if when > start)
         sink.close()
         return {"first_s": arrived[0][0] - start, "all_s": unbroken(arrived) - start, "ready_s": ready}
     finally:
