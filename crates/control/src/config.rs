@@ -37,13 +37,13 @@ mod validate;
 mod value;
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use dataplane::port::{PortId, ReversePath};
 use fib::Algorithm;
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv6Net};
 use wire::MacAddr;
 
 use crate::rib::{self, Resilient, RouteKind};
@@ -112,6 +112,10 @@ pub struct Port {
     pub host: Option<HostInterface>,
     /// Senders on this port are told by ICMP that a destination is unreachable.
     pub unreachables: bool,
+    /// Hosts on it are told of better first hops on the same link.
+    pub redirects: bool,
+    /// What it advertises as a router; `None`: nothing.
+    pub advertise: Option<Advertise>,
 }
 
 /// A kernel interface with a port's name, MAC and MTU, over which the programs of the machine
@@ -128,6 +132,89 @@ impl HostInterface {
     pub fn netns_path(&self) -> Option<PathBuf> {
         // An absolute name replaces the directory.
         self.netns.as_ref().map(|name| Path::new("/run/netns").join(name))
+    }
+}
+
+/// Router advertisements of a port (RFC 4861 6.2.1).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Advertise {
+    /// The longest time between two, in whole seconds.
+    pub interval: Duration,
+    /// The shortest.
+    pub least_interval: Duration,
+    /// How long hosts use this router by default; zero: not at all.
+    pub lifetime: Duration,
+    /// Hosts get addresses by DHCPv6.
+    pub managed: bool,
+    /// Hosts get other configuration by DHCPv6.
+    pub other: bool,
+    /// Which of several routers hosts prefer (RFC 4191).
+    pub preference: Preference,
+    /// Hop limit that hosts use; 0: not specified.
+    pub hop_limit: u8,
+    /// How long hosts take a neighbour for reachable; zero: not specified.
+    pub reachable: Duration,
+    /// Time between two solicitations of hosts; zero: not specified.
+    pub retransmit: Duration,
+    /// MTU of the link; `None`: not specified.
+    pub mtu: Option<u16>,
+    /// Prefixes; `None`: those of the port's addresses, with the RFC's lifetimes.
+    pub prefixes: Option<Vec<Prefix>>,
+    /// Recursive DNS servers (RFC 8106).
+    pub dns: Vec<Ipv6Addr>,
+}
+
+impl Default for Advertise {
+    fn default() -> Self {
+        Self {
+            interval: Duration::from_secs(600),
+            least_interval: Duration::from_secs(198),
+            lifetime: Duration::from_secs(1800),
+            managed: false,
+            other: false,
+            preference: Preference::Medium,
+            hop_limit: 64,
+            reachable: Duration::ZERO,
+            retransmit: Duration::ZERO,
+            mtu: None,
+            prefixes: None,
+            dns: Vec::new(),
+        }
+    }
+}
+
+/// Which of several routers hosts prefer (RFC 4191 2.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Preference {
+    /// Before others.
+    High,
+    /// As others.
+    #[default]
+    Medium,
+    /// After others.
+    Low,
+}
+
+/// An advertised prefix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prefix {
+    /// The prefix; no host bits are set.
+    pub net: Ipv6Net,
+    /// How long it is on the link; 2^32 - 1 seconds: for ever.
+    pub valid: Duration,
+    /// How long addresses made from it are preferred; not above [`Self::valid`].
+    pub preferred: Duration,
+    /// Its addresses are on the link.
+    pub on_link: bool,
+    /// Hosts make addresses from it (RFC 4862).
+    pub autonomous: bool,
+}
+
+impl Prefix {
+    /// A prefix with the lifetimes and flags of RFC 4861 6.2.1.
+    pub fn new(net: Ipv6Net) -> Self {
+        let (valid, preferred) = (Duration::from_secs(2_592_000), Duration::from_secs(604_800));
+        Self { net, valid, preferred, on_link: true, autonomous: true }
     }
 }
 

@@ -9,13 +9,15 @@ use crate::graph::{Graph, GraphBuilder, GraphError};
 use crate::port::ReversePath;
 use crate::steps::{
     Classify, CompleteChecksum, Ip4Lookup, Ip4ReversePath, Ip4Rewrite, Ip4Ttl, Ip4Validate,
-    Ip6HopLimit, Ip6Lookup, Ip6ReversePath, Ip6Rewrite, Ip6Validate, Mtu,
+    Ip6HopLimit, Ip6Lookup, Ip6ReversePath, Ip6Rewrite, Ip6Validate, Mtu, Redirect,
 };
 use crate::tables::Tables;
 
 /// Builds the graph that every forwarder runs unless the configuration says otherwise. The steps
-/// that look at sources are in it if a port asks for them.
+/// that look at sources, and those that find out who is to be redirected, are in it if a port asks
+/// for them.
 pub fn default_graph(tables: &Arc<Tables>) -> Result<Graph, GraphError> {
+    let redirects = tables.ports.iter().any(|port| port.redirects);
     let by_source = tables.ports.iter().any(|port| port.reverse_path != ReversePath::Any);
     let mut graph = GraphBuilder::new();
 
@@ -28,6 +30,9 @@ pub fn default_graph(tables: &Arc<Tables>) -> Result<Graph, GraphError> {
     }
     graph.add("ip4-lookup", Ip4Lookup::new(tables.clone()))?;
     graph.add("ip4-ttl", Ip4Ttl)?;
+    if redirects {
+        graph.add("ip4-redirect", Redirect::new(tables))?;
+    }
     graph.add("ip4-mtu", Mtu::new(tables))?;
     graph.add("ip4-rewrite", Ip4Rewrite::new(tables))?;
 
@@ -38,6 +43,9 @@ pub fn default_graph(tables: &Arc<Tables>) -> Result<Graph, GraphError> {
     }
     graph.add("ip6-lookup", Ip6Lookup::new(tables.clone()))?;
     graph.add("ip6-hop-limit", Ip6HopLimit)?;
+    if redirects {
+        graph.add("ip6-redirect", Redirect::new(tables))?;
+    }
     graph.add("ip6-mtu", Mtu::new(tables))?;
     graph.add("ip6-rewrite", Ip6Rewrite::new(tables))?;
 
@@ -50,7 +58,12 @@ pub fn default_graph(tables: &Arc<Tables>) -> Result<Graph, GraphError> {
         graph.connect("ip4-validate", "ok", "ip4-lookup")?;
     }
     graph.connect("ip4-lookup", "forward", "ip4-ttl")?;
-    graph.connect("ip4-ttl", "ok", "ip4-mtu")?;
+    if redirects {
+        graph.connect("ip4-ttl", "ok", "ip4-redirect")?;
+        graph.connect("ip4-redirect", "ok", "ip4-mtu")?;
+    } else {
+        graph.connect("ip4-ttl", "ok", "ip4-mtu")?;
+    }
     graph.connect("ip4-mtu", "ok", "ip4-rewrite")?;
     graph.transmit("ip4-rewrite", "transmit")?;
 
@@ -63,7 +76,12 @@ pub fn default_graph(tables: &Arc<Tables>) -> Result<Graph, GraphError> {
         graph.connect("ip6-validate", "ok", "ip6-lookup")?;
     }
     graph.connect("ip6-lookup", "forward", "ip6-hop-limit")?;
-    graph.connect("ip6-hop-limit", "ok", "ip6-mtu")?;
+    if redirects {
+        graph.connect("ip6-hop-limit", "ok", "ip6-redirect")?;
+        graph.connect("ip6-redirect", "ok", "ip6-mtu")?;
+    } else {
+        graph.connect("ip6-hop-limit", "ok", "ip6-mtu")?;
+    }
     graph.connect("ip6-mtu", "ok", "ip6-rewrite")?;
     graph.transmit("ip6-rewrite", "transmit")?;
 
@@ -166,5 +184,15 @@ mod tests {
         let names: Vec<_> = graph.shape().steps.iter().map(|step| step.name.as_str()).collect();
         assert_eq!(names.len(), 15);
         assert!(names.contains(&"ip4-reverse-path") && names.contains(&"ip6-reverse-path"));
+    }
+
+    #[test]
+    fn first_hops_are_looked_at_only_if_a_port_redirects() {
+        let mut tables = Arc::into_inner(TestTables::every_kind()).unwrap();
+        tables.ports[1].redirects = true;
+        let graph = default_graph(&Arc::new(tables)).unwrap();
+        let names: Vec<_> = graph.shape().steps.iter().map(|step| step.name.as_str()).collect();
+        assert_eq!(names.len(), 15);
+        assert!(names.contains(&"ip4-redirect") && names.contains(&"ip6-redirect"));
     }
 }

@@ -114,6 +114,7 @@ impl Forwarder {
             partial_checksums: false,
             host: false,
             reverse_path: ReversePath::Any,
+            redirects: false,
         };
         let sleep = parts.idle.first_sleep;
         Self {

@@ -1,7 +1,7 @@
 //! What the data plane knows of a port: its number, its MAC, its MTU.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 
 use wire::MacAddr;
 
@@ -48,6 +48,8 @@ pub struct PortInfo {
     pub host: bool,
     /// What the source of a packet received here must be, besides an address that hosts can have.
     pub reverse_path: ReversePath,
+    /// Its hosts are told of better first hops.
+    pub redirects: bool,
 }
 
 /// Whether a packet's source must be reachable, and by which port (RFC 3704).
@@ -61,6 +63,32 @@ pub enum ReversePath {
     /// The best route to the source, or one of equal cost, must leave by the port that the packet
     /// came from (RFC 3704 2.2).
     Strict,
+}
+
+/// For which ports a packet may be shown to the slow path now because it leaves by the port it came
+/// by. The slow path opens them from time to time, and the first such packet closes its port again:
+/// hosts that do not heed redirects cost no more than those few packets.
+#[derive(Debug)]
+pub struct RedirectGates([AtomicBool; MAX_PORTS]);
+
+impl Default for RedirectGates {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| AtomicBool::new(true)))
+    }
+}
+
+impl RedirectGates {
+    /// Opens all.
+    pub fn open(&self) {
+        self.0.iter().for_each(|gate| gate.store(true, Ordering::Relaxed));
+    }
+
+    /// True once after each opening.
+    #[inline(always)]
+    pub(crate) fn pass(&self, port: PortId) -> bool {
+        let gate = &self.0[port.index()];
+        gate.load(Ordering::Relaxed) && gate.swap(false, Ordering::Relaxed)
+    }
 }
 
 /// The MTU of every port as it is now. Its owner changes it while forwarders read it, one plain

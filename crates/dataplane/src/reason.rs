@@ -122,6 +122,7 @@ reasons! {
         Unresolved = "unresolved", "The gateway's MAC is unknown.";
         TooBig = "too-big", "Larger than the MTU of the port it should leave by.";
         Scope = "scope", "The source is link-local, the destination is not.";
+        Redirect = "redirect", "It leaves by the port it came by: forwarded, and the sender may be told of a better first hop.";
     }
 }
 

@@ -12,6 +12,7 @@ mod ip6_lookup;
 mod ip6_rewrite;
 mod ip6_validate;
 mod mtu;
+mod redirect;
 mod resolve;
 mod reverse_path;
 
@@ -26,4 +27,5 @@ pub use ip6_lookup::Ip6Lookup;
 pub use ip6_rewrite::Ip6Rewrite;
 pub use ip6_validate::Ip6Validate;
 pub use mtu::Mtu;
+pub use redirect::Redirect;
 pub use reverse_path::{Ip4ReversePath, Ip6ReversePath};

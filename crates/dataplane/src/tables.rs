@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::batch::HEAD;
 use crate::flow::FlowHash;
 use crate::next_hop::{NextHopTable, Packed};
-use crate::port::{MAX_PORTS, Mtus, PortInfo};
+use crate::port::{MAX_PORTS, Mtus, PortInfo, RedirectGates};
 
 /// The tables of a router.
 pub struct Tables {
@@ -24,6 +24,8 @@ pub struct Tables {
     pub ports: Vec<PortInfo>,
     /// Their MTUs now.
     pub mtus: Mtus,
+    /// Where a redirect may be sent now.
+    pub redirects: RedirectGates,
     /// Chooses among equal-cost paths.
     pub flows: FlowHash,
 }

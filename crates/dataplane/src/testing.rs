@@ -49,6 +49,7 @@ pub fn batch_of(frames: &[Vec<u8>]) -> Batch {
         partial_checksums: true,
         host: false,
         reverse_path: ReversePath::Any,
+        redirects: false,
     };
     let mut batch = Batch::new(PortId::FIRST, info);
     for frame in frames {
@@ -277,6 +278,7 @@ impl TestTables {
             partial_checksums: true,
             host: false,
             reverse_path: ReversePath::Any,
+            redirects: false,
         };
         let ports: Vec<_> = (0..5).map(info).collect();
         let mut fib4 = fib::new_ipv4(Algorithm::Reference, Box::new(NoReaders)).unwrap();
@@ -290,6 +292,7 @@ impl TestTables {
             fib6: fib6.reader(),
             next_hops: Arc::new(next_hops),
             mtus: Mtus::new(&ports),
+            redirects: RedirectGates::default(),
             ports,
             flows: FlowHash::new(1),
         })

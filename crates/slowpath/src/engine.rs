@@ -10,6 +10,7 @@ use dataplane::reason::{DropReason, Punt, PuntReason};
 use wire::MacAddr;
 use wire::ethernet::{ETHERNET_LEN, ETHERTYPE_ARP};
 
+use crate::advertise::Plans;
 use crate::frame::{self, IpPacket};
 use crate::icmp::{Error, TokenBucket};
 use crate::later::Later;
@@ -46,6 +47,8 @@ pub struct SlowPath<P> {
     pub(crate) reassembly: Reassembly<P>,
     /// Own frames that wait for their time.
     pub(crate) later: Later,
+    pub(crate) advertising: Plans,
+    pub(crate) redirects: TokenBucket,
 }
 
 /// Packets of the router's own that may be fragmented on their way, per second and in one burst. An
@@ -53,6 +56,10 @@ pub struct SlowPath<P> {
 /// 5000 + 120 * 500 is less than there are.
 const IDENTIFICATION_RATE: u32 = 500;
 const IDENTIFICATION_BURST: u32 = 5000;
+
+/// Redirects per second, and in one burst (RFC 4861, 8.2: the rate is to be limited).
+const REDIRECT_RATE: u32 = 100;
+const REDIRECT_BURST: u32 = 20;
 
 /// The most that an own IPv4 packet has to have so that nobody fragments it (RFC 791, 3.1: what
 /// every host takes).
@@ -120,8 +127,12 @@ impl<P: Packet> SlowPath<P> {
     pub fn new(config: Config) -> Self {
         let mut random = Random::new(config.seed);
         let mut announcements = Announcements::default();
+        let mut advertising = Plans::default();
         for port in config.ports.iter().filter(|port| !port.host) {
             announcements.schedule(port.id, Time::ZERO);
+            if port.settings.advertise.is_some() {
+                advertising.begin(port.id, Time::ZERO);
+            }
         }
         let limits = &config.limits;
         Self {
@@ -131,6 +142,8 @@ impl<P: Packet> SlowPath<P> {
             identifications: TokenBucket::new(IDENTIFICATION_RATE, IDENTIFICATION_BURST),
             reassembly: Reassembly::new(limits.fragments, limits.reassembly),
             later: Later::default(),
+            advertising,
+            redirects: TokenBucket::new(REDIRECT_RATE, REDIRECT_BURST),
             icmp: config.icmp,
             table: Table::new(config.limits, Random::new(random.next())),
             groups: Groups::default(),
@@ -192,9 +205,10 @@ impl<P: Packet> SlowPath<P> {
             PuntReason::NoRoute => (punt.next_hop, NextHop::NoRoute),
             PuntReason::Prohibited => (punt.next_hop, NextHop::Prohibited),
             PuntReason::Unreachable => (punt.next_hop, NextHop::Unreachable),
-            PuntReason::Glean | PuntReason::Unresolved | PuntReason::TooBig => {
-                (punt.next_hop, out.next_hop(punt.next_hop))
-            }
+            PuntReason::Glean
+            | PuntReason::Unresolved
+            | PuntReason::TooBig
+            | PuntReason::Redirect => (punt.next_hop, out.next_hop(punt.next_hop)),
             // Punted before the lookup.
             PuntReason::Ip4Options
             | PuntReason::HopByHop
@@ -229,6 +243,7 @@ impl<P: Packet> SlowPath<P> {
             Command::PortLink { port, up: true } => self.start_announcing(port, now),
             Command::PortLink { port, up: false } => {
                 self.announcements.cancel(port);
+                self.advertising.cancel(port);
                 for removed in self.table.flush(port) {
                     self.removed(removed, out);
                 }
@@ -256,6 +271,7 @@ impl<P: Packet> SlowPath<P> {
     fn start_announcing(&mut self, port: PortId, now: Time) {
         if !self.ports.is_host(port) {
             self.announcements.schedule(port, now);
+            self.start_advertising(port, now);
         }
     }
 
@@ -302,6 +318,9 @@ impl<P: Packet> SlowPath<P> {
         while let Some(port) = self.groups.due(now) {
             self.answer_query(port, out);
         }
+        while let Some(port) = self.advertising.due(now, &self.ports, &mut self.random) {
+            self.advertise(port, out);
+        }
         while let Some((port, frame)) = self.later.due(now) {
             out.originate(port, &frame);
         }
@@ -330,7 +349,9 @@ impl<P: Packet> SlowPath<P> {
         let groups = self.groups.next_deadline();
         let fragments = self.reassembly.next_deadline();
         let later = self.later.next_deadline();
-        let all = [table, groups, fragments, later, self.announcements.next_deadline()];
+        let announcements = self.announcements.next_deadline();
+        let advertising = self.advertising.next_deadline();
+        let all = [table, groups, fragments, later, announcements, advertising];
         all.into_iter().flatten().min()
     }
 
@@ -350,8 +371,10 @@ impl<P: Packet> SlowPath<P> {
         self.errors.suppressed()
     }
 
-    /// Gives back the packets that wait, as drops.
+    /// Gives back the packets that wait, as drops; advertising ports say that this router is none
+    /// any more.
     pub fn shutdown(&mut self, out: &mut impl Output<P>) {
+        self.cease_advertising(out);
         for waiting in self.table.drain() {
             if let Waiting::Received { packet, .. } = waiting {
                 out.drop(packet, DropReason::Shutdown);

@@ -73,6 +73,9 @@ impl<P: Packet> SlowPath<P> {
         }
         match self.check_forward(packet.bytes(), id, hop) {
             Ok(target) => {
+                if target.port() == from {
+                    self.redirect(packet.bytes(), from, id, now, out);
+                }
                 let waiting = Waiting::Received { packet, from };
                 match target {
                     Target::Mac(port, mac) => self.transmit(waiting, port, mac, out),

@@ -182,7 +182,12 @@ impl<P: Packet> SlowPath<P> {
         }
     }
 
-    fn may_report_v4(&self, ip: &IpPacket<'_>, header: &Ipv4Header, bytes: &[u8]) -> bool {
+    pub(crate) fn may_report_v4(
+        &self,
+        ip: &IpPacket<'_>,
+        header: &Ipv4Header,
+        bytes: &[u8],
+    ) -> bool {
         let (source, destination) = (header.source(), header.destination());
         let one_host = !source.is_loopback()
             && !source.is_multicast()

@@ -13,9 +13,11 @@
 //!  |              local.rs      for ourselves?   |                 |
 //!  |                -> nd.rs    neighbour disc.  +-> neighbour.rs  | <--- tick(now)
 //!  |                -> mld.rs   group queries    |   the table and |      at next_deadline()
+//!  |                -> advertise.rs router adv.  |                 |
 //!  |                -> echo.rs  ping             |   the packets   |
 //!  |              reassembly.rs fragments for us |                 |
 //!  |              forward.rs    to be resolved  -+   that wait     |
+//!  |                -> redirect.rs better hops   |                 |
 //!  |              options.rs    IPv4 options                       |
 //!  |              extension.rs  IPv6 headers before the upper layer|
 //!  |              icmp.rs       errors to senders                  |
@@ -43,7 +45,8 @@
 //! 1. `tick(now)` once at the start, which announces the router's addresses;
 //! 2. `packet(..)` for each punted packet, `command(..)` for each command;
 //! 3. `tick(now)` whenever `now >= next_deadline()`;
-//! 4. `shutdown(..)` at the end: packets that still wait come back as drops.
+//! 4. `shutdown(..)` at the end: packets that still wait come back as drops, and advertising ports
+//!    say goodbye.
 //!
 //! Duplicate address detection (RFC 4862, 5.4; RFC 5227, 2.1) is not done: a router's addresses are
 //! configured by an administrator, and waiting for the answer would keep the router off its links
@@ -51,6 +54,7 @@
 //! ([`Event::AddressConflict`]).
 #![forbid(unsafe_code)]
 
+mod advertise;
 mod arp;
 mod echo;
 mod engine;
@@ -68,17 +72,18 @@ mod options;
 mod ports;
 mod random;
 mod reassembly;
+mod redirect;
 #[cfg(test)]
 mod testing;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use dataplane::flow::FlowHash;
 use dataplane::next_hop::NextHop;
 use dataplane::port::PortId;
 use dataplane::reason::DropReason;
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv6Net};
 use wire::MacAddr;
 
 pub use engine::SlowPath;
@@ -113,11 +118,100 @@ pub struct PortSettings {
     /// Senders on this port are told by ICMP that a destination is unreachable (RFC 4443, 3.1).
     /// "Fragmentation needed" is not meant; it is always sent.
     pub unreachables: bool,
+    /// Hosts are told of better first hops on the same link (RFC 1812, 5.2.7.2; RFC 4861, 8.2).
+    pub redirects: bool,
+    /// Router advertisements; `None`: none are sent.
+    pub advertise: Option<Advertise>,
 }
 
 impl Default for PortSettings {
     fn default() -> Self {
-        Self { unreachables: true }
+        Self { unreachables: true, redirects: false, advertise: None }
+    }
+}
+
+/// What a port advertises (RFC 4861, 6.2.1, whose names are given).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Advertise {
+    /// The longest time between two (MaxRtrAdvInterval).
+    pub interval: Duration,
+    /// The shortest (MinRtrAdvInterval); not above [`Self::interval`].
+    pub least_interval: Duration,
+    /// How long hosts use this router by default (AdvDefaultLifetime); zero: not at all. Whole
+    /// seconds, at most 9000.
+    pub lifetime: Duration,
+    /// Hosts get addresses by DHCPv6 (AdvManagedFlag).
+    pub managed: bool,
+    /// Hosts get other configuration by DHCPv6 (AdvOtherConfigFlag).
+    pub other: bool,
+    /// Which router hosts prefer (RFC 4191, 2.1).
+    pub preference: Preference,
+    /// Hop limit that hosts use (AdvCurHopLimit); 0: not specified.
+    pub hop_limit: u8,
+    /// AdvReachableTime, in whole milliseconds; zero: not specified.
+    pub reachable: Duration,
+    /// AdvRetransTimer, in whole milliseconds; zero: not specified.
+    pub retransmit: Duration,
+    /// MTU of the link (AdvLinkMTU); `None`: not specified.
+    pub mtu: Option<u16>,
+    /// Prefixes (AdvPrefixList); `None`: the networks of the port's addresses.
+    pub prefixes: Option<Vec<Prefix>>,
+    /// Recursive DNS servers (RFC 8106).
+    pub dns: Vec<Ipv6Addr>,
+}
+
+impl Default for Advertise {
+    fn default() -> Self {
+        let interval = Duration::from_secs(600);
+        Self {
+            interval,
+            least_interval: Duration::from_secs(198),
+            lifetime: interval * 3,
+            managed: false,
+            other: false,
+            preference: Preference::Medium,
+            hop_limit: 64,
+            reachable: Duration::ZERO,
+            retransmit: Duration::ZERO,
+            mtu: None,
+            prefixes: None,
+            dns: Vec::new(),
+        }
+    }
+}
+
+/// Which of several routers hosts prefer (RFC 4191, 2.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Preference {
+    /// Before others.
+    High,
+    /// As others.
+    #[default]
+    Medium,
+    /// After others.
+    Low,
+}
+
+/// An advertised prefix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prefix {
+    /// The prefix.
+    pub net: Ipv6Net,
+    /// How long it is on the link (AdvValidLifetime), in whole seconds; 2^32 - 1 or more: for ever.
+    pub valid: Duration,
+    /// How long addresses made from it are preferred (AdvPreferredLifetime).
+    pub preferred: Duration,
+    /// Its addresses are on the link (AdvOnLinkFlag).
+    pub on_link: bool,
+    /// Hosts make addresses from it (AdvAutonomousFlag, RFC 4862).
+    pub autonomous: bool,
+}
+
+impl Prefix {
+    /// A prefix with the lifetimes and flags of RFC 4861, 6.2.1.
+    pub fn new(net: Ipv6Net) -> Self {
+        let (valid, preferred) = (Duration::from_secs(2_592_000), Duration::from_secs(604_800));
+        Self { net, valid, preferred, on_link: true, autonomous: true }
     }
 }
 
@@ -302,6 +396,16 @@ pub enum Event {
         address: IpAddr,
         /// Who else uses it.
         mac: MacAddr,
+    },
+    /// Another router on the port's link advertises something else than the port does (RFC 4861,
+    /// 6.2.7).
+    AdvertisementDiffers {
+        /// The port.
+        port: PortId,
+        /// The other router's link-local address.
+        router: Ipv6Addr,
+        /// What differs.
+        what: &'static str,
     },
     /// A neighbour on a port with a host interface is wanted: ask the kernel for it. The answer is
     /// a [`Command::KernelNeighbour`]. Repeated while there is none, and no more often than an ARP

@@ -7,8 +7,9 @@
 //! * One for a subnet-router anycast address of the port is answered a little later and without
 //!   "override" (7.2.7).
 //! * An advertisement moves a neighbour that is in the table, after RFC 4861, 7.2.5.
-//! * Router solicitations teach the sender's MAC; Turnpike does not advertise itself. Router
-//!   advertisements and redirects are for hosts (RFC 4861, 6.2.7, 8.2) and change nothing.
+//! * Router solicitations teach the sender's MAC and are answered where the port advertises
+//!   ([`crate::advertise`]). Router advertisements and redirects are for hosts (RFC 4861, 6.2.7, 8.2)
+//!   and change nothing.
 //!
 //! Drops: `nd-malformed`; `not-local` for a solicitation of an address that is not the port's.
 
@@ -59,7 +60,14 @@ impl<P: Packet> SlowPath<P> {
         }
         let taken = match message.bytes.first() {
             Some(&v6::ROUTER_SOLICITATION) => self.router_solicitation(message, from, now, out),
-            Some(&v6::ROUTER_ADVERTISEMENT) => check_for_hosts(message, 16),
+            Some(&v6::ROUTER_ADVERTISEMENT) => {
+                let taken = check_for_hosts(message, 16);
+                if taken.is_ok() {
+                    let (router, bytes) = (message.source, message.bytes);
+                    self.compare_advertisement(router, bytes, from, now, out);
+                }
+                taken
+            }
             Some(&v6::NEIGHBOUR_SOLICITATION) => {
                 self.neighbour_solicitation(message, from, now, out)
             }
@@ -229,6 +237,7 @@ impl<P: Packet> SlowPath<P> {
         if let Some(mac) = sender {
             self.hear(message.source, mac, from, now, out);
         }
+        self.router_solicited(from, now);
         Ok(true)
     }
 

@@ -17,6 +17,7 @@ pub mod host;
 mod owner;
 mod ports;
 mod reports;
+mod settings;
 mod slow_worker;
 mod wiring;
 
@@ -34,7 +35,7 @@ use dataplane::distribution::{Distribution, TxConfig};
 use dataplane::flow::FlowHash;
 use dataplane::forwarder::{Forwarder, ForwarderParts, IdlePolicy, Punts};
 use dataplane::next_hop::NextHopTable;
-use dataplane::port::Mtus;
+use dataplane::port::{Mtus, RedirectGates};
 use dataplane::tables::Tables;
 use dpdk::qsbr::{Qsbr, Reader};
 use dpdk::{Eal, EalConfig, Mempool, MempoolConfig, Port};
@@ -137,6 +138,7 @@ impl Router {
             next_hops,
             ports: infos.clone(),
             mtus: Mtus::new(&infos),
+            redirects: RedirectGates::default(),
             flows: FlowHash::new(seed),
         });
 
@@ -305,7 +307,7 @@ fn slow_path_config(config: &Config, ports: &[OpenPort], seed: u64) -> slowpath:
         mtu: port.info.mtu,
         addresses: port.addresses.clone(),
         host: port.host.is_some(),
-        settings: slowpath::PortSettings { unreachables: wanted.unreachables },
+        settings: settings::of(wanted),
     };
     slowpath::Config {
         ports: ports.iter().zip(&config.ports).map(port).collect(),

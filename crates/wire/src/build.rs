@@ -241,6 +241,17 @@ pub fn neighbour_advertisement(
     icmpv6(link, nd_fields(source, destination), [fixed.as_bytes(), option.as_bytes()].concat())
 }
 
+/// A neighbour discovery message that is whole but for its checksum, in its frame, to a group.
+pub fn neighbour_discovery(
+    source_mac: MacAddr,
+    source: Ipv6Addr,
+    group: Ipv6Addr,
+    message: Vec<u8>,
+) -> Vec<u8> {
+    let link = Link { destination: multicast_mac_v6(group), source: source_mac };
+    icmpv6(link, nd_fields(source, group), message)
+}
+
 fn nd_fields(source: Ipv6Addr, destination: Ipv6Addr) -> Ipv6Fields {
     Ipv6Fields {
         class: 0,

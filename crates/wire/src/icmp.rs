@@ -54,6 +54,9 @@ pub mod v4 {
     /// Code of [`UNREACHABLE`]: refused by the administrator (RFC 1812, 5.2.7.1).
     pub const ADMIN_PROHIBITED: u8 = 13;
 
+    /// Code of [`REDIRECT`]: for this host (RFC 1812, 5.2.7.2: the only one that routers send).
+    pub const REDIRECT_HOST: u8 = 1;
+
     /// Code of [`TIME_EXCEEDED`]: the TTL ran out on the way.
     pub const TTL_EXCEEDED: u8 = 0;
     /// Code of [`TIME_EXCEEDED`]: not all fragments came in time.

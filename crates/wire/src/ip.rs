@@ -227,6 +227,8 @@ mod tests {
         assert_eq!(size_of::<crate::nd::NeighbourAdvertisement>(), 24);
         assert_eq!(size_of::<crate::nd::RouterAdvertisement>(), 16);
         assert_eq!(size_of::<crate::nd::RouterSolicitation>(), 8);
+        assert_eq!(size_of::<crate::nd::PrefixOption>(), 32);
+        assert_eq!(size_of::<crate::nd::Redirect>(), 40);
         assert_eq!(size_of::<crate::nd::ListenerRecord>(), 20);
         assert_eq!(crate::ethernet::ETHERNET_LEN, 14);
     }

@@ -15,6 +15,23 @@ pub const ND_HOP_LIMIT: u8 = 255;
 pub const OPTION_SOURCE_LINK_LAYER: u8 = 1;
 /// Option: link-layer address of the target.
 pub const OPTION_TARGET_LINK_LAYER: u8 = 2;
+/// Option: a prefix (RFC 4861, 4.6.2).
+pub const OPTION_PREFIX: u8 = 3;
+/// Option: the packet that a redirect is about (RFC 4861, 4.6.3).
+pub const OPTION_REDIRECTED: u8 = 4;
+/// Option: the link's MTU (RFC 4861, 4.6.4).
+pub const OPTION_MTU: u8 = 5;
+/// Option: recursive DNS servers (RFC 8106, 5.1).
+pub const OPTION_DNS: u8 = 25;
+
+/// Flag in a router advertisement: addresses are to be had by DHCPv6.
+pub const FLAG_MANAGED: u8 = 0x80;
+/// Flag in a router advertisement: other configuration is to be had by DHCPv6.
+pub const FLAG_OTHER: u8 = 0x40;
+/// Flag of a prefix: its addresses are on the link.
+pub const FLAG_ON_LINK: u8 = 0x80;
+/// Flag of a prefix: hosts make addresses from it (RFC 4862).
+pub const FLAG_AUTONOMOUS: u8 = 0x40;
 
 /// Flag in an advertisement: the sender is a router.
 pub const FLAG_ROUTER: u8 = 0x80;
@@ -113,6 +130,50 @@ impl NeighbourAdvertisement {
     pub fn target(&self) -> Ipv6Addr {
         Ipv6Addr::from(self.target_address)
     }
+}
+
+/// A prefix in a router advertisement (RFC 4861, 4.6.2).
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
+)]
+#[repr(C)]
+pub struct PrefixOption {
+    /// [`OPTION_PREFIX`].
+    pub kind: u8,
+    /// 4: length in units of 8 bytes.
+    pub length: u8,
+    /// Bits of the prefix.
+    pub prefix_length: u8,
+    /// [`FLAG_ON_LINK`], [`FLAG_AUTONOMOUS`].
+    pub flags: u8,
+    /// Seconds for which the prefix is on the link; all ones: for ever.
+    pub valid: U32,
+    /// Seconds for which addresses made from it are preferred.
+    pub preferred: U32,
+    /// 0.
+    pub reserved: U32,
+    /// The prefix, the bits behind its length 0.
+    pub prefix: [u8; 16],
+}
+
+/// Redirect (RFC 4861, 4.5); options follow.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
+)]
+#[repr(C)]
+pub struct Redirect {
+    /// Type 137.
+    pub kind: u8,
+    /// 0.
+    pub code: u8,
+    /// ICMPv6 checksum.
+    pub checksum: U16,
+    /// 0.
+    pub reserved: U32,
+    /// The better first hop.
+    pub target_address: [u8; 16],
+    /// For this destination.
+    pub destination_address: [u8; 16],
 }
 
 /// A link-layer address option for Ethernet (RFC 2464, 6).

@@ -65,7 +65,8 @@ fn every_setting_is_read() {
     let config = read(&format!(
         r#"{PORTS}
         turnpike.port "pci" {{ device = "03:00.1", address = "192.0.2.0/31", mac = "02:00:00:00:00:01",
-            mtu = 9000, rx_queues = 2, unreachables = false }}
+            mtu = 9000, rx_queues = 2, unreachables = false,
+            redirects = true }}
         turnpike.port("tap", {{ device = "net_tap0,iface=tap0", driver = "af_packet" }})
         turnpike.route "0.0.0.0/0" {{ via = {{ {{ "10.0.1.2", weight = 3 }}, "10.0.2.2" }}, metric = 7 }}
         turnpike.route "2001:db8::/32" {{ via = "fe80::2", port = "right" }}
@@ -85,6 +86,7 @@ fn every_setting_is_read() {
     assert_eq!((pci.mtu, pci.rx_queues), (Some(9000), Some(2)));
     assert_eq!(pci.mac, Some(MacAddr([2, 0, 0, 0, 0, 1])));
     assert!(!pci.unreachables && config.ports[3].unreachables);
+    assert!(pci.redirects && !config.ports[3].redirects);
     assert_eq!(config.icmp, Icmp { ttl: 255, echo: false });
     assert_eq!(config.ports[3].device, Device::Vdev("net_tap0,iface=tap0".to_owned()));
     assert_eq!(config.ports[3].driver, Some(Driver::AfPacket));
@@ -118,8 +120,7 @@ fn a_script_may_compute() {
 }
 
 /// The keys of a port, as errors list them.
-const PORT_KEYS: &str =
-    "known: device, driver, address, mac, mtu, rx_queues, reverse_path, host, unreachables";
+const PORT_KEYS: &str = "known: device, driver, address, mac, mtu, rx_queues, reverse_path, host, unreachables, redirects, advertise";
 
 #[test]
 fn unknown_keys_of_ports_are_named_with_the_known_ones() {
@@ -132,6 +133,119 @@ fn unknown_keys_of_ports_are_named_with_the_known_ones() {
         ("{ 'a', device = 'b' }", r#"2: port "left": string "a" has no key; "#),
     ] {
         assert_eq!(port_errors(settings), [format!("{expected}{PORT_KEYS}")], "{settings}");
+    }
+}
+
+#[test]
+fn advertisements_are_read() {
+    let advertise = |settings: &str| {
+        let text =
+            format!("turnpike.port 'a' {{ device = 'a', address = 'fd00:1::1/64', {settings} }}");
+        let config = read(&format!("local turnpike = require 'turnpike'\n{text}"));
+        config.unwrap_or_else(|errors| panic!("{errors}")).ports[0].advertise.clone()
+    };
+    assert_eq!(advertise(""), None);
+    assert_eq!(advertise("advertise = false"), None);
+    assert_eq!(advertise("advertise = true"), Some(Advertise::default()));
+    let net = |text: &str| text.parse::<Ipv6Net>().unwrap();
+    let short = advertise("advertise = { interval_s = 4, valid_s = 100 }").unwrap();
+    assert_eq!((short.interval, short.least_interval), (secs(4), secs(3)));
+    assert_eq!(short.lifetime, secs(12));
+    let own = Prefix { valid: secs(100), preferred: secs(100), ..Prefix::new(net("fd00:1::/64")) };
+    assert_eq!(short.prefixes, Some(vec![own]));
+    let all = advertise(
+        r#"advertise = { interval_s = 60, least_interval_s = 9, lifetime_s = 0, managed = true,
+            other = true, preference = "low", hop_limit = 9, reachable_ms = 10, retransmit_ms = 20,
+            mtu = 1400, dns = { "fd00::53" }, prefixes = { "2001:db8::/64",
+            { "fd00:7::/48", valid_s = 4294967295, preferred_s = 7, on_link = false, autonomous = false } } }"#,
+    );
+    let prefixes = vec![
+        Prefix::new(net("2001:db8::/64")),
+        Prefix {
+            valid: secs(4_294_967_295),
+            preferred: secs(7),
+            on_link: false,
+            autonomous: false,
+            ..Prefix::new(net("fd00:7::/48"))
+        },
+    ];
+    let want = Advertise {
+        interval: secs(60),
+        least_interval: secs(9),
+        lifetime: Duration::ZERO,
+        managed: true,
+        other: true,
+        preference: Preference::Low,
+        hop_limit: 9,
+        reachable: Duration::from_millis(10),
+        retransmit: Duration::from_millis(20),
+        mtu: Some(1400),
+        prefixes: Some(prefixes),
+        dns: vec!["fd00::53".parse().unwrap()],
+    };
+    assert_eq!(all, Some(want));
+}
+
+fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+#[test]
+fn advertisements_are_checked() {
+    for (settings, expected) in [
+        (
+            "advertise = 5",
+            "advertise: expected true, false or { interval_s = 600, lifetime_s = 1800, … }, got number 5",
+        ),
+        (
+            "advertise = { mtu = 1200 }",
+            "advertise: mtu: expected a whole number from 1280 to 9216, got number 1200",
+        ),
+        (
+            "advertise = { interval_s = 3 }",
+            "advertise: interval_s: expected a whole number from 4 to 1800, got number 3",
+        ),
+        (
+            "advertise = { lifetime_s = 599 }",
+            "advertise: lifetime_s: 599 is less than the interval of 600 seconds: hosts would lose the router; write 0 (no default router) or more than that",
+        ),
+        (
+            "advertise = { valid_s = 5, preferred_s = 6 }",
+            "advertise: preferred_s: 6 is more than valid_s, 5; write that or less",
+        ),
+        (
+            "advertise = { prefixes = { { 'fd00::/64', valid = 5 } } }",
+            "advertise: prefix \"fd00::/64\": key \"valid\" unknown; did you mean \"valid_s\"? known: valid_s, preferred_s, on_link, autonomous",
+        ),
+        (
+            "advertise = { prefixes = 'fd00::1/64' }",
+            "advertise: prefix \"fd00::1/64\" has host bits; write \"fd00::/64\"",
+        ),
+        (
+            "advertise = { prefixes = 'fe80::/64' }",
+            "advertise: prefix \"fe80::/64\" is none that is advertised",
+        ),
+        (
+            "advertise = { prefixes = { 7 } }",
+            "advertise: prefixes: expected a prefix such as \"fd00:1::/64\" or { \"fd00:1::/64\", valid_s = 86400 }, got number 7",
+        ),
+        (
+            "advertise = { preference = 'best' }",
+            "advertise: preference \"best\" unknown; known: high, medium, low",
+        ),
+        ("advertise = { dns = '10.0.0.1' }", "advertise: dns \"10.0.0.1\": not an IPv6 address"),
+        (
+            "advertise = { dns = '::1' }",
+            "advertise: dns \"::1\": the loopback address, not a server's",
+        ),
+        (
+            "host = true, advertise = true",
+            "advertise: on a port with a host interface the kernel's programs advertise (radvd, FRR); write host = false, or leave it out",
+        ),
+        ("mtu = 1000, advertise = true", "advertise: a port with an MTU below 1280 speaks no IPv6"),
+    ] {
+        let errors = port_errors(&format!("{{ device = 'a', {settings} }}"));
+        assert_eq!(errors, [format!("2: port \"left\": {expected}")], "{settings}");
     }
 }
 

@@ -1,5 +1,6 @@
 //! From statements to a [`Config`]: reads every statement, collects everything that is wrong.
 
+mod advertise;
 mod host;
 mod ports;
 mod rest;

@@ -116,6 +116,17 @@ impl<'a, 's> Fields<'a, 's> {
         fields
     }
 
+    /// The reader of a table within the statement; `what` is what messages call it.
+    pub(super) fn nested<'b>(
+        &'b mut self,
+        what: &str,
+        table: &'s Table,
+        known: &'static [&'static str],
+    ) -> Fields<'b, 's> {
+        let what = format!("{}: {what}", self.what);
+        Fields::new(what, self.line, table, known, self.source, self.errors)
+    }
+
     /// The values without a key, of a statement that is a list.
     pub(super) fn items(&self) -> &'s [Value] {
         &self.table.list

@@ -25,7 +25,7 @@ use dataplane::distribution::{Distribution, TxConfig, TxPath};
 use dataplane::flow::FlowHash;
 use dataplane::forwarder::{Forwarder, ForwarderParts, IdlePolicy, Punts, RxSource};
 use dataplane::next_hop::{FIRST_DYNAMIC, NextHop, NextHopTable};
-use dataplane::port::{Mtus, PortId, PortInfo, ReversePath};
+use dataplane::port::{Mtus, PortId, PortInfo, RedirectGates, ReversePath};
 use dataplane::tables::Tables;
 use dpdk::qsbr::Qsbr;
 use dpdk::{
@@ -230,6 +230,7 @@ impl Router {
             partial_checksums: false,
             host: false,
             reverse_path: ReversePath::Any,
+            redirects: false,
         };
         let mut paths = Vec::new();
         for index in 0..case.egress {
@@ -314,6 +315,7 @@ fn tables(
         fib6: fib6.reader(),
         next_hops: Arc::new(next_hops),
         mtus: Mtus::new(&ports),
+        redirects: RedirectGates::default(),
         ports,
         flows: FlowHash::new(1),
     };

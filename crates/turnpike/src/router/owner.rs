@@ -201,6 +201,13 @@ impl Owner {
                 tracing::debug!("neighbour {address} on {port} is gone");
                 self.rib.neighbour_down(port, address);
             }
+            Event::AdvertisementDiffers { port, router, what } => {
+                let name = self.port_name(port);
+                tracing::warn!(
+                    "port \"{name}\": router {router} advertises another {what}; configure all routers of the \
+                     link alike (RFC 4861 6.2.7)"
+                );
+            }
             Event::AddressConflict { port, address, mac } => {
                 let name = self.port_name(port);
                 tracing::warn!("port \"{name}\": {mac} uses our address {address} as well");

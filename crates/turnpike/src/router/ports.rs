@@ -79,6 +79,7 @@ fn open(
         mtu: port.mtu(),
         partial_checksums: port.partial_checksums(),
         host: wanted.host.is_some(),
+        redirects: wanted.redirects,
         reverse_path: wanted.reverse_path,
     };
     tracing::info!(

@@ -283,6 +283,7 @@ impl SlowWorker {
             let tick = now >= next_tick;
             if tick {
                 self.engine.tick(now, &mut self.outbox);
+                self.outbox.tables.redirects.open();
                 next_tick = now + TICK;
             }
             if tick || found > 0 {
@@ -398,7 +399,7 @@ mod tests {
 
     use dataplane::flow::FlowHash;
     use dataplane::next_hop::NextHopTable;
-    use dataplane::port::{Mtus, PortInfo, ReversePath};
+    use dataplane::port::{Mtus, PortInfo, RedirectGates, ReversePath};
     use dataplane::reason::PuntReason;
     use dpdk::{Eal, MempoolConfig, Ring};
     use fib::{Algorithm, NoReaders};
@@ -479,6 +480,7 @@ mod tests {
                 mac,
                 mtu: 1500,
                 partial_checksums: false,
+                redirects: false,
                 host: true,
                 reverse_path: ReversePath::Any,
             };
@@ -489,6 +491,7 @@ mod tests {
                 fib6: fib6.reader(),
                 next_hops: Arc::new(NextHopTable::new()),
                 mtus: Mtus::new(&[info]),
+                redirects: RedirectGates::default(),
                 ports: vec![info],
                 flows: FlowHash::new(1),
             };

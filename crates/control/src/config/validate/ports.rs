@@ -12,7 +12,7 @@ use super::super::network::{
 use super::super::script::Statement;
 use super::super::value::Fields;
 use super::super::{Device, Driver, Port};
-use super::{Context, host};
+use super::{Context, advertise, host};
 
 const KNOWN: &[&str] = &[
     "device",
@@ -24,6 +24,8 @@ const KNOWN: &[&str] = &[
     "reverse_path",
     "host",
     "unreachables",
+    "redirects",
+    "advertise",
 ];
 
 /// Linux takes 15 characters for an interface's name; ours are the same.
@@ -49,17 +51,21 @@ pub(super) fn read<'s>(
         let mut fields = context.fields(what(&statement.name), statement, KNOWN);
         let addresses = addresses(&mut fields);
         let address_line = fields.line_of("address");
+        let mtu = mtu(&mut fields, &addresses);
+        let host = host::read(&mut fields, host_by_default);
         let port = Port {
             line: statement.line,
             name: statement.name.clone(),
             device: device(&mut fields, &mut devices, statement),
             driver: driver(&mut fields),
             mac: mac(&mut fields),
-            mtu: mtu(&mut fields, &addresses),
+            mtu,
             rx_queues: fields.number("rx_queues", 1..=64).map(|queues| queues as u16),
             reverse_path: reverse_path(&mut fields),
-            host: host::read(&mut fields, host_by_default),
+            advertise: advertise::read(&mut fields, &addresses, mtu, host.is_some()),
+            host,
             unreachables: fields.flag_or("unreachables", true),
+            redirects: fields.flag("redirects"),
             addresses,
         };
         for &net in &port.addresses {

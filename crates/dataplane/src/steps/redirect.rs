@@ -1,0 +1,89 @@
+//! `ip4-redirect`, `ip6-redirect`: might the sender have a better first hop?
+//!
+//! Takes packets to be forwarded, with [`Batch::out_port`] set. One that leaves by the port it came
+//! by is shown to the slow path, which forwards it and, if its sender is a neighbour, tells it of the
+//! better first hop; but only one such packet of a port at a time, see [`RedirectGates`]. The others
+//! go on as any packet.
+//!
+//! | output | packets |
+//! |---|---|
+//! | `ok` | all others |
+//! | punt `redirect` | leaves by the port it came by, if that port redirects and its gate is open |
+//!
+//! Sources: RFC 1812 5.2.7.2, RFC 4861 8.2. The steps are in the graph only if a port redirects.
+//!
+//! [`RedirectGates`]: crate::port::RedirectGates
+
+use std::sync::Arc;
+
+use crate::batch::Batch;
+use crate::graph::{Output, Outputs, Step};
+use crate::mask::Mask;
+use crate::reason::PuntReason;
+use crate::tables::Tables;
+
+const OK: usize = 0;
+const REDIRECT: usize = 1;
+
+const OUTPUTS: &[Output] = &[Output::Next("ok"), Output::Punt(PuntReason::Redirect)];
+
+/// See the module's documentation.
+pub struct Redirect {
+    tables: Arc<Tables>,
+}
+
+impl Redirect {
+    /// Asks these tables which gates are open.
+    pub fn new(tables: &Arc<Tables>) -> Self {
+        Self { tables: tables.clone() }
+    }
+}
+
+impl Step for Redirect {
+    fn outputs(&self) -> &'static [Output] {
+        OUTPUTS
+    }
+
+    fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
+        let mut shown = Mask::EMPTY;
+        if batch.in_port_info.redirects {
+            let port = batch.in_port.index() as u16;
+            let mut back = Mask::EMPTY;
+            for i in input.slots() {
+                back |= Mask::when(batch.out_port[i] == port, i);
+            }
+            let first = back.slots().next().filter(|_| self.tables.redirects.pass(batch.in_port));
+            shown = first.map_or(Mask::EMPTY, |slot| Mask::when(true, slot));
+        }
+        out[OK] = input.without(shown);
+        out[REDIRECT] = shown;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{FrameBuilder, TestTables, run_step_on};
+
+    #[test]
+    fn one_packet_is_shown_each_time_the_gate_is_opened() {
+        let tables = TestTables::every_kind();
+        let mut step = Redirect::new(&tables);
+        let frames = vec![FrameBuilder::ip4().build(); 4];
+        let mut run = |redirects| {
+            run_step_on(&mut step, &frames, |batch| {
+                // The port they came by is 0.
+                batch.out_port[..4].copy_from_slice(&[1, 0, 0, 2]);
+                batch.in_port_info.redirects = redirects;
+            })
+            .0
+        };
+        let off = run(false);
+        assert_eq!((off["ok"].len(), off["redirect"].len()), (4, 0));
+        let first = run(true);
+        assert_eq!((first["ok"].clone(), first["redirect"].clone()), (vec![0, 2, 3], vec![1]));
+        assert_eq!(run(true)["ok"].len(), 4, "closed");
+        tables.redirects.open();
+        assert_eq!(run(true)["redirect"], [1]);
+    }
+}

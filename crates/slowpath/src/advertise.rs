@@ -1,0 +1,473 @@
+//! Router advertisements: RFC 4861, 6.2; RFC 4191, 2.2 (preference); RFC 8106, 5.1 (DNS servers).
+//!
+//! A port advertises if its configuration says so (RFC 4861, 6.2.1: not by default): at random times
+//! between the least and the largest interval, the first three at most 16 seconds apart (6.2.4), and
+//! when a host solicits, after a random delay and no more often than every 3 seconds, to all nodes
+//! (6.2.6). The last one, at the end, says lifetime 0, so that hosts look for another router at once
+//! (6.2.5).
+//!
+//! The prefixes are those of the port's addresses, unless others are configured.
+//!
+//! Advertisements of other routers change nothing here (6.2.7), but what they say otherwise than the
+//! port's own is reported ([`Event::AdvertisementDiffers`]), for each port once in five minutes.
+
+use std::net::Ipv6Addr;
+use std::time::Duration;
+
+use dataplane::port::PortId;
+use ipnet::Ipv6Net;
+use wire::MacAddr;
+use wire::address::ALL_NODES;
+use wire::build;
+use wire::icmp::v6;
+use wire::nd::{
+    self, FLAG_AUTONOMOUS, FLAG_MANAGED, FLAG_ON_LINK, FLAG_OTHER, LinkLayerOption, OPTION_DNS,
+    OPTION_MTU, OPTION_PREFIX, OPTION_SOURCE_LINK_LAYER, PrefixOption, RouterAdvertisement,
+};
+use zerocopy::network_endian::{U16, U32};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::ports::{Port, Ports};
+use crate::random::Random;
+use crate::{Advertise, Event, Output, Packet, Preference, Prefix, SlowPath, Time};
+
+/// RFC 4861, 10: MAX_INITIAL_RTR_ADVERTISEMENTS, MAX_INITIAL_RTR_ADVERT_INTERVAL,
+/// MAX_RA_DELAY_TIME, MIN_DELAY_BETWEEN_RAS.
+const INITIAL_COUNT: u8 = 3;
+const INITIAL_INTERVAL: Duration = Duration::from_secs(16);
+const SOLICITED_DELAY: Duration = Duration::from_millis(500);
+const LEAST_BETWEEN: Duration = Duration::from_secs(3);
+
+/// The least time between two reports that another router disagrees.
+const LEAST_BETWEEN_REPORTS: Duration = Duration::from_secs(300);
+
+/// When a port advertises.
+struct Plan {
+    port: PortId,
+    next: Time,
+    last: Option<Time>,
+    /// How many of the first ones are still to come.
+    initial: u8,
+    /// When it was last reported that another router disagrees.
+    reported: Option<Time>,
+}
+
+/// When the ports advertise; ports that do not have no plan.
+#[derive(Default)]
+pub(crate) struct Plans(Vec<Plan>);
+
+impl Plans {
+    /// A port begins, now or anew.
+    pub(crate) fn begin(&mut self, port: PortId, now: Time) {
+        let last = self.0.iter().find(|plan| plan.port == port).and_then(|plan| plan.last);
+        self.cancel(port);
+        // Not sooner after the last one than the RFC allows.
+        let next = last.map_or(now, |last| now.max(last.saturating_add(LEAST_BETWEEN)));
+        self.0.push(Plan { port, next, last, initial: INITIAL_COUNT, reported: None });
+    }
+
+    pub(crate) fn cancel(&mut self, port: PortId) {
+        self.0.retain(|plan| plan.port != port);
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
+        self.0.iter().map(|plan| plan.next).min()
+    }
+
+    /// A host asked (6.2.6): soon, but not sooner after the last one than 3 seconds, and not later
+    /// than planned.
+    fn solicited(&mut self, port: PortId, now: Time, random: &mut Random) {
+        let Some(plan) = self.0.iter_mut().find(|plan| plan.port == port) else { return };
+        let delay = random.up_to(SOLICITED_DELAY);
+        let earliest = plan.last.map_or(now, |last| now.max(last.saturating_add(LEAST_BETWEEN)));
+        plan.next = plan.next.min(earliest.saturating_add(delay));
+    }
+
+    /// A port that is to advertise now; its next time is planned.
+    pub(crate) fn due(&mut self, now: Time, ports: &Ports, random: &mut Random) -> Option<PortId> {
+        let plan = self.0.iter_mut().find(|plan| plan.next <= now)?;
+        let advertise = ports.get(plan.port).and_then(|port| port.settings.advertise.as_ref());
+        let (least, most) = advertise.map_or((LEAST_BETWEEN, INITIAL_INTERVAL), |advertise| {
+            (advertise.least_interval, advertise.interval)
+        });
+        let mut interval = least + random.up_to(most.saturating_sub(least));
+        plan.initial = plan.initial.saturating_sub(1);
+        if plan.initial > 0 {
+            interval = interval.min(INITIAL_INTERVAL);
+        }
+        plan.last = Some(now);
+        plan.next = now.saturating_add(interval);
+        Some(plan.port)
+    }
+
+    /// True if it may be reported now that another router disagrees.
+    fn may_report(&mut self, port: PortId, now: Time) -> bool {
+        let Some(plan) = self.0.iter_mut().find(|plan| plan.port == port) else { return false };
+        let late = |last: Time| now.saturating_sub(last) >= LEAST_BETWEEN_REPORTS;
+        let may = plan.reported.is_none_or(late);
+        if may {
+            plan.reported = Some(now);
+        }
+        may
+    }
+}
+
+impl<P: Packet> SlowPath<P> {
+    /// Begins to advertise on a port that is to, when its link is there.
+    pub(crate) fn start_advertising(&mut self, id: PortId, now: Time) {
+        let port = self.ports.get(id);
+        if port.is_some_and(|port| port.speaks_v6() && port.settings.advertise.is_some()) {
+            self.advertising.begin(id, now);
+        }
+    }
+
+    /// Sends an advertisement to all nodes of a port.
+    pub(crate) fn advertise(&self, id: PortId, out: &mut impl Output<P>) {
+        let Some(port) = self.ports.get(id) else { return };
+        if let Some(advertise) = &port.settings.advertise {
+            out.originate(id, &frame(port, advertise, advertise.lifetime));
+        }
+    }
+
+    /// Says on all advertising ports that this router is none any more (6.2.5).
+    pub(crate) fn cease_advertising(&mut self, out: &mut impl Output<P>) {
+        let plans = std::mem::take(&mut self.advertising);
+        for plan in plans.0.iter().filter(|plan| plan.last.is_some()) {
+            let Some(port) = self.ports.get(plan.port) else { continue };
+            if let Some(advertise) = &port.settings.advertise {
+                out.originate(plan.port, &frame(port, advertise, Duration::ZERO));
+            }
+        }
+    }
+
+    /// A valid router solicitation came.
+    pub(crate) fn router_solicited(&mut self, from: PortId, now: Time) {
+        self.advertising.solicited(from, now, &mut self.random);
+    }
+
+    /// A valid advertisement of another router came; `message` from the ICMPv6 header on.
+    pub(crate) fn compare_advertisement(
+        &mut self,
+        router: Ipv6Addr,
+        message: &[u8],
+        from: PortId,
+        now: Time,
+        out: &mut impl Output<P>,
+    ) {
+        let Some(port) = self.ports.get(from) else { return };
+        let Some(advertise) = &port.settings.advertise else { return };
+        if let Some(what) = difference(port, advertise, message)
+            && self.advertising.may_report(from, now)
+        {
+            out.event(Event::AdvertisementDiffers { port: from, router, what });
+        }
+    }
+}
+
+/// The first thing that another router's advertisement says otherwise (6.2.7). What is not specified
+/// on either side is no difference.
+fn difference(port: &Port, ours: &Advertise, message: &[u8]) -> Option<&'static str> {
+    let (theirs, options) = RouterAdvertisement::ref_from_prefix(message).ok()?;
+    let differ = |a: u32, b: u32| a != 0 && b != 0 && a != b;
+    let flags = (FLAG_MANAGED | FLAG_OTHER) & (theirs.flags ^ flags(ours));
+    if differ(theirs.current_hop_limit.into(), ours.hop_limit.into()) {
+        return Some("hop limit");
+    } else if flags != 0 {
+        return Some("managed or other flag");
+    } else if differ(theirs.reachable_time.get(), millis(ours.reachable)) {
+        return Some("reachable time");
+    } else if differ(theirs.retransmit_timer.get(), millis(ours.retransmit)) {
+        return Some("retransmit timer");
+    }
+    nd::options(options).flatten().find_map(|option| option_difference(port, ours, &option))
+}
+
+fn option_difference(
+    port: &Port,
+    ours: &Advertise,
+    option: &nd::NdOption<'_>,
+) -> Option<&'static str> {
+    match option.kind {
+        OPTION_MTU => {
+            let mtu = option.value.get(2..6)?.try_into().ok().map(u32::from_be_bytes)?;
+            ours.mtu.is_some_and(|ours| u32::from(ours) != mtu).then_some("MTU")
+        }
+        OPTION_PREFIX => {
+            let bytes = [&[OPTION_PREFIX, 4], option.value].concat();
+            let theirs = PrefixOption::read_from_bytes(&bytes).ok()?;
+            let same = |prefix: &Prefix| {
+                prefix.net.prefix_len() == theirs.prefix_length
+                    && prefix.net.network().octets() == theirs.prefix
+            };
+            let ours = prefixes(port, ours).into_iter().find(same)?;
+            let lifetimes = (seconds(ours.valid), seconds(ours.preferred));
+            (lifetimes != (theirs.valid.get(), theirs.preferred.get()))
+                .then_some("prefix lifetimes")
+        }
+        _ => None,
+    }
+}
+
+/// What is advertised: what is configured, else the networks of the port's addresses.
+fn prefixes(port: &Port, advertise: &Advertise) -> Vec<Prefix> {
+    if let Some(prefixes) = &advertise.prefixes {
+        return prefixes.clone();
+    }
+    let mut nets: Vec<Ipv6Net> = port.v6.iter().map(Ipv6Net::trunc).collect();
+    nets.sort_unstable();
+    nets.dedup();
+    nets.into_iter().map(Prefix::new).collect()
+}
+
+fn flags(advertise: &Advertise) -> u8 {
+    let managed = if advertise.managed { FLAG_MANAGED } else { 0 };
+    let other = if advertise.other { FLAG_OTHER } else { 0 };
+    let preference = match advertise.preference {
+        Preference::High => 0b01 << 3,
+        Preference::Medium => 0,
+        Preference::Low => 0b11 << 3,
+    };
+    managed | other | preference
+}
+
+fn millis(time: Duration) -> u32 {
+    u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
+}
+
+fn seconds(time: Duration) -> u32 {
+    u32::try_from(time.as_secs()).unwrap_or(u32::MAX)
+}
+
+/// The advertisement of a port (4.2), with this lifetime as a default router.
+fn frame(port: &Port, advertise: &Advertise, lifetime: Duration) -> Vec<u8> {
+    // RFC 4191, 2.2: a router that is none by default has no preference.
+    let preference = if lifetime.is_zero() { !0b11000 } else { !0 };
+    let fixed = RouterAdvertisement {
+        kind: v6::ROUTER_ADVERTISEMENT,
+        code: 0,
+        checksum: U16::new(0),
+        current_hop_limit: advertise.hop_limit,
+        flags: flags(advertise) & preference,
+        router_lifetime: U16::new(u16::try_from(lifetime.as_secs()).unwrap_or(u16::MAX)),
+        reachable_time: U32::new(millis(advertise.reachable)),
+        retransmit_timer: U32::new(millis(advertise.retransmit)),
+    };
+    let mut message = fixed.as_bytes().to_vec();
+    message.extend_from_slice(source_option(port.mac).as_bytes());
+    if let Some(mtu) = advertise.mtu {
+        message.extend_from_slice(&[OPTION_MTU, 1, 0, 0]);
+        message.extend_from_slice(&u32::from(mtu).to_be_bytes());
+    }
+    for prefix in prefixes(port, advertise) {
+        message.extend_from_slice(prefix_option(&prefix).as_bytes());
+    }
+    for servers in advertise.dns.chunks(100) {
+        message.extend_from_slice(&[OPTION_DNS, 1 + 2 * servers.len() as u8, 0, 0]);
+        // RFC 8106, 5.1: three intervals; nothing when this router ceases.
+        let valid = if lifetime.is_zero() { Duration::ZERO } else { advertise.interval * 3 };
+        message.extend_from_slice(&seconds(valid).to_be_bytes());
+        servers.iter().for_each(|server| message.extend_from_slice(&server.octets()));
+    }
+    build::neighbour_discovery(port.mac, port.link_local, ALL_NODES, message)
+}
+
+fn source_option(mac: MacAddr) -> LinkLayerOption {
+    LinkLayerOption { kind: OPTION_SOURCE_LINK_LAYER, length: 1, mac }
+}
+
+fn prefix_option(prefix: &Prefix) -> PrefixOption {
+    let on_link = if prefix.on_link { FLAG_ON_LINK } else { 0 };
+    let autonomous = if prefix.autonomous { FLAG_AUTONOMOUS } else { 0 };
+    PrefixOption {
+        kind: OPTION_PREFIX,
+        length: 4,
+        prefix_length: prefix.net.prefix_len(),
+        flags: on_link | autonomous,
+        valid: U32::new(seconds(prefix.valid)),
+        preferred: U32::new(seconds(prefix.preferred)),
+        reserved: U32::new(0),
+        prefix: prefix.net.network().octets(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{
+        Bench, L, LEFT, Out, config, fix_icmpv6_checksum, hex, originated, right, secs, v6,
+    };
+    use crate::{Command, Config};
+
+    fn advertising(change: impl Fn(&mut Advertise)) -> Config {
+        let mut config = config();
+        let mut advertise = Advertise::default();
+        change(&mut advertise);
+        config.ports[0].settings.advertise = Some(advertise);
+        config
+    }
+
+    fn bench(change: impl Fn(&mut Advertise)) -> Bench {
+        Bench::with(advertising(change))
+    }
+
+    /// The times at which the left port advertised, in milliseconds, and the last advertisement.
+    fn times(bench: &mut Bench, until: Time) -> (Vec<u128>, Vec<u8>) {
+        let (mut times, mut last) = (Vec::new(), Vec::new());
+        while let Some(deadline) = bench.router.next_deadline().filter(|&d| d <= until) {
+            let outs = bench.pass(deadline - bench.now);
+            let advertised = |frame: &&[u8]| frame.get(54) == Some(&134);
+            for frame in originated(&outs).into_iter().filter(advertised) {
+                times.push(bench.now.as_millis());
+                last = frame.to_vec();
+            }
+        }
+        bench.now = until;
+        (times, last)
+    }
+
+    fn solicitation() -> Vec<u8> {
+        let mut frame = v6("fe80::a", "ff02::2", 58, &[133, 0, 0, 0, 0, 0, 0, 0]);
+        frame[21] = 255;
+        fix_icmpv6_checksum(&mut frame, 54);
+        frame
+    }
+
+    #[test]
+    fn an_advertisement_byte_by_byte() {
+        let (times, frame) = times(&mut bench(|_| {}), secs(1));
+        assert_eq!(times, [0]);
+        let want = hex("333300000001 020000000001 86dd 6000000000383aff
+            fe80000000000000000000fffe000001 ff020000000000000000000000000001
+            8600 0000 40 00 0708 00000000 00000000
+            0101 020000000001
+            0304 40 c0 00278d00 00093a80 00000000 fd000001000000000000000000000000");
+        let mut want = want;
+        fix_icmpv6_checksum(&mut want, 54);
+        assert_eq!(frame, want);
+    }
+
+    #[test]
+    fn everything_that_is_configured_is_said() {
+        let net = "2001:db8:7::/48".parse().unwrap();
+        let (_, frame) = times(
+            &mut bench(|advertise| {
+                advertise.lifetime = secs(9000);
+                advertise.managed = true;
+                advertise.other = true;
+                advertise.preference = Preference::High;
+                advertise.hop_limit = 0;
+                advertise.reachable = Duration::from_millis(1500);
+                advertise.retransmit = secs(2);
+                advertise.mtu = Some(1400);
+                advertise.dns = vec!["fd00:1::1".parse().unwrap()];
+                advertise.prefixes = Some(vec![Prefix {
+                    on_link: false,
+                    valid: Duration::MAX,
+                    preferred: secs(9),
+                    ..Prefix::new(net)
+                }]);
+            }),
+            secs(1),
+        );
+        let mut want = hex("8600 0000 00 c8 2328 000005dc 000007d0
+            0101 020000000001
+            0501 0000 00000578
+            0304 30 40 ffffffff 00000009 00000000 20010db8000700000000000000000000
+            1903 0000 00000708 fd000001000000000000000000000001");
+        want[2..4].copy_from_slice(&frame[56..58]);
+        assert_eq!(frame[54..], want);
+    }
+
+    #[test]
+    fn the_first_ones_come_quickly_and_the_later_ones_at_their_intervals() {
+        let mut bench = bench(|_| {});
+        let (times, _) = times(&mut bench, secs(20_000));
+        assert_eq!(times[0], 0);
+        let gaps: Vec<_> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert!(gaps[..2].iter().all(|gap| (3000..=16_000).contains(gap)), "{gaps:?}");
+        assert!(gaps[2..].iter().all(|gap| (198_000..=600_000).contains(gap)), "{gaps:?}");
+        assert!(gaps.iter().any(|&gap| gap != gaps[3]), "random");
+    }
+
+    #[test]
+    fn who_solicits_is_answered_soon_but_not_too_often() {
+        let mut bench = bench(|_| {});
+        times(&mut bench, secs(100));
+        bench.local(solicitation());
+        bench.local(solicitation());
+        let (first, _) = times(&mut bench, secs(101));
+        assert_eq!(first.len(), 1, "one for both");
+        assert!(first[0] <= 100_500);
+        bench.local(solicitation());
+        let (second, _) = times(&mut bench, secs(110));
+        assert_eq!(second.len(), 1);
+        assert!((3000..=3500).contains(&(second[0] - first[0])), "{first:?} {second:?}");
+    }
+
+    #[test]
+    fn a_port_that_does_not_advertise_stays_silent() {
+        let mut bench = bench(|_| {});
+        let mut frame = solicitation();
+        frame[..6].copy_from_slice(&[0x33, 0x33, 0, 0, 0, 2]);
+        bench.punt(dataplane::reason::PuntReason::Local, right(), 1, frame);
+        let outs = bench.pass(secs(1000));
+        assert!(outs.iter().all(|out| !matches!(out, Out::Originate(port, _) if *port != LEFT)));
+    }
+
+    #[test]
+    fn the_end_is_said() {
+        let mut bench = bench(|advertise| advertise.preference = Preference::High);
+        bench.pass(secs(5));
+        bench.router.shutdown(&mut bench.net);
+        let outs = bench.take();
+        let [last] = originated(&outs)[..] else { panic!("{outs:?}") };
+        assert_eq!((last[54], last[59], &last[60..62]), (134, 0, &[0, 0][..]));
+        assert_eq!(bench.router.next_deadline(), None);
+    }
+
+    #[test]
+    fn a_link_that_comes_back_begins_anew() {
+        let mut bench = bench(|_| {});
+        times(&mut bench, secs(1000));
+        bench.command(Command::PortLink { port: LEFT, up: false });
+        assert_eq!(times(&mut bench, secs(3000)).0, []);
+        bench.command(Command::PortLink { port: LEFT, up: true });
+        let (times, _) = times(&mut bench, secs(3100));
+        assert!(times.len() >= 3 && times[0] == 3_000_000, "{times:?}");
+    }
+
+    #[test]
+    fn other_routers_that_disagree_are_reported_once_in_a_while() {
+        let mut bench = bench(|advertise| advertise.mtu = Some(1500));
+        bench.pass(secs(1));
+        let theirs = |change: &dyn Fn(&mut Vec<u8>)| {
+            let ours = advertising(|advertise| advertise.mtu = Some(1500));
+            let mut port = crate::ports::Ports::new(&ours.ports);
+            let port = port.get_mut(LEFT).unwrap();
+            let mut frame = frame(port, port.settings.advertise.as_ref().unwrap(), secs(1800));
+            frame[6..12].copy_from_slice(&crate::testing::A.0);
+            frame[22..38].copy_from_slice(&hex("fe80000000000000000000000000000a"));
+            frame[..6].copy_from_slice(&L.0);
+            change(&mut frame);
+            fix_icmpv6_checksum(&mut frame, 54);
+            frame
+        };
+        let report = |what| {
+            let router = "fe80::a".parse().unwrap();
+            Out::Event(Event::AdvertisementDiffers { port: LEFT, router, what })
+        };
+        assert_eq!(bench.local(theirs(&|_| {})).len(), 1, "they agree");
+        for (change, what) in [
+            (&(|f: &mut Vec<u8>| f[58] = 32) as &dyn Fn(&mut Vec<u8>), "hop limit"),
+            (&|f: &mut Vec<u8>| f[59] = 0x80, "managed or other flag"),
+            (&|f: &mut Vec<u8>| f[85] ^= 1, "MTU"),
+            (&|f: &mut Vec<u8>| f[93] ^= 1, "prefix lifetimes"),
+        ] {
+            assert_eq!(bench.local(theirs(change))[0], report(what));
+            assert_eq!(bench.local(theirs(change)).len(), 1, "not again at once");
+            bench.pass(secs(300));
+        }
+        // What is not said does not differ.
+        assert_eq!(bench.local(theirs(&|frame| frame[58] = 0)).len(), 1);
+    }
+}
