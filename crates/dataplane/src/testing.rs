@@ -14,7 +14,7 @@ use crate::flow::FlowHash;
 use crate::graph::{MAX_OUTPUTS, Output, Step};
 use crate::mask::Mask;
 use crate::next_hop::{self, NextHop, NextHopTable};
-use crate::port::{Mtus, PortId, PortInfo, ReversePath};
+use crate::port::{Mtus, PortId, PortInfo, RedirectGates, ReversePath};
 use crate::tables::Tables;
 
 /// The MAC of the port that test batches come from.
