@@ -68,6 +68,9 @@ class Run:
         lab._made.callback(self.frr.close)
         self.speaker = Speaker(self.right, "10.0.2.1", AS, FIRST)
         lab._made.callback(self.speaker.close)
+        # Zebra's module connects 3 s after zebra has started, whoever listens.
+        if kind == "fpm" and not wait_for(lambda: tables.source(self.machine.router, "fpm").get("peer"), 20, 0.05):
+            raise RuntimeError("zebra does not connect")
         self.before = self.machine.route_count()
 
     def send(self, messages, last, via, limit):
