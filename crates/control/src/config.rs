@@ -114,6 +114,9 @@ pub struct Port {
     pub unreachables: bool,
     /// Hosts on it are told of better first hops on the same link.
     pub redirects: bool,
+    /// Questions by which it finds out whether somebody else has one of its IPv6 addresses, before it
+    /// uses it (RFC 4862 5.4); 0: none.
+    pub dad: u8,
     /// What it advertises as a router; `None`: nothing.
     pub advertise: Option<Advertise>,
 }

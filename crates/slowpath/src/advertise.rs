@@ -123,7 +123,8 @@ impl<P: Packet> SlowPath<P> {
 
     /// Sends an advertisement to all nodes of a port.
     pub(crate) fn advertise(&self, id: PortId, out: &mut impl Output<P>) {
-        let Some(port) = self.ports.get(id) else { return };
+        let usable = |port: &&Port| port.usable_link_local().is_some();
+        let Some(port) = self.ports.get(id).filter(usable) else { return };
         if let Some(advertise) = &port.settings.advertise {
             out.originate(id, &frame(port, advertise, advertise.lifetime));
         }

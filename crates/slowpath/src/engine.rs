@@ -11,6 +11,7 @@ use wire::MacAddr;
 use wire::ethernet::{ETHERNET_LEN, ETHERTYPE_ARP};
 
 use crate::advertise::Plans;
+use crate::duplicate::Probes;
 use crate::frame::{self, IpPacket};
 use crate::icmp::{Error, TokenBucket};
 use crate::later::Later;
@@ -47,6 +48,7 @@ pub struct SlowPath<P> {
     pub(crate) reassembly: Reassembly<P>,
     /// Own frames that wait for their time.
     pub(crate) later: Later,
+    pub(crate) probes: Probes,
     pub(crate) advertising: Plans,
     pub(crate) redirects: TokenBucket,
 }
@@ -135,13 +137,14 @@ impl<P: Packet> SlowPath<P> {
             }
         }
         let limits = &config.limits;
-        Self {
+        let mut engine = Self {
             ports: Ports::new(&config.ports),
             resolves: TokenBucket::new(limits.resolve_rate, limits.resolve_burst),
             errors: TokenBucket::new(config.limits.icmp_rate, config.limits.icmp_burst),
             identifications: TokenBucket::new(IDENTIFICATION_RATE, IDENTIFICATION_BURST),
             reassembly: Reassembly::new(limits.fragments, limits.reassembly),
             later: Later::default(),
+            probes: Probes::default(),
             advertising,
             redirects: TokenBucket::new(REDIRECT_RATE, REDIRECT_BURST),
             icmp: config.icmp,
@@ -154,7 +157,11 @@ impl<P: Packet> SlowPath<P> {
             flow: config.flow,
             gateways: HashMap::new(),
             gateway_uses: HashMap::new(),
+        };
+        for port in &config.ports {
+            engine.start_probing(port.id, Time::ZERO);
         }
+        engine
     }
 
     /// Deals with a punted packet. It comes back through `out` now or, if it has to wait for a
@@ -244,6 +251,7 @@ impl<P: Packet> SlowPath<P> {
             Command::PortLink { port, up: false } => {
                 self.announcements.cancel(port);
                 self.advertising.cancel(port);
+                self.probes.cancel(port);
                 for removed in self.table.flush(port) {
                     self.removed(removed, out);
                 }
@@ -270,6 +278,7 @@ impl<P: Packet> SlowPath<P> {
     /// Where there is a host interface, the kernel announces.
     fn start_announcing(&mut self, port: PortId, now: Time) {
         if !self.ports.is_host(port) {
+            self.start_probing(port, now);
             self.announcements.schedule(port, now);
             self.start_advertising(port, now);
         }
@@ -318,6 +327,7 @@ impl<P: Packet> SlowPath<P> {
         while let Some(port) = self.groups.due(now) {
             self.answer_query(port, out);
         }
+        self.probe_addresses(now, out);
         while let Some(port) = self.advertising.due(now, &self.ports, &mut self.random) {
             self.advertise(port, out);
         }
@@ -351,7 +361,8 @@ impl<P: Packet> SlowPath<P> {
         let later = self.later.next_deadline();
         let announcements = self.announcements.next_deadline();
         let advertising = self.advertising.next_deadline();
-        let all = [table, groups, fragments, later, announcements, advertising];
+        let probes = self.probes.next_deadline();
+        let all = [probes, table, groups, fragments, later, announcements, advertising];
         all.into_iter().flatten().min()
     }
 

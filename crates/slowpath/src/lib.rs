@@ -48,14 +48,14 @@
 //! 4. `shutdown(..)` at the end: packets that still wait come back as drops, and advertising ports
 //!    say goodbye.
 //!
-//! Duplicate address detection (RFC 4862, 5.4; RFC 5227, 2.1) is not done: a router's addresses are
-//! configured by an administrator, and waiting for the answer would keep the router off its links
-//! for seconds. Conflicts are noticed and reported when the other host speaks
-//! ([`Event::AddressConflict`]).
+//! Duplicate address detection (RFC 4862, 5.4) is done where a port asks for it
+//! ([`PortSettings::dad`]): it keeps the router off its link for seconds. Everywhere conflicts are
+//! noticed and reported when the other host speaks ([`Event::AddressConflict`]).
 #![forbid(unsafe_code)]
 
 mod advertise;
 mod arp;
+mod duplicate;
 mod echo;
 mod engine;
 mod extension;
@@ -120,13 +120,16 @@ pub struct PortSettings {
     pub unreachables: bool,
     /// Hosts are told of better first hops on the same link (RFC 1812, 5.2.7.2; RFC 4861, 8.2).
     pub redirects: bool,
+    /// Solicitations by which the port finds out whether somebody else has one of its IPv6 addresses,
+    /// before it uses it (RFC 4862, 5.1: DupAddrDetectTransmits); 0: it does not ask.
+    pub dad: u8,
     /// Router advertisements; `None`: none are sent.
     pub advertise: Option<Advertise>,
 }
 
 impl Default for PortSettings {
     fn default() -> Self {
-        Self { unreachables: true, redirects: false, advertise: None }
+        Self { unreachables: true, redirects: false, dad: 0, advertise: None }
     }
 }
 
@@ -395,6 +398,15 @@ pub enum Event {
         /// The router's address.
         address: IpAddr,
         /// Who else uses it.
+        mac: MacAddr,
+    },
+    /// Somebody else has an address of this router, which therefore is not used (RFC 4862, 5.4.5).
+    AddressDuplicate {
+        /// The port.
+        port: PortId,
+        /// The address.
+        address: Ipv6Addr,
+        /// Who has it.
         mac: MacAddr,
     },
     /// Another router on the port's link advertises something else than the port does (RFC 4861,

@@ -13,6 +13,7 @@
 
 use dataplane::port::PortId;
 use dataplane::reason::DropReason;
+use wire::MacAddr;
 use wire::checksum::{checksum, pseudo_header_v6};
 use wire::icmp::{ICMP_LEN, v4, v6};
 use wire::ip::{
@@ -49,6 +50,8 @@ impl Verdict {
 #[derive(Clone, Copy)]
 struct Arrival {
     from: PortId,
+    /// The frame's source.
+    mac: MacAddr,
     /// In more than one fragment.
     reassembled: bool,
 }
@@ -59,7 +62,7 @@ impl<P: Packet> SlowPath<P> {
         if self.ports.is_host(from) {
             return self.for_kernel(packet, from, out);
         }
-        let arrival = Arrival { from, reassembled: false };
+        let arrival = Arrival { from, mac: source_mac(packet.bytes()), reassembled: false };
         match self.receive(packet.bytes(), arrival, now, out) {
             Verdict::Taken => out.to_host(packet),
             Verdict::Drop(reason) => out.drop(packet, reason),
@@ -86,7 +89,7 @@ impl<P: Packet> SlowPath<P> {
             Outcome::Waits => {}
             Outcome::Refused(packets) => drop_all(packets, DropReason::LocalFragment, out),
             Outcome::Whole(frame, packets) => {
-                let arrival = Arrival { from, reassembled: true };
+                let arrival = Arrival { from, mac: source_mac(&frame), reassembled: true };
                 match self.receive(&frame, arrival, now, out) {
                     Verdict::Taken => packets.into_iter().for_each(|packet| out.to_host(packet)),
                     Verdict::Drop(reason) => drop_all(packets, reason, out),
@@ -169,9 +172,9 @@ impl<P: Packet> SlowPath<P> {
                 Err(error) => Verdict::refuse(error, DropReason::LocalFragment),
             },
             PROTOCOL_ICMPV6 => {
-                let fragmented = end.fragmented || arrival.reassembled;
-                let message = (end.offset, fragmented);
-                self.icmp_v6(header, bytes, message, arrival.from, now, out)
+                let reassembled = end.fragmented || arrival.reassembled;
+                let arrival = Arrival { reassembled, ..arrival };
+                self.icmp_v6(header, bytes, end.offset, arrival, now, out)
             }
             protocol => no_listener(protocol, end.named_at),
         }
@@ -234,12 +237,12 @@ impl<P: Packet> SlowPath<P> {
         &mut self,
         header: &Ipv6Header,
         bytes: &[u8],
-        (offset, fragmented): (usize, bool),
-        from: PortId,
+        offset: usize,
+        arrival: Arrival,
         now: Time,
         out: &mut impl Output<P>,
     ) -> Verdict {
-        let message = &bytes[offset..];
+        let (message, from) = (&bytes[offset..], arrival.from);
         let (source, destination) = (header.source(), header.destination());
         // Fits: the payload length has 16 bits.
         let length = message.len() as u32;
@@ -248,11 +251,12 @@ impl<P: Packet> SlowPath<P> {
         let malformed = message.len() < ICMP_LEN || sum.finish() != 0;
         match message.first() {
             Some(v6::ROUTER_SOLICITATION..=v6::REDIRECT) => {
-                if malformed || fragmented {
+                if malformed || arrival.reassembled {
                     return Verdict::Drop(DropReason::NdMalformed);
                 }
                 let hop_limit = header.hop_limit;
-                let nd = Message { source, destination, hop_limit, bytes: message };
+                let mac = arrival.mac;
+                let nd = Message { source, destination, hop_limit, mac, bytes: message };
                 let refused = self.neighbour_discovery(&nd, from, now, out);
                 return refused.map_or(Verdict::Taken, Verdict::Drop);
             }
@@ -284,6 +288,11 @@ fn no_listener(protocol: u8, named_at: usize) -> Verdict {
         PROTOCOL_TCP | PROTOCOL_UDP => Verdict::Refuse(Error::PortUnreachable, reason),
         _ => Verdict::Refuse(Error::ProtocolUnreachable { pointer: named_at as u32 }, reason),
     }
+}
+
+/// Who sent a frame.
+fn source_mac(frame: &[u8]) -> MacAddr {
+    frame::ethernet(frame).map_or(MacAddr::default(), |(ethernet, _)| ethernet.source)
 }
 
 fn drop_all<P>(packets: Vec<P>, reason: DropReason, out: &mut impl Output<P>) {

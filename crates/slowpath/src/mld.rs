@@ -9,6 +9,7 @@
 //!
 //! Drops: `nd-malformed` for queries that fail RFC 3810, 5.1.14 and 6.2.
 
+use std::net::Ipv6Addr;
 use std::time::Duration;
 
 use dataplane::port::PortId;
@@ -80,7 +81,9 @@ impl<P: Packet> SlowPath<P> {
         let Some(port) = self.ports.get(port) else { return };
         // 20 bytes per group, and the report must fit the minimum MTU.
         for groups in port.reported_groups().chunks(50) {
-            let frame = build::listener_report(port.mac, port.link_local, kind, groups);
+            // RFC 3590, 4: from the unspecified address as long as there is no other.
+            let source = port.usable_link_local().unwrap_or(Ipv6Addr::UNSPECIFIED);
+            let frame = build::listener_report(port.mac, source, kind, groups);
             out.originate(port.id, &frame);
         }
     }

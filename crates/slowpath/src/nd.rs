@@ -35,6 +35,8 @@ pub(crate) struct Message<'a> {
     pub source: Ipv6Addr,
     pub destination: Ipv6Addr,
     pub hop_limit: u8,
+    /// Of the frame.
+    pub mac: MacAddr,
     /// From the ICMPv6 header on; its checksum is right.
     pub bytes: &'a [u8],
 }
@@ -100,6 +102,13 @@ impl<P: Packet> SlowPath<P> {
         let probe_ok = message.destination == solicited_node(target) && asker.is_none();
         if target.is_multicast() || (probe && !probe_ok) {
             return Err(Invalid);
+        }
+        if self.is_tentative(from, target) {
+            // Who asks for a neighbour is not answered (5.4.3); who tries to get the address has it.
+            if probe {
+                self.duplicate(from, target, message.mac, out);
+            }
+            return Ok(true);
         }
         let Some(port) = self.ports.get(from) else { return Ok(false) };
         let anycast = port.has_anycast(target);
@@ -196,6 +205,10 @@ impl<P: Packet> SlowPath<P> {
         if target.is_multicast() || (message.destination.is_multicast() && solicited) {
             return Err(Invalid);
         }
+        if self.is_tentative(from, target) {
+            self.duplicate(from, target, message.mac, out);
+            return Ok(true);
+        }
         let Some(port) = self.ports.get(from) else { return Ok(false) };
         let key = (from, IpAddr::V6(target));
         if port.has_v6(target) {
@@ -251,6 +264,10 @@ impl<P: Packet> SlowPath<P> {
     ) {
         let Some(port) = self.ports.get(port).filter(|port| port.speaks_v6()) else { return };
         let source = port.source_v6(address);
+        if !port.has_v6(source) {
+            // Not yet: no address may be used.
+            return;
+        }
         let frame = build::neighbour_solicitation(port.mac, source, address, probe);
         out.originate(port.id, &frame);
     }

@@ -28,6 +28,9 @@ pub(crate) struct Port {
     pub link_local: Ipv6Addr,
     /// Further ones, which an administrator gave the host interface.
     pub more_link_local: Vec<Ipv6Addr>,
+    /// Those that may not be used: it is being found out whether somebody else has them, or somebody
+    /// has (RFC 4862, 5.4).
+    pub tentative: Vec<Ipv6Addr>,
     /// The kernel is the host on this port.
     pub host: bool,
     pub settings: PortSettings,
@@ -43,6 +46,7 @@ impl Port {
             v6: Vec::new(),
             link_local: link_local(config.mac),
             more_link_local: Vec::new(),
+            tentative: Vec::new(),
             host: config.host,
             settings: config.settings.clone(),
         };
@@ -94,7 +98,7 @@ impl Port {
     }
 
     fn has_link_local(&self, address: Ipv6Addr) -> bool {
-        self.speaks_v6() && (address == self.link_local || self.more_link_local.contains(&address))
+        address.is_unicast_link_local() && self.has_v6(address)
     }
 
     /// True for the broadcast address of one of its networks.
@@ -125,7 +129,7 @@ impl Port {
             return Vec::new();
         }
         let mut groups = vec![ALL_ROUTERS, ALL_SITE_ROUTERS];
-        groups.extend(self.v6_addresses().chain(self.anycast()).map(solicited_node));
+        groups.extend(self.assigned_v6().chain(self.anycast()).map(solicited_node));
         groups.sort_unstable();
         groups.dedup();
         groups
@@ -135,8 +139,18 @@ impl Port {
         group == ALL_NODES || self.reported_groups().contains(&group)
     }
 
-    /// Link-local address first.
+    /// Those that may be used, the link-local address first.
     pub(crate) fn v6_addresses(&self) -> impl Iterator<Item = Ipv6Addr> {
+        self.assigned_v6().filter(|address| !self.tentative.contains(address))
+    }
+
+    /// The link-local address to speak from, if it may be used.
+    pub(crate) fn usable_link_local(&self) -> Option<Ipv6Addr> {
+        Some(self.link_local).filter(|address| !self.tentative.contains(address))
+    }
+
+    /// All, also those that may not be used.
+    pub(crate) fn assigned_v6(&self) -> impl Iterator<Item = Ipv6Addr> {
         let link_local = std::iter::once(self.link_local).chain(self.more_link_local.clone());
         let all = link_local.chain(self.v6.iter().map(|net| net.addr()));
         all.filter(|_| self.speaks_v6())
@@ -154,8 +168,9 @@ impl Port {
         if towards.is_unicast_link_local() {
             return self.link_local;
         }
-        let best = self.v6.iter().find(|net| net.contains(&towards));
-        best.or(self.v6.first()).map_or(self.link_local, |net| net.addr())
+        let mut usable = self.v6.iter().filter(|net| !self.tentative.contains(&net.addr()));
+        let best = usable.clone().find(|net| net.contains(&towards));
+        best.or_else(|| usable.next()).map_or(self.link_local, |net| net.addr())
     }
 }
 
@@ -240,7 +255,9 @@ impl Ports {
     pub(crate) fn source_v6(&self, from: PortId, towards: Ipv6Addr) -> Option<Ipv6Addr> {
         let own = self.get(from)?;
         let source = own.source_v6(towards);
-        if own.speaks_v6() && (!source.is_unicast_link_local() || towards.is_unicast_link_local()) {
+        if own.has_v6(source)
+            && (!source.is_unicast_link_local() || towards.is_unicast_link_local())
+        {
             return Some(source);
         }
         let speakers = self.0.iter().filter(|port| port.speaks_v6());

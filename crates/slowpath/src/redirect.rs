@@ -111,7 +111,7 @@ impl<P: Packet> SlowPath<P> {
         if !known_so || sender == hop || !port.is_on_link(sender.into()) {
             return None;
         }
-        let source = port.link_local;
+        let source = port.usable_link_local()?;
         if !self.redirects.take(now) {
             return None;
         }

@@ -66,7 +66,7 @@ fn every_setting_is_read() {
         r#"{PORTS}
         turnpike.port "pci" {{ device = "03:00.1", address = "192.0.2.0/31", mac = "02:00:00:00:00:01",
             mtu = 9000, rx_queues = 2, unreachables = false,
-            redirects = true }}
+            redirects = true, dad = 2 }}
         turnpike.port("tap", {{ device = "net_tap0,iface=tap0", driver = "af_packet" }})
         turnpike.route "0.0.0.0/0" {{ via = {{ {{ "10.0.1.2", weight = 3 }}, "10.0.2.2" }}, metric = 7 }}
         turnpike.route "2001:db8::/32" {{ via = "fe80::2", port = "right" }}
@@ -87,6 +87,7 @@ fn every_setting_is_read() {
     assert_eq!(pci.mac, Some(MacAddr([2, 0, 0, 0, 0, 1])));
     assert!(!pci.unreachables && config.ports[3].unreachables);
     assert!(pci.redirects && !config.ports[3].redirects);
+    assert_eq!((pci.dad, config.ports[3].dad), (2, 0));
     assert_eq!(config.icmp, Icmp { ttl: 255, echo: false });
     assert_eq!(config.ports[3].device, Device::Vdev("net_tap0,iface=tap0".to_owned()));
     assert_eq!(config.ports[3].driver, Some(Driver::AfPacket));
@@ -120,7 +121,7 @@ fn a_script_may_compute() {
 }
 
 /// The keys of a port, as errors list them.
-const PORT_KEYS: &str = "known: device, driver, address, mac, mtu, rx_queues, reverse_path, host, unreachables, redirects, advertise";
+const PORT_KEYS: &str = "known: device, driver, address, mac, mtu, rx_queues, reverse_path, host, unreachables, redirects, dad, advertise";
 
 #[test]
 fn unknown_keys_of_ports_are_named_with_the_known_ones() {

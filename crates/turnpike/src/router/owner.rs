@@ -201,6 +201,12 @@ impl Owner {
                 tracing::debug!("neighbour {address} on {port} is gone");
                 self.rib.neighbour_down(port, address);
             }
+            Event::AddressDuplicate { port, address, mac } => {
+                let name = self.port_name(port);
+                tracing::error!(
+                    "port \"{name}\": {mac} has our address {address}; it is not used (RFC 4862 5.4.5)"
+                );
+            }
             Event::AdvertisementDiffers { port, router, what } => {
                 let name = self.port_name(port);
                 tracing::warn!(

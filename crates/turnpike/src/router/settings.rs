@@ -6,7 +6,8 @@ use slowpath::{Advertise, PortSettings, Preference, Prefix};
 /// A port's settings.
 pub fn of(port: &config::Port) -> PortSettings {
     let advertise = port.advertise.as_ref().map(advertise);
-    PortSettings { unreachables: port.unreachables, redirects: port.redirects, advertise }
+    let config::Port { unreachables, redirects, dad, .. } = *port;
+    PortSettings { unreachables, redirects, dad, advertise }
 }
 
 fn advertise(wanted: &config::Advertise) -> Advertise {

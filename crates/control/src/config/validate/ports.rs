@@ -25,6 +25,7 @@ const KNOWN: &[&str] = &[
     "host",
     "unreachables",
     "redirects",
+    "dad",
     "advertise",
 ];
 
@@ -66,6 +67,7 @@ pub(super) fn read<'s>(
             host,
             unreachables: fields.flag_or("unreachables", true),
             redirects: fields.flag("redirects"),
+            dad: fields.number("dad", 0..=10).unwrap_or(0) as u8,
             addresses,
         };
         for &net in &port.addresses {

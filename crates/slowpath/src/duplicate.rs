@@ -1,0 +1,262 @@
+//! Duplicate address detection: RFC 4862, 5.4, for ports that ask for it.
+//!
+//! ```text
+//!   link up, new addresses --> tentative -- nobody has it after the last question --> used, announced
+//!                                  |
+//!                                  +-- somebody advertises it, or asks for it too --> never used
+//! ```
+//!
+//! The groups of a tentative address are joined, its questions heard; it is no source and no
+//! destination. The first question comes after a random delay of up to a second, so that routers
+//! which start together do not ask together (5.4.2). An own question that a loop brings back is no
+//! sign of anybody else (5.4.3). An address that somebody else has stays unused until the link or the
+//! addresses change ([`Event::AddressDuplicate`]).
+//!
+//! Where there is a host interface the kernel does this.
+
+use std::net::Ipv6Addr;
+use std::time::Duration;
+
+use dataplane::port::PortId;
+use wire::MacAddr;
+use wire::address::solicited_node;
+use wire::build;
+use wire::icmp::v6;
+use wire::nd::NeighbourSolicitation;
+use zerocopy::IntoBytes;
+use zerocopy::network_endian::{U16, U32};
+
+use crate::{Event, Output, Packet, SlowPath, Time};
+
+/// RFC 4861, 10: MAX_RTR_SOLICITATION_DELAY, which RFC 4862, 5.4.2 takes, and RETRANS_TIMER.
+const DELAY_MOST: Duration = Duration::from_secs(1);
+const BETWEEN: Duration = Duration::from_secs(1);
+
+/// An address that is asked for.
+struct Probe {
+    port: PortId,
+    address: Ipv6Addr,
+    next: Time,
+    /// Questions still to be asked.
+    left: u8,
+}
+
+/// All addresses that are asked for.
+#[derive(Default)]
+pub(crate) struct Probes(Vec<Probe>);
+
+impl Probes {
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
+        self.0.iter().map(|probe| probe.next).min()
+    }
+
+    pub(crate) fn cancel(&mut self, port: PortId) {
+        self.0.retain(|probe| probe.port != port);
+    }
+
+    /// An address whose turn it is, and whether it is to be asked for; else nobody has it.
+    fn due(&mut self, now: Time) -> Option<(PortId, Ipv6Addr, bool)> {
+        let index = self.0.iter().position(|probe| probe.next <= now)?;
+        let probe = &mut self.0[index];
+        let found = (probe.port, probe.address, probe.left > 0);
+        if probe.left > 0 {
+            probe.left -= 1;
+            probe.next = now.saturating_add(BETWEEN);
+        } else {
+            self.0.remove(index);
+        }
+        Some(found)
+    }
+}
+
+impl<P: Packet> SlowPath<P> {
+    /// Makes all IPv6 addresses of a port tentative, if it asks for them.
+    pub(crate) fn start_probing(&mut self, id: PortId, now: Time) {
+        self.probes.cancel(id);
+        let Some(port) = self.ports.get_mut(id) else { return };
+        let left = port.settings.dad;
+        port.tentative.clear();
+        if port.host || left == 0 {
+            return;
+        }
+        port.tentative = port.assigned_v6().collect();
+        for &address in &port.tentative {
+            let next = now.saturating_add(self.random.up_to(DELAY_MOST));
+            self.probes.0.push(Probe { port: id, address, next, left });
+        }
+    }
+
+    /// Asks who has the addresses that are due; those that nobody has are used from now on.
+    pub(crate) fn probe_addresses(&mut self, now: Time, out: &mut impl Output<P>) {
+        while let Some((id, address, ask)) = self.probes.due(now) {
+            if ask {
+                if let Some(port) = self.ports.get(id) {
+                    out.originate(id, &question(port.mac, address));
+                }
+                continue;
+            }
+            let Some(port) = self.ports.get_mut(id) else { continue };
+            port.tentative.retain(|&other| other != address);
+            let link_local = address == port.link_local;
+            self.nd_announce(id, address, out);
+            if link_local {
+                self.start_advertising(id, now);
+            }
+        }
+    }
+
+    /// True if it is not known yet that the address is the port's alone.
+    pub(crate) fn is_tentative(&self, port: PortId, address: Ipv6Addr) -> bool {
+        self.ports.get(port).is_some_and(|port| port.tentative.contains(&address))
+    }
+
+    /// Somebody else has a tentative address: it stays so.
+    pub(crate) fn duplicate(
+        &mut self,
+        from: PortId,
+        address: Ipv6Addr,
+        mac: MacAddr,
+        out: &mut impl Output<P>,
+    ) {
+        if self.ports.get(from).is_none_or(|port| port.mac == mac) {
+            return;
+        }
+        let asked = self.probes.0.len();
+        self.probes.0.retain(|probe| (probe.port, probe.address) != (from, address));
+        // Said once.
+        if self.probes.0.len() < asked {
+            out.event(Event::AddressDuplicate { port: from, address, mac });
+        }
+    }
+}
+
+/// A solicitation from nobody, without a link-layer address (RFC 4862, 5.4.2).
+fn question(mac: MacAddr, address: Ipv6Addr) -> Vec<u8> {
+    let fixed = NeighbourSolicitation {
+        kind: v6::NEIGHBOUR_SOLICITATION,
+        code: 0,
+        checksum: U16::new(0),
+        reserved: U32::new(0),
+        target_address: address.octets(),
+    };
+    let message = fixed.as_bytes().to_vec();
+    build::neighbour_discovery(mac, Ipv6Addr::UNSPECIFIED, solicited_node(address), message)
+}
+
+#[cfg(test)]
+mod tests {
+    use dataplane::reason::{DropReason, PuntReason};
+    use wire::build::Link;
+    use wire::nd::FLAG_OVERRIDE;
+
+    use super::*;
+    use crate::testing::{
+        A, B, Bench, GLEAN_LEFT, L, LEFT, Out, config, fix_icmpv6_checksum, hex, icmp_type,
+        originated, right, secs, udp, v6,
+    };
+    use crate::{Advertise, Command};
+
+    /// The left port asks twice for its addresses fd00:1::1 and fe80::ff:fe00:1.
+    fn bench() -> Bench {
+        let mut config = config();
+        config.ports[0].settings.dad = 2;
+        config.ports[0].settings.advertise = Some(Advertise::default());
+        Bench::with(config)
+    }
+
+    fn own() -> Ipv6Addr {
+        "fd00:1::1".parse().unwrap()
+    }
+
+    fn ping() -> Vec<u8> {
+        let mut ping = v6("fd00:1::2", "fd00:1::1", 58, &[128, 0, 0, 0, 0, 1, 0, 1]);
+        fix_icmpv6_checksum(&mut ping, 54);
+        ping
+    }
+
+    /// Types of the ICMPv6 messages that the router made.
+    fn types(outs: &[Out]) -> Vec<u8> {
+        originated(outs).iter().filter(|f| f.len() > 54).map(|f| icmp_type(f).0).collect()
+    }
+
+    fn advertisement(mac: MacAddr) -> Vec<u8> {
+        let link = Link { destination: L, source: mac };
+        let all: Ipv6Addr = "ff02::1".parse().unwrap();
+        build::neighbour_advertisement(link, own(), all, own(), FLAG_OVERRIDE)
+    }
+
+    #[test]
+    fn a_question_byte_by_byte() {
+        let want = hex("3333ff000001 020000000001 86dd 6000000000183aff
+            00000000000000000000000000000000 ff0200000000000000000001ff000001
+            8700 0000 00000000 fd000001000000000000000000000001");
+        let mut want = want;
+        fix_icmpv6_checksum(&mut want, 54);
+        assert_eq!(question(L, own()), want);
+    }
+
+    #[test]
+    fn an_address_is_used_when_nobody_has_it() {
+        let mut bench = bench();
+        assert_eq!(bench.local(ping()), [Out::Drop(DropReason::NotLocal)]);
+        // Two questions for each address, the second a second after the first; no advertisement as
+        // long as there is no address to send it from.
+        let outs = bench.pass(Duration::from_millis(1999));
+        assert_eq!(types(&outs), [135; 4]);
+        assert_eq!(bench.local(ping()), [Out::Drop(DropReason::NotLocal)]);
+        let outs = bench.pass(Duration::from_millis(1001));
+        let told = types(&outs);
+        assert_eq!(told.iter().filter(|&&kind| kind == 136).count(), 2, "both are announced");
+        assert_eq!(told.iter().filter(|&&kind| kind == 134).count(), 1);
+        let outs = bench.local(ping());
+        assert!(matches!(outs[..], [Out::Originate(..), Out::ToHost(_)]), "{outs:?}");
+    }
+
+    #[test]
+    fn an_address_that_somebody_has_is_never_used() {
+        let probe = question(A, own());
+        for theirs in [advertisement(A), probe] {
+            let mut bench = bench();
+            let outs = bench.local(theirs.clone());
+            let duplicate = Event::AddressDuplicate { port: LEFT, address: own(), mac: A };
+            assert_eq!(outs, [Out::Event(duplicate), Out::ToHost(theirs.clone())]);
+            assert!(matches!(bench.local(theirs)[..], [Out::ToHost(_)]), "said once");
+            bench.pass(secs(60));
+            assert_eq!(bench.local(ping()), [Out::Drop(DropReason::NotLocal)]);
+            // The link-local address is the port's source now.
+            let packet = v6("fd00:2::2", "fd00:1::2", 17, &udp(8));
+            let outs = bench.punt(PuntReason::Glean, right(), GLEAN_LEFT, packet);
+            assert_eq!(originated(&outs)[0][22..24], [0xfe, 0x80]);
+            // With the link it begins anew.
+            let address = std::net::IpAddr::V6("fd00:1::2".parse().unwrap());
+            bench.command(Command::AddStaticNeighbour { port: LEFT, address, mac: B });
+            bench.command(Command::PortLink { port: LEFT, up: true });
+            bench.pass(secs(5));
+            assert_eq!(originated(&bench.local(ping())).len(), 1);
+        }
+    }
+
+    #[test]
+    fn what_says_nothing_of_anybody_else_does_not_matter() {
+        let mut bench = bench();
+        // Our own question, by a loop; somebody who wants to speak to the address.
+        assert!(matches!(bench.local(question(L, own()))[..], [Out::ToHost(_)]));
+        let from = "fd00:1::2".parse().unwrap();
+        let asked = build::neighbour_solicitation(B, from, own(), None);
+        assert!(matches!(bench.local(asked)[..], [Out::ToHost(_)]), "and is not answered");
+        bench.pass(secs(5));
+        assert_eq!(originated(&bench.local(ping())).len(), 1);
+    }
+
+    #[test]
+    fn nothing_is_sent_from_an_address_that_is_not_known_to_be_ours() {
+        let mut bench = bench();
+        let packet = v6("fd00:2::2", "fd00:1::2", 17, &udp(8));
+        let outs = bench.punt(PuntReason::Glean, right(), GLEAN_LEFT, packet);
+        assert_eq!(originated(&outs), [] as [&[u8]; 0]);
+        // The first question of the neighbour is asked when it may be.
+        let outs = bench.pass(secs(3));
+        let asked = |f: &&[u8]| f.len() > 54 && f[54] == 135 && f[22] != 0;
+        assert!(originated(&outs).iter().any(|f| asked(f)), "{outs:?}");
+    }
+}
