@@ -257,6 +257,6 @@ mod tests {
         // The first question of the neighbour is asked when it may be.
         let outs = bench.pass(secs(3));
         let asked = |f: &&[u8]| f.len() > 54 && f[54] == 135 && f[22] != 0;
-        assert!(originated(&outs).iter().any(|f| asked(f)), "{outs:?}");
+        assert!(originated(&outs).iter().any(asked), "{outs:?}");
     }
 }
