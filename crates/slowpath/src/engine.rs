@@ -706,6 +706,11 @@ mod tests {
                 ],
             ),
             v6("fd00:1::2", "fd00:1::1", 44, &[&[17, 0, 0, 1, 0, 0, 0, 9][..], &udp(9)].concat()),
+            v6("fd00:1::2", "fd00:1::1", 44, &[&[17, 0, 0, 112, 0, 0, 0, 9][..], &udp(9)].concat()),
+            v4_with_options("192.0.2.9", &[68, 12, 5, 1, 0, 0, 0, 0, 0, 0, 0, 0]),
+            v4_with_options("10.0.1.9", &[7, 7, 4, 0, 0, 0, 0, 0]),
+            v6("fd00:1::2", "fd00:1::9", 17, &udp(20)),
+            v6("fd00:1::2", "fd00:1::1", 60, &[&[17, 0, 1, 4, 0, 0, 0, 0][..], &udp(9)].concat()),
             v6("fd00:1::2", "fd00:1::1", 43, &[&[17, 0, 0, 1, 0, 0, 0, 0][..], &udp(9)].concat()),
         ];
         for kind in [128, 133, 134, 135, 136, 137] {
@@ -812,6 +817,10 @@ mod tests {
                 config.limits.queue = 2;
                 config.limits.held = 4;
                 config.ports[1].mtu = 300;
+                config.limits.fragments = 3;
+                config.ports[0].settings.redirects = true;
+                config.ports[0].settings.dad = 1;
+                config.ports[0].settings.advertise = Some(crate::Advertise::default());
             }
             let mut bench = Bench::with(config);
             for input in inputs {

@@ -243,6 +243,10 @@ fn advertisements_are_checked() {
             "host = true, advertise = true",
             "advertise: on a port with a host interface the kernel's programs advertise (radvd, FRR); write host = false, or leave it out",
         ),
+        (
+            "advertise = { dns = { 'fd00::1', 'fd00::2', 'fd00::3', 'fd00::4', 'fd00::5', 'fd00::6', 'fd00::7', 'fd00::8', 'fd00::9' } }",
+            "advertise: dns: 9 given, 8 is the most; remove some",
+        ),
         ("mtu = 1000, advertise = true", "advertise: a port with an MTU below 1280 speaks no IPv6"),
     ] {
         let errors = port_errors(&format!("{{ device = 'a', {settings} }}"));

@@ -31,6 +31,10 @@ const PREFIX_FORM: &str =
     "a prefix such as \"fd00:1::/64\" or { \"fd00:1::/64\", valid_s = 86400 }";
 const FOR_EVER: u64 = u32::MAX as u64;
 
+/// So many fit into one advertisement on every link (RFC 8200 5: 1280 bytes).
+const PREFIXES_MOST: usize = 32;
+const DNS_MOST: usize = 8;
+
 /// What a port advertises; `addresses` and `has_host` are what the port says besides.
 pub(super) fn read(
     fields: &mut Fields<'_, '_>,
@@ -46,6 +50,7 @@ pub(super) fn read(
             return None;
         }
     };
+    check_size(fields, &advertise, addresses);
     if has_host {
         fields.error(
             "advertise",
@@ -57,6 +62,21 @@ pub(super) fn read(
         fields.error("advertise", "advertise: a port with an MTU below 1280 speaks no IPv6");
     }
     Some(advertise)
+}
+
+/// An advertisement must fit the least MTU.
+fn check_size(fields: &mut Fields<'_, '_>, advertise: &Advertise, addresses: &[IpNet]) {
+    let own = addresses.iter().filter(|net| net.addr().is_ipv6()).count();
+    let prefixes = advertise.prefixes.as_ref().map_or(own, Vec::len);
+    for (count, most, what) in
+        [(prefixes, PREFIXES_MOST, "prefixes"), (advertise.dns.len(), DNS_MOST, "dns")]
+    {
+        if count > most {
+            let message =
+                format!("advertise: {what}: {count} given, {most} is the most; remove some");
+            fields.error("advertise", message);
+        }
+    }
 }
 
 fn read_table<'s>(
