@@ -3,6 +3,7 @@
 #   make demo          two Linux hosts talk through the router (KEEP=1 leaves it running)
 #   make test          unit and property tests, then the scenarios in network namespaces
 #   make bench         what forwarding and route lookups cost; writes bench/results/
+#   make bench EXP=attack    one experiment of bench/ by itself
 #   make miri          the route tables under miri, with a nightly compiler (takes long)
 #   make lint          formatting and lints, warnings are errors
 #   make build         target/release/turnpike
@@ -28,9 +29,16 @@ unit: deps
 	$(CARGO) test --locked --workspace
 	PKG_CONFIG_PATH= PKG_CONFIG_LIBDIR=/nonexistent $(CARGO) test --locked -p fib -p wire
 
+# One scenario is about a router with a defect: target/debug/turnpike.
 scenarios: build $(PYTHON)
+	$(CARGO) build --locked -p turnpike --features faulty-step
 	$(PYTHON) -m pytest tests $(PYTEST)
 
+ifdef EXP
+bench: build
+	@mkdir -p bench/results
+	python3 bench/$(EXP).py --json bench/results/$(EXP).json
+else
 bench: build
 	@mkdir -p bench/results
 	target/release/turnpike bench forward --json > bench/results/forward.json
@@ -39,6 +47,7 @@ bench: build
 	  --rounds 5 --json > bench/results/fib.json
 	python3 bench/iperf.py --json bench/results/iperf.json
 	python3 bench/host_interface.py --json bench/results/host_interface.json
+endif
 
 # The two flags: tests measure time, and checking borrows of large arrays at every lookup takes days.
 miri:

@@ -54,11 +54,11 @@ def stop(router):
     assert received + originated == sent + to_host + dropped
 
 
-@pytest.mark.provokes("slowpath-full")
-def test_slowpath_full(lab):
+@pytest.mark.provokes("refused-errors")
+def test_more_errors_than_the_slow_path_takes(lab):
     router = flood(lab, [EXPIRED] * 64).router
-    assert wait_for(lambda: "slowpath-full" in reasons(router), 10)
-    assert reasons(router) == {"slowpath-full", "ttl-expired"}
+    assert wait_for(lambda: "refused-errors" in reasons(router), 10)
+    assert reasons(router) == {"refused-errors", "ttl-expired"}
     # The flood fills the ring; an operator's questions must still be answered.
     for _ in range(5):
         assert router.show("ports") and router.show("neighbours")
@@ -71,7 +71,7 @@ def test_inject_full(lab):
     big = [frame(ipv4("10.0.1.2", "10.0.2.2", pattern(1480), ident=i)) for i in range(64)]
     router = flood(lab, big, mtu=68).router
     assert wait_for(lambda: "inject-full" in reasons(router), 10)
-    assert reasons(router) <= {"inject-full", "slowpath-full"}
+    assert reasons(router) <= {"inject-full", "refused-fragment"}
     stop(router)
 
 
@@ -101,7 +101,7 @@ def test_tx_full(lab, driver):
 
     assert wait_for(full, 20)
     # Noticed: the network behind the port is gone.
-    assert reasons(wires.router) <= {"tx-full", "no-route", "unreachable", "neighbour-failed", "slowpath-full"}
+    assert reasons(wires.router) <= {"tx-full", "no-route", "unreachable", "neighbour-failed", "refused-errors", "refused-resolve"}
     stop(wires.router)
 
 

@@ -14,11 +14,13 @@
 //! turnpike.fpm { listen = "127.0.0.1:2620", keep_s = 120 }
 //! turnpike.forwarders { cores = "1,3-5" }
 //! turnpike.tx { burst = 32, flush_us = 50 }
-//! turnpike.slowpath { neighbours = 16384, queue = 16, retries = 3, timeout_s = 30 }
+//! turnpike.slowpath { neighbours = 16384, queue = 16, retries = 3, timeout_s = 30, workers = 1,
+//!                     icmp_rate = 1000, classes = { errors = { rate = 5000, share = 10 } } }
 //! turnpike.icmp { ttl = 64, echo = true }
 //! turnpike.memory { mbufs = 16384, no_huge = true }
 //! turnpike.fib { ipv4 = "runmap", ipv6 = "runmap" }
 //! turnpike.log { level = "info" }
+//! turnpike.quarantine { directory = "/var/tmp/turnpike", packets = 1000, mib = 16 }
 //! ```
 //!
 //! A file is read in three stages, each in a module of its own: `script` runs it in a restricted
@@ -41,6 +43,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use dataplane::class::{ByClass, ClassLimits, default_limits};
 use dataplane::port::{PortId, ReversePath};
 use fib::Algorithm;
 use ipnet::{IpNet, Ipv6Net};
@@ -74,7 +77,7 @@ pub struct Config {
     pub forwarders: Forwarders,
     /// Transmit bursts.
     pub tx: Tx,
-    /// Bounds of neighbour resolution.
+    /// Bounds of the slow path.
     pub slowpath: Slowpath,
     /// The router's own ICMP.
     pub icmp: Icmp,
@@ -84,6 +87,8 @@ pub struct Config {
     pub fib: Fib,
     /// What is logged.
     pub log: Log,
+    /// Where packets go over which the router's code panics.
+    pub quarantine: Quarantine,
 }
 
 /// A port of the router.
@@ -362,10 +367,10 @@ impl Default for Tx {
     }
 }
 
-/// Bounds of neighbour resolution.
+/// Bounds of the slow path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slowpath {
-    /// The most neighbours known or sought at a time.
+    /// The most neighbours known or sought at a time, by each worker.
     pub neighbours: usize,
     /// The most packets that wait for one neighbour.
     pub queue: usize,
@@ -375,6 +380,18 @@ pub struct Slowpath {
     pub timeout: Duration,
     /// How long fragments for the router wait for each other.
     pub reassembly: Duration,
+    /// Threads, 1 to 8; each owns a part of the ports.
+    pub workers: usize,
+    /// ICMP errors a second, over all ports.
+    pub icmp_rate: u32,
+    /// ICMP errors in one burst.
+    pub icmp_burst: u32,
+    /// ICMP errors a second to one IPv4 /24 or IPv6 /64.
+    pub icmp_prefix_rate: u32,
+    /// ICMP errors to one prefix in one burst.
+    pub icmp_prefix_burst: u32,
+    /// What each class of punted packets is bounded to.
+    pub classes: ByClass<ClassLimits>,
 }
 
 impl Default for Slowpath {
@@ -384,6 +401,12 @@ impl Default for Slowpath {
             queue: 16,
             retries: 3,
             timeout: Duration::from_secs(30),
+            workers: 1,
+            icmp_rate: 1000,
+            icmp_burst: 100,
+            icmp_prefix_rate: 100,
+            icmp_prefix_burst: 50,
+            classes: default_limits(),
             reassembly: Duration::from_secs(60),
         }
     }
@@ -427,6 +450,24 @@ pub struct Fib {
 pub struct Log {
     /// `error`, `warn`, `info`, `debug` or `trace`; `None`: the binary's default.
     pub level: Option<&'static str>,
+}
+
+/// Where packets go over which the router's code panics.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Quarantine {
+    /// The directory of the files, made when it is needed; an absolute path.
+    pub directory: PathBuf,
+    /// The most packets that one run of the router keeps.
+    pub packets: usize,
+    /// The most bytes that all its files in the directory have together.
+    pub bytes: u64,
+}
+
+impl Default for Quarantine {
+    fn default() -> Self {
+        // What is there survives a restart of the machine, and is looked at by people.
+        Self { directory: "/var/tmp/turnpike".into(), packets: 1000, bytes: 16 << 20 }
+    }
 }
 
 /// Reads and validates a configuration; does not look at the machine beyond the file itself.

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::port::{MAX_PORTS, PortId};
-use crate::reason::DropReason;
+use crate::reason::{DropReason, PuntClass};
 
 /// A number that one thread raises and others read: a load and a store, no locked instruction.
 #[derive(Debug, Default)]
@@ -60,6 +60,17 @@ impl Drops {
     }
 }
 
+/// What a forwarder had for the slow path in one class.
+#[derive(Debug, Default)]
+pub struct ClassCounters {
+    /// Packets of the class.
+    pub offered: Counter,
+    /// Dropped before the ring was full.
+    pub early: Counter,
+    /// Dropped because it was.
+    pub full: Counter,
+}
+
 /// What one forwarder counted.
 #[derive(Debug)]
 pub struct ForwarderCounters {
@@ -70,6 +81,8 @@ pub struct ForwarderCounters {
     pub drops: Drops,
     /// Packets given to the slow path.
     pub punted: Counter,
+    /// Packets for the slow path by class, those it refused included.
+    pub classes: [ClassCounters; PuntClass::COUNT],
     /// Packets given to the forwarder that owns their port's transmit queue.
     pub handed_over: Counter,
     /// Packets taken from the slow path and from other forwarders.
@@ -91,6 +104,7 @@ impl Default for ForwarderCounters {
             tx: std::array::from_fn(|_| Traffic::default()),
             drops: Drops::default(),
             punted: Counter::default(),
+            classes: std::array::from_fn(|_| ClassCounters::default()),
             handed_over: Counter::default(),
             taken_in: Counter::default(),
             batches: Counter::default(),

@@ -64,7 +64,14 @@ pub fn default_graph(tables: &Arc<Tables>) -> Result<Graph, GraphError> {
     } else {
         graph.connect("ip4-ttl", "ok", "ip4-mtu")?;
     }
+    #[cfg(not(feature = "faulty-step"))]
     graph.connect("ip4-mtu", "ok", "ip4-rewrite")?;
+    #[cfg(feature = "faulty-step")]
+    {
+        graph.add("faulty", crate::steps::Faulty)?;
+        graph.connect("ip4-mtu", "ok", "faulty")?;
+        graph.connect("faulty", "next", "ip4-rewrite")?;
+    }
     graph.transmit("ip4-rewrite", "transmit")?;
 
     graph.connect("classify", "ip6", "ip6-checksum-offload")?;
@@ -171,7 +178,7 @@ mod tests {
         let graph = default_graph(&TestTables::every_kind()).unwrap();
         let names: Vec<_> = graph.shape().steps.iter().map(|step| step.name.as_str()).collect();
         assert_eq!(names[0], "classify");
-        assert_eq!(names.len(), 13);
+        assert_eq!(names.len(), 13 + usize::from(cfg!(feature = "faulty-step")));
         let drops = graph.shape().steps.iter().flat_map(|step| &step.outputs);
         assert!(drops.clone().any(|(_, to)| *to == Target::Drop(DropReason::Ip4Checksum)));
     }
@@ -182,7 +189,7 @@ mod tests {
         tables.ports[4].reverse_path = ReversePath::Loose;
         let graph = default_graph(&Arc::new(tables)).unwrap();
         let names: Vec<_> = graph.shape().steps.iter().map(|step| step.name.as_str()).collect();
-        assert_eq!(names.len(), 15);
+        assert_eq!(names.len(), 15 + usize::from(cfg!(feature = "faulty-step")));
         assert!(names.contains(&"ip4-reverse-path") && names.contains(&"ip6-reverse-path"));
     }
 

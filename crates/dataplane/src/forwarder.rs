@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use dpdk::{Burst, Consumer, PacketList, Producer, RxQueue};
+use dpdk::{Burst, Consumer, RxQueue};
 
 use crate::batch::{BATCH_MAX, Batch};
 use crate::counters::ForwarderCounters;
@@ -28,7 +28,9 @@ use crate::distribution::Distribution;
 use crate::graph::{Ends, Graph, Shape};
 use crate::mask::Mask;
 use crate::port::{PortId, PortInfo, ReversePath};
-use crate::reason::{DropReason, Punt};
+use crate::punts::Punts;
+use crate::quarantine::{Quarantine, guard};
+use crate::reason::DropReason;
 
 /// A receive queue and the port it belongs to.
 pub struct RxSource {
@@ -61,15 +63,6 @@ impl Default for IdlePolicy {
     }
 }
 
-/// The rings to the slow path; a packet's tag is a [`Punt`].
-pub struct Punts {
-    /// What concerns the router itself: the slow path empties it first, so that no flood of packets
-    /// that cannot be forwarded delays a routing protocol.
-    pub control: Producer,
-    /// Everything else.
-    pub exceptions: Producer,
-}
-
 /// Everything a forwarder owns.
 pub struct ForwarderParts {
     /// Where packets come from.
@@ -86,6 +79,8 @@ pub struct ForwarderParts {
     pub quiescent: dpdk::qsbr::Reader,
     /// What it counts.
     pub counters: Arc<ForwarderCounters>,
+    /// Where packets go over which a step panics.
+    pub quarantine: Quarantine,
     /// When it sleeps.
     pub idle: IdlePolicy,
 }
@@ -95,7 +90,6 @@ pub struct Forwarder {
     parts: ForwarderParts,
     batch: Batch,
     arrivals: Burst,
-    punt_list: PacketList,
     idle_rounds: u32,
     sleep: Duration,
 }
@@ -121,7 +115,6 @@ impl Forwarder {
             parts,
             batch: Batch::new(PortId::FIRST, nowhere),
             arrivals: Burst::new(),
-            punt_list: PacketList::new(),
             idle_rounds: 0,
             sleep,
         }
@@ -182,9 +175,25 @@ impl Forwarder {
         counters.rx(source.port).packets.add(count as u64);
         counters.rx(source.port).bytes.add(bytes);
         counters.batches.add(1);
-        let ends = self.parts.graph.run(batch);
+        let graph = &mut self.parts.graph;
+        let ends = match guard(|| graph.run(batch)) {
+            Ok(ends) => ends,
+            Err(_) => self.recover(),
+        };
         self.finish(ends, now);
         count
+    }
+
+    /// A step panicked: finds the packets over which it does, puts them aside, and takes all others
+    /// to their ends.
+    #[cold]
+    fn recover(&mut self) -> Ends {
+        let ForwarderParts { graph, counters, quarantine, .. } = &mut self.parts;
+        graph.resume(&mut self.batch, |batch, slot, message| {
+            quarantine.put(Some(batch.in_port), &message, batch.frame(slot));
+            let freed = batch.burst.free(Mask::when(true, slot).0);
+            counters.drops.add(DropReason::Quarantined, freed as u64);
+        })
     }
 
     /// Gives every packet of the batch to the end that the graph chose for it.
@@ -195,7 +204,9 @@ impl Forwarder {
             self.parts.distribution.accept(burst, ends.transmit, ports, now, counters);
         }
         if !ends.slow_path.is_empty() {
-            self.punt(ends.slow_path);
+            let (batch, graph) = (&mut self.batch, &self.parts.graph);
+            let reason = |slot| graph.punt_reason(slot);
+            self.parts.punts.accept(batch, ends.slow_path, reason, &self.parts.counters);
         }
         let burst = &mut self.batch.burst;
         if !ends.drop.is_empty() {
@@ -204,33 +215,6 @@ impl Forwarder {
         let lost = burst.owned();
         if lost != 0 {
             self.parts.counters.drops.add(DropReason::StepLost, burst.free(lost) as u64);
-        }
-    }
-
-    /// Sends packets to the slow path, each tagged with the reason. What came to a link-layer group
-    /// is for the router whatever stopped it (a multicast listener query has IP options).
-    fn punt(&mut self, mask: Mask) {
-        let batch = &mut self.batch;
-        let mut control = Mask::EMPTY;
-        for slot in mask.slots() {
-            let reason = self.parts.graph.punt_reason(slot);
-            let punt = Punt { reason, port: batch.in_port, next_hop: batch.next_hop[slot] };
-            batch.burst.set_tag(slot, punt.to_tag());
-            let to_group = batch.link_multicast.has(slot);
-            control |= Mask::when(reason.is_control() || to_group, slot);
-        }
-        let punts = &mut self.parts.punts;
-        let (counters, list) = (&self.parts.counters, &mut self.punt_list);
-        for (mask, ring, full) in [
-            (control, &mut punts.control, DropReason::ControlFull),
-            (mask.without(control), &mut punts.exceptions, DropReason::SlowpathFull),
-        ] {
-            if mask.is_empty() {
-                continue;
-            }
-            batch.burst.move_to(mask.0, list);
-            counters.punted.add(ring.send(list) as u64);
-            counters.drops.add(full, list.free_tail(0) as u64);
         }
     }
 

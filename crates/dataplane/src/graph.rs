@@ -26,6 +26,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::batch::{BATCH_MAX, Batch};
 use crate::mask::Mask;
+use crate::quarantine::guard;
 use crate::reason::{DropReason, PuntReason};
 
 /// The most outputs that a step can have.
@@ -446,6 +447,8 @@ pub struct Graph {
     /// One mask a step, then one an end.
     masks: Box<[Mask]>,
     punt_reasons: [PuntReason; BATCH_MAX],
+    /// The step that runs, and its packets: where a panic was.
+    at: (usize, Mask),
     shape: Arc<Shape>,
     counters: Arc<EdgeCounters>,
 }
@@ -455,6 +458,7 @@ impl Graph {
         Self {
             masks: vec![Mask::EMPTY; steps.len() + ENDS].into(),
             punt_reasons: [PuntReason::Arp; BATCH_MAX],
+            at: (0, Mask::EMPTY),
             counters: Arc::new(EdgeCounters::new(shape.edges)),
             steps,
             shape,
@@ -474,22 +478,43 @@ impl Graph {
     /// Runs all packets of the batch through the steps and says where they ended.
     pub fn run(&mut self, batch: &mut Batch) -> Ends {
         self.masks[0] = batch.packets();
-        for place in 0..self.steps.len() {
-            let input = std::mem::take(&mut self.masks[place]);
-            if input.is_empty() {
-                continue;
-            }
-            let placed = &mut self.steps[place];
-            let mut out = [Mask::EMPTY; MAX_OUTPUTS];
-            placed.step.process(batch, input, &mut out);
-            for (index, (edge, &mask)) in placed.edges.iter().zip(&out).enumerate() {
-                self.masks[edge.to] |= mask;
-                self.counters.add(placed.first_edge + index, mask.count());
-                if let Some(reason) = edge.punt {
-                    for slot in mask.slots() {
-                        self.punt_reasons[slot] = reason;
-                    }
+        self.run_from(0, batch)
+    }
+
+    /// Goes on after a panic in [`Self::run`] or here. The step in which it happened gets the packets
+    /// that it had once more, one at a time; `guilty` takes over those over which it panics again
+    /// (slot and message). All others go on behind that step, and so do those that were not in it.
+    ///
+    /// A step that changes packets is thus run twice over those that it had changed before it
+    /// panicked over another.
+    #[cold]
+    pub fn resume(
+        &mut self,
+        batch: &mut Batch,
+        mut guilty: impl FnMut(&mut Batch, usize, String),
+    ) -> Ends {
+        loop {
+            let (place, input) = self.at;
+            for slot in input.slots() {
+                let one = Mask::when(true, slot);
+                if let Err(message) = guard(|| self.run_step(place, one, batch)) {
+                    guilty(batch, slot, message);
                 }
+            }
+            // Each panic is in a later step than the one before, so this ends.
+            if let Ok(ends) = guard(|| self.run_from(place + 1, batch)) {
+                return ends;
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn run_from(&mut self, first: usize, batch: &mut Batch) -> Ends {
+        for place in first..self.steps.len() {
+            let input = std::mem::take(&mut self.masks[place]);
+            if !input.is_empty() {
+                self.at = (place, input);
+                self.run_step(place, input, batch);
             }
         }
         let ends = self.steps.len();
@@ -497,6 +522,23 @@ impl Graph {
             transmit: std::mem::take(&mut self.masks[ends + TRANSMIT]),
             slow_path: std::mem::take(&mut self.masks[ends + SLOW_PATH]),
             drop: std::mem::take(&mut self.masks[ends + DROP]),
+        }
+    }
+
+    /// One step over these packets. What it says counts when it has returned.
+    #[inline(always)]
+    fn run_step(&mut self, place: usize, input: Mask, batch: &mut Batch) {
+        let placed = &mut self.steps[place];
+        let mut out = [Mask::EMPTY; MAX_OUTPUTS];
+        placed.step.process(batch, input, &mut out);
+        for (index, (edge, &mask)) in placed.edges.iter().zip(&out).enumerate() {
+            self.masks[edge.to] |= mask;
+            self.counters.add(placed.first_edge + index, mask.count());
+            if let Some(reason) = edge.punt {
+                for slot in mask.slots() {
+                    self.punt_reasons[slot] = reason;
+                }
+            }
         }
     }
 

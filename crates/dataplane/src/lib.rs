@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod batch;
+pub mod class;
 pub mod counters;
 mod default_graph;
 pub mod distribution;
@@ -14,6 +15,8 @@ pub mod graph;
 pub mod mask;
 pub mod next_hop;
 pub mod port;
+pub mod punts;
+pub mod quarantine;
 pub mod reason;
 pub mod steps;
 pub mod tables;

@@ -17,7 +17,10 @@ macro_rules! reasons {
             /// Every reason, in the order of declaration, which is the order of [`Self::index`].
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
-            /// The number of reasons.
+            /// The names of all, in the same order.
+            pub const NAMES: &'static [&'static str] = &[$($name,)*];
+
+            /// How many there are.
             pub const COUNT: usize = Self::ALL.len();
 
             /// Position in [`Self::ALL`].
@@ -72,10 +75,16 @@ reasons! {
         // transmit and rings
         PortDown = "port-down", "The route leads to a port that this router does not have.";
         TxFull = "tx-full", "The port's transmit queue was full.";
-        SlowpathFull = "slowpath-full", "The ring to the slow path for packets that cannot be forwarded as they are was full.";
-        ControlFull = "control-full", "The ring to the slow path for ARP and packets for the router itself was full.";
+        RefusedNeighbour = "refused-neighbour", "More ARP and neighbour discovery came than the slow path takes (show protection).";
+        RefusedRouting = "refused-routing", "More packets of routing protocols came than the slow path takes (show protection).";
+        RefusedHost = "refused-host", "More other packets for the router came than the slow path takes (show protection).";
+        RefusedResolve = "refused-resolve", "More packets to unknown neighbours came than the slow path takes (show protection).";
+        RefusedFragment = "refused-fragment", "More packets to be cut into fragments came than the slow path takes (show protection).";
+        RefusedOptions = "refused-options", "More packets with options came than the slow path takes (show protection).";
+        RefusedErrors = "refused-errors", "More packets that call for an ICMP error came than the slow path takes (show protection).";
         InjectFull = "inject-full", "The ring from the slow path to a forwarder was full.";
         HandoverFull = "handover-full", "The ring to the forwarder that owns the transmit queue was full.";
+        Quarantined = "quarantined", "The router's code panicked over the packet: a defect. A copy is in the quarantine file, see the log.";
         StepLost = "step-lost", "A step gave the packet to none of its outputs: a defect in the step.";
         HostFull = "host-full", "The kernel did not take the packet from the port's host interface now.";
         HostDown = "host-down", "The port's host interface is down, or was removed.";
@@ -126,11 +135,16 @@ reasons! {
     }
 }
 
-impl PuntReason {
-    /// Packets that concern the router itself, not its traffic: they have a ring of their own, and
-    /// are never behind the others.
-    pub fn is_control(self) -> bool {
-        matches!(self, Self::Arp | Self::Local | Self::NonIp)
+reasons! {
+    /// What punted packets are sorted into, each bounded by itself; see [`crate::class`].
+    PuntClass {
+        Neighbour = "neighbour", "ARP and neighbour discovery.";
+        Routing = "routing", "Routing and link protocols for the router.";
+        Host = "host", "Everything else for the router itself.";
+        Resolve = "resolve", "Packets that wait for a neighbour's MAC.";
+        Fragment = "fragment", "Packets to be cut into fragments.";
+        Options = "options", "Packets with IP options, on their way elsewhere.";
+        Errors = "errors", "Packets that cannot be forwarded: their senders are told.";
     }
 }
 

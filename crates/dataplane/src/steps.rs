@@ -3,6 +3,8 @@
 
 mod classify;
 mod complete_checksum;
+#[cfg(any(test, feature = "faulty-step"))]
+mod faulty;
 mod ip4_lookup;
 mod ip4_rewrite;
 mod ip4_ttl;
@@ -18,6 +20,8 @@ mod reverse_path;
 
 pub use classify::Classify;
 pub use complete_checksum::CompleteChecksum;
+#[cfg(any(test, feature = "faulty-step"))]
+pub use faulty::{FAULTY_ID, Faulty};
 pub use ip4_lookup::Ip4Lookup;
 pub use ip4_rewrite::Ip4Rewrite;
 pub use ip4_ttl::Ip4Ttl;

@@ -170,6 +170,11 @@ impl FrameBuilder {
         self
     }
 
+    pub fn protocol(mut self, protocol: u8) -> Self {
+        self.protocol = protocol;
+        self
+    }
+
     pub fn ttl(mut self, ttl: u8) -> Self {
         self.ttl = ttl;
         self

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use dataplane::flow::FlowHash;
 use dataplane::next_hop::NextHop;
@@ -11,9 +12,10 @@ use wire::MacAddr;
 use wire::ethernet::{ETHERNET_LEN, ETHERTYPE_ARP};
 
 use crate::advertise::Plans;
+use crate::bucket::{Rates, TokenBucket};
 use crate::duplicate::Probes;
 use crate::frame::{self, IpPacket};
-use crate::icmp::{Error, TokenBucket};
+use crate::icmp::Error;
 use crate::later::Later;
 use crate::mld::Groups;
 use crate::neighbour::{Due, Evidence, Key, Learnt, Removed, Resolution, Table, Waiting};
@@ -29,11 +31,9 @@ pub struct SlowPath<P> {
     pub(crate) table: Table<P>,
     pub(crate) groups: Groups,
     pub(crate) announcements: Announcements,
-    pub(crate) errors: TokenBucket,
+    pub(crate) rates: Arc<Rates>,
     pub(crate) random: Random,
     pub(crate) flow: FlowHash,
-    /// Bounds the questions to the kernel.
-    resolves: TokenBucket,
     /// Gateways by the number of their next hop.
     gateways: HashMap<u16, Key>,
     /// How many next hops each gateway serves.
@@ -127,22 +127,26 @@ impl Announcements {
 impl<P: Packet> SlowPath<P> {
     /// An engine that knows its ports. The first [`Self::tick`] announces their addresses.
     pub fn new(config: Config) -> Self {
+        let rates = Arc::new(Rates::new(&config.limits, config.seed));
+        Self::sharing(config, rates)
+    }
+
+    /// Like [`Self::new`], with rates that several engines keep together.
+    pub fn sharing(config: Config, rates: Arc<Rates>) -> Self {
         let mut random = Random::new(config.seed);
         let mut announcements = Announcements::default();
         let mut advertising = Plans::default();
-        for port in config.ports.iter().filter(|port| !port.host) {
+        for port in config.ports.iter().filter(|port| port.owned && !port.host) {
             announcements.schedule(port.id, Time::ZERO);
             if port.settings.advertise.is_some() {
                 advertising.begin(port.id, Time::ZERO);
             }
         }
-        let limits = &config.limits;
         let mut engine = Self {
             ports: Ports::new(&config.ports),
-            resolves: TokenBucket::new(limits.resolve_rate, limits.resolve_burst),
-            errors: TokenBucket::new(config.limits.icmp_rate, config.limits.icmp_burst),
+            rates,
             identifications: TokenBucket::new(IDENTIFICATION_RATE, IDENTIFICATION_BURST),
-            reassembly: Reassembly::new(limits.fragments, limits.reassembly),
+            reassembly: Reassembly::new(config.limits.fragments, config.limits.reassembly),
             later: Later::default(),
             probes: Probes::default(),
             advertising,
@@ -158,7 +162,7 @@ impl<P: Packet> SlowPath<P> {
             gateways: HashMap::new(),
             gateway_uses: HashMap::new(),
         };
-        for port in &config.ports {
+        for port in config.ports.iter().filter(|port| port.owned) {
             engine.start_probing(port.id, Time::ZERO);
         }
         engine
@@ -173,6 +177,8 @@ impl<P: Packet> SlowPath<P> {
         if self.ports.get(punt.port).is_none() {
             return out.drop(packet, DropReason::PortDown);
         }
+        #[cfg(feature = "faulty-step")]
+        assert!(!packet.bytes().ends_with(crate::POISON), "the faulty engine met its packet");
         let host = self.ports.is_host(punt.port);
         if ethernet.ethertype == ETHERTYPE_ARP {
             if host {
@@ -237,6 +243,12 @@ impl<P: Packet> SlowPath<P> {
                 self.start_gateway((port, address), now, out);
             }
             Command::RemoveNextHop { id } => self.set_gateway(id, None),
+            // The port's owner hears it too.
+            Command::AddStaticNeighbour { port, .. }
+            | Command::RemoveNeighbour { port, .. }
+            | Command::PortLink { port, .. }
+            | Command::KernelNeighbour { port, .. }
+                if !self.ports.is_owned(port) => {}
             Command::AddStaticNeighbour { port, address, mac } => {
                 let key = (port, address);
                 let ready = self.table.add_static(key, mac, now);
@@ -277,7 +289,7 @@ impl<P: Packet> SlowPath<P> {
 
     /// Where there is a host interface, the kernel announces.
     fn start_announcing(&mut self, port: PortId, now: Time) {
-        if !self.ports.is_host(port) {
+        if self.ports.is_owned(port) && !self.ports.is_host(port) {
             self.start_probing(port, now);
             self.announcements.schedule(port, now);
             self.start_advertising(port, now);
@@ -377,9 +389,9 @@ impl<P: Packet> SlowPath<P> {
         self.table.held() + self.reassembly.held()
     }
 
-    /// ICMP errors that the rate limit suppressed.
-    pub fn suppressed_errors(&self) -> u64 {
-        self.errors.suppressed()
+    /// The rates that bound what it makes, and what they suppressed.
+    pub fn rates(&self) -> &Arc<Rates> {
+        &self.rates
     }
 
     /// Gives back the packets that wait, as drops; advertising ports say that this router is none
@@ -422,12 +434,30 @@ impl<P: Packet> SlowPath<P> {
     }
 
     fn start_gateway(&mut self, key: Key, now: Time, out: &mut impl Output<P>) {
+        if !self.ports.is_owned(key.0) {
+            return;
+        }
         if let Some(mac) = self.table.mac(key) {
             out.event(Event::NeighbourUp { port: key.0, address: key.1, mac });
         } else if self.table.start(key, now) {
             self.ask(key, None, now, out);
         }
         self.drop_displaced(out);
+    }
+
+    /// Takes what another engine handed over, for a port that this one owns.
+    pub fn take_over(
+        &mut self,
+        (port, address): (PortId, IpAddr),
+        waiting: Waiting<P>,
+        now: Time,
+        out: &mut impl Output<P>,
+    ) {
+        if self.ports.is_owned(port) {
+            self.send_to((port, address), waiting, now, out);
+        } else {
+            discard(waiting, DropReason::PortDown, out);
+        }
     }
 
     /// Sends something to a neighbour, or keeps it until the neighbour's MAC is known.
@@ -438,6 +468,9 @@ impl<P: Packet> SlowPath<P> {
         now: Time,
         out: &mut impl Output<P>,
     ) {
+        if self.ports.get(key.0).is_some_and(|port| !port.owned) {
+            return out.hand_over(key.0, key.1, waiting);
+        }
         match self.table.resolve(key, waiting, now) {
             Resolution::Ready(mac, waiting) => self.transmit(waiting, key.0, mac, out),
             Resolution::Waits { ask: true } => self.ask(key, None, now, out),
@@ -468,7 +501,7 @@ impl<P: Packet> SlowPath<P> {
         let (port, address) = key;
         if self.ports.is_host(port) {
             // What is refused here is asked for again, like what is not answered.
-            if self.gateway_uses.contains_key(&key) || self.resolves.take(now) {
+            if self.gateway_uses.contains_key(&key) || self.rates.resolve(now) {
                 out.event(Event::Resolve { port, address });
             }
             return;
@@ -677,6 +710,72 @@ mod tests {
         fix_icmpv6_checksum(&mut ping, 54);
         let outs = bench.local(ping);
         assert!(matches!(outs[..], [Out::ToHost(_)]), "{outs:?}");
+    }
+
+    /// Two engines, each owning one of the two ports.
+    fn halves() -> [Bench; 2] {
+        [0, 1].map(|own| {
+            let mut config = config();
+            for (index, port) in config.ports.iter_mut().enumerate() {
+                port.owned = index == own;
+            }
+            Bench::with(config)
+        })
+    }
+
+    #[test]
+    fn what_waits_on_another_engine_s_port_is_handed_over() {
+        let [mut left, mut right] = halves();
+        // An error to a host on the right port that is not known yet.
+        let frame = v4("10.0.2.7", "9.9.9.9", 17, &udp(9));
+        let outs = left.punt(PuntReason::NoRoute, LEFT, NO_ROUTE, frame);
+        let handed = Out::HandOver(crate::testing::right(), ip("10.0.2.7"), true);
+        assert_eq!(outs, [handed, Out::Drop(DropReason::NoRoute)]);
+        // A packet with options whose way leads there.
+        let mut frame = v4_with_options("10.0.2.7", &[7, 7, 4, 0, 0, 0, 0, 0]);
+        frame[..6].copy_from_slice(&crate::testing::L.0);
+        let outs = left.punt(PuntReason::Ip4Options, LEFT, NO_ROUTE, frame.clone());
+        assert_eq!(outs, [Out::HandOver(crate::testing::right(), ip("10.0.2.7"), false)]);
+        // The owner asks, and sends when it knows.
+        let waiting = Waiting::Received { packet: frame, from: LEFT };
+        right.given += 1;
+        let key = (crate::testing::right(), ip("10.0.2.7"));
+        right.router.take_over(key, waiting, right.now, &mut right.net);
+        assert_eq!(originated(&right.take())[0][38..42], [10, 0, 2, 7]);
+        right.command(Command::AddStaticNeighbour { port: key.0, address: key.1, mac: B });
+        assert!(matches!(right.take()[..], [Out::Event(_), Out::Forward(..)]));
+        right.assert_nothing_lost();
+        left.assert_nothing_lost();
+    }
+
+    #[test]
+    fn engines_that_share_ports_each_mind_their_own() {
+        let [mut left, mut right] = halves();
+        for bench in [&mut left, &mut right] {
+            for port in [LEFT, crate::testing::right()] {
+                bench.command(Command::PortLink { port, up: true });
+            }
+            bench.router.tick(Time::ZERO, &mut bench.net);
+        }
+        let ports = |outs: Vec<Out>| -> Vec<PortId> {
+            let port = |out| match out {
+                Out::Originate(port, _) => Some(port),
+                _ => None,
+            };
+            outs.into_iter().filter_map(port).collect()
+        };
+        assert_eq!(ports(left.take()), [LEFT; 4]);
+        assert_eq!(ports(right.take()), [crate::testing::right(); 4]);
+        // A gateway on the right: one of them asks for it, both know whose number it is.
+        let address = ip("10.0.2.77");
+        let port = crate::testing::right();
+        for (bench, asks) in [(&mut left, 0), (&mut right, 1)] {
+            bench.command(Command::NextHop { id: 99, port, address });
+            assert_eq!(originated(&bench.take()).len(), asks);
+            assert_eq!(bench.router.gateway(99), Some((port, address)));
+            bench.command(Command::AddStaticNeighbour { port, address, mac: B });
+            assert_eq!(bench.router.neighbours(bench.now).len(), asks);
+        }
     }
 
     /// Frames that reach every corner, to be mutated.

@@ -8,8 +8,9 @@
 //!   for ICMPv6 "packet too big" and some "parameter problem"s;
 //! * to a source that is not one host: unspecified, loopback, multicast, broadcast, 0/8, 240/4;
 //! * to the router itself;
-//! * beyond the rate limit: one token bucket for the whole router, so that a flood in one place
-//!   cannot take more of the slow path's time than that (RFC 1812, 4.3.2.8; RFC 4443, 2.4 (f)).
+//! * beyond the rate limits: a token bucket for the whole router, and one for the sender's prefix,
+//!   so that a flood from one place does not take the errors of others (RFC 1812, 4.3.2.8; RFC 4443,
+//!   2.4 (f); `bucket.rs`).
 //!
 //! Nor "unreachable" where the port's configuration says so (RFC 4443, 3.1), but for
 //! "fragmentation needed". IPv4 errors have DF set: nobody fragments 576 bytes, and so they need no
@@ -21,7 +22,6 @@
 //! bytes) and takes the way that the FIB knows to the sender.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::time::Duration;
 
 use dataplane::port::PortId;
 use dataplane::reason::DropReason;
@@ -234,7 +234,7 @@ impl<P: Packet> SlowPath<P> {
             return None;
         }
         let source = self.error_source_v4(header, from)?;
-        if !self.errors.take(now) {
+        if !self.rates.error(header.source().into(), now) {
             return None;
         }
         let length = IPV4_MIN_LEN + ICMP_LEN + bytes.len();
@@ -264,7 +264,7 @@ impl<P: Packet> SlowPath<P> {
             return None;
         }
         let source = self.error_source_v6(header, from)?;
-        if !self.errors.take(now) {
+        if !self.rates.error(header.source().into(), now) {
             return None;
         }
         let fields = Ipv6Fields {
@@ -308,69 +308,8 @@ fn is_error_or_later_fragment(
         || (upper.protocol == icmp && bytes.get(upper.offset).is_none_or(|&kind| is_error(kind)))
 }
 
-/// A token bucket, kept as the time at which it will be full again (the generic cell rate
-/// algorithm, ITU-T I.371): one number, and exact at any rate.
-pub(crate) struct TokenBucket {
-    /// Time that one token takes to come; `None`: none ever comes.
-    interval: Option<Duration>,
-    /// How far `full_at` may lie in the future before a token is taken.
-    tolerance: Duration,
-    full_at: Time,
-    suppressed: u64,
-}
-
-impl TokenBucket {
-    /// `rate` tokens per second, at most `burst` at once (at least one).
-    pub(crate) fn new(rate: u32, burst: u32) -> Self {
-        let interval = (rate > 0).then(|| Duration::from_secs(1) / rate.max(1));
-        let tolerance = interval.unwrap_or_default().saturating_mul(burst.saturating_sub(1));
-        Self { interval, tolerance, full_at: Time::ZERO, suppressed: 0 }
-    }
-
-    /// Takes a token, if there is one.
-    pub(crate) fn take(&mut self, now: Time) -> bool {
-        let Some(interval) = self.interval else {
-            self.suppressed += 1;
-            return false;
-        };
-        if self.full_at > now.saturating_add(self.tolerance) {
-            self.suppressed += 1;
-            return false;
-        }
-        self.full_at = self.full_at.max(now).saturating_add(interval);
-        true
-    }
-
-    /// How often there was no token.
-    pub(crate) fn suppressed(&self) -> u64 {
-        self.suppressed
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
-
-    #[test]
-    fn the_bucket_gives_its_burst_and_then_its_rate() {
-        let mut bucket = TokenBucket::new(10, 5);
-        let start = Time::from_secs(100);
-        assert_eq!((0..20).filter(|_| bucket.take(start)).count(), 5);
-        assert_eq!(bucket.suppressed(), 15);
-        assert!(!bucket.take(start + Duration::from_millis(99)));
-        let later = start + Duration::from_millis(300);
-        assert_eq!((0..20).filter(|_| bucket.take(later)).count(), 3);
-        assert_eq!((0..20).filter(|_| bucket.take(start + Duration::from_secs(60))).count(), 5);
-    }
-
-    #[test]
-    fn a_rate_of_zero_gives_nothing() {
-        assert!(!TokenBucket::new(0, 100).take(Time::from_secs(1)));
-    }
-}
-
-#[cfg(test)]
-mod frames {
     use super::*;
     use crate::testing::{
         Bench, GATEWAY, LEFT, Out, TO_B, config, drops, fix_icmpv6_checksum, fix_v4_checksum, hex,
@@ -651,6 +590,6 @@ mod frames {
             sent += refused(&mut bench, v4("10.0.1.2", "9.9.9.9", 17, &udp(9)));
             sent += refused(&mut bench, v6("fd00:1::2", "2003::9", 17, &udp(9)));
         }
-        assert_eq!((sent, bench.router.suppressed_errors()), (4, 16));
+        assert_eq!((sent, bench.router.rates().suppressed_errors()), (4, (16, 0)));
     }
 }

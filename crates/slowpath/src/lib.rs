@@ -55,6 +55,7 @@
 
 mod advertise;
 mod arp;
+mod bucket;
 mod duplicate;
 mod echo;
 mod engine;
@@ -86,6 +87,11 @@ use dataplane::reason::DropReason;
 use ipnet::{IpNet, Ipv6Net};
 use wire::MacAddr;
 
+/// How packets end over which the engine panics where the feature `faulty-step` asks for it.
+#[cfg(feature = "faulty-step")]
+pub const POISON: &[u8] = b"panic over this";
+
+pub use bucket::{Rates, TokenBucket};
 pub use engine::SlowPath;
 
 /// Time since a start that the caller chooses; it must not run backwards.
@@ -110,6 +116,10 @@ pub struct PortConfig {
     pub host: bool,
     /// What it says and does not say.
     pub settings: PortSettings,
+    /// This engine knows the port's neighbours and announces its addresses. Where several engines
+    /// share a router's ports, each port is owned by one, which gets the packets that came by it and
+    /// those that wait for a neighbour on it; the others pass theirs on by [`Output::hand_over`].
+    pub owned: bool,
 }
 
 /// What a port says of itself, and what it keeps to itself.
@@ -267,6 +277,11 @@ pub struct Limits {
     pub icmp_rate: u32,
     /// ICMP errors in one burst: the size of the token bucket.
     pub icmp_burst: u32,
+    /// ICMP errors per second to one prefix, an IPv4 /24 or an IPv6 /64, so that one sender does not
+    /// take those of all others.
+    pub icmp_prefix_rate: u32,
+    /// ICMP errors to one prefix in one burst.
+    pub icmp_prefix_burst: u32,
     /// [`Event::Resolve`]s per second, over all ports, and in one burst. Each makes an entry in the
     /// kernel's own table, which holds 1,024 unresolved ones unless told otherwise and keeps them
     /// for some seconds. Gateways are not limited.
@@ -290,6 +305,8 @@ impl Default for Limits {
             failed: Duration::from_secs(3),
             icmp_rate: 1000,
             icmp_burst: 100,
+            icmp_prefix_rate: 100,
+            icmp_prefix_burst: 50,
             resolve_rate: 200,
             resolve_burst: 200,
         }
@@ -345,8 +362,22 @@ pub struct RouteAnswer {
     pub hop: NextHop,
 }
 
-/// Where the slow path's results go, and whom it asks. The first six methods are the only ways
-/// out; each packet takes exactly one of `forward`, `to_host`, `deliver` and `drop`.
+/// What waits for a neighbour's MAC.
+#[derive(Debug)]
+pub enum Waiting<P> {
+    /// A packet as it was received.
+    Received {
+        /// The packet.
+        packet: P,
+        /// The port it came by.
+        from: PortId,
+    },
+    /// A frame of the router itself, its MACs to be filled in.
+    Own(Vec<u8>),
+}
+
+/// Where the slow path's results go, and whom it asks. The first seven methods are the only ways
+/// out; each packet takes exactly one of `forward`, `to_host`, `deliver`, `drop` and `hand_over`.
 pub trait Output<P> {
     /// Sends a packet that was received: Ethernet header filled in, TTL decremented.
     fn forward(&mut self, port: PortId, packet: P);
@@ -358,6 +389,9 @@ pub trait Output<P> {
     fn deliver(&mut self, port: PortId, packet: P);
     /// A packet that goes no further.
     fn drop(&mut self, packet: P, reason: DropReason);
+    /// Gives something to the engine that owns this port, for [`SlowPath::take_over`]. Where one
+    /// engine owns all ports it is never called.
+    fn hand_over(&mut self, port: PortId, address: IpAddr, waiting: Waiting<P>);
     /// Something that control should know.
     fn event(&mut self, event: Event);
     /// Looks up a destination; groups of equal-cost paths are resolved to a member by the hash.

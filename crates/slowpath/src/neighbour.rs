@@ -28,19 +28,12 @@ use dataplane::port::PortId;
 use dataplane::reason::DropReason;
 use wire::MacAddr;
 
+pub(crate) use crate::Waiting;
 use crate::random::Random;
 use crate::{Limits, NeighbourInfo, NeighbourState, Time};
 
 /// A neighbour: the same address may exist on several ports (link-local ones).
 pub(crate) type Key = (PortId, IpAddr);
-
-/// What waits for a MAC.
-pub(crate) enum Waiting<P> {
-    /// A packet that was received on `from`, as received.
-    Received { packet: P, from: PortId },
-    /// A frame of the router itself, its MACs to be filled in.
-    Own(Vec<u8>),
-}
 
 /// What is known of a neighbour.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -34,6 +34,8 @@ pub(crate) struct Port {
     /// The kernel is the host on this port.
     pub host: bool,
     pub settings: PortSettings,
+    /// Its neighbours are this engine's business.
+    pub owned: bool,
 }
 
 impl Port {
@@ -49,6 +51,7 @@ impl Port {
             tentative: Vec::new(),
             host: config.host,
             settings: config.settings.clone(),
+            owned: config.owned,
         };
         port.set_addresses(&config.addresses);
         port
@@ -202,6 +205,11 @@ impl Ports {
         self.get(id).is_some_and(|port| port.host)
     }
 
+    /// Whether the port's neighbours are this engine's business.
+    pub(crate) fn is_owned(&self, id: PortId) -> bool {
+        self.get(id).is_some_and(|port| port.owned)
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Port> {
         self.0.iter()
     }
@@ -279,6 +287,7 @@ mod tests {
             addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
             host: false,
             settings: PortSettings::default(),
+            owned: true,
         }
     }
 

@@ -24,6 +24,7 @@ use wire::build::{self, Ipv4Fields, Ipv6Fields, Link};
 use wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
 use zerocopy::IntoBytes;
 
+use crate::neighbour::Waiting;
 use crate::{
     Command, Config, Event, Icmp, Limits, Output, PortConfig, PortSettings, RouteAnswer, SlowPath,
     Time,
@@ -65,6 +66,8 @@ pub(crate) enum Out {
     ToHost(Vec<u8>),
     Deliver(PortId, Vec<u8>),
     Drop(DropReason),
+    /// Where to, and whether it is a frame of the router's own.
+    HandOver(PortId, IpAddr, bool),
     Event(Event),
 }
 
@@ -104,6 +107,17 @@ impl Output<Vec<u8>> for Net {
     fn drop(&mut self, _: Vec<u8>, reason: DropReason) {
         self.returned += 1;
         self.outs.push(Out::Drop(reason));
+    }
+
+    fn hand_over(&mut self, port: PortId, address: IpAddr, waiting: Waiting<Vec<u8>>) {
+        let own = match waiting {
+            Waiting::Received { .. } => {
+                self.returned += 1;
+                false
+            }
+            Waiting::Own(_) => true,
+        };
+        self.outs.push(Out::HandOver(port, address, own));
     }
 
     fn event(&mut self, event: Event) {
@@ -147,6 +161,7 @@ pub(crate) fn config() -> Config {
         addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
         host: false,
         settings: PortSettings::default(),
+        owned: true,
     };
     Config {
         ports: vec![

@@ -94,6 +94,8 @@ pub enum Show {
     Sources,
     /// [`report::Counters`].
     Counters,
+    /// [`report::Protection`]: classes of punted packets and their bounds.
+    Protection,
     /// [`report::Graph`].
     Graph,
 }

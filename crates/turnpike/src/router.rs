@@ -5,7 +5,7 @@
 //!    RIB, FIB writer, API, signals       receive, graph, send
 //!        | orders     ^ events             | punts        ^ injected
 //!        v            |                    v              |
-//!       one thread: SlowWorker, the slow path's engine  <-> host interfaces (kernel)
+//!   one thread or some: SlowWorker, the slow path's engine  <-> host interfaces (kernel)
 //! ```
 //!
 //! Everything that can fail fails before the first packet moves, and what was made so far is
@@ -16,6 +16,7 @@ mod fd_store;
 pub mod host;
 mod owner;
 mod ports;
+mod quarantine;
 mod reports;
 mod settings;
 mod slow_worker;
@@ -33,9 +34,11 @@ use control::config::{self, Config};
 use dataplane::counters::ForwarderCounters;
 use dataplane::distribution::{Distribution, TxConfig};
 use dataplane::flow::FlowHash;
-use dataplane::forwarder::{Forwarder, ForwarderParts, IdlePolicy, Punts};
+use dataplane::forwarder::{Forwarder, ForwarderParts, IdlePolicy};
 use dataplane::next_hop::NextHopTable;
 use dataplane::port::{Mtus, RedirectGates};
+use dataplane::punts::Punts;
+use dataplane::quarantine::Quarantine;
 use dataplane::tables::Tables;
 use dpdk::qsbr::{Qsbr, Reader};
 use dpdk::{Eal, EalConfig, Mempool, MempoolConfig, Port};
@@ -45,9 +48,9 @@ use tokio::sync::mpsc as events;
 use crate::api::server::Socket;
 use owner::{Owner, OwnerParts};
 use ports::OpenPort;
-use reports::{ForwarderView, Ledger};
-use slow_worker::{Outbox, SlowCounters, SlowWorker};
-use wiring::Wires;
+use reports::{ForwarderView, Ledger, SlowViews};
+use slow_worker::{ClassRates, Orders, Outbox, SlowCounters, SlowWorker, Turns, mailboxes};
+use wiring::{Units, Wires, WorkerWires};
 
 /// Bytes of a packet buffer behind its headroom.
 const DATA_ROOM: u16 = 2048;
@@ -56,7 +59,8 @@ const DATA_ROOM: u16 = 2048;
 /// keeps for the kernel.
 const MBUFS_PER_QUEUE: usize = 8192;
 
-/// Packet buffers for what is between the queues: bursts, rings, packets waiting for neighbours.
+/// Packet buffers for what is between the queues of one forwarder and one slow path worker: bursts,
+/// rings, packets waiting for neighbours.
 const MBUFS_INSIDE: usize = 16_384;
 
 /// Runs a router until SIGTERM or SIGINT. An error says why it did not start, or that it did not
@@ -65,7 +69,7 @@ pub fn run(config: &Config, socket: &Path, no_huge: bool) -> Result<()> {
     let socket = Socket::bind(socket)?;
     let cores = forwarder_cores(config)?;
     let mbufs = config.memory.mbufs.map_or_else(
-        || MBUFS_INSIDE + config.ports.len() * cores.len() * MBUFS_PER_QUEUE,
+        || mbufs_inside(config, cores.len()) + config.ports.len() * cores.len() * MBUFS_PER_QUEUE,
         |mbufs| mbufs as usize,
     );
     let eal = start_dpdk(config, mbufs, no_huge)?;
@@ -77,6 +81,13 @@ pub fn run(config: &Config, socket: &Path, no_huge: bool) -> Result<()> {
     let outcome = router.serve(socket);
     count_buffers(&pool)?;
     outcome
+}
+
+/// Packet buffers for what is between the queues: each further pair of a forwarder and a worker has
+/// rings of its own.
+fn mbufs_inside(config: &Config, forwarders: usize) -> usize {
+    let rings: usize = config.slowpath.classes.iter().map(|class| class.queue).sum();
+    MBUFS_INSIDE + (forwarders * config.slowpath.workers - 1) * rings
 }
 
 /// The cores of the configuration, else the last one allowed: the first is the busiest with
@@ -120,15 +131,23 @@ struct Router {
     stop_forwarders: Arc<AtomicBool>,
     stop_slow_path: Arc<AtomicBool>,
     forwarders: Vec<JoinHandle<Forwarder>>,
-    slow_path: JoinHandle<SlowWorker>,
+    slow_path: Vec<JoinHandle<SlowWorker>>,
+    quarantine: JoinHandle<()>,
 }
 
 impl Router {
     fn start(config: &Config, cores: &[usize], eal: Arc<Eal>, pool: &Mempool) -> Result<Self> {
         let (ports, queues) = ports::open_all(config, cores.len(), &eal, pool)?;
-        let plan = wiring::plan(&eal, cores.len(), queues)?;
-        let qsbr = Qsbr::new(cores.len() + 1);
         let seed = seed();
+        let count = config.slowpath.workers;
+        let units = Units {
+            forwarders: cores.len(),
+            workers: count,
+            classes: &config.slowpath.classes,
+            seed,
+        };
+        let plan = wiring::plan(&eal, &units, queues)?;
+        let qsbr = Qsbr::new(cores.len() + count);
         let next_hops = Arc::new(NextHopTable::new());
         let (rib, readers) = owner::build_rib(config, &ports, next_hops.clone(), &qsbr)?;
         let infos: Vec<_> = ports.iter().map(|port| port.info).collect();
@@ -144,41 +163,40 @@ impl Router {
 
         let stop_forwarders = Arc::new(AtomicBool::new(false));
         let stop_slow_path = Arc::new(AtomicBool::new(false));
-        let slow_counters = Arc::new(SlowCounters::default());
-        let (orders, orders_in) = channel();
         let (events_out, events) = events::unbounded_channel();
-
-        let worker = SlowWorker {
-            engine: SlowPath::new(slow_path_config(config, &ports, seed)),
-            control: plan.control,
-            exceptions: plan.exceptions,
-            outbox: Outbox {
-                injectors: plan.injectors,
-                homes: plan.homes,
-                pool: pool.clone(),
-                counters: slow_counters.clone(),
-                events: events_out,
-                tables: tables.clone(),
-                hosts: plan.hosts,
-            },
-            orders: orders_in,
-            quiescent: qsbr.register()?,
+        let names = ports.iter().map(|port| port.name.clone()).collect();
+        let (quarantine, keeper) = quarantine::start(&config.quarantine, names)?;
+        let common = Common {
+            config,
+            ports: &ports,
+            homes: &plan.homes,
+            pool,
+            tables: &tables,
+            events: events_out,
+            quarantine: quarantine.clone(),
+            seed,
         };
+        let (workers, slow, orders) = slow_workers(common, plan.workers, &qsbr)?;
         let mut views = Vec::new();
         let mut units = Vec::new();
         for (wires, punts) in plan.forwarders.into_iter().zip(plan.punts) {
-            let unit = forwarder(config, &tables, wires, punts, qsbr.register()?)?;
+            let own = (qsbr.register()?, quarantine.clone());
+            let unit = forwarder(config, &tables, wires, punts, own)?;
             views.push(unit.1);
             units.push(unit.0);
         }
         let shape = units[0].shape().clone();
         let handles = ports.iter().map(|open| open.port.clone()).collect();
-        let ledger = Ledger { forwarders: views, slow: slow_counters, shape };
+        let ledger = Ledger { forwarders: views, slow, shape, limits: config.slowpath };
         let sources = owner::Sources::start(config)?;
         let flows = FlowHash::new(seed);
         let parts = OwnerParts { rib, orders, events, sources, ledger, ports, flows };
         let owner = Owner::new(parts);
-        let slow_path = spawn_slow_path(worker, eal.clone(), stop_slow_path.clone())?;
+        let mut slow_path = Vec::new();
+        for (index, worker) in workers.into_iter().enumerate() {
+            let stop = stop_slow_path.clone();
+            slow_path.push(spawn_slow_path(worker, index, eal.clone(), stop)?);
+        }
         let (starting, started) = channel::<Infallible>();
         let mut forwarders = Vec::new();
         for (index, (unit, &core)) in units.into_iter().zip(cores).enumerate() {
@@ -189,7 +207,17 @@ impl Router {
         // Ends when no forwarder is starting any more: whoever hears that the router is ready finds
         // every one on its core.
         let _ = started.recv();
-        Ok(Self { ports: handles, owner, stop_forwarders, stop_slow_path, forwarders, slow_path })
+        // Whoever may have something for it has a copy.
+        drop(quarantine);
+        Ok(Self {
+            ports: handles,
+            owner,
+            stop_forwarders,
+            stop_slow_path,
+            forwarders,
+            slow_path,
+            quarantine: keeper,
+        })
     }
 
     /// Answers questions until a signal comes, then stops everything in order.
@@ -205,15 +233,24 @@ impl Router {
             }
         }
         self.stop_slow_path.store(true, Ordering::Relaxed);
-        let worker = self.slow_path.join();
-        failed |= worker.is_err();
+        let mut workers = Vec::new();
+        for thread in self.slow_path {
+            match thread.join() {
+                Ok(worker) => workers.push(worker),
+                Err(_) => failed = true,
+            }
+        }
+        // What one worker sent to another after that one's end.
+        workers.iter_mut().for_each(SlowWorker::shut_down);
         // What the slow path and other forwarders put into a forwarder's rings after its end: one
         // pass takes it out, another what the first one handed over.
         for _ in 0..2 {
             units.iter_mut().for_each(Forwarder::shut_down);
         }
         self.owner.farewell();
-        drop((units, worker));
+        drop((units, workers));
+        // It ends when nobody is left who could have something for it.
+        failed |= self.quarantine.join().is_err();
         drop(self.owner);
         Port::close_all(self.ports);
         if failed {
@@ -228,7 +265,7 @@ fn forwarder(
     tables: &Arc<Tables>,
     wires: Wires,
     punts: Punts,
-    quiescent: Reader,
+    (quiescent, quarantine): (Reader, Quarantine),
 ) -> Result<(Forwarder, ForwarderView)> {
     let graph = dataplane::default_graph(tables)?;
     let tx = TxConfig { burst: usize::from(config.tx.burst), flush: config.tx.flush };
@@ -248,6 +285,7 @@ fn forwarder(
         punts,
         quiescent,
         counters,
+        quarantine,
         idle: IdlePolicy::default(),
     });
     Ok((unit, view))
@@ -276,6 +314,7 @@ fn spawn_forwarder(
 
 fn spawn_slow_path(
     mut worker: SlowWorker,
+    index: usize,
     eal: Arc<Eal>,
     stop: Arc<AtomicBool>,
 ) -> Result<JoinHandle<SlowWorker>> {
@@ -285,7 +324,7 @@ fn spawn_slow_path(
         worker.run(&stop);
         worker
     };
-    Ok(thread::Builder::new().name("slow-path".to_owned()).spawn(body)?)
+    Ok(thread::Builder::new().name(format!("slow-path-{index}")).spawn(body)?)
 }
 
 /// Makes the calling thread one that DPDK knows, so that it has its own cache of free buffers.
@@ -299,7 +338,61 @@ fn register(eal: &Eal) -> Option<dpdk::ThreadRegistration> {
     }
 }
 
-fn slow_path_config(config: &Config, ports: &[OpenPort], seed: u64) -> slowpath::Config {
+/// What all slow path workers are made with.
+struct Common<'a> {
+    config: &'a Config,
+    ports: &'a [OpenPort],
+    homes: &'a [usize],
+    pool: &'a Mempool,
+    tables: &'a Arc<Tables>,
+    events: events::UnboundedSender<slowpath::Event>,
+    quarantine: Quarantine,
+    seed: u64,
+}
+
+fn slow_workers(
+    common: Common<'_>,
+    wires: Vec<WorkerWires>,
+    qsbr: &Arc<Qsbr>,
+) -> Result<(Vec<SlowWorker>, SlowViews, Orders)> {
+    let (count, classes) = (wires.len(), &common.config.slowpath.classes);
+    let class_rates = Arc::new(ClassRates::new(classes));
+    let limits = slow_path_limits(common.config);
+    let rates = Arc::new(slowpath::Rates::new(&limits, common.seed));
+    let (mut workers, mut counters, mut orders) = (Vec::new(), Vec::new(), Vec::new());
+    for (index, (wires, mailbox)) in wires.into_iter().zip(mailboxes(count)).enumerate() {
+        let (orders_out, orders_in) = channel();
+        let config = slow_path_config(&common, (index, count), limits.clone());
+        let count = Arc::new(SlowCounters::default());
+        orders.push(orders_out);
+        counters.push(count.clone());
+        workers.push(SlowWorker {
+            engine: SlowPath::sharing(config, rates.clone()),
+            turns: Turns::new(wires.punted, classes, class_rates.clone()),
+            outbox: Outbox {
+                injectors: wires.injectors,
+                homes: common.homes.to_vec(),
+                pool: common.pool.clone(),
+                counters: count,
+                events: common.events.clone(),
+                tables: common.tables.clone(),
+                hosts: wires.hosts,
+                mailbox,
+            },
+            orders: orders_in,
+            quiescent: qsbr.register()?,
+            quarantine: common.quarantine.clone(),
+        });
+    }
+    Ok((workers, SlowViews { counters, rates }, Orders::new(orders)))
+}
+
+/// For the engine of the worker with this index, of so many.
+fn slow_path_config(
+    common: &Common<'_>,
+    (worker, workers): (usize, usize),
+    limits: slowpath::Limits,
+) -> slowpath::Config {
     let port = |(port, wanted): (&OpenPort, &config::Port)| slowpath::PortConfig {
         id: port.id,
         name: port.name.clone(),
@@ -308,20 +401,31 @@ fn slow_path_config(config: &Config, ports: &[OpenPort], seed: u64) -> slowpath:
         addresses: port.addresses.clone(),
         host: port.host.is_some(),
         settings: settings::of(wanted),
+        owned: dataplane::punts::owner(port.id.index(), workers) == worker,
     };
+    let icmp = common.config.icmp;
     slowpath::Config {
-        ports: ports.iter().zip(&config.ports).map(port).collect(),
-        limits: slowpath::Limits {
-            neighbours: config.slowpath.neighbours,
-            queue: config.slowpath.queue,
-            tries: config.slowpath.retries.min(u32::from(u8::MAX)) as u8,
-            reachable: config.slowpath.timeout,
-            reassembly: config.slowpath.reassembly,
-            ..slowpath::Limits::default()
-        },
-        icmp: slowpath::Icmp { ttl: config.icmp.ttl, echo: config.icmp.echo },
-        flow: FlowHash::new(seed),
-        seed,
+        ports: common.ports.iter().zip(&common.config.ports).map(port).collect(),
+        limits,
+        icmp: slowpath::Icmp { ttl: icmp.ttl, echo: icmp.echo },
+        flow: FlowHash::new(common.seed),
+        seed: common.seed.wrapping_add(worker as u64),
+    }
+}
+
+fn slow_path_limits(config: &Config) -> slowpath::Limits {
+    let wanted = &config.slowpath;
+    slowpath::Limits {
+        neighbours: wanted.neighbours,
+        queue: wanted.queue,
+        tries: wanted.retries.min(u32::from(u8::MAX)) as u8,
+        reachable: wanted.timeout,
+        reassembly: wanted.reassembly,
+        icmp_rate: wanted.icmp_rate,
+        icmp_burst: wanted.icmp_burst,
+        icmp_prefix_rate: wanted.icmp_prefix_rate,
+        icmp_prefix_burst: wanted.icmp_prefix_burst,
+        ..slowpath::Limits::default()
     }
 }
 

@@ -2,11 +2,11 @@
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
-use dataplane::reason::DropReason;
+use dataplane::reason::{DropReason, PuntClass};
 
 use crate::api::report::{
-    Counters, HostInterface, Neighbour, Path, Port, Remote, ResolvedPath, Route, RouteAnswer,
-    RouteSummary, Source,
+    Counters, HostInterface, Neighbour, Path, Port, Protection, Remote, ResolvedPath, Route,
+    RouteAnswer, RouteSummary, Source,
 };
 
 fn columns(header: &[&str]) -> Table {
@@ -230,6 +230,51 @@ pub fn counters(counters: &Counters) -> String {
         counters.to_host,
         counters.dropped_total,
         counters.in_flight,
+    )
+}
+
+/// One line a class, then the bounds of ICMP errors.
+pub fn protection(protection: &Protection) -> String {
+    let mut table = columns(&[
+        "class",
+        "rate/s",
+        "share",
+        "queue",
+        "offered",
+        "passed",
+        "refused early",
+        "refused full",
+        "waiting",
+        "packets",
+    ]);
+    for class in &protection.classes {
+        let named = PuntClass::ALL.iter().find(|known| known.name() == class.name);
+        table.add_row([
+            class.name.clone(),
+            class.rate.to_string(),
+            class.share.to_string(),
+            class.queue.to_string(),
+            class.offered.to_string(),
+            class.passed.to_string(),
+            class.refused_early.to_string(),
+            class.refused_full.to_string(),
+            class.waiting.to_string(),
+            named.map_or("", |known| known.help()).to_owned(),
+        ]);
+    }
+    right_align(&mut table, 1..9);
+    let errors = &protection.icmp_errors;
+    format!(
+        "{}\n\nworkers: {}\nICMP errors: {}/s, {} at once; to one prefix {}/s, {} at once\n  \
+         not sent for the rate {}, for the prefix's {}",
+        finish(&table),
+        protection.workers,
+        errors.rate,
+        errors.burst,
+        errors.prefix_rate,
+        errors.prefix_burst,
+        errors.suppressed,
+        errors.suppressed_by_prefix,
     )
 }
 

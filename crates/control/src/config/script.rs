@@ -49,10 +49,11 @@ pub(super) enum Keyword {
     Memory,
     Fib,
     Log,
+    Quarantine,
 }
 
 impl Keyword {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
         Self::Port,
         Self::Route,
         Self::Neighbour,
@@ -66,6 +67,7 @@ impl Keyword {
         Self::Memory,
         Self::Fib,
         Self::Log,
+        Self::Quarantine,
     ];
 
     pub(super) fn name(self) -> &'static str {
@@ -83,6 +85,7 @@ impl Keyword {
             Self::Memory => "memory",
             Self::Fib => "fib",
             Self::Log => "log",
+            Self::Quarantine => "quarantine",
         }
     }
 

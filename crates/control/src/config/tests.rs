@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use dataplane::reason::PuntClass;
 use proptest::prelude::*;
 
 use super::*;
@@ -74,7 +75,10 @@ fn every_setting_is_read() {
         turnpike.route "192.0.2.8" {{ unreachable = true, blackhole = false }}
         turnpike.import {{ file = "table.gz", via = {{ "10.0.1.2", "fd00:2::2" }} }}
         turnpike.tx {{ burst = 64, flush_us = 10 }}
-        turnpike.slowpath {{ neighbours = 100, queue = 4, retries = 2, timeout_s = 60 }}
+        turnpike.quarantine {{ directory = "/srv/q", packets = 9, mib = 2 }}
+        turnpike.slowpath {{ neighbours = 100, queue = 4, retries = 2, timeout_s = 60, workers = 3,
+            icmp_rate = 50, icmp_burst = 5, icmp_prefix_rate = 0, icmp_prefix_burst = 1,
+            classes = {{ errors = {{ rate = 900, share = 3, queue = 32 }}, host = {{ share = 40 }} }} }}
         turnpike.icmp {{ ttl = 255, echo = false }}
         turnpike.memory {{ mbufs = 4096, no_huge = true }}
         turnpike.fib {{ ipv4 = "reference" }}
@@ -102,7 +106,22 @@ fn every_setting_is_read() {
     assert_eq!(config.imports[0].file, Path::new("etc/table.gz"));
     assert_eq!((config.imports[0].via4.len(), config.imports[0].via6.len()), (1, 1));
     assert_eq!(config.tx, Tx { burst: 64, flush: Duration::from_micros(10) });
+    let quarantine = Quarantine { directory: "/srv/q".into(), packets: 9, bytes: 2 << 20 };
+    assert_eq!(config.quarantine, quarantine);
     assert_eq!(config.slowpath.timeout, Duration::from_secs(60));
+    let Slowpath { workers, icmp_rate, icmp_burst, icmp_prefix_rate, .. } = config.slowpath;
+    assert_eq!((workers, icmp_rate, icmp_burst, icmp_prefix_rate), (3, 50, 5, 0));
+    assert_eq!(config.slowpath.icmp_prefix_burst, 1);
+    let errors = ClassLimits { rate: 900, share: 3, queue: 32 };
+    let host = ClassLimits { share: 40, ..PuntClass::Host.default_limits() };
+    for (&class, limits) in PuntClass::ALL.iter().zip(config.slowpath.classes) {
+        let expected = match class {
+            PuntClass::Errors => errors,
+            PuntClass::Host => host,
+            other => other.default_limits(),
+        };
+        assert_eq!(limits, expected, "{}", class.name());
+    }
     assert_eq!(config.memory, Memory { mbufs: Some(4096), no_huge: true });
     assert_eq!(config.fib.ipv4, Algorithm::Reference);
     assert_eq!(config.fib.ipv6, Algorithm::default());
@@ -859,6 +878,30 @@ fn the_other_statements_are_checked_too() {
             "slowpath: queue: expected a whole number from 1 to 1024, got number 0",
         ),
         (
+            "turnpike.quarantine { directory = \"here\" }",
+            "quarantine: directory \"here\": not absolute; begin it with /",
+        ),
+        (
+            "turnpike.slowpath { workers = 9 }",
+            "slowpath: workers: expected a whole number from 1 to 8, got number 9",
+        ),
+        (
+            "turnpike.slowpath { classes = { erors = {} } }",
+            "slowpath: classes: key \"erors\" unknown; did you mean \"errors\"? known: neighbour, routing, host, resolve, fragment, options, errors",
+        ),
+        (
+            "turnpike.slowpath { classes = { errors = { rate = 0 } } }",
+            "slowpath: classes: errors: rate: expected a whole number from 1 to 100000000, got number 0",
+        ),
+        (
+            "turnpike.slowpath { classes = { errors = 5 } }",
+            "slowpath: classes: errors: expected a table, got number 5",
+        ),
+        (
+            "turnpike.slowpath { classes = { 5 } }",
+            "slowpath: classes: number 5 has no key; known: neighbour, routing, host, resolve, fragment, options, errors",
+        ),
+        (
             "turnpike.memory { no_huge = 'yes' }",
             r#"memory: no_huge: expected true or false, got string "yes""#,
         ),
@@ -894,7 +937,7 @@ fn the_other_statements_are_checked_too() {
 
 #[test]
 fn statements_that_are_not_understood_are_explained() {
-    const KNOWN: &str = "known: port, route, neighbour, import, routes_from, fpm, forwarders, tx, slowpath, icmp, memory, fib, log";
+    const KNOWN: &str = "known: port, route, neighbour, import, routes_from, fpm, forwarders, tx, slowpath, icmp, memory, fib, log, quarantine";
     for (statement, expected) in [
         ("turnpike.prot 'x' { 1 }", format!("turnpike.prot unknown; did you mean \"port\"? {KNOWN}")),
         ("turnpike.interface 'x' { 1 }", format!("turnpike.interface unknown; {KNOWN}")),

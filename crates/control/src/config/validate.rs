@@ -89,6 +89,7 @@ pub(super) fn validate(
         memory: rest::memory(&mut context, of(Keyword::Memory)),
         fib: rest::fib(&mut context, of(Keyword::Fib)),
         log: rest::log(&mut context, of(Keyword::Log)),
+        quarantine: rest::quarantine(&mut context, of(Keyword::Quarantine)),
     };
     context.errors.finish().map(|()| config)
 }

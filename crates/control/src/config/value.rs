@@ -202,6 +202,22 @@ impl<'a, 's> Fields<'a, 's> {
         self.mismatch(key, expected, value)
     }
 
+    /// A reader of the table that is a key's value, with the keys that it may have.
+    pub(super) fn table(
+        &mut self,
+        key: &str,
+        known: &'static [&'static str],
+    ) -> Option<Fields<'_, 's>> {
+        let table = match self.get(key)? {
+            Value::Table(table) => table,
+            other => return self.mismatch(key, "a table", other),
+        };
+        let (what, line) = (format!("{}: {key}", self.what), self.line_of(key));
+        let mut fields = Fields::new(what, line, table, known, self.source, self.errors);
+        fields.refuse_items();
+        Some(fields)
+    }
+
     /// A text, or a list of texts; an empty vector if the key is absent or wrong.
     pub(super) fn texts(&mut self, key: &str, expected: &str) -> Vec<&'s str> {
         let items: &[Value] = match self.get(key) {

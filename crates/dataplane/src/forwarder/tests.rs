@@ -2,14 +2,19 @@
 //! transmit queue to their receive queue.
 
 use std::sync::atomic::AtomicUsize;
+use std::sync::mpsc::Receiver;
 
 use dpdk::qsbr::Qsbr;
-use dpdk::{Device, Mbuf, PacketList, Port, PortConfig, Ring, TxQueue};
+use dpdk::{Device, Mbuf, PacketList, Port, PortConfig, Producer, Ring, TxQueue};
 
 use super::*;
+use crate::class::ByClass;
 use crate::distribution::{TX_BURST_MAX, TxConfig, TxPath};
 use crate::graph::{GraphBuilder, Output, Outputs, Step};
-use crate::reason::PuntReason;
+use crate::punts::ClassRing;
+use crate::quarantine::Suspect;
+use crate::reason::{Punt, PuntClass, PuntReason};
+use crate::steps::{FAULTY_ID, Faulty, Ip4Lookup, Ip4Rewrite};
 use crate::testing::{FrameBuilder, TestTables, dpdk as shared};
 
 /// A device whose packets come back, as a wire to itself.
@@ -32,6 +37,9 @@ fn mbuf(frame: &[u8]) -> Mbuf {
     shared().1.copy_of(frame).unwrap()
 }
 
+/// Packets that a ring to the slow path holds.
+const PUNT_RING: usize = 64;
+
 /// A forwarder with one receiving port and five sending ones, as the test tables have.
 struct Lab {
     forwarder: Forwarder,
@@ -40,15 +48,16 @@ struct Lab {
     wire: TxQueue,
     /// Into the forwarder, only to be sent.
     inject: Producer,
-    /// What it punts: for the router itself, and other packets.
-    control: Consumer,
-    exceptions: Consumer,
+    /// What it punts to either worker.
+    punted: [ByClass<Consumer>; 2],
     /// Into the forwarder, to be sent by port 3 before everything else.
     express: Producer,
     /// What it sends by port 3: a device.
     sent: RxQueue,
     /// What it sends by port 4: handed over to another forwarder.
     handed_over: Consumer,
+    /// What its steps panic over.
+    suspects: Receiver<Suspect>,
 }
 
 impl Lab {
@@ -56,8 +65,15 @@ impl Lab {
         let (wire, queue) = loop_device();
         let (device, sent) = loop_device();
         let (inject, inlet) = ring(64);
-        let (control_in, control) = ring(4);
-        let (exceptions_in, exceptions) = ring(4);
+        let worker = || {
+            let rings: Vec<_> = PuntClass::ALL.iter().map(|_| ring(PUNT_RING)).collect();
+            let (into, out): (Vec<_>, Vec<_>) = rings.into_iter().unzip();
+            let into = into.into_iter().map(|ring| ClassRing { ring, size: PUNT_RING });
+            let into: Vec<_> = into.collect();
+            (into.try_into().ok().unwrap(), out.try_into().ok().unwrap())
+        };
+        let ((into_0, out_0), (into_1, out_1)) = (worker(), worker());
+        let (quarantine, suspects) = Quarantine::new();
         let (express, express_out) = ring(1000);
         let (handover, handed_over) = ring(64);
         let mut paths: Vec<_> = (0..3).map(|_| TxPath::Handover(ring(64).0)).collect();
@@ -72,12 +88,14 @@ impl Lab {
             inlets: vec![inlet],
             graph,
             distribution,
-            punts: Punts { control: control_in, exceptions: exceptions_in },
+            punts: Punts::new(vec![into_0, into_1], 1),
             quiescent: Qsbr::new(1).register().unwrap(),
             counters: counters.clone(),
+            quarantine,
             idle: IdlePolicy::default(),
         });
-        Self { forwarder, counters, wire, inject, control, exceptions, express, sent, handed_over }
+        let punted = [out_0, out_1];
+        Self { forwarder, counters, wire, inject, punted, express, sent, handed_over, suspects }
     }
 
     fn default_graph(tx: TxConfig) -> Self {
@@ -91,6 +109,13 @@ impl Lab {
         }
         assert_eq!(self.wire.send(&mut list, frames.len()).packets, frames.len());
         self.forwarder.round()
+    }
+
+    /// Why the packets of a ring were punted; empties it.
+    fn reasons(&mut self, worker: usize, class: PuntClass) -> Vec<PuntReason> {
+        let ring = &mut self.punted[worker][class.index()];
+        let packets = std::iter::from_fn(|| ring.pop());
+        packets.map(|packet| Punt::from_tag(packet.tag()).unwrap().reason).collect()
     }
 
     fn drops(&self, reason: DropReason) -> u64 {
@@ -154,34 +179,41 @@ fn order_is_kept() {
 }
 
 #[test]
-fn punts_carry_their_reason_and_a_full_ring_drops_by_name() {
+fn punts_carry_their_reason_and_go_to_the_worker_of_their_port() {
     let mut lab = Lab::default_graph(at_once());
-    // Each ring holds four packets.
-    lab.receive(&vec![to("10.0.8.1"); 5]);
-    let first = lab.exceptions.pop().unwrap();
+    // Came by port 0; the gateway that it waits for is on port 3.
+    lab.receive(&[to("10.0.1.1"), to("10.0.8.1"), to("10.0.7.1")]);
+    assert_eq!(lab.reasons(0, PuntClass::Host), [PuntReason::Local]);
+    let first = lab.punted[1][PuntClass::Resolve.index()].pop().unwrap();
     let punt = Punt::from_tag(first.tag()).unwrap();
     let expected = Punt { reason: PuntReason::Unresolved, port: PortId::FIRST, next_hop: 18 };
     assert_eq!(punt, expected);
-    assert_eq!(lab.counters.punted.get(), 4);
-    assert_eq!(lab.drops(DropReason::SlowpathFull), 1);
+    assert_eq!(lab.reasons(1, PuntClass::Resolve), [PuntReason::Glean]);
+    assert_eq!(lab.counters.punted.get(), 3);
 }
 
 #[test]
-fn a_flood_of_exceptions_leaves_the_way_of_control_packets_free() {
+fn a_flood_fills_the_ring_of_its_own_class() {
     let mut lab = Lab::default_graph(at_once());
-    lab.receive(&vec![to("10.0.8.1"); 50]);
-    assert_eq!(lab.drops(DropReason::SlowpathFull), 46);
-    let group = FrameBuilder::ip4().destination_mac([1, 0, 0x5e, 0, 0, 0x16]);
+    let expired = FrameBuilder::ip4().destination4("10.0.6.1").ttl(1).build();
+    for _ in 0..20 {
+        lab.receive(&vec![expired.clone(); 60]);
+    }
+    let errors = &lab.counters.classes[PuntClass::Errors.index()];
+    let (early, full) = (errors.early.get(), errors.full.get());
+    assert!(early > 0 && full > 0, "{early} {full}");
+    assert_eq!(lab.drops(DropReason::RefusedErrors), early + full);
+    assert_eq!(errors.offered.get(), 1200);
+    assert_eq!(lab.counters.punted.get() + early + full, 1200);
+    assert_eq!(lab.counters.punted.get(), PUNT_RING as u64, "filled in the end, not passed over");
+    let group = FrameBuilder::ip4().destination_mac([1, 0, 0x5e, 0, 0, 0x16]).protocol(2);
     let with_options = group.destination4("224.0.0.22").options(&[0x94, 4, 0, 0]).build();
     let arp = FrameBuilder::ethernet([0xff; 6], 0x0806).payload(&[0; 46]).build();
-    lab.receive(&[to("10.0.8.1"), to("10.0.1.1"), arp, with_options]);
-    let reasons: Vec<_> = std::iter::from_fn(|| lab.control.pop())
-        .map(|packet| Punt::from_tag(packet.tag()).unwrap().reason)
-        .collect();
-    assert_eq!(reasons, [PuntReason::Local, PuntReason::Arp, PuntReason::Ip4Options]);
-    assert_eq!(lab.drops(DropReason::ControlFull), 0);
-    lab.receive(&vec![to("10.0.1.1"); 6]);
-    assert_eq!(lab.drops(DropReason::ControlFull), 2);
+    lab.receive(&[expired, to("10.0.1.1"), arp, with_options]);
+    assert_eq!(lab.reasons(0, PuntClass::Host), [PuntReason::Local]);
+    assert_eq!(lab.reasons(0, PuntClass::Neighbour), [PuntReason::Arp]);
+    assert_eq!(lab.reasons(0, PuntClass::Routing), [PuntReason::Ip4Options]);
+    assert_eq!(lab.reasons(0, PuntClass::Errors).len(), PUNT_RING);
 }
 
 #[test]
@@ -342,9 +374,9 @@ fn the_end_sends_what_it_can_and_drops_the_rest_by_name() {
 }
 
 /// Gives the first packet to both outputs and the second to none.
-struct Faulty;
+struct Careless;
 
-impl Step for Faulty {
+impl Step for Careless {
     fn outputs(&self) -> &'static [Output] {
         &[Output::Next("one"), Output::Next("two"), Output::Drop(DropReason::Blackhole)]
     }
@@ -359,12 +391,102 @@ impl Step for Faulty {
 #[test]
 fn a_faulty_step_loses_no_memory() {
     let mut graph = GraphBuilder::new();
-    graph.add("faulty", Faulty).unwrap();
-    graph.transmit("faulty", "one").unwrap();
-    graph.transmit("faulty", "two").unwrap();
+    graph.add("careless", Careless).unwrap();
+    graph.transmit("careless", "one").unwrap();
+    graph.transmit("careless", "two").unwrap();
     let mut lab = Lab::new(graph.build().unwrap(), at_once());
     lab.receive(&vec![to("10.0.6.1"); 3]);
     // The packet in two outputs is sent once and freed once; the one in none is freed.
     assert_eq!(lab.frames_sent().len(), 2);
     assert_eq!(lab.drops(DropReason::StepLost), 1);
+}
+
+/// Lookup, the step that panics, rewrite.
+fn graph_with_a_faulty_step() -> Graph {
+    let tables = TestTables::every_kind();
+    let mut graph = GraphBuilder::new();
+    graph.add("lookup", Ip4Lookup::new(tables.clone())).unwrap();
+    graph.add("faulty", Faulty).unwrap();
+    graph.add("rewrite", Ip4Rewrite::new(&tables)).unwrap();
+    graph.connect("lookup", "forward", "faulty").unwrap();
+    graph.connect("faulty", "next", "rewrite").unwrap();
+    graph.transmit("rewrite", "transmit").unwrap();
+    graph.build().unwrap()
+}
+
+/// A packet over which the step panics; `n` tells them apart.
+fn poisoned(n: u16) -> Vec<u8> {
+    let mut frame = FrameBuilder::ip4().destination4("10.0.6.1").udp(n, 2, b"x").build();
+    frame[18..20].copy_from_slice(&FAULTY_ID.to_be_bytes());
+    FrameBuilder::fix_ip4_checksum(&mut frame);
+    frame
+}
+
+#[test]
+fn a_panic_costs_the_packet_that_provokes_it_and_nothing_else() {
+    let mut lab = Lab::new(graph_with_a_faulty_step(), at_once());
+    let good = |port| FrameBuilder::ip4().destination4("10.0.6.1").udp(port, 2, b"x").build();
+    for round in 0..3 {
+        let mut frames: Vec<_> = (0..40).map(good).collect();
+        frames[7] = poisoned(7);
+        frames[23] = poisoned(23);
+        // Not in the faulty step when it panics: to the slow path, dropped.
+        frames[30] = to("10.0.1.1");
+        frames[31] = to("10.0.2.1");
+        lab.receive(&frames);
+        let sent = lab.frames_sent();
+        let ports: Vec<_> = sent.iter().map(|frame| u16::from(frame[35])).collect();
+        let survivors = (0..40).filter(|n| ![7, 23, 30, 31].contains(n));
+        assert_eq!(ports, survivors.collect::<Vec<u16>>(), "round {round}: in order");
+        assert!(sent.iter().all(|frame| frame[22] == 63), "each went through the steps once");
+        assert_eq!(lab.reasons(0, PuntClass::Host), [PuntReason::Local]);
+        for n in [7, 23] {
+            let suspect = lab.suspects.try_recv().unwrap();
+            assert_eq!((suspect.frame, suspect.port), (poisoned(n), Some(PortId::FIRST)));
+            let words = "the faulty step met identification 0xdead (";
+            assert!(suspect.message.contains(words), "{}", suspect.message);
+        }
+    }
+    assert_eq!(lab.drops(DropReason::Quarantined), 6);
+    assert_eq!(lab.drops(DropReason::StepLost), 0);
+}
+
+#[test]
+fn a_batch_of_nothing_but_poison_is_survived() {
+    let mut lab = Lab::new(graph_with_a_faulty_step(), at_once());
+    lab.receive(&vec![poisoned(1); 64]);
+    assert_eq!(lab.drops(DropReason::Quarantined), 64);
+    assert_eq!(lab.frames_sent().len(), 0);
+    lab.receive(&[to("10.0.6.1")]);
+    assert_eq!(lab.frames_sent().len(), 1);
+}
+
+/// Panics in a batch of more than one packet only.
+struct Moody;
+
+impl Step for Moody {
+    fn outputs(&self) -> &'static [Output] {
+        &[Output::Next("next")]
+    }
+
+    fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
+        assert!(input.count() < 2, "too many at once");
+        batch.out_port = [3; BATCH_MAX];
+        out[0] = input;
+    }
+}
+
+#[test]
+fn several_steps_may_panic_over_one_batch() {
+    let mut graph = GraphBuilder::new();
+    graph.add("moody", Moody).unwrap();
+    graph.add("faulty", Faulty).unwrap();
+    graph.add("again", Moody).unwrap();
+    graph.connect("moody", "next", "faulty").unwrap();
+    graph.connect("faulty", "next", "again").unwrap();
+    graph.transmit("again", "next").unwrap();
+    let mut lab = Lab::new(graph.build().unwrap(), at_once());
+    lab.receive(&[to("10.0.6.1"), poisoned(1), to("10.0.6.2"), to("10.0.6.3")]);
+    assert_eq!(lab.frames_sent(), [to("10.0.6.1"), to("10.0.6.2"), to("10.0.6.3")]);
+    assert_eq!(lab.drops(DropReason::Quarantined), 1);
 }

@@ -308,3 +308,54 @@ pub struct Edge {
     /// Packets that took it.
     pub packets: u64,
 }
+
+/// How the slow path is protected from too much, and what that refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Protection {
+    /// Threads of the slow path.
+    pub workers: usize,
+    /// What punted packets are sorted into.
+    pub classes: Vec<Class>,
+    /// What bounds the ICMP errors that the router sends.
+    pub icmp_errors: IcmpErrors,
+}
+
+/// A class of punted packets: offered = passed + refused + waiting.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Class {
+    /// Its name; what it refuses is dropped as `refused-NAME`.
+    pub name: String,
+    /// Packets a second that pass at most.
+    pub rate: u32,
+    /// Its part of the slow path's turns, relative to the other classes'.
+    pub share: u32,
+    /// Packets that wait at most, for each forwarder and worker.
+    pub queue: usize,
+    /// Packets that forwarders had for the slow path.
+    pub offered: u64,
+    /// Packets that it took.
+    pub passed: u64,
+    /// Packets dropped at random, before the queue was full.
+    pub refused_early: u64,
+    /// Packets dropped because it was.
+    pub refused_full: u64,
+    /// Packets that wait now.
+    pub waiting: u64,
+}
+
+/// Bounds of the ICMP errors that the router sends, and how many it did not.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IcmpErrors {
+    /// A second, over all ports.
+    pub rate: u32,
+    /// In one burst.
+    pub burst: u32,
+    /// A second to one IPv4 /24 or IPv6 /64.
+    pub prefix_rate: u32,
+    /// In one burst to it.
+    pub prefix_burst: u32,
+    /// Not sent for the first rate.
+    pub suppressed: u64,
+    /// Not sent for that of their prefix.
+    pub suppressed_by_prefix: u64,
+}

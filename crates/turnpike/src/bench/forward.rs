@@ -20,17 +20,20 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
+use dataplane::class;
 use dataplane::counters::ForwarderCounters;
 use dataplane::distribution::{Distribution, TxConfig, TxPath};
 use dataplane::flow::FlowHash;
-use dataplane::forwarder::{Forwarder, ForwarderParts, IdlePolicy, Punts, RxSource};
+use dataplane::forwarder::{Forwarder, ForwarderParts, IdlePolicy, RxSource};
 use dataplane::next_hop::{FIRST_DYNAMIC, NextHop, NextHopTable};
 use dataplane::port::{Mtus, PortId, PortInfo, RedirectGates, ReversePath};
+use dataplane::punts::{Punts, class_rings};
+use dataplane::quarantine::Quarantine;
 use dataplane::tables::Tables;
 use dpdk::qsbr::Qsbr;
 use dpdk::{
     Burst, Device, Eal, EalConfig, HugeMode, Mempool, MempoolConfig, PacketList, Port, PortConfig,
-    Ring, RxQueue, TxQueue,
+    RxQueue, TxQueue,
 };
 use serde::Serialize;
 use wire::MacAddr;
@@ -238,8 +241,8 @@ impl Router {
         }
         let (tables, table) = tables(case, table, vec![info; case.egress])?;
         let counters = Arc::new(ForwarderCounters::default());
-        let ring = |kind: &str| Ring::spsc(&bench.eal, &format!("{kind}-{}", case.name), 1024);
-        let punts = Punts { control: ring("control")?.0, exceptions: ring("exceptions")?.0 };
+        let rings = class_rings(&bench.eal, case.name, &class::default_limits())?.0;
+        let punts = Punts::new(vec![rings], 1);
         let forwarder = Forwarder::new(ForwarderParts {
             rx: vec![RxSource { port: PortId::FIRST, info, queue }],
             inlets: Vec::new(),
@@ -248,6 +251,7 @@ impl Router {
             punts,
             quiescent: Qsbr::new(1).register()?,
             counters: counters.clone(),
+            quarantine: Quarantine::new().0,
             idle: IdlePolicy::default(),
         });
         Ok(Self { name: case.name, forwarder, counters, egress: case.egress, _table: table })

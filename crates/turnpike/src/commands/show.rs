@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::routes::{self, RoutesArgs};
-use crate::api::report::{Counters, Graph, Neighbour, Port, RouteAnswer, Source};
+use crate::api::report::{Counters, Graph, Neighbour, Port, Protection, RouteAnswer, Source};
 use crate::api::{DEFAULT_SOCKET, Flow, Request, Show, client};
 use crate::{picture, table};
 
@@ -45,6 +45,8 @@ enum What {
     Neighbours,
     /// Where every packet went, and every drop reason
     Counters,
+    /// What the slow path takes of each kind of packet, and what it refused
+    Protection,
     /// The graph of steps with the packets on its edges
     Graph {
         /// Text for people, DOT for Graphviz, mermaid for Markdown
@@ -112,6 +114,7 @@ pub fn show(args: &ShowArgs) -> Result<()> {
         What::Neighbours => Show::Neighbours,
         What::Sources => Show::Sources,
         What::Counters => Show::Counters,
+        What::Protection => Show::Protection,
         What::Graph { .. } => Show::Graph,
     };
     let report = client::ask(&args.socket, &Request::Show(show))?;
@@ -131,6 +134,7 @@ fn text(what: &What, report: Value) -> Result<String> {
         What::Neighbours => table::neighbours(&read::<Vec<Neighbour>>(report)?),
         What::Sources => table::sources(&read::<Vec<Source>>(report)?),
         What::Counters => table::counters(&read::<Counters>(report)?),
+        What::Protection => table::protection(&read::<Protection>(report)?),
         What::Graph { format } => draw(&read(report)?, *format),
     })
 }

@@ -30,7 +30,6 @@ mod links;
 mod questions;
 mod sources;
 
-use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -44,7 +43,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::ports::OpenPort;
 use super::reports::Ledger;
-use super::slow_worker::Order;
+use super::slow_worker::Orders;
 use crate::api::server::Socket;
 use links::Link;
 
@@ -66,7 +65,7 @@ pub struct OwnerParts {
     /// The routes that the configuration says.
     pub rib: Rib,
     /// The way to the slow path.
-    pub orders: Sender<Order>,
+    pub orders: Orders,
     /// What the slow path says.
     pub events: mpsc::UnboundedReceiver<Event>,
     /// The kernel and zebra.
@@ -82,7 +81,7 @@ pub struct OwnerParts {
 /// The main thread's part of the router.
 pub struct Owner {
     rib: Rib,
-    orders: Sender<Order>,
+    orders: Orders,
     events: mpsc::UnboundedReceiver<Event>,
     sources: Sources,
     ledger: Ledger,
@@ -175,7 +174,7 @@ impl Owner {
     /// Passes what the RIB wants the slow path to know.
     fn pass_commands(&mut self) {
         for command in self.rib.drain_commands() {
-            tell(&self.orders, order(command));
+            self.orders.tell(&order(command));
         }
     }
 
@@ -239,13 +238,6 @@ impl Owner {
         if balance != 0 {
             tracing::error!("{balance} packets unaccounted for: a defect, please report");
         }
-    }
-}
-
-/// Tells the slow path something. It outlives the owner's loop, and is gone only if it panicked.
-fn tell(orders: &Sender<Order>, command: Command) {
-    if orders.send(Order::Engine(command)).is_err() {
-        tracing::error!("the slow path has ended; neighbours are not resolved any more");
     }
 }
 

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use dataplane::counters::ForwarderCounters;
+use control::config;
+use dataplane::counters::{ClassCounters, Counter, ForwarderCounters};
 use dataplane::graph::{EdgeCounters, Shape, Target};
 use dataplane::port::{MAX_PORTS, PortId};
-use dataplane::reason::DropReason;
+use dataplane::reason::{DropReason, PuntClass};
 
 use super::slow_worker::SlowCounters;
-use crate::api::report::{Counters, Edge, Graph, Step};
+use crate::api::report::{self, Counters, Edge, Graph, Protection, Step};
 
 /// The counters of one forwarder.
 pub struct ForwarderView {
@@ -19,12 +20,28 @@ pub struct ForwarderView {
     pub edges: Arc<EdgeCounters>,
 }
 
+/// What the slow path's workers counted.
+pub struct SlowViews {
+    /// One for each worker.
+    pub counters: Vec<Arc<SlowCounters>>,
+    /// The rates that they share.
+    pub rates: Arc<slowpath::Rates>,
+}
+
+impl SlowViews {
+    fn sum(&self, of: impl Fn(&SlowCounters) -> u64) -> u64 {
+        self.counters.iter().map(|counters| of(counters)).sum()
+    }
+}
+
 /// The counters of all units.
 pub struct Ledger {
     /// One for each forwarder.
     pub forwarders: Vec<ForwarderView>,
     /// The slow path's.
-    pub slow: Arc<SlowCounters>,
+    pub slow: SlowViews,
+    /// What bounds it.
+    pub limits: config::Slowpath,
     /// The form of the graph, the same for all forwarders.
     pub shape: Arc<Shape>,
 }
@@ -42,14 +59,19 @@ impl Ledger {
         let taken_in = sum(|counters| counters.taken_in.get());
         let held = sum(|counters| counters.held.get());
         let slow = &self.slow;
-        let to_slow_path = punted.saturating_sub(slow.taken.get());
-        let to_forwarders = (slow.injected.get() + handed_over).saturating_sub(taken_in);
-        let in_flight = to_slow_path + slow.held.get() + to_forwarders + held;
+        let taken = slow.sum(|slow| slow.taken.iter().map(Counter::get).sum());
+        let to_slow_path = punted.saturating_sub(taken);
+        let between_workers =
+            slow.sum(|slow| slow.mail_sent.get()).saturating_sub(slow.sum(|s| s.mail_taken.get()));
+        let injected = slow.sum(|slow| slow.injected.get());
+        let to_forwarders = (injected + handed_over).saturating_sub(taken_in);
+        let waiting = slow.sum(|slow| slow.held.get());
+        let in_flight = to_slow_path + between_workers + waiting + to_forwarders + held;
         let dropped = self.drops();
         let dropped_total = dropped.values().sum();
         // What the kernel sends by host interfaces is the router's own as well.
-        let originated = slow.originated.get() + slow.from_host.get();
-        let to_host = slow.to_host.get();
+        let originated = slow.sum(|slow| slow.originated.get() + slow.from_host.get());
+        let to_host = slow.sum(|slow| slow.to_host.get());
         let entered = received + originated;
         let left = sent + to_host + dropped_total + in_flight;
         Counters {
@@ -68,7 +90,7 @@ impl Ledger {
         let mut drops = [0; DropReason::COUNT];
         for &reason in DropReason::ALL {
             let outside = |view: &ForwarderView| view.counters.drops.get(reason);
-            drops[reason.index()] += self.slow.drops.get(reason);
+            drops[reason.index()] += self.slow.sum(|slow| slow.drops.get(reason));
             drops[reason.index()] += self.forwarders.iter().map(outside).sum::<u64>();
         }
         for step in &self.shape.steps {
@@ -83,6 +105,45 @@ impl Ledger {
 
     fn edge(&self, edge: usize) -> u64 {
         self.forwarders.iter().map(|forwarder| forwarder.edges.get(edge)).sum()
+    }
+
+    /// How the slow path is protected, and from what.
+    pub fn protection(&self) -> Protection {
+        let class = |&class: &PuntClass| {
+            let sum = |of: fn(&ClassCounters) -> u64| -> u64 {
+                let views = self.forwarders.iter();
+                views.map(|view| of(&view.counters.classes[class.index()])).sum()
+            };
+            // In this order, so that what moves meanwhile cannot make more leave than came.
+            let passed = self.slow.sum(|slow| slow.taken[class.index()].get());
+            let (early, full) = (sum(|count| count.early.get()), sum(|count| count.full.get()));
+            let offered = sum(|count| count.offered.get());
+            let limits = self.limits.classes[class.index()];
+            report::Class {
+                name: class.name().to_owned(),
+                rate: limits.rate,
+                share: limits.share,
+                queue: limits.queue,
+                offered,
+                passed,
+                refused_early: early,
+                refused_full: full,
+                waiting: offered.saturating_sub(passed + early + full),
+            }
+        };
+        let (suppressed, suppressed_by_prefix) = self.slow.rates.suppressed_errors();
+        Protection {
+            workers: self.limits.workers,
+            classes: PuntClass::ALL.iter().map(class).collect(),
+            icmp_errors: report::IcmpErrors {
+                rate: self.limits.icmp_rate,
+                burst: self.limits.icmp_burst,
+                prefix_rate: self.limits.icmp_prefix_rate,
+                prefix_burst: self.limits.icmp_prefix_burst,
+                suppressed,
+                suppressed_by_prefix,
+            },
+        }
     }
 
     /// The graph with the packets on its edges.

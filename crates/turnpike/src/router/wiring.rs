@@ -5,9 +5,11 @@
 //! forwarder without a transmit queue hands its packets over to the one that owns the port's first.
 
 use anyhow::{Context, Result};
+use dataplane::class::{ByClass, ClassLimits};
 use dataplane::distribution::TxPath;
-use dataplane::forwarder::{Punts, RxSource};
+use dataplane::forwarder::RxSource;
 use dataplane::port::{PortId, PortInfo};
+use dataplane::punts::{Punts, class_rings, owner};
 use dpdk::{Consumer, Eal, Producer, Ring, RxQueue, TxQueue};
 
 use super::host::HostInterface;
@@ -59,38 +61,56 @@ pub struct Plan {
     pub forwarders: Vec<Wires>,
     /// The forwarders' ends of the rings to the slow path, by forwarder.
     pub punts: Vec<Punts>,
-    /// The slow path's ends of those for packets that concern the router itself.
-    pub control: Vec<Consumer>,
-    /// The slow path's ends of those for other packets.
-    pub exceptions: Vec<Consumer>,
-    /// The slow path's ends of the rings to the forwarders, by forwarder.
-    pub injectors: Vec<Producer>,
+    /// The slow path's connections.
+    pub workers: Vec<WorkerWires>,
     /// For each port, the forwarder that sends what the slow path has for it.
     pub homes: Vec<usize>,
-    /// The ports' host interfaces, by the ports' order.
+}
+
+/// A slow path worker's connections.
+#[derive(Default)]
+pub struct WorkerWires {
+    /// Its ends of the rings of each class, by forwarder.
+    pub punted: Vec<ByClass<Consumer>>,
+    /// Its ends of the rings to the forwarders, by forwarder.
+    pub injectors: Vec<Producer>,
+    /// The host interfaces of the ports that it owns, by the ports' order.
     pub hosts: Vec<Option<HostLink>>,
 }
 
-/// Connects `count` forwarders, at least one, with the ports' queues and the slow path.
-pub fn plan(eal: &Eal, count: usize, ports: Vec<Queues>) -> Result<Plan> {
+/// How many units there are, and what bounds the rings between them.
+pub struct Units<'a> {
+    /// Forwarders, at least one.
+    pub forwarders: usize,
+    /// Slow path workers, at least one.
+    pub workers: usize,
+    /// The classes of punted packets.
+    pub classes: &'a ByClass<ClassLimits>,
+    /// For the choice of what is dropped early.
+    pub seed: u64,
+}
+
+/// Connects the units with the ports' queues and each other.
+pub fn plan(eal: &Eal, units: &Units<'_>, ports: Vec<Queues>) -> Result<Plan> {
     let mut plan = Plan {
-        forwarders: (0..count).map(|_| Wires::default()).collect(),
+        forwarders: (0..units.forwarders).map(|_| Wires::default()).collect(),
         punts: Vec::new(),
-        control: Vec::new(),
-        exceptions: Vec::new(),
-        injectors: Vec::new(),
+        workers: (0..units.workers).map(|_| WorkerWires::default()).collect(),
         homes: Vec::new(),
-        hosts: Vec::new(),
     };
-    for f in 0..count {
-        let (control, consumer) = ring(eal, &format!("control-{f}"), RING_SIZE)?;
-        plan.control.push(consumer);
-        let (exceptions, consumer) = ring(eal, &format!("exceptions-{f}"), RING_SIZE)?;
-        plan.exceptions.push(consumer);
-        plan.punts.push(Punts { control, exceptions });
-        let (producer, consumer) = ring(eal, &format!("inject-{f}"), RING_SIZE)?;
-        plan.injectors.push(producer);
-        plan.forwarders[f].inlets.push(consumer);
+    for f in 0..units.forwarders {
+        let mut ways = Vec::new();
+        for (w, worker) in plan.workers.iter_mut().enumerate() {
+            let name = format!("{f}-{w}");
+            let rings = class_rings(eal, &name, units.classes);
+            let (ends, punted) = rings.with_context(|| no_memory(&name))?;
+            ways.push(ends);
+            worker.punted.push(punted);
+            let (producer, consumer) = ring(eal, &format!("inject-{w}-{f}"), RING_SIZE)?;
+            worker.injectors.push(producer);
+            plan.forwarders[f].inlets.push(consumer);
+        }
+        plan.punts.push(Punts::new(ways, units.seed.wrapping_add(f as u64)));
     }
     for port in ports {
         connect(eal, &mut plan, port)?;
@@ -131,12 +151,18 @@ fn connect(eal: &Eal, plan: &mut Plan, queues: Queues) -> Result<()> {
         }
         None => None,
     };
-    plan.hosts.push(link);
+    let owner = owner(port.index(), plan.workers.len());
+    let mut link = link;
+    for (w, worker) in plan.workers.iter_mut().enumerate() {
+        worker.hosts.push(if w == owner { link.take() } else { None });
+    }
     Ok(())
 }
 
 fn ring(eal: &Eal, name: &str, size: usize) -> Result<(Producer, Consumer)> {
-    Ring::spsc(eal, name, size).with_context(|| {
-        format!("ring {name}: no memory; reserve hugepages or raise turnpike.memory {{ mbufs }}")
-    })
+    Ring::spsc(eal, name, size).with_context(|| no_memory(name))
+}
+
+fn no_memory(name: &str) -> String {
+    format!("ring {name}: no memory; reserve hugepages or raise turnpike.memory {{ mbufs }}")
 }

@@ -4,6 +4,9 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use dataplane::class::ClassLimits;
+use dataplane::punts::WORKERS_MAX;
+use dataplane::reason::PuntClass;
 use fib::Algorithm;
 use wire::MacAddr;
 
@@ -11,7 +14,7 @@ use super::super::error::suggestion;
 use super::super::network::is_link_local;
 use super::super::script::Statement;
 use super::super::value::{Fields, Value, whole_number};
-use super::super::{Fib, Forwarders, Icmp, Log, Memory, Neighbour, Slowpath, Tx};
+use super::super::{Fib, Forwarders, Icmp, Log, Memory, Neighbour, Quarantine, Slowpath, Tx};
 use super::Context;
 use super::routes::{named_port, port_of};
 use crate::cores::parse_cores;
@@ -151,26 +154,71 @@ pub(super) fn slowpath<'s>(
     context: &mut Context<'_>,
     statements: impl Iterator<Item = &'s Statement>,
 ) -> Slowpath {
+    const KNOWN: &[&str] = &[
+        "neighbours",
+        "queue",
+        "retries",
+        "timeout_s",
+        "reassembly_s",
+        "workers",
+        "icmp_rate",
+        "icmp_burst",
+        "icmp_prefix_rate",
+        "icmp_prefix_burst",
+        "classes",
+    ];
     let mut slowpath = Slowpath::default();
     let Some(statement) = single(context, statements) else { return slowpath };
-    let known = &["neighbours", "queue", "retries", "timeout_s", "reassembly_s"];
-    let mut fields = plain(context, statement, known);
-    if let Some(neighbours) = fields.number("neighbours", 1..=1 << 20) {
+    let mut fields = plain(context, statement, KNOWN);
+    let number = |fields: &mut Fields<'_, '_>, key, most| fields.number(key, 1..=most);
+    if let Some(neighbours) = number(&mut fields, "neighbours", 1 << 20) {
         slowpath.neighbours = neighbours as usize;
     }
-    if let Some(queue) = fields.number("queue", 1..=1024) {
+    if let Some(queue) = number(&mut fields, "queue", 1024) {
         slowpath.queue = queue as usize;
     }
-    if let Some(retries) = fields.number("retries", 1..=100) {
+    if let Some(retries) = number(&mut fields, "retries", 100) {
         slowpath.retries = retries as u32;
     }
-    if let Some(seconds) = fields.number("timeout_s", 1..=86_400) {
+    if let Some(seconds) = number(&mut fields, "timeout_s", 86_400) {
         slowpath.timeout = Duration::from_secs(seconds);
     }
     if let Some(seconds) = fields.number("reassembly_s", 1..=120) {
         slowpath.reassembly = Duration::from_secs(seconds);
     }
+    if let Some(workers) = number(&mut fields, "workers", WORKERS_MAX as u64) {
+        slowpath.workers = workers as usize;
+    }
+    for (key, least, value) in [
+        ("icmp_rate", 0, &mut slowpath.icmp_rate),
+        ("icmp_burst", 1, &mut slowpath.icmp_burst),
+        ("icmp_prefix_rate", 0, &mut slowpath.icmp_prefix_rate),
+        ("icmp_prefix_burst", 1, &mut slowpath.icmp_prefix_burst),
+    ] {
+        if let Some(number) = fields.number(key, least..=1_000_000) {
+            *value = number as u32;
+        }
+    }
+    if let Some(mut classes) = fields.table("classes", PuntClass::NAMES) {
+        for (name, limits) in PuntClass::NAMES.iter().zip(&mut slowpath.classes) {
+            if let Some(mut class) = classes.table(name, &["rate", "share", "queue"]) {
+                class_limits(&mut class, limits);
+            }
+        }
+    }
     slowpath
+}
+
+fn class_limits(fields: &mut Fields<'_, '_>, limits: &mut ClassLimits) {
+    if let Some(rate) = fields.number("rate", 1..=100_000_000) {
+        limits.rate = rate as u32;
+    }
+    if let Some(share) = fields.number("share", 1..=1000) {
+        limits.share = share as u32;
+    }
+    if let Some(queue) = fields.number("queue", 16..=65_536) {
+        limits.queue = queue as usize;
+    }
 }
 
 pub(super) fn icmp<'s>(
@@ -236,4 +284,28 @@ pub(super) fn log<'s>(
         fields.error("level", format!("level \"{text}\" unknown{suggestion}"));
     }
     Log { level }
+}
+
+pub(super) fn quarantine<'s>(
+    context: &mut Context<'_>,
+    statements: impl Iterator<Item = &'s Statement>,
+) -> Quarantine {
+    let mut quarantine = Quarantine::default();
+    let Some(statement) = single(context, statements) else { return quarantine };
+    let mut fields = plain(context, statement, &["directory", "packets", "mib"]);
+    if let Some(directory) = fields.text("directory", "an absolute path") {
+        if directory.starts_with('/') {
+            quarantine.directory = directory.into();
+        } else {
+            let message = format!("directory \"{directory}\": not absolute; begin it with /");
+            fields.error("directory", message);
+        }
+    }
+    if let Some(packets) = fields.number("packets", 1..=1_000_000) {
+        quarantine.packets = packets as usize;
+    }
+    if let Some(mib) = fields.number("mib", 1..=4096) {
+        quarantine.bytes = mib << 20;
+    }
+    quarantine
 }

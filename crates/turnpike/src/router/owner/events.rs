@@ -1,6 +1,5 @@
 //! What each event of a source does.
 
-use std::sync::mpsc::Sender;
 use std::time::{Instant, SystemTime};
 
 use control::netlink::{AuditReport, Change, KernelOrder, NeighbourState, SourceEvent};
@@ -8,16 +7,15 @@ use control::rib::{GroupKey, GroupSpec, Rib, Route, RouteKind, Source};
 use ipnet::IpNet;
 use slowpath::Command;
 
-use super::super::slow_worker::Order;
+use super::super::slow_worker::Orders;
 use super::sources::Sources;
-use super::tell;
 
 /// Routes of a first synchronisation that are put into the RIB together.
 const LOAD: usize = 1 << 16;
 
 impl Sources {
     /// Does what an event says; what it says of a link was done when it came.
-    pub(super) fn apply(&mut self, rib: &mut Rib, orders: &Sender<Order>, event: SourceEvent) {
+    pub(super) fn apply(&mut self, rib: &mut Rib, orders: &Orders, event: SourceEvent) {
         match event {
             SourceEvent::Route { source, prefix, metric, change } => {
                 self.route(rib, source, prefix, metric, change);
@@ -26,13 +24,13 @@ impl Sources {
             SourceEvent::Link { .. } => {}
             SourceEvent::AllMulticast { port, on } => {
                 // The slow path outlives the owner's loop.
-                let _ = orders.send(Order::AllMulticast { port, on });
+                orders.all_multicast(port, on);
             }
             SourceEvent::Addresses { port, addresses } => {
                 if let Err(error) = rib.set_addresses(port, &addresses) {
                     self.refuse(Source::Local, &error);
                 }
-                tell(orders, Command::Addresses { port, addresses });
+                orders.tell(&Command::Addresses { port, addresses });
             }
             SourceEvent::LocalAddress { prefix, present: true } => {
                 if let Err(error) = rib.add_local(prefix) {
@@ -43,7 +41,7 @@ impl Sources {
                 rib.remove_local(prefix);
             }
             SourceEvent::Neighbour { port, address, mac, state } => {
-                tell(orders, Command::KernelNeighbour { port, address, mac });
+                orders.tell(&Command::KernelNeighbour { port, address, mac });
                 // What is in use is asked for before it ages away.
                 if state == NeighbourState::Stale {
                     self.order(KernelOrder::Resolve { port, address });

@@ -8,7 +8,7 @@ use control::netlink::KernelOrder;
 use dataplane::port::PortId;
 use slowpath::Command;
 
-use super::{Owner, tell};
+use super::Owner;
 
 /// A port's link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl Owner {
         self.set_link(port, Link { host: admin_up, mtu, ..old });
         if mtu != 0 && mtu != old.mtu {
             self.rib.set_mtu(port, mtu);
-            tell(&self.orders, Command::Mtu { port, mtu });
+            self.orders.tell(&Command::Mtu { port, mtu });
         }
     }
 
@@ -66,7 +66,7 @@ impl Owner {
         }
         // First of all: no packet is to take a way that has ended.
         self.rib.set_link(port, new.up());
-        tell(&self.orders, Command::PortLink { port, up: new.up() });
+        self.orders.tell(&Command::PortLink { port, up: new.up() });
         let reason = match (new.device, new.host) {
             (true, true) => "up",
             (false, _) => "down, its device has no link",

@@ -4,17 +4,15 @@ use std::net::IpAddr;
 use std::ops::Bound;
 use std::time::SystemTime;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use control::netlink::SourceStatus;
 use control::rib::{LivePath, LookupInfo, RouteInfo, Source, Target};
 use dataplane::next_hop::NEXT_HOPS;
 use dataplane::port::PortId;
 use ipnet::IpNet;
 use serde::Serialize;
-use tokio::sync::oneshot;
 
 use super::super::ports::OpenPort;
-use super::super::slow_worker::Order;
 use super::sources::Audits;
 use super::{Owner, flow};
 use crate::api::report::{
@@ -58,6 +56,7 @@ impl Owner {
             Show::Neighbours => json(&self.neighbours().await?),
             Show::Sources => json(&self.source_reports()),
             Show::Counters => json(&self.ledger.counters()),
+            Show::Protection => json(&self.ledger.protection()),
             Show::Graph => json(&self.ledger.graph()),
         }
     }
@@ -244,10 +243,7 @@ impl Owner {
     }
 
     async fn neighbours(&self) -> Result<Vec<Neighbour>> {
-        let gone = || anyhow!("the slow path has ended");
-        let (ask, answer) = oneshot::channel();
-        self.orders.send(Order::Neighbours(ask)).map_err(|_| gone())?;
-        let table = answer.await.map_err(|_| gone())?;
+        let table = self.orders.neighbours().await.context("the slow path has ended")?;
         let neighbour = |info: slowpath::NeighbourInfo| Neighbour {
             address: info.address,
             port: self.port_name(info.port),

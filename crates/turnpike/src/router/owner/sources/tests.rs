@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 
 use control::netlink::{Change, NeighbourState, SourceEvent};
 use control::rib::{GroupKey, GroupSpec, Path, Rib, RibPort, RouteKind};
@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use slowpath::Command;
 use wire::MacAddr;
 
-use super::super::super::slow_worker::Order;
+use super::super::super::slow_worker::{Order, Orders};
 use super::*;
 
 fn net(text: &str) -> IpNet {
@@ -28,7 +28,7 @@ fn ip(text: &str) -> IpAddr {
 struct Bench {
     sources: Sources,
     rib: Rib,
-    orders: Sender<Order>,
+    orders: Orders,
     told: Receiver<Order>,
 }
 
@@ -46,6 +46,7 @@ impl Bench {
         let fib6 = fib::new_ipv6(fib::Algorithm::default(), grace()).unwrap();
         let rib = Rib::new(vec![port], fib4, fib6, Arc::new(NextHopTable::new()), grace()).unwrap();
         let (orders, told) = channel();
+        let orders = Orders::new(vec![orders]);
         let sources = Sources::of(mpsc::channel(1).1, None, None, true);
         Self { sources, rib, orders, told }
     }

@@ -1,0 +1,341 @@
+//! Classes of punted packets, so that no kind of traffic takes the slow path from another.
+//!
+//! A forwarder sorts what it punts by the reason and by what the first 64 bytes show. Each class has
+//! a ring of its own to each slow path worker, a rate and a share of the worker's turns (see
+//! [`crate::punts`] for the forwarder's side): a flood fills the ring of its own class and no other.
+//!
+//! | class | packets |
+//! |---|---|
+//! | `neighbour` | ARP; ICMPv6 133 to 137 with hop limit 255 (RFC 4861) |
+//! | `routing` | for the router: IGMP, OSPF, EIGRP, PIM, VRRP, RSVP; BGP, LDP, MSDP, BFD, RIP, HSRP by port; MLD; link-local groups with TTL 1 or 255; frames to link protocols' groups (IS-IS, LLDP) |
+//! | `host` | everything else for the router: ping, ssh, DNS, later fragments |
+//! | `resolve` | to be forwarded: the neighbour's MAC is unknown, or a redirect may be due |
+//! | `fragment` | IPv4, longer than the next link takes, may be cut into fragments |
+//! | `options` | IPv4 options and hop-by-hop headers, on the way elsewhere |
+//! | `errors` | cannot be forwarded, the sender is told: TTL, no route, refused, too big |
+//!
+//! What came to a link-layer group and was punted is for the router whatever stopped it: a
+//! multicast listener query has a hop-by-hop header, an IGMP report an IPv4 option.
+
+use crate::batch::{ETHERNET, HEAD};
+use crate::reason::{DropReason, PuntClass, PuntReason};
+
+/// Something for each class, by [`PuntClass::index`].
+pub type ByClass<T> = [T; PuntClass::COUNT];
+
+/// Bounds of a class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClassLimits {
+    /// Packets a second that all slow path workers take together.
+    pub rate: u32,
+    /// The class's part of a worker's turns when there is more than it can do, relative to the
+    /// other classes' shares.
+    pub share: u32,
+    /// Packets that wait for a worker, for each forwarder; more are dropped, and from half of it on
+    /// some are, at random.
+    pub queue: usize,
+}
+
+/// What every class is bounded to unless the configuration says otherwise.
+pub fn default_limits() -> ByClass<ClassLimits> {
+    std::array::from_fn(|class| PuntClass::ALL[class].default_limits())
+}
+
+const IGMP: u8 = 2;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const RSVP: u8 = 46;
+const ICMPV6: u8 = 58;
+const EIGRP: u8 = 88;
+const OSPF: u8 = 89;
+const PIM: u8 = 103;
+const VRRP: u8 = 112;
+/// Hop-by-hop options.
+const HOP_BY_HOP: u8 = 0;
+
+/// MSDP, BGP, LDP.
+const ROUTING_TCP: [u16; 3] = [639, 179, 646];
+/// RIP, RIPng, LDP, HSRP, BFD (single hop, echo, multihop, LAG).
+const ROUTING_UDP: [u16; 8] = [520, 521, 646, 1985, 3784, 3785, 4784, 6784];
+
+impl PuntClass {
+    /// What the class is bounded to unless the configuration says otherwise. The rates are far above
+    /// what the protocols need and below what a core can do, but for the host's traffic, which has
+    /// nearly all of it if nothing else wants it.
+    pub fn default_limits(self) -> ClassLimits {
+        let (rate, share, queue) = match self {
+            Self::Neighbour => (20_000, 15, 512),
+            Self::Routing => (200_000, 25, 1024),
+            Self::Host => (1_000_000, 25, 1024),
+            Self::Resolve => (50_000, 10, 512),
+            Self::Fragment => (500_000, 10, 512),
+            Self::Options => (20_000, 5, 256),
+            Self::Errors => (50_000, 10, 512),
+        };
+        ClassLimits { rate, share, queue }
+    }
+
+    /// Under which name what the class has no room for is dropped.
+    pub fn refusal(self) -> DropReason {
+        match self {
+            Self::Neighbour => DropReason::RefusedNeighbour,
+            Self::Routing => DropReason::RefusedRouting,
+            Self::Host => DropReason::RefusedHost,
+            Self::Resolve => DropReason::RefusedResolve,
+            Self::Fragment => DropReason::RefusedFragment,
+            Self::Options => DropReason::RefusedOptions,
+            Self::Errors => DropReason::RefusedErrors,
+        }
+    }
+
+    /// The class of a packet that was punted for `reason`; `to_group`: its frame was sent to a
+    /// multicast or broadcast MAC. Bytes past the packet's end only decide the class.
+    pub fn of(reason: PuntReason, to_group: bool, head: &[u8; HEAD]) -> Self {
+        match reason {
+            PuntReason::Arp => Self::Neighbour,
+            PuntReason::NonIp => Self::Routing,
+            PuntReason::Local => Self::of_local(head),
+            PuntReason::Ip4Options | PuntReason::HopByHop if to_group => Self::of_local(head),
+            PuntReason::Ip4Options | PuntReason::HopByHop => Self::Options,
+            // The neighbour is of no use to them.
+            PuntReason::Glean | PuntReason::Unresolved if is_expired(head) => Self::Errors,
+            PuntReason::Glean | PuntReason::Unresolved | PuntReason::Redirect => Self::Resolve,
+            PuntReason::TooBig if may_be_fragmented(head) => Self::Fragment,
+            PuntReason::TooBig
+            | PuntReason::Ttl
+            | PuntReason::NoRoute
+            | PuntReason::Prohibited
+            | PuntReason::Unreachable
+            | PuntReason::Scope => Self::Errors,
+        }
+    }
+
+    /// The class of a packet for the router itself.
+    fn of_local(head: &[u8; HEAD]) -> Self {
+        match head[ETHERNET] >> 4 {
+            4 => of_ip4(head),
+            6 => of_ip6(head),
+            _ => Self::Host,
+        }
+    }
+}
+
+/// Whether a packet to be forwarded will be refused for its TTL or hop limit.
+fn is_expired(head: &[u8; HEAD]) -> bool {
+    match head[ETHERNET] >> 4 {
+        4 => head[ETHERNET + 8] <= 1,
+        _ => head[ETHERNET + 7] <= 1,
+    }
+}
+
+fn may_be_fragmented(head: &[u8; HEAD]) -> bool {
+    head[ETHERNET] >> 4 == 4 && head[ETHERNET + 6] & 0x40 == 0
+}
+
+fn of_ip4(head: &[u8; HEAD]) -> PuntClass {
+    let ttl = head[ETHERNET + 8];
+    // 224.0.0.0/24, which no router forwards (RFC 5771, 4).
+    let link_local = head[ETHERNET + 16..ETHERNET + 19] == [224, 0, 0];
+    let later_fragment = u16::from_be_bytes([head[ETHERNET + 6], head[ETHERNET + 7]]) & 0x1fff != 0;
+    let payload = ETHERNET + usize::from(head[ETHERNET] & 0xf) * 4;
+    match head[ETHERNET + 9] {
+        IGMP | RSVP | EIGRP | OSPF | PIM | VRRP => PuntClass::Routing,
+        _ if link_local && matches!(ttl, 1 | 255) => PuntClass::Routing,
+        _ if later_fragment => PuntClass::Host,
+        protocol => by_ports(protocol, payload, head),
+    }
+}
+
+fn of_ip6(head: &[u8; HEAD]) -> PuntClass {
+    let hop_limit = head[ETHERNET + 7];
+    let (mut protocol, mut payload) = (head[ETHERNET + 6], ETHERNET + 40);
+    if protocol == HOP_BY_HOP {
+        // Its length is in units of eight bytes, the first not counted (RFC 8200, 4.3).
+        (protocol, payload) = (head[payload], payload + 8 + usize::from(head[payload + 1]) * 8);
+    }
+    // ff02::/16.
+    let link_local = head[ETHERNET + 24..ETHERNET + 26] == [0xff, 0x02];
+    match (protocol, head.get(payload)) {
+        (ICMPV6, Some(133..=137)) if hop_limit == 255 => PuntClass::Neighbour,
+        (ICMPV6, Some(130..=132 | 143)) => PuntClass::Routing,
+        (ICMPV6, _) => PuntClass::Host,
+        (RSVP | EIGRP | OSPF | PIM | VRRP, _) => PuntClass::Routing,
+        _ if link_local && matches!(hop_limit, 1 | 255) => PuntClass::Routing,
+        _ => by_ports(protocol, payload, head),
+    }
+}
+
+fn by_ports(protocol: u8, payload: usize, head: &[u8; HEAD]) -> PuntClass {
+    let port = |at: usize| match head.get(at..at + 2) {
+        Some(bytes) => u16::from_be_bytes([bytes[0], bytes[1]]),
+        None => 0,
+    };
+    let (source, destination) = (port(payload), port(payload + 2));
+    let routing = match protocol {
+        // Either end may have opened the connection.
+        TCP => ROUTING_TCP.contains(&source) || ROUTING_TCP.contains(&destination),
+        UDP => ROUTING_UDP.contains(&destination),
+        _ => false,
+    };
+    if routing { PuntClass::Routing } else { PuntClass::Host }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::FrameBuilder;
+
+    fn head(frame: &FrameBuilder) -> [u8; HEAD] {
+        let mut frame = frame.clone().build();
+        frame.resize(HEAD, 0);
+        frame.try_into().unwrap()
+    }
+
+    fn local(frame: FrameBuilder) -> PuntClass {
+        PuntClass::of(PuntReason::Local, false, &head(&frame))
+    }
+
+    #[test]
+    fn routing_protocols_are_known_by_number() {
+        for (protocol, class) in [
+            (2, PuntClass::Routing),
+            (46, PuntClass::Routing),
+            (88, PuntClass::Routing),
+            (89, PuntClass::Routing),
+            (103, PuntClass::Routing),
+            (112, PuntClass::Routing),
+            (1, PuntClass::Host),
+            (47, PuntClass::Host),
+        ] {
+            assert_eq!(local(FrameBuilder::ip4().protocol(protocol)), class, "IPv4 {protocol}");
+            if protocol > 2 {
+                assert_eq!(local(FrameBuilder::ip6().protocol(protocol)), class, "{protocol}");
+            }
+        }
+    }
+
+    #[test]
+    fn routing_protocols_are_known_by_port() {
+        let ports = |protocol, source: u16, destination: u16| {
+            let ports = [source.to_be_bytes(), destination.to_be_bytes(), [0; 2], [0; 2]].concat();
+            let all = [
+                FrameBuilder::ip4().protocol(protocol).payload(&ports),
+                FrameBuilder::ip4().protocol(protocol).options(&[1; 4]).payload(&ports),
+                FrameBuilder::ip6().protocol(protocol).payload(&ports),
+            ]
+            .map(local);
+            assert!(all.iter().all(|class| *class == all[0]), "{all:?}");
+            all[0]
+        };
+        for port in [179, 639, 646] {
+            assert_eq!(ports(6, 40_000, port), PuntClass::Routing, "{port}");
+            assert_eq!(ports(6, port, 40_000), PuntClass::Routing, "{port}");
+        }
+        for port in [520, 521, 646, 1985, 3784, 3785, 4784, 6784] {
+            assert_eq!(ports(17, 49_152, port), PuntClass::Routing, "{port}");
+        }
+        assert_eq!(ports(6, 40_000, 22), PuntClass::Host);
+        assert_eq!(ports(17, 179, 53), PuntClass::Host);
+        assert_eq!(ports(17, 3784, 40_000), PuntClass::Host, "BFD is known by where it goes");
+    }
+
+    #[test]
+    fn a_later_fragment_has_no_ports() {
+        let bgp = [0, 179, 0, 179, 0, 0, 0, 0];
+        let mut head = head(&FrameBuilder::ip4().protocol(6).payload(&bgp));
+        head[21] = 1;
+        assert_eq!(PuntClass::of(PuntReason::Local, false, &head), PuntClass::Host);
+    }
+
+    #[test]
+    fn neighbour_discovery_is_what_no_router_has_forwarded() {
+        let message = |kind: u8, hop_limit| {
+            let frame = FrameBuilder::ip6().protocol(58).payload(&[kind, 0, 0, 0]).ttl(hop_limit);
+            local(frame)
+        };
+        for kind in 133..=137 {
+            assert_eq!(message(kind, 255), PuntClass::Neighbour);
+            assert_eq!(message(kind, 254), PuntClass::Host, "it will be refused");
+        }
+        assert_eq!(message(128, 255), PuntClass::Host);
+        assert_eq!(message(130, 1), PuntClass::Routing, "MLD");
+        let frame = FrameBuilder::ethernet([0xff; 6], 0x0806).payload(&[0; 46]);
+        assert_eq!(PuntClass::of(PuntReason::Arp, true, &head(&frame)), PuntClass::Neighbour);
+    }
+
+    #[test]
+    fn link_local_groups_are_for_protocols() {
+        let group = |ttl| local(FrameBuilder::ip4().destination4("224.0.0.18").ttl(ttl));
+        assert_eq!(
+            [group(1), group(255), group(64)].map(PuntClass::name),
+            ["routing", "routing", "host"]
+        );
+        let group = |ttl| local(FrameBuilder::ip6().destination6("ff02::5").ttl(ttl));
+        assert_eq!(
+            [group(1), group(255), group(64)].map(PuntClass::name),
+            ["routing", "routing", "host"]
+        );
+        let wider = local(FrameBuilder::ip4().destination4("239.0.0.1").ttl(1));
+        assert_eq!(wider, PuntClass::Host);
+    }
+
+    #[test]
+    fn options_to_a_group_are_a_protocol_s_and_others_are_not() {
+        let report = FrameBuilder::ip4().protocol(2).options(&[0x94, 4, 0, 0]);
+        let class = |to_group| PuntClass::of(PuntReason::Ip4Options, to_group, &head(&report));
+        assert_eq!((class(true), class(false)), (PuntClass::Routing, PuntClass::Options));
+        let query = FrameBuilder::ip6().protocol(0).payload(&[58, 0, 5, 2, 0, 0, 1, 0, 130, 0]);
+        let class = |to_group| PuntClass::of(PuntReason::HopByHop, to_group, &head(&query));
+        assert_eq!((class(true), class(false)), (PuntClass::Routing, PuntClass::Options));
+        // A header that reaches beyond what can be seen.
+        let long = FrameBuilder::ip6().protocol(0).payload(&[58, 255, 5, 2]);
+        let class = PuntClass::of(PuntReason::HopByHop, true, &head(&long));
+        assert_eq!(class, PuntClass::Host);
+    }
+
+    #[test]
+    fn what_expires_here_does_not_wait_for_a_neighbour() {
+        for frame in [FrameBuilder::ip4(), FrameBuilder::ip6()] {
+            for reason in [PuntReason::Glean, PuntReason::Unresolved] {
+                let class = |ttl| PuntClass::of(reason, false, &head(&frame.clone().ttl(ttl)));
+                let classes = [0, 1, 2].map(class);
+                assert_eq!(classes, [PuntClass::Errors, PuntClass::Errors, PuntClass::Resolve]);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_too_big_is_cut_or_refused() {
+        let mut head = head(&FrameBuilder::ip4());
+        let class = |head: &_| PuntClass::of(PuntReason::TooBig, false, head);
+        assert_eq!(class(&head), PuntClass::Fragment);
+        head[20] = 0x40;
+        assert_eq!(class(&head), PuntClass::Errors);
+        let mut ip6 = [0; HEAD];
+        ip6[14] = 0x60;
+        assert_eq!(class(&ip6), PuntClass::Errors);
+    }
+
+    #[test]
+    fn every_class_has_limits_and_a_name_for_its_refusals() {
+        for &class in PuntClass::ALL {
+            let limits = class.default_limits();
+            assert!(limits.rate > 0 && limits.share > 0 && limits.queue > 0);
+            assert_eq!(class.refusal().name(), format!("refused-{}", class.name()));
+        }
+    }
+
+    #[test]
+    fn any_bytes_have_a_class() {
+        let mut random = 1u64;
+        for _ in 0..20_000 {
+            let head: [u8; HEAD] = std::array::from_fn(|_| {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (random >> 56) as u8
+            });
+            for &reason in PuntReason::ALL {
+                PuntClass::of(reason, head[0] & 1 != 0, &head);
+            }
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! The quarantine file: packets over which the router's code panicked, for whoever mends it.
+//!
+//! A thread of its own takes the copies and writes them as pcapng, a file for each run of the router,
+//! made when the first packet comes: each packet with the interface that is its port, the time, and
+//! what the panic said as its comment. Wireshark and tshark show them (`frame.comment`). Packets and
+//! bytes are bounded: what comes first is kept, because the first panic is the one to look at.
+
+use std::borrow::Cow;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::Receiver;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use control::config;
+use dataplane::quarantine::{Quarantine, Suspect};
+use pcap_file::DataLink;
+use pcap_file::pcapng::PcapNgWriter;
+use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
+use pcap_file::pcapng::blocks::interface_description::{
+    InterfaceDescriptionBlock, InterfaceDescriptionOption,
+};
+
+/// The least time between two lines of the log.
+const LOG_EVERY: Duration = Duration::from_secs(1);
+
+/// Bytes of a packet's block beside the frame and the comment, at most.
+const BLOCK: usize = 64;
+
+/// Starts the thread, for ports of these names. It ends when every copy of the [`Quarantine`] is
+/// gone.
+pub fn start(
+    limits: &config::Quarantine,
+    ports: Vec<String>,
+) -> Result<(Quarantine, JoinHandle<()>)> {
+    let (quarantine, from) = Quarantine::new();
+    let mut keeper = Keeper::new(limits.clone(), ports);
+    let body = move || keeper.run(&from);
+    let thread = thread::Builder::new().name("quarantine".to_owned()).spawn(body)?;
+    Ok((quarantine, thread))
+}
+
+struct Keeper {
+    limits: config::Quarantine,
+    ports: Vec<String>,
+    file: Option<Writer>,
+    /// Packets that were to be kept.
+    seen: u64,
+    kept: usize,
+    /// Why no more is kept.
+    ended: Option<String>,
+    logged: Option<Instant>,
+}
+
+struct Writer {
+    path: PathBuf,
+    pcap: PcapNgWriter<BufWriter<File>>,
+    /// Bytes of all files in the directory.
+    bytes: u64,
+}
+
+impl Keeper {
+    fn new(limits: config::Quarantine, ports: Vec<String>) -> Self {
+        Self { limits, ports, file: None, seen: 0, kept: 0, ended: None, logged: None }
+    }
+
+    fn run(&mut self, from: &Receiver<Suspect>) {
+        for suspect in from {
+            self.seen += 1;
+            if self.ended.is_none() {
+                match self.keep(&suspect) {
+                    Ok(()) => self.kept += 1,
+                    Err(error) => self.ended = Some(format!("{error:#}")),
+                }
+            }
+            self.log(&suspect);
+        }
+    }
+
+    /// A line for the first and then one a second at most: a flood of panics is no flood of lines.
+    fn log(&mut self, suspect: &Suspect) {
+        if self.logged.is_some_and(|logged| logged.elapsed() < LOG_EVERY) {
+            return;
+        }
+        self.logged = Some(Instant::now());
+        let place = match (&self.ended, &self.file) {
+            (Some(reason), _) => format!("not kept: {reason}"),
+            (None, Some(file)) => format!("kept in {}", file.path.display()),
+            (None, None) => String::new(),
+        };
+        let port = self.port_name(suspect);
+        tracing::error!(
+            "a panic over a packet of {port}: {}; {place}; {} so far: a defect, please report",
+            suspect.message,
+            self.seen
+        );
+    }
+
+    fn port_name(&self, suspect: &Suspect) -> String {
+        let name = suspect.port.and_then(|port| self.ports.get(port.index()));
+        name.map_or_else(|| "no port".to_owned(), |name| format!("port \"{name}\""))
+    }
+
+    fn keep(&mut self, suspect: &Suspect) -> Result<()> {
+        let Self { limits, ports, file, kept, .. } = self;
+        anyhow::ensure!(*kept < limits.packets, "{} packets are kept already", limits.packets);
+        if file.is_none() {
+            *file = Some(Writer::open(&limits.directory, ports)?);
+        }
+        let Some(writer) = file else { return Ok(()) };
+        let size = (BLOCK + suspect.frame.len() + suspect.message.len()) as u64;
+        anyhow::ensure!(
+            writer.bytes + size <= limits.bytes,
+            "the files in {} have {} bytes already",
+            limits.directory.display(),
+            writer.bytes
+        );
+        writer.write(suspect, ports.len()).with_context(|| writer.path.display().to_string())?;
+        writer.bytes += size;
+        Ok(())
+    }
+}
+
+impl Writer {
+    fn open(directory: &Path, ports: &[String]) -> Result<Self> {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let name = format!("quarantine-{}-{}.pcapng", since.as_secs(), std::process::id());
+        let path = directory.join(name);
+        fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
+        let bytes = size_of_all(directory).with_context(|| directory.display().to_string())?;
+        let file = File::create_new(&path).with_context(|| path.display().to_string())?;
+        let mut pcap = PcapNgWriter::new(BufWriter::new(file))?;
+        // An interface for each port, and one for what came by none.
+        for port in ports.iter().map(String::as_str).chain(["none"]) {
+            let name = InterfaceDescriptionOption::IfName(Cow::Borrowed(port));
+            pcap.write_pcapng_block(InterfaceDescriptionBlock {
+                linktype: DataLink::ETHERNET,
+                snaplen: 0,
+                options: vec![name, InterfaceDescriptionOption::IfTsResol(9)],
+            })?;
+        }
+        Ok(Self { path, pcap, bytes })
+    }
+
+    /// Writes a packet, so that it is in the file whatever happens next.
+    fn write(&mut self, suspect: &Suspect, none: usize) -> Result<()> {
+        let interface = suspect.port.map_or(none, |port| port.index().min(none));
+        self.pcap.write_pcapng_block(EnhancedPacketBlock {
+            interface_id: interface as u32,
+            timestamp: suspect.time.duration_since(UNIX_EPOCH).unwrap_or_default(),
+            original_len: suspect.frame.len() as u32,
+            data: Cow::Borrowed(&suspect.frame),
+            options: vec![EnhancedPacketOption::Comment(Cow::Borrowed(&suspect.message))],
+        })?;
+        self.pcap.get_mut().flush()?;
+        Ok(())
+    }
+}
+
+/// Bytes of the quarantine files of all runs.
+fn size_of_all(directory: &Path) -> io::Result<u64> {
+    let mut bytes = 0;
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name.to_str().is_some_and(|n| n.starts_with("quarantine-") && n.ends_with(".pcapng")) {
+            bytes += entry.metadata()?.len();
+        }
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use dataplane::port::PortId;
+    use pcap_file::pcapng::{Block, PcapNgReader};
+
+    use super::*;
+
+    fn keep(limits: &config::Quarantine, frames: &[&[u8]]) -> Keeper {
+        let (quarantine, from) = Quarantine::new();
+        for (n, frame) in frames.iter().enumerate() {
+            quarantine.put(PortId::new(n as u16), &format!("panic {n}"), frame);
+        }
+        drop(quarantine);
+        let mut keeper = Keeper::new(limits.clone(), vec!["left".to_owned(), "right".to_owned()]);
+        keeper.run(&from);
+        keeper
+    }
+
+    /// Interface, comment and bytes of each packet in a file.
+    fn packets(path: &Path) -> Vec<(u32, String, Vec<u8>)> {
+        let mut reader = PcapNgReader::new(File::open(path).unwrap()).unwrap();
+        let mut found = Vec::new();
+        while let Some(block) = reader.next_block() {
+            if let Block::EnhancedPacket(packet) = block.unwrap() {
+                let comments = packet.options.iter().filter_map(|option| match option {
+                    EnhancedPacketOption::Comment(text) => Some(text.to_string()),
+                    _ => None,
+                });
+                found.push((packet.interface_id, comments.collect(), packet.data.to_vec()));
+            }
+        }
+        found
+    }
+
+    fn limits(directory: &Path) -> config::Quarantine {
+        config::Quarantine { directory: directory.join("q"), packets: 10, bytes: 1 << 20 }
+    }
+
+    #[test]
+    fn packets_are_kept_with_port_and_message() {
+        let directory = tempfile::tempdir().unwrap();
+        let keeper = keep(&limits(directory.path()), &[b"first", b"second", b"third"]);
+        let path = &keeper.file.as_ref().unwrap().path;
+        let expected = [(0, "panic 0", "first"), (1, "panic 1", "second"), (2, "panic 2", "third")];
+        let found = packets(path);
+        for ((interface, comment, data), expected) in found.iter().zip(expected) {
+            assert_eq!(
+                (*interface, &**comment, &**data),
+                (expected.0, expected.1, expected.2.as_bytes())
+            );
+        }
+        assert_eq!(found.len(), 3, "the third came by no port that has a name");
+    }
+
+    #[test]
+    fn no_more_packets_are_kept_than_allowed() {
+        let directory = tempfile::tempdir().unwrap();
+        let few = config::Quarantine { packets: 2, ..limits(directory.path()) };
+        let keeper = keep(&few, &[b"1", b"2", b"3", b"4"]);
+        assert_eq!(packets(&keeper.file.as_ref().unwrap().path).len(), 2);
+        assert_eq!((keeper.seen, keeper.ended.as_deref()), (4, Some("2 packets are kept already")));
+    }
+
+    #[test]
+    fn no_more_bytes_are_kept_than_allowed_in_all_files_together() {
+        let directory = tempfile::tempdir().unwrap();
+        let small = config::Quarantine { bytes: 1000, ..limits(directory.path()) };
+        let first = keep(&small, &[&[7; 800]]);
+        assert_eq!(first.kept, 1);
+        // Another run, which makes a file of its own.
+        let path = &first.file.as_ref().unwrap().path;
+        fs::rename(path, path.with_file_name("quarantine-1-1.pcapng")).unwrap();
+        let second = keep(&small, &[&[7; 800]]);
+        assert_eq!(second.kept, 0);
+        assert!(second.ended.unwrap().contains("bytes already"));
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_made_is_said() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("q"), "a file").unwrap();
+        let keeper = keep(&limits(directory.path()), &[b"1"]);
+        assert!(keeper.ended.unwrap().contains(&*directory.path().to_string_lossy()));
+    }
+}

@@ -1,0 +1,66 @@
+//! What the owner tells the slow path.
+
+use std::sync::mpsc::Sender;
+
+use dataplane::port::PortId;
+use slowpath::{Command, NeighbourInfo};
+use tokio::sync::oneshot;
+
+/// An order to one worker.
+pub enum Order {
+    /// A change for the engine.
+    Engine(Command),
+    /// The kernel takes all multicasts on a port's host interface, or only those joined.
+    AllMulticast {
+        /// The port.
+        port: PortId,
+        /// All.
+        on: bool,
+    },
+    /// Send back the neighbour table.
+    Neighbours(oneshot::Sender<Vec<NeighbourInfo>>),
+}
+
+/// The way to all workers.
+pub struct Orders(Vec<Sender<Order>>);
+
+impl Orders {
+    /// To these workers.
+    pub fn new(workers: Vec<Sender<Order>>) -> Self {
+        Self(workers)
+    }
+
+    /// Tells every engine: each knows all addresses and gateways, and minds the ports that it owns.
+    /// The workers outlive the owner's loop, and are gone only if they panicked.
+    pub fn tell(&self, command: &Command) {
+        for worker in &self.0 {
+            if worker.send(Order::Engine(command.clone())).is_err() {
+                tracing::error!("the slow path has ended; neighbours are not resolved any more");
+            }
+        }
+    }
+
+    /// Tells the worker that has the port's host interface what the kernel takes on it. Whoever has
+    /// ended has none any more.
+    pub fn all_multicast(&self, port: PortId, on: bool) {
+        for worker in &self.0 {
+            let _ = worker.send(Order::AllMulticast { port, on });
+        }
+    }
+
+    /// Everybody's neighbours; `None` if a worker has ended.
+    pub async fn neighbours(&self) -> Option<Vec<NeighbourInfo>> {
+        let mut answers = Vec::new();
+        for worker in &self.0 {
+            let (ask, answer) = oneshot::channel();
+            worker.send(Order::Neighbours(ask)).ok()?;
+            answers.push(answer);
+        }
+        let mut all = Vec::new();
+        for answer in answers {
+            all.extend(answer.await.ok()?);
+        }
+        all.sort_by_key(|info| (info.port, info.address));
+        Some(all)
+    }
+}

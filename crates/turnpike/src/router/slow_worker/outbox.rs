@@ -1,0 +1,309 @@
+//! What becomes of the engine's results: packets go into rings and host interfaces, what others own
+//! goes to them.
+
+use std::cell::RefCell;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use dataplane::class::ByClass;
+use dataplane::counters::{Counter, Drops};
+use dataplane::next_hop::NextHop;
+use dataplane::port::PortId;
+use dataplane::punts::owner;
+use dataplane::reason::DropReason;
+use dataplane::tables::Tables;
+use dpdk::{Mbuf, Mempool, Producer};
+use nix::poll::{PollFd, PollFlags, ppoll};
+use slowpath::{Event, Output, Packet, RouteAnswer, Waiting};
+use tokio::sync::mpsc as events;
+use wire::MacAddr;
+
+use super::super::wiring::{EXPRESS_SIZE, HostLink};
+
+/// Frames taken from one host interface before the next has its turn.
+const HOST_TURN: usize = 64;
+
+/// Milliseconds from midnight to midnight.
+const MILLIS_OF_DAY: u128 = 86_400_000;
+
+/// What the slow path counted.
+#[derive(Debug, Default)]
+pub struct SlowCounters {
+    /// Packets taken from the forwarders, by class.
+    pub taken: ByClass<Counter>,
+    /// Packets given to other workers.
+    pub mail_sent: Counter,
+    /// Packets taken from other workers.
+    pub mail_taken: Counter,
+    /// Packets for the router itself that were understood, or that the kernel took.
+    pub to_host: Counter,
+    /// Packets that the router made.
+    pub originated: Counter,
+    /// Packets that the kernel sent by host interfaces.
+    pub from_host: Counter,
+    /// Packets given to forwarders to be sent: made here, forwarded from here, or the kernel's.
+    pub injected: Counter,
+    /// Drops by reason.
+    pub drops: Drops,
+    /// Packets that wait for a neighbour now.
+    pub held: Counter,
+}
+
+/// Where the engine's packets and events go.
+pub struct Outbox {
+    /// One ring to each forwarder.
+    pub injectors: Vec<Producer>,
+    /// For each port, the forwarder that owns its transmit queue.
+    pub homes: Vec<usize>,
+    /// Buffers for packets made here.
+    pub pool: Mempool,
+    /// What is counted.
+    pub counters: Arc<SlowCounters>,
+    /// The way to the owner.
+    pub events: events::UnboundedSender<Event>,
+    /// Where to look up routes for ICMP errors.
+    pub tables: Arc<Tables>,
+    /// The host interfaces of the worker's ports, by the ports' order.
+    pub hosts: Vec<Option<HostLink>>,
+    /// The way to and from the other workers.
+    pub mailbox: Mailbox,
+}
+
+/// Letters that wait for a worker; more are dropped.
+const MAILBOX: usize = 1024;
+
+/// What one worker has for another: something that waits for a neighbour on a port of its.
+pub struct Letter {
+    /// The neighbour.
+    pub to: (PortId, IpAddr),
+    /// What waits.
+    pub waiting: Waiting<Frame>,
+}
+
+impl Letter {
+    /// Received packets in it; a frame of the router's own is none yet.
+    pub fn packets(&self) -> u64 {
+        u64::from(matches!(self.waiting, Waiting::Received { .. }))
+    }
+}
+
+/// A worker's way to and from the others.
+pub struct Mailbox {
+    /// To each worker, itself included.
+    to: Vec<SyncSender<Letter>>,
+    from: Receiver<Letter>,
+}
+
+impl Mailbox {
+    /// The oldest letter.
+    pub fn take(&self) -> Option<Letter> {
+        self.from.try_recv().ok()
+    }
+
+    /// Sends to the worker that owns the letter's port.
+    fn send(&self, letter: Letter) -> Result<(), Letter> {
+        use std::sync::mpsc::TrySendError::{Disconnected, Full};
+        match self.to[owner(letter.to.0.index(), self.to.len())].try_send(letter) {
+            Ok(()) => Ok(()),
+            Err(Full(letter) | Disconnected(letter)) => Err(letter),
+        }
+    }
+}
+
+/// The mailboxes of so many workers, at least one.
+pub fn mailboxes(workers: usize) -> Vec<Mailbox> {
+    let (to, from): (Vec<_>, Vec<_>) =
+        (0..workers.max(1)).map(|_| std::sync::mpsc::sync_channel(MAILBOX)).unzip();
+    from.into_iter().map(|from| Mailbox { to: to.clone(), from }).collect()
+}
+
+/// A packet as the engine sees it. One that is dropped by a panic leaves its bytes in
+/// [`take_wreckage`]; the packet itself is freed as any other.
+pub struct Frame(Option<Mbuf>);
+
+thread_local! {
+    /// The frames that panics of this thread dropped, since they were last asked for.
+    static WRECKAGE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The frames that panics of this thread dropped, and forgets them.
+pub fn take_wreckage() -> Vec<Vec<u8>> {
+    WRECKAGE.take()
+}
+
+impl Frame {
+    /// Takes a packet over.
+    pub fn new(packet: Mbuf) -> Self {
+        Self(Some(packet))
+    }
+
+    /// The packet again; there is one in every frame that somebody holds.
+    fn into_packet(mut self) -> Option<Mbuf> {
+        self.0.take()
+    }
+}
+
+impl Drop for Frame {
+    fn drop(&mut self) {
+        if let Some(packet) = &self.0
+            && std::thread::panicking()
+        {
+            WRECKAGE.with_borrow_mut(|frames| frames.push(packet.data().to_vec()));
+        }
+    }
+}
+
+impl Packet for Frame {
+    fn bytes(&self) -> &[u8] {
+        self.0.as_ref().map_or(&[], Mbuf::data)
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self.0.as_mut().map_or(&mut [], Mbuf::data_mut)
+    }
+
+    fn trim_to(&mut self, len: usize) {
+        // A longer length leaves the packet as it is, as the trait asks.
+        let _ = self.0.as_mut().is_some_and(|packet| packet.trim_to(len));
+    }
+}
+
+impl Outbox {
+    /// Hands a packet to the forwarder that can send it.
+    fn inject(&mut self, port: PortId, mut packet: Mbuf) {
+        let home = self.homes.get(port.index()).copied();
+        let Some(ring) = home.and_then(|home| self.injectors.get_mut(home)) else {
+            self.counters.drops.add(DropReason::PortDown, 1);
+            return;
+        };
+        packet.set_tag(port.index() as u64);
+        match ring.push(packet) {
+            Ok(()) => self.counters.injected.add(1),
+            Err(_) => self.counters.drops.add(DropReason::InjectFull, 1),
+        }
+    }
+}
+
+impl Outbox {
+    /// The host interface of a port of this worker.
+    pub fn host(&mut self, port: PortId) -> Option<&mut HostLink> {
+        self.hosts.get_mut(port.index())?.as_mut()
+    }
+
+    /// Takes what the kernel sends, as much as the ports' rings have room for; the rest waits in
+    /// the kernel's queue.
+    pub fn take_from_hosts(&mut self, buffer: &mut [u8]) -> usize {
+        let mut found = 0;
+        for link in self.hosts.iter_mut().flatten() {
+            let room = EXPRESS_SIZE.saturating_sub(link.express.len()).min(HOST_TURN);
+            for _ in 0..room {
+                // First the buffer: what has been read must not be lost.
+                let Some(mut packet) = self.pool.alloc() else { return found };
+                let Some(length) = link.interface.read(buffer) else { break };
+                found += 1;
+                self.counters.from_host.add(1);
+                let Some(room) = packet.append(length) else {
+                    // Somebody raised the interface's MTU above what the port can send.
+                    self.counters.drops.add(DropReason::TooBig, 1);
+                    continue;
+                };
+                room.copy_from_slice(&buffer[..length]);
+                match link.express.push(packet) {
+                    Ok(()) => self.counters.injected.add(1),
+                    Err(_) => self.counters.drops.add(DropReason::InjectFull, 1),
+                }
+            }
+        }
+        found
+    }
+
+    /// Waits until the kernel sends something, at most so long.
+    pub fn wait(&self, longest: Duration) {
+        let links = self.hosts.iter().flatten().filter(|link| link.express.len() < EXPRESS_SIZE);
+        let fds = links.filter_map(|link| link.interface.poll_fd());
+        let mut polled: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        if polled.is_empty() {
+            std::thread::sleep(longest);
+        } else {
+            // An error (a signal) ends the wait early, which harms nothing.
+            let _ = ppoll(&mut polled, Some(longest.into()), None);
+        }
+    }
+}
+
+impl Output<Frame> for Outbox {
+    fn forward(&mut self, port: PortId, packet: Frame) {
+        if let Some(packet) = packet.into_packet() {
+            self.inject(port, packet);
+        }
+    }
+
+    fn originate(&mut self, port: PortId, frame: &[u8]) {
+        // Without a free buffer the packet was never made, so it is not counted as one.
+        if let Some(packet) = self.pool.copy_of(frame) {
+            self.counters.originated.add(1);
+            self.inject(port, packet);
+        }
+    }
+
+    fn to_host(&mut self, _: Frame) {
+        self.counters.to_host.add(1);
+    }
+
+    fn deliver(&mut self, port: PortId, packet: Frame) {
+        let Some(link) = self.host(port) else {
+            return self.counters.drops.add(DropReason::NotLocal, 1);
+        };
+        match link.interface.write(packet.bytes()) {
+            Ok(()) => self.counters.to_host.add(1),
+            Err(reason) => self.counters.drops.add(reason, 1),
+        }
+    }
+
+    fn drop(&mut self, _: Frame, reason: DropReason) {
+        self.counters.drops.add(reason, 1);
+    }
+
+    fn hand_over(&mut self, port: PortId, address: IpAddr, waiting: Waiting<Frame>) {
+        let letter = Letter { to: (port, address), waiting };
+        let packets = letter.packets();
+        match self.mailbox.send(letter) {
+            Ok(()) => self.counters.mail_sent.add(packets),
+            Err(_) => self.counters.drops.add(DropReason::HandoverFull, packets),
+        }
+    }
+
+    fn event(&mut self, event: Event) {
+        // The owner is gone only while the router stops.
+        let _ = self.events.send(event);
+    }
+
+    fn route(&self, destination: IpAddr, flow_hash: u32) -> RouteAnswer {
+        let tables = &self.tables;
+        let mut next_hop_id = match destination {
+            IpAddr::V4(address) => tables.fib4.lookup(address),
+            IpAddr::V6(address) => tables.fib6.lookup(address),
+        };
+        let mut hop = tables.next_hops.get(next_hop_id);
+        if hop.is_group() {
+            next_hop_id = tables.next_hops.select(hop, flow_hash);
+            hop = tables.next_hops.get(next_hop_id);
+        }
+        RouteAnswer { next_hop_id, hop: NextHop::from(hop) }
+    }
+
+    fn next_hop(&self, id: u16) -> NextHop {
+        NextHop::from(self.tables.next_hops.get(id))
+    }
+
+    fn time_of_day(&self) -> Duration {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Duration::from_millis((now.as_millis() % MILLIS_OF_DAY) as u64)
+    }
+
+    fn has_joined(&mut self, port: PortId, group: MacAddr) -> bool {
+        self.host(port).is_some_and(|link| link.interface.has_joined(group))
+    }
+}

@@ -1,0 +1,398 @@
+//! A worker between rings, with a kernel as the tests have it.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use dataplane::class::{ByClass, default_limits};
+use dataplane::flow::FlowHash;
+use dataplane::next_hop::NextHopTable;
+use dataplane::port::{Mtus, PortId, PortInfo, RedirectGates, ReversePath};
+use dataplane::quarantine::Suspect;
+use dataplane::reason::PuntReason;
+use dataplane::tables::Tables;
+use dpdk::{Consumer, Eal, Mempool, MempoolConfig, Producer, Ring};
+use fib::{Algorithm, NoReaders};
+use slowpath::{Output, Waiting};
+use tokio::sync::mpsc as events;
+use wire::MacAddr;
+
+use super::super::host::{FrameDevice, HostInterface};
+use super::super::wiring::{EXPRESS_SIZE, HostLink};
+use super::*;
+
+/// Packet buffers for all tests.
+fn shared() -> &'static (Arc<Eal>, Mempool) {
+    static DPDK: OnceLock<(Arc<Eal>, Mempool)> = OnceLock::new();
+    DPDK.get_or_init(|| {
+        let eal = crate::testing::eal();
+        let name = "slow-worker".to_owned();
+        let config = MempoolConfig { name, count: 4095, cache: 0, data_room: 2048 };
+        let pool = Mempool::new(&eal, &config).expect("the memory holds 4095 packets");
+        (eal, pool)
+    })
+}
+
+/// The kernel, as the tests have it.
+#[derive(Default)]
+struct Kernel {
+    /// What it sends.
+    sends: VecDeque<Vec<u8>>,
+    /// What it got.
+    got: Vec<Vec<u8>>,
+    /// What it says instead of taking a frame.
+    refuses: Option<i32>,
+}
+
+struct Device(Arc<Mutex<Kernel>>, io::PipeReader);
+
+impl FrameDevice for Device {
+    fn read(&self, frame: &mut [u8]) -> io::Result<usize> {
+        let sent = self.0.lock().unwrap().sends.pop_front();
+        let sent = sent.ok_or(io::Error::from(io::ErrorKind::WouldBlock))?;
+        frame[..sent.len()].copy_from_slice(&sent);
+        Ok(sent.len())
+    }
+
+    fn write(&self, frame: &[u8]) -> io::Result<()> {
+        let mut kernel = self.0.lock().unwrap();
+        if let Some(errno) = kernel.refuses {
+            return Err(io::Error::from_raw_os_error(errno));
+        }
+        kernel.got.push(frame.to_vec());
+        Ok(())
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        std::os::fd::AsFd::as_fd(&self.1)
+    }
+}
+
+/// A slow path with one port that has a host interface, and everything around it.
+struct Lab {
+    worker: SlowWorker,
+    kernel: Arc<Mutex<Kernel>>,
+    punts: ByClass<Producer>,
+    express: Consumer,
+    orders: mpsc::Sender<Order>,
+    suspects: mpsc::Receiver<Suspect>,
+    _writer: io::PipeWriter,
+}
+
+impl Lab {
+    fn new() -> Self {
+        let (eal, pool) = shared();
+        let ring = |name| Ring::spsc(eal, name, 2048).unwrap();
+        let rings: Vec<_> = PuntClass::NAMES.iter().map(|name| ring(name)).collect();
+        let (punts, punted): (Vec<_>, Vec<_>) = rings.into_iter().unzip();
+        let limits = default_limits();
+        let rates = Arc::new(ClassRates::new(&limits));
+        let (express, express_out) = Ring::spsc(eal, "express", EXPRESS_SIZE).unwrap();
+        let kernel = Arc::new(Mutex::new(Kernel::default()));
+        let (reader, writer) = io::pipe().unwrap();
+        let interface = HostInterface::for_test(Box::new(Device(kernel.clone(), reader)));
+        let mac = MacAddr([2, 0, 0, 0, 0, 1]);
+        let info = PortInfo {
+            mac,
+            mtu: 1500,
+            partial_checksums: false,
+            redirects: false,
+            host: true,
+            reverse_path: ReversePath::Any,
+        };
+        let fib4 = fib::new_ipv4(Algorithm::Reference, Box::new(NoReaders)).unwrap();
+        let fib6 = fib::new_ipv6(Algorithm::Reference, Box::new(NoReaders)).unwrap();
+        let tables = Tables {
+            fib4: fib4.reader(),
+            fib6: fib6.reader(),
+            next_hops: Arc::new(NextHopTable::new()),
+            mtus: Mtus::new(&[info]),
+            redirects: RedirectGates::default(),
+            ports: vec![info],
+            flows: FlowHash::new(1),
+        };
+        let engine = SlowPath::new(slowpath::Config {
+            ports: vec![slowpath::PortConfig {
+                id: PortId::FIRST,
+                name: "test".into(),
+                mac,
+                mtu: 1500,
+                addresses: vec!["10.0.1.1/24".parse().unwrap()],
+                host: true,
+                owned: true,
+                settings: slowpath::PortSettings::default(),
+            }],
+            limits: slowpath::Limits::default(),
+            icmp: slowpath::Icmp::default(),
+            flow: FlowHash::new(1),
+            seed: 1,
+        });
+        let (orders, orders_in) = mpsc::channel();
+        let (quarantine, suspects) = Quarantine::new();
+        let worker = SlowWorker {
+            engine,
+            turns: Turns::new(vec![punted.try_into().ok().unwrap()], &limits, rates),
+            outbox: Outbox {
+                injectors: vec![ring("inject").0],
+                homes: vec![0],
+                pool: pool.clone(),
+                counters: Arc::default(),
+                events: events::unbounded_channel().0,
+                tables: Arc::new(tables),
+                hosts: vec![Some(HostLink { interface, express })],
+                mailbox: mailboxes(1).remove(0),
+            },
+            orders: orders_in,
+            quiescent: dpdk::qsbr::Qsbr::new(1).register().unwrap(),
+            quarantine,
+        };
+        let express = express_out;
+        let punts = punts.try_into().ok().unwrap();
+        Self { worker, kernel, punts, express, orders, suspects, _writer: writer }
+    }
+
+    /// A packet from 10.0.1.2, numbered by its length.
+    fn packet(reason: PuntReason, to: [u8; 4], number: usize) -> Mbuf {
+        let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 9, 8, 0, 0x45, 0];
+        frame.extend((20 + number as u16).to_be_bytes());
+        frame.extend([0, 0, 0, 0, 1, 17, 0, 0, 10, 0, 1, 2]);
+        frame.extend(to);
+        frame.resize(frame.len() + number, 0);
+        let mut packet = shared().1.copy_of(&frame).unwrap();
+        let punt = Punt { reason, port: PortId::FIRST, next_hop: 0 };
+        packet.set_tag(punt.to_tag());
+        packet
+    }
+
+    fn push(&mut self, class: PuntClass, packet: Mbuf) {
+        assert!(self.punts[class.index()].push(packet).is_ok());
+    }
+
+    fn push_local(&mut self, class: PuntClass, number: usize) {
+        self.push(class, Self::packet(PuntReason::Local, [10, 0, 1, 1], number));
+    }
+
+    fn push_expired(&mut self) {
+        self.push(PuntClass::Errors, Self::packet(PuntReason::Ttl, [192, 0, 2, 1], 10));
+    }
+
+    fn round(&mut self, now: Duration) -> usize {
+        self.worker.round(now, &mut vec![0; FRAME_MOST])
+    }
+
+    fn taken(&self, class: PuntClass) -> u64 {
+        self.worker.outbox.counters.taken[class.index()].get()
+    }
+
+    fn drops(&self, reason: DropReason) -> u64 {
+        self.worker.outbox.counters.drops.get(reason)
+    }
+}
+
+#[test]
+fn every_class_has_its_share_of_a_round() {
+    let mut lab = Lab::new();
+    for number in 0..500 {
+        lab.push_expired();
+        lab.push_local(PuntClass::Host, number);
+        lab.push_local(PuntClass::Routing, 500 + number);
+    }
+    lab.round(Duration::ZERO);
+    let taken = [PuntClass::Routing, PuntClass::Host, PuntClass::Errors].map(|c| lab.taken(c));
+    assert_eq!(taken, [64, 64, 25], "of 256, by 25, 25 and 10 of 100 shares");
+    assert_eq!(lab.drops(DropReason::TtlExpired), 25);
+    let lengths: Vec<_> = lab.kernel.lock().unwrap().got.iter().map(Vec::len).collect();
+    let expected: Vec<_> = (534..598).chain(34..98).collect();
+    assert_eq!(lengths, expected, "routing first, each class in order");
+    assert_eq!(lab.worker.outbox.counters.to_host.get(), 128);
+}
+
+#[test]
+fn what_one_class_leaves_the_others_have() {
+    let mut lab = Lab::new();
+    for number in 0..500 {
+        lab.push_local(PuntClass::Host, number);
+    }
+    let rounds =
+        std::iter::repeat_with(|| lab.round(Duration::ZERO)).take_while(|&n| n > 0).count();
+    assert_eq!((rounds, lab.taken(PuntClass::Host)), (8, 500));
+}
+
+#[test]
+fn a_class_has_no_more_than_its_rate() {
+    let mut lab = Lab::new();
+    for _ in 0..2000 {
+        lab.push_expired();
+    }
+    let start = Duration::from_secs(1);
+    while lab.round(start) > 0 {}
+    assert_eq!(lab.taken(PuntClass::Errors), 500, "what comes in ten milliseconds, at once");
+    let later = start + Duration::from_millis(4);
+    while lab.round(later) > 0 {}
+    assert_eq!(lab.taken(PuntClass::Errors), 700, "50,000 a second");
+    lab.push_local(PuntClass::Routing, 1);
+    assert_eq!(lab.round(later), 1, "which costs the others nothing");
+}
+
+#[test]
+fn forwarders_have_their_turns_alike() {
+    let (eal, _) = shared();
+    let limits = default_limits();
+    let (mut ins, mut outs) = (Vec::new(), Vec::new());
+    for _ in 0..2 {
+        let rings = PuntClass::NAMES.iter().map(|name| Ring::spsc(eal, name, 64).unwrap());
+        let (into, out): (Vec<_>, Vec<_>) = rings.unzip();
+        ins.push(into);
+        outs.push(out.try_into().ok().unwrap());
+    }
+    let mut turns = Turns::new(outs, &limits, Arc::new(ClassRates::new(&limits)));
+    let class = PuntClass::Host;
+    for (forwarder, count) in [(0, 4), (1, 2)] {
+        for _ in 0..count {
+            let mut packet = Lab::packet(PuntReason::Local, [10, 0, 1, 1], 1);
+            packet.set_tag(forwarder as u64);
+            assert!(ins[forwarder][class.index()].push(packet).is_ok());
+        }
+    }
+    assert_eq!(turns.grant(class, Duration::ZERO), 6);
+    let from: Vec<_> = std::iter::from_fn(|| turns.pop(class)).map(|packet| packet.tag()).collect();
+    assert_eq!(from, [0, 1, 0, 1, 0, 0]);
+}
+
+#[test]
+fn what_another_worker_sends_is_taken_over_and_counted() {
+    let mut lab = Lab::new();
+    let packet = Frame::new(Lab::packet(PuntReason::Glean, [10, 0, 1, 7], 10));
+    let waiting = Waiting::Received { packet, from: PortId::FIRST };
+    lab.worker.outbox.hand_over(PortId::FIRST, [10, 0, 1, 7].into(), waiting);
+    let own = Waiting::Own(vec![0; 60]);
+    lab.worker.outbox.hand_over(PortId::FIRST, [10, 0, 1, 7].into(), own);
+    let counters = lab.worker.outbox.counters.clone();
+    assert_eq!((counters.mail_sent.get(), counters.mail_taken.get()), (1, 0));
+    lab.round(Duration::ZERO);
+    assert_eq!((counters.mail_sent.get(), counters.mail_taken.get()), (1, 1));
+    assert_eq!(lab.worker.engine.held(), 1, "it waits for the neighbour");
+    lab.worker.shut_down();
+    assert_eq!(lab.drops(DropReason::Shutdown), 1);
+}
+
+#[test]
+fn a_full_mailbox_drops_by_name() {
+    let mut lab = Lab::new();
+    for _ in 0..1100 {
+        let packet = Frame::new(Lab::packet(PuntReason::Glean, [10, 0, 1, 7], 10));
+        let waiting = Waiting::Received { packet, from: PortId::FIRST };
+        lab.worker.outbox.hand_over(PortId::FIRST, [10, 0, 1, 7].into(), waiting);
+    }
+    assert_eq!(lab.drops(DropReason::HandoverFull), 76);
+    assert_eq!(lab.worker.outbox.counters.mail_sent.get(), 1024);
+    lab.worker.shut_down();
+}
+
+/// A packet over which the engine panics.
+fn poisoned(number: usize) -> Mbuf {
+    let poison = slowpath::POISON;
+    let mut packet = Lab::packet(PuntReason::Local, [10, 0, 1, 1], number + poison.len());
+    let len = packet.len();
+    packet.data_mut()[len - poison.len()..].copy_from_slice(poison);
+    packet
+}
+
+#[test]
+fn a_panic_costs_the_packet_that_provokes_it_and_nothing_else() {
+    let mut lab = Lab::new();
+    for number in 0..10 {
+        lab.push_local(PuntClass::Host, number);
+        if number % 4 == 1 {
+            lab.push(PuntClass::Host, poisoned(number));
+        }
+    }
+    assert_eq!(lab.round(Duration::ZERO), 13);
+    let lengths: Vec<_> = lab.kernel.lock().unwrap().got.iter().map(Vec::len).collect();
+    assert_eq!(lengths, (34..44).collect::<Vec<_>>(), "the others, in order");
+    assert_eq!(lab.drops(DropReason::Quarantined), 3);
+    for number in [1, 5, 9] {
+        let suspect = lab.suspects.try_recv().unwrap();
+        assert_eq!(suspect.frame, poisoned(number).data(), "as it was received");
+        assert_eq!(suspect.port, Some(PortId::FIRST));
+        assert!(
+            suspect.message.contains("the faulty engine met its packet"),
+            "{}",
+            suspect.message
+        );
+    }
+    // Taken = to the host + dropped: nothing is lost, and nothing is left in the wreckage.
+    let counters = &lab.worker.outbox.counters;
+    assert_eq!((lab.taken(PuntClass::Host), counters.to_host.get()), (13, 10));
+    assert!(take_wreckage().is_empty());
+}
+
+#[test]
+fn a_panic_while_packets_wait_loses_none_of_them() {
+    let mut lab = Lab::new();
+    let waits = Lab::packet(PuntReason::Glean, [10, 0, 1, 7], 10);
+    lab.push(PuntClass::Resolve, waits);
+    lab.push(PuntClass::Host, poisoned(1));
+    lab.round(Duration::ZERO);
+    assert_eq!((lab.worker.engine.held(), lab.drops(DropReason::Quarantined)), (1, 1));
+    lab.worker.shut_down();
+    assert_eq!(lab.drops(DropReason::Shutdown), 1);
+}
+
+#[test]
+fn what_the_kernel_refuses_is_dropped_by_name() {
+    let mut lab = Lab::new();
+    lab.kernel.lock().unwrap().refuses = Some(nix::libc::EAGAIN);
+    lab.push_local(PuntClass::Host, 1);
+    lab.round(Duration::ZERO);
+    assert_eq!(lab.drops(DropReason::HostFull), 1);
+    lab.kernel.lock().unwrap().refuses = Some(nix::libc::EIO);
+    lab.push_local(PuntClass::Host, 1);
+    lab.round(Duration::ZERO);
+    assert_eq!(lab.drops(DropReason::HostDown), 1);
+    assert_eq!(lab.worker.outbox.counters.to_host.get(), 0);
+}
+
+#[test]
+fn what_the_kernel_sends_waits_in_the_kernel_while_the_way_is_full() {
+    let mut lab = Lab::new();
+    let count = EXPRESS_SIZE + 50;
+    for number in 0..count {
+        lab.kernel.lock().unwrap().sends.push_back(vec![number as u8; 60 + number]);
+    }
+    let mut buffer = vec![0; FRAME_MOST];
+    for _ in 0..10 {
+        lab.worker.round(Duration::ZERO, &mut buffer);
+    }
+    assert_eq!(lab.kernel.lock().unwrap().sends.len(), 50);
+    let mut arrived = 0;
+    while let Some(packet) = lab.express.pop() {
+        assert_eq!(packet.data(), vec![arrived as u8; 60 + arrived]);
+        arrived += 1;
+        lab.worker.round(Duration::ZERO, &mut buffer);
+    }
+    assert_eq!(arrived, count);
+    let counters = &lab.worker.outbox.counters;
+    assert_eq!((counters.from_host.get(), counters.injected.get()), (count as u64, count as u64));
+}
+
+#[test]
+fn a_frame_that_no_buffer_holds_is_dropped_by_name() {
+    let mut lab = Lab::new();
+    lab.kernel.lock().unwrap().sends.push_back(vec![1; 9000]);
+    lab.round(Duration::ZERO);
+    assert_eq!(lab.drops(DropReason::TooBig), 1);
+    assert_eq!(lab.worker.outbox.counters.from_host.get(), 1);
+}
+
+#[test]
+fn a_new_mtu_reaches_the_forwarders_and_is_no_more_than_the_device_takes() {
+    let mut lab = Lab::new();
+    for (mtu, result) in [(1300, 1300), (9000, 1500)] {
+        let command = Command::Mtu { port: PortId::FIRST, mtu };
+        lab.orders.send(Order::Engine(command)).unwrap();
+        lab.round(Duration::ZERO);
+        assert_eq!(lab.worker.outbox.tables.mtus.get(PortId::FIRST), result);
+    }
+}

@@ -1,0 +1,255 @@
+"""Floods against the slow path: what they cannot reach, and what they are refused as.
+
+A capture file played in an endless loop is the attacker: nothing on a test machine sends faster. What
+is asserted are events and counts, never how long something took.
+"""
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from scapy.utils import rdpcap
+
+from lib.frr import Frr, bgp
+from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, PORTS, RIGHT_MAC, Wires
+from lib.netns import veth, wait_for
+from lib.packets import ethernet, forwarded, icmp, ipv4, pattern, pcap_file, udp
+from lib.router import ROOT
+
+# The address of the first capture-file port, as its driver makes it.
+FLOOD_MAC = "02:70:63:61:70:00"
+
+EXPIRED = [
+    ethernet(FLOOD_MAC, HOST_B_MAC, 0x0800, ipv4("10.9.0.2", "10.9.0.9", pattern(40), ttl=1, ident=n))
+    for n in range(64)
+]
+
+
+class Attacked:
+    """A router that a host speaks to by one port while another port is flooded.
+
+    The host interfaces are in `space`; `left` is the host at 10.0.1.2."""
+
+    def __init__(self, lab, frames, config=""):
+        self.space = lab.namespace("space")
+        self.space.sysctl("net.ipv6.conf.default.accept_dad", 0)
+        self.inside, self.left = lab.namespace("router"), lab.namespace("left")
+        veth(self.inside, "tp-left", self.left, "eth0", LEFT_MAC, HOST_A_MAC)
+        self.left.run("ip", "address", "add", "10.0.1.2/24", "dev", "eth0")
+        self.router = lab.router(self.inside, f"""
+local turnpike = require "turnpike"
+local host = {{ netns = "{self.space.name}" }}
+turnpike.port "left" {{ device = "tp-left", address = "10.0.1.1/24", host = host }}
+turnpike.port "flood" {{
+  device = "net_pcap0,rx_pcap=in.pcap,infinite_rx=1", address = "10.9.0.1/16", host = host }}
+turnpike.neighbour "10.9.0.9" {{ port = "flood", mac = "{HOST_B_MAC}" }}
+{config}""", files={"in.pcap": pcap_file(frames)})
+        self.space.run("ip", "address", "replace", "10.0.1.1/24", "dev", "left")
+        self.space.run("ip", "address", "replace", "10.9.0.1/16", "dev", "flood")
+
+    def refused(self):
+        """Packets that the classes refused so far, by class, zeros left out."""
+        return refused(self.router)
+
+
+def classes(router):
+    """The classes of `show protection` by name."""
+    return {row["name"]: row for row in router.show("protection")["classes"]}
+
+
+def refused(router):
+    dropped = router.show("counters")["dropped"].items()
+    return {reason.removeprefix("refused-"): n for reason, n in dropped if n and reason.startswith("refused-")}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_bgp_arp_and_ping_survive_a_flood_of_expiring_packets(lab, workers):
+    attacked = Attacked(lab, EXPIRED, f"turnpike.slowpath {{ workers = {workers} }}\n")
+    peers = []
+    for space, own, other in ((attacked.space, 1, 2), (attacked.left, 2, 1)):
+        neighbours = {f"10.0.1.{other}": (65000 + other, "timers 2 10")}
+        daemons = {"bgpd": bgp(65000 + own, f"10.0.1.{own}", neighbours)}
+        peers.append(Frr(space, daemons))
+        lab._made.callback(peers[-1].close)
+    assert wait_for(lambda: established(peers[0]), 60, 0.2), "no session comes up under the flood"
+    flaps = dropped_sessions(peers[0])
+    before = attacked.refused()["errors"]
+    # A neighbour that has to be found again, and one that is asked for all the time.
+    for _ in range(10):
+        attacked.left.run("ip", "neighbour", "flush", "dev", "eth0")
+        attacked.space.run("ip", "neighbour", "flush", "dev", "left")
+        said = attacked.left.run("ping", "-n", "-c", 20, "-i", "0.01", "-w", 30, "10.0.1.1", timeout=60).stdout
+        # In order and without a gap; how long that takes is up to the machine.
+        assert [int(n) for n in re.findall(r"icmp_seq=(\d+)", said)][:20] == list(range(1, 21)), said[-300:]
+    # A session lives on keepalives: it may miss four of them, so ten more say that it goes on.
+    heard = session(peers[0])["msgRcvd"]
+    assert wait_for(lambda: session(peers[0])["msgRcvd"] >= heard + 10, 60, 0.5)
+    assert established(peers[0]) and dropped_sessions(peers[0]) == flaps
+    assert attacked.refused().keys() == {"errors"}
+    assert attacked.refused()["errors"] > before
+    rows = classes(attacked.router)
+    assert rows["neighbour"]["passed"] > 0 and rows["routing"]["passed"] > 0
+    errors = rows["errors"]
+    assert errors["refused_early"] > 0
+    left = errors["passed"] + errors["refused_early"] + errors["refused_full"] + errors["waiting"]
+    assert left == errors["offered"]
+    attacked.router.stop()
+
+
+def session(frr):
+    """What bgpd says of its only IPv4 session."""
+    return next(iter(frr.json("show bgp summary")["ipv4Unicast"]["peers"].values()))
+
+
+def established(frr):
+    return session(frr)["state"] == "Established"
+
+
+def dropped_sessions(frr):
+    return session(frr)["connectionsDropped"]
+
+
+def from_left(packet):
+    return ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, packet)
+
+
+def test_packets_are_sorted_into_classes_and_counted(lab):
+    wires = Wires(lab, 'turnpike.route "10.0.2.9/32" { via = "10.0.2.2" }\n', mtu=(1500, 600), calm=True)
+    packets = {
+        "errors": ipv4("10.0.1.2", "10.0.2.2", pattern(40), ttl=1),
+        "fragment": ipv4("10.0.1.2", "10.0.2.2", pattern(1000)),
+        "resolve": ipv4("10.0.1.2", "10.0.2.77", pattern(40)),
+        "options": ipv4("10.0.1.2", "10.0.2.2", pattern(40), options=b"\x07\x07\x04\0\0\0\0\0"),
+        "host": ipv4("10.0.1.2", "10.0.1.1", icmp(8, 0, b"\0\1\0\1", pattern(40)), protocol=1),
+        "routing": ipv4("10.0.1.2", "10.0.1.1", udp("10.0.1.2", "10.0.1.1", 49152, 3784, pattern(24))),
+    }
+    for name, packet in packets.items():
+        before = classes(wires.router)
+        wires.left.send(from_left(packet))
+        assert wait_for(lambda: classes(wires.router)[name]["passed"] > before[name]["passed"]), name
+        after = classes(wires.router)
+        moved = {other for other in after if after[other]["offered"] != before[other]["offered"]}
+        assert moved - {"neighbour"} == {name}
+    wires.router.stop()
+
+
+def test_the_rate_of_errors_is_configured(lab):
+    config = "turnpike.slowpath { icmp_rate = 0, icmp_prefix_rate = 0 }\n"
+    wires = Wires(lab, config, calm=True)
+    expired = [from_left(ipv4("10.0.1.2", "10.0.2.2", pattern(40), ttl=1, ident=n)) for n in range(5)]
+    wires.drain()
+    wires.left.send(*expired)
+    assert wait_for(lambda: wires.router.counters()["dropped"]["ttl-expired"] == 5)
+    assert wires.left.receive(0.05) == []
+    errors = wires.router.show("protection")["icmp_errors"]
+    assert (errors["rate"], errors["prefix_rate"], errors["suppressed_by_prefix"]) == (0, 0, 5)
+    wires.router.stop()
+
+
+def test_one_prefix_does_not_take_the_errors_of_another(lab):
+    config = "turnpike.slowpath { icmp_rate = 1000, icmp_burst = 100, icmp_prefix_rate = 1, icmp_prefix_burst = 2 }\n"
+    routes = 'turnpike.route "192.0.2.0/24" { via = "10.0.1.2" }\n'
+    wires = Wires(lab, config + routes, calm=True)
+    greedy = [from_left(ipv4(f"192.0.2.{n}", "10.0.2.2", pattern(40), ttl=1)) for n in range(1, 21)]
+    modest = [from_left(ipv4("10.0.1.2", "10.0.2.2", pattern(40), ttl=1))]
+    wires.drain()
+    wires.left.send(*greedy, *modest)
+    told = [frame[30:34] for frame in wires.left.receive(0.3)]
+    assert told.count(bytes([10, 0, 1, 2])) == 1
+    assert 2 <= len(told) - 1 <= 4, "two at once, and what comes meanwhile"
+    assert wires.router.show("protection")["icmp_errors"]["suppressed"] == 0
+    wires.router.stop()
+
+
+@pytest.mark.provokes("refused-neighbour", "refused-routing", "refused-resolve", "refused-fragment", "refused-options")
+@pytest.mark.parametrize("name", ["neighbour", "routing", "resolve", "fragment", "options"])
+def test_every_class_refuses_by_its_name(lab, name):
+    def frame(packet, ethertype=0x0800):
+        return ethernet(FLOOD_MAC, HOST_B_MAC, ethertype, packet)
+
+    arp = bytes.fromhex("0001080006040001") + bytes.fromhex("0200000002020a090002") + bytes(6) + bytes([10, 9, 0, 1])
+    frames = {
+        "neighbour": frame(arp, 0x0806),
+        "routing": frame(ipv4("10.9.0.2", "10.9.0.1", pattern(40), protocol=89)),
+        "resolve": frame(ipv4("10.9.0.2", "10.0.1.77", pattern(40))),
+        "fragment": frame(ipv4("10.9.0.2", "10.0.1.2", pattern(1400))),
+        "options": frame(ipv4("10.9.0.2", "10.0.1.2", pattern(40), options=b"\x07\x07\x04\0\0\0\0\0")),
+    }
+    inside, left = lab.namespace("router"), lab.namespace("left")
+    veth(inside, "tp-left", left, "eth0", LEFT_MAC, HOST_A_MAC, 600)
+    router = lab.router(inside, f"""
+local turnpike = require "turnpike"
+turnpike.port "left" {{ device = "tp-left", address = "10.0.1.1/24" }}
+turnpike.port "flood" {{
+  device = "net_pcap0,rx_pcap=in.pcap,infinite_rx=1", address = "10.9.0.1/16" }}
+turnpike.neighbour "10.0.1.2" {{ port = "left", mac = "{HOST_A_MAC}" }}
+turnpike.slowpath {{ classes = {{ {name} = {{ rate = 1000, queue = 64 }} }} }}
+""", files={"in.pcap": pcap_file([frames[name]] * 64)})
+    assert wait_for(lambda: refused(router).get(name), 20)
+    assert refused(router).keys() == {name}
+    router.stop()
+
+
+def test_two_workers_resolve_forward_and_answer_between_their_ports(lab):
+    # Each port has its own worker. The error goes by the port of the other one, to a neighbour that
+    # has to be found first.
+    ports = PORTS + f'turnpike.neighbour "10.0.1.2" {{ port = "left", mac = "{HOST_A_MAC}" }}\n'
+    wires = Wires(lab, "turnpike.slowpath { workers = 2 }\n", ports=ports, calm=True)
+    wires.drain()
+    wires.left.send(from_left(ipv4("10.0.2.2", "172.16.0.1", pattern(40))))
+    asked = wires.right.expect(1)[0]
+    assert asked[12:14] == b"\x08\x06" and asked[38:42] == bytes([10, 0, 2, 2])
+    answer = bytes.fromhex("0001080006040002") + bytes.fromhex(HOST_B_MAC.replace(":", ""))
+    answer += bytes([10, 0, 2, 2]) + asked[6:12] + bytes([10, 0, 2, 1])
+    wires.right.send(ethernet(asked[6:12].hex(":"), HOST_B_MAC, 0x0806, answer))
+    error = wires.right.expect(1)[0]
+    assert (error[23], error[34], error[35]) == (1, 3, 0), "net unreachable"
+    # And a packet that waits for the neighbour behind the other worker's port.
+    wires.left.send(from_left(ipv4("10.0.1.2", "10.0.2.2", pattern(40))))
+    assert wires.right.expect(1)[0][30:34] == bytes([10, 0, 2, 2])
+    assert {n["address"] for n in wires.router.show("neighbours")} == {"10.0.1.2", "10.0.2.2"}
+    assert wires.router.show("protection")["workers"] == 2
+    wires.router.stop()
+
+
+# --- A defect: the router built with the feature `faulty-step`, which `make scenarios` does.
+
+FAULTY = Path(os.environ.get("TURNPIKE_FAULTY", Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "debug/turnpike"))
+# The IPv4 identification over which its graph panics, and the end of a packet over which its slow path
+# does.
+FAST, SLOW = 0xDEAD, b"panic over this"
+
+
+def test_a_panic_costs_the_packet_that_provokes_it_and_is_written_down(lab, tmp_path, monkeypatch):
+    assert FAULTY.exists(), f"{FAULTY}: not there; cargo build -p turnpike --features faulty-step"
+    monkeypatch.setenv("TURNPIKE", str(FAULTY))
+    directory = tmp_path / "kept"
+    wires = Wires(lab, f'turnpike.quarantine {{ directory = "{directory}", packets = 5 }}\n', calm=True)
+    wires.drain()
+    good = [from_left(ipv4("10.0.1.2", "10.0.2.2", pattern(40), ident=n)) for n in range(40)]
+    fast = from_left(ipv4("10.0.1.2", "10.0.2.2", pattern(40), ident=FAST))
+    slow = from_left(ipv4("10.0.1.2", "10.0.2.2", pattern(40) + SLOW, ttl=1))
+    wires.left.send(*good[:20], fast, slow, *good[20:])
+    assert wires.right.expect(40) == [forwarded(f, RIGHT_MAC, HOST_B_MAC) for f in good]
+    assert wires.router.counters()["dropped"]["quarantined"] == 2
+    # The file, as other programs read it: frames, ports and what the panics said.
+    assert wait_for(lambda: list(directory.glob("quarantine-*.pcapng")))
+    file = next(iter(directory.glob("quarantine-*.pcapng")))
+    assert wait_for(lambda: sorted(map(bytes, rdpcap(str(file)))) == sorted([fast, slow]))
+    text = file.read_bytes()
+    assert b"the faulty step met identification 0xdead" in text and b"the faulty engine met its packet" in text
+    assert b"left" in text and b"steps/faulty.rs" in text
+    # More than are kept; the router goes on all the same.
+    for _ in range(3):
+        wires.left.send(*[fast] * 10, *[slow] * 10, good[0])
+        assert wires.right.expect(1) == [forwarded(good[0], RIGHT_MAC, HOST_B_MAC)]
+    assert wait_for(lambda: wires.router.counters()["dropped"]["quarantined"] == 62)
+    assert len(rdpcap(str(file))) == 5
+    wires.router.process.send_signal(signal.SIGTERM)
+    assert wires.router.process.wait(15) == 0
+    log = wires.router.log()
+    assert 'a panic over a packet of port "left"' in log and str(file) in log
+    assert log.count("a panic over") < 10 and "RUST_BACKTRACE" not in log
+    assert re.search(r"mbufs: all \d+ returned", log)
