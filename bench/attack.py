@@ -11,26 +11,18 @@ turns. `share` is the good traffic received, relative to that of the row `none` 
 A row's probes are lost if they did not pass their class to the slow path.
 """
 
-import argparse
 import json
-import os
 import random
 import statistics
 import struct
 import subprocess
-import sys
 import time
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
-sys.path.insert(0, str(ROOT / "bench"))
-
-from iperf import machine as about_machine  # noqa: E402
-from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, RIGHT_MAC, Lab  # noqa: E402
-from lib.netns import veth, wait_for  # noqa: E402
-from lib.packets import ethernet, ipv4, ipv6, pattern, pcap_file  # noqa: E402
-from lib.router import binary  # noqa: E402
+import common
+from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, RIGHT_MAC, Lab
+from lib.netns import veth, wait_for
+from lib.packets import ethernet, ipv4, ipv6, pattern, pcap_file
+from lib.router import binary
 
 # The address of the first capture-file port, as its driver makes it.
 FLOOD_MAC = "02:70:63:61:70:00"
@@ -85,7 +77,7 @@ class Setup:
         veth(self.inside, "tp-left", self.tester, "g-left", LEFT_MAC, HOST_A_MAC)
         veth(self.inside, "tp-right", self.tester, "g-right", RIGHT_MAC, HOST_B_MAC)
         veth(self.inside, "tp-peer", self.probe, "probe", PEER_MAC, PROBE_MAC)
-        veth(self.inside, "tp-narrow", lab.namespace("narrow", quiet=True), "n", mtu=600)
+        veth(self.inside, "tp-narrow", lab.namespace("narrow", quiet=True), "n-narrow", mtu=600)
         self.raw = lab.raw(self.probe, "probe")
         frames, _ = ATTACKS[attack]
         config = CONFIG % {
@@ -154,35 +146,27 @@ def measure(attack, rate, seconds):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common.options(__doc__, 5, list(ATTACKS))
     parser.add_argument("--rate", default="100kpps", help="of the good traffic (100kpps)")
     parser.add_argument("--seconds", type=float, default=3, help="for each measurement (3)")
-    parser.add_argument("--rounds", type=int, default=5, help="each measures every row (5)")
-    parser.add_argument("--rows", default=",".join(ATTACKS), help="which, `none` always (all)")
-    parser.add_argument("--json", metavar="FILE", help="write all runs there")
     options = parser.parse_args()
-    if os.geteuid() != 0:
-        sys.exit("network namespaces need root: run it as root")
     rows = ["none"] + [row for row in options.rows.split(",") if row != "none"]
 
-    runs = {row: [] for row in rows}
-    for number in range(options.rounds):
-        for row in rows:
-            run = measure(row, options.rate, options.seconds)
-            run["share"] = run["share_of_sent"] / runs["none"][number]["share_of_sent"] if row != "none" else 1.0
-            runs[row].append(run)
-            print(f"round {number + 1}/{options.rounds} {row}: {run}", file=sys.stderr)
-    if options.json:
-        document = {"machine": about_machine(), "command": sys.argv[1:], "results": runs}
-        Path(options.json).write_text(json.dumps(document, indent=2) + "\n")
-    print(f"{options.rate} of good traffic, {options.seconds:g} s, {options.rounds} rounds")
-    print(f"{'':<10}{'attack Mpps':>12}{'received':>10}{'share':>8}{'min':>8}{'ARP lost':>10}{'hello lost':>11}")
+    about = common.machine()
+    runs = common.rounds(options.runs, rows, lambda row: measure(row, options.rate, options.seconds))
+    for done in runs.values():
+        for run, quiet in zip(done, runs["none"]):
+            run["share"] = run["share_of_sent"] / quiet["share_of_sent"]
+    common.write(options.json, about, results=runs)
+    print(f"{common.named(about)}; {options.rate} of good traffic, {options.seconds:g} s, {options.runs} rounds")
+    print(f"{'':<10}{'attack Mpps':>12}{'received':>10}{'share':>8}{'min':>8}{'ARP lost':>12}{'hello lost':>12}")
     for row, done in runs.items():
-        middle = lambda key: statistics.median(run[key] for run in done)  # noqa: E731
-        lost = [sum(run[key] for run in done) for key in ("arp_lost", "hello_lost", "probes")]
-        print(f"{row:<10}{max(0, middle('attack_pps')) / 1e6:>12.2f}{middle('share_of_sent'):>10.4f}{middle('share'):>8.3f}"
-              f"{min(run['share'] for run in done):>8.3f}{lost[0]:>6}/{lost[2]}{lost[1]:>7}/{lost[2]}")
+        middle = {key: statistics.median(run[key] for run in done) for key in ("attack_pps", "share_of_sent", "share")}
+        least = min(run["share"] for run in done)
+        arp, hello, sent = (sum(run[key] for run in done) for key in ("arp_lost", "hello_lost", "probes"))
+        print(f"{row:<10}{max(0, middle['attack_pps']) / 1e6:>12.2f}{middle['share_of_sent']:>10.4f}"
+              f"{middle['share']:>8.3f}{least:>8.3f}{f'{arp}/{sent}':>12}{f'{hello}/{sent}':>12}")
 
 
 if __name__ == "__main__":
-    main()
+    common.run(main)
