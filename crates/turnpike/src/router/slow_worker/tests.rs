@@ -331,8 +331,9 @@ fn a_panic_costs_the_packet_that_provokes_it_and_nothing_else() {
 #[test]
 fn a_panic_while_packets_wait_loses_none_of_them() {
     let mut lab = Lab::new();
-    let waits = Lab::packet(PuntReason::Glean, [10, 0, 1, 7], 10);
-    lab.push(PuntClass::Resolve, waits);
+    let packet = Frame::new(Lab::packet(PuntReason::Glean, [10, 0, 1, 7], 10));
+    let waiting = Waiting::Received { packet, from: PortId::FIRST };
+    lab.worker.outbox.hand_over(PortId::FIRST, [10, 0, 1, 7].into(), waiting);
     lab.push(PuntClass::Host, poisoned(1));
     lab.round(Duration::ZERO);
     assert_eq!((lab.worker.engine.held(), lab.drops(DropReason::Quarantined)), (1, 1));
