@@ -130,6 +130,11 @@ def test_a_broadcast_of_a_remote_network_is_like_any_packet(wires):
     passes(wires, IP(src=A4, dst="198.51.100.255") / UDP(), IP(src=A4, dst="198.51.100.0") / UDP())
 
 
+def test_the_all_zeros_address_of_a_connected_network_is_no_hosts(wires):
+    # RFC 1812 4.2.3.1 (2): discarded, and nobody is asked or told.
+    assert silent(wires, IP(src=A4, dst="10.0.2.0") / UDP()) == dropped("martian-destination")
+
+
 @pytest.mark.parametrize("family", [4, 6], ids=["ipv4", "ipv6"])
 def test_every_codepoint_and_every_ecn_field_survives(wires, family):
     # RFC 2474 3: an unknown codepoint is forwarded like the default one, and unchanged. RFC 3168 5:

@@ -62,7 +62,7 @@ reasons! {
         Ip4TotalLength = "ip4-total-length", "The total length is shorter than the header or longer than the frame.";
         Ip4Checksum = "ip4-checksum", "The header checksum is wrong.";
         Ip4MartianSource = "ip4-martian-source", "The source is 0/8, 127/8, multicast, 240/4 or broadcast.";
-        MartianDestination = "martian-destination", "The destination must not appear on a wire (0/8, 127/8, 240/4, ::, ::1).";
+        MartianDestination = "martian-destination", "The destination must not appear on a wire (0/8, 127/8, 240/4, ::, ::1), or is the all-zeros address of a connected network.";
         L2Broadcast = "l2-broadcast", "A unicast packet to be forwarded came as a link-layer broadcast or multicast (RFC 1812 5.3.4).";
         // ip6-validate
         Ip6Version = "ip6-version", "Ethertype IPv6, but the version field is not 6.";

@@ -121,6 +121,10 @@ impl<P: Packet> SlowPath<P> {
     fn target(&self, ip: &IpPacket<'_>, id: u16, hop: NextHop) -> Result<Target, Refused> {
         match hop {
             NextHop::Forward { port, mac } => Ok(Target::Mac(port, mac)),
+            // The old form of a broadcast (RFC 1812, 4.2.3.1): no host's, and not to be answered.
+            NextHop::Glean { port } if self.ports.is_all_zeros(port, ip.destination()) => {
+                Err((None, DropReason::MartianDestination))
+            }
             NextHop::Glean { port } => Ok(Target::Neighbour((port, ip.destination()))),
             NextHop::Unresolved { .. } => {
                 // A number without a gateway was taken back while the packet was on its way here.
@@ -452,6 +456,12 @@ mod tests {
         );
         assert_eq!(drops(&outs), [DropReason::Unreachable]);
         assert_eq!(icmp_type(originated(&outs)[0]), (1, 3));
+    }
+
+    #[test]
+    fn the_all_zeros_address_of_a_network_is_no_hosts() {
+        let outs = glean(&mut bench(), v4("10.0.1.2", "10.0.2.0", 17, &udp(4)));
+        assert_eq!(outs, [Out::Drop(DropReason::MartianDestination)]);
     }
 
     #[test]

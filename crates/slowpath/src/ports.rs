@@ -250,6 +250,13 @@ impl Ports {
         self.0.iter().any(|port| port.is_broadcast(address))
     }
 
+    /// True for the first address of an IPv4 network of this port, unless it is a link of two or one.
+    pub(crate) fn is_all_zeros(&self, id: PortId, address: IpAddr) -> bool {
+        let IpAddr::V4(address) = address else { return false };
+        let zeros = |net: &Ipv4Net| net.prefix_len() < 31 && net.network() == address;
+        self.get(id).is_some_and(|port| port.v4.iter().any(zeros))
+    }
+
     /// Source for a packet towards an IPv4 address, about one that was received on `from`: an
     /// address of that port, else any.
     pub(crate) fn source_v4(&self, from: PortId, towards: Ipv4Addr) -> Option<Ipv4Addr> {
@@ -337,6 +344,10 @@ mod tests {
         let on_link = |text: &str| only.is_on_link(text.parse().unwrap());
         assert!(on_link("10.0.0.2") && on_link("10.1.0.1"));
         assert!(!on_link("10.0.0.0") && !on_link("10.0.0.255") && !on_link("10.0.0.1"));
+        let zeros = |text: &str| ports.is_all_zeros(PortId::FIRST, text.parse().unwrap());
+        assert!(
+            zeros("10.0.0.0") && !zeros("10.0.0.1") && !zeros("10.1.0.0") && !zeros("10.2.0.0")
+        );
         assert!(!on_link("10.2.0.0") && !on_link("10.0.1.2"));
         assert!(ports.is_directed_broadcast(Ipv4Addr::new(10, 0, 0, 255)));
         assert!(!ports.is_directed_broadcast(Ipv4Addr::new(10, 1, 0, 1)));
