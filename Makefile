@@ -29,7 +29,9 @@ unit: deps
 	$(CARGO) test --locked --workspace
 	PKG_CONFIG_PATH= PKG_CONFIG_LIBDIR=/nonexistent $(CARGO) test --locked -p fib -p wire
 
+# One scenario is about a router with a defect: target/debug/turnpike.
 scenarios: build $(PYTHON)
+	$(CARGO) build --locked -p turnpike --features faulty-step
 	$(PYTHON) -m pytest tests $(PYTEST)
 
 ifdef EXP

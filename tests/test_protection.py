@@ -4,14 +4,19 @@ A capture file played in an endless loop is the attacker: nothing on a test mach
 is asserted are events and counts, never how long something took.
 """
 
+import os
 import re
+import signal
+from pathlib import Path
 
 import pytest
+from scapy.utils import rdpcap
 
 from lib.frr import Frr, bgp
-from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, PORTS, Wires
+from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, PORTS, RIGHT_MAC, Wires
 from lib.netns import veth, wait_for
-from lib.packets import ethernet, icmp, ipv4, pattern, pcap_file, udp
+from lib.packets import ethernet, forwarded, icmp, ipv4, pattern, pcap_file, udp
+from lib.router import ROOT
 
 # The address of the first capture-file port, as its driver makes it.
 FLOOD_MAC = "02:70:63:61:70:00"
@@ -207,3 +212,44 @@ def test_two_workers_resolve_forward_and_answer_between_their_ports(lab):
     assert {n["address"] for n in wires.router.show("neighbours")} == {"10.0.1.2", "10.0.2.2"}
     assert wires.router.show("protection")["workers"] == 2
     wires.router.stop()
+
+
+# --- A defect: the router built with the feature `faulty-step`, which `make scenarios` does.
+
+FAULTY = Path(os.environ.get("TURNPIKE_FAULTY", Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "debug/turnpike"))
+# The IPv4 identification over which its graph panics, and the end of a packet over which its slow path
+# does.
+FAST, SLOW = 0xDEAD, b"panic over this"
+
+
+def test_a_panic_costs_the_packet_that_provokes_it_and_is_written_down(lab, tmp_path, monkeypatch):
+    assert FAULTY.exists(), f"{FAULTY}: not there; cargo build -p turnpike --features faulty-step"
+    monkeypatch.setenv("TURNPIKE", str(FAULTY))
+    directory = tmp_path / "kept"
+    wires = Wires(lab, f'turnpike.quarantine {{ directory = "{directory}", packets = 5 }}\n', calm=True)
+    wires.drain()
+    good = [from_left(ipv4("10.0.1.2", "10.0.2.2", pattern(40), ident=n)) for n in range(40)]
+    fast = from_left(ipv4("10.0.1.2", "10.0.2.2", pattern(40), ident=FAST))
+    slow = from_left(ipv4("10.0.1.2", "10.0.2.2", pattern(40) + SLOW, ttl=1))
+    wires.left.send(*good[:20], fast, slow, *good[20:])
+    assert wires.right.expect(40) == [forwarded(f, RIGHT_MAC, HOST_B_MAC) for f in good]
+    assert wires.router.counters()["dropped"]["quarantined"] == 2
+    # The file, as other programs read it: frames, ports and what the panics said.
+    assert wait_for(lambda: list(directory.glob("quarantine-*.pcapng")))
+    file = next(iter(directory.glob("quarantine-*.pcapng")))
+    assert wait_for(lambda: sorted(map(bytes, rdpcap(str(file)))) == sorted([fast, slow]))
+    text = file.read_bytes()
+    assert b"the faulty step met identification 0xdead" in text and b"the faulty engine met its packet" in text
+    assert b"left" in text and b"steps/faulty.rs" in text
+    # More than are kept; the router goes on all the same.
+    for _ in range(3):
+        wires.left.send(*[fast] * 10, *[slow] * 10, good[0])
+        assert wires.right.expect(1) == [forwarded(good[0], RIGHT_MAC, HOST_B_MAC)]
+    assert wait_for(lambda: wires.router.counters()["dropped"]["quarantined"] == 62)
+    assert len(rdpcap(str(file))) == 5
+    wires.router.process.send_signal(signal.SIGTERM)
+    assert wires.router.process.wait(15) == 0
+    log = wires.router.log()
+    assert 'a panic over a packet of port "left"' in log and str(file) in log
+    assert log.count("a panic over") < 10 and "RUST_BACKTRACE" not in log
+    assert re.search(r"mbufs: all \d+ returned", log)
