@@ -21,6 +21,7 @@
 //! turnpike.fib { ipv4 = "runmap", ipv6 = "runmap" }
 //! turnpike.log { level = "info" }
 //! turnpike.quarantine { directory = "/var/tmp/turnpike", packets = 1000, mib = 16 }
+//! turnpike.graph:remove("ip6-hop-limit")                    -- see default_graph.lua
 //! ```
 //!
 //! A file is read in three stages, each in a module of its own: `script` runs it in a restricted
@@ -43,7 +44,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use dataplane::catalogue::Catalogue;
 use dataplane::class::{ByClass, ClassLimits, default_limits};
+use dataplane::plan::Plans;
 use dataplane::port::{PortId, ReversePath};
 use fib::Algorithm;
 use ipnet::{IpNet, Ipv6Net};
@@ -54,7 +57,7 @@ use crate::rib::{self, Resilient, RouteKind};
 pub use error::{ConfigError, ConfigErrors};
 pub use machine::{Machine, check_machine, check_machine_with};
 pub use network::{NoGateway, Place, not_a_host, place_of_gateway};
-pub use script::Limits;
+pub use script::{DEFAULT_GRAPH, Limits};
 
 /// A sound configuration: every reference in it leads somewhere, nothing contradicts itself.
 #[derive(Clone, Debug, PartialEq)]
@@ -89,6 +92,8 @@ pub struct Config {
     pub log: Log,
     /// Where packets go over which the router's code panics.
     pub quarantine: Quarantine,
+    /// Where packets go.
+    pub graphs: Plans,
 }
 
 /// A port of the router.
@@ -470,25 +475,30 @@ impl Default for Quarantine {
     }
 }
 
-/// Reads and validates a configuration; does not look at the machine beyond the file itself.
+/// Reads and validates a configuration, whose graphs are made of the catalogue's steps; does not look
+/// at the machine beyond the file itself.
 ///
 /// # Errors
 /// Everything that is wrong with the file, or that it cannot be read.
-pub fn load(path: &Path) -> Result<Config, ConfigErrors> {
+pub fn load(path: &Path, catalogue: &Catalogue) -> Result<Config, ConfigErrors> {
     let text = std::fs::read(path).map_err(|error| unreadable(path, &error.to_string()))?;
     let text = String::from_utf8(text).map_err(|_| {
         unreadable(path, "not a text file in UTF-8; a configuration is a Lua script")
     })?;
-    parse(path, &text, Limits::default())
+    parse(path, &text, Limits::default(), catalogue)
 }
 
 /// [`load`] for a text at hand; `path` names it in errors and is where relative files are sought.
 ///
 /// # Errors
 /// As [`load`].
-pub fn parse(path: &Path, text: &str, limits: Limits) -> Result<Config, ConfigErrors> {
-    let (statements, errors) = script::run(path, text, limits);
-    validate::validate(path, text, &statements, errors)
+pub fn parse(
+    path: &Path,
+    text: &str,
+    limits: Limits,
+    catalogue: &Catalogue,
+) -> Result<Config, ConfigErrors> {
+    validate::validate(path, text, script::run(path, text, limits, catalogue))
 }
 
 fn unreadable(path: &Path, reason: &str) -> ConfigErrors {

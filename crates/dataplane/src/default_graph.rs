@@ -1,7 +1,9 @@
 //! The default graph: where a packet goes.
 //!
-//! This function is the whole packet path, top to bottom. Punts to the slow path and drops do not
-//! appear here because each step declares its own; `turnpike show graph` draws everything.
+//! This function is the whole packet path, top to bottom, for tests and benchmarks. Routers run what
+//! their configuration says, which begins with the same path in Lua (`default_graph.lua` in crate
+//! `control`); a test there compares both, so a change of one needs the other. Punts to the slow path and
+//! drops do not appear here because each step declares its own; `turnpike show graph` draws everything.
 
 use std::sync::Arc;
 
@@ -13,7 +15,7 @@ use crate::steps::{
 };
 use crate::tables::Tables;
 
-/// Builds the graph that every forwarder runs unless the configuration says otherwise. The steps
+/// Builds the graph that forwarders run unless the configuration says otherwise. The steps
 /// that look at sources, and those that find out who is to be redirected, are in it if a port asks
 /// for them.
 pub fn default_graph(tables: &Arc<Tables>) -> Result<Graph, GraphError> {

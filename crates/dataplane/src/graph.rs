@@ -205,6 +205,11 @@ impl GraphBuilder {
 
     /// Adds a step under a name of its own; punts and drops are connected at once.
     pub fn add(&mut self, name: &str, step: impl Step + 'static) -> Result<(), GraphError> {
+        self.add_boxed(name, Box::new(step))
+    }
+
+    /// [`Self::add`] for a step whose type only its maker knows.
+    pub fn add_boxed(&mut self, name: &str, step: Box<dyn Step>) -> Result<(), GraphError> {
         if self.nodes.iter().any(|node| node.name == name) {
             return Err(GraphError::DuplicateStep(name.to_owned()));
         }
@@ -223,7 +228,7 @@ impl GraphBuilder {
                 Output::Drop(reason) => Some(Target::Drop(reason)),
             })
             .collect();
-        self.nodes.push(Node { name: name.to_owned(), step: Box::new(step), targets });
+        self.nodes.push(Node { name: name.to_owned(), step, targets });
         Ok(())
     }
 
@@ -236,6 +241,11 @@ impl GraphBuilder {
     /// Leads an output of step `from` out of the router.
     pub fn transmit(&mut self, from: &str, output: &str) -> Result<(), GraphError> {
         self.lead(from, output, Target::Transmit)
+    }
+
+    /// Frees the packets of an output, under [`DropReason::ByStep`].
+    pub fn discard(&mut self, from: &str, output: &str) -> Result<(), GraphError> {
+        self.lead(from, output, Target::Drop(DropReason::ByStep))
     }
 
     fn find(&self, name: &str) -> Result<usize, GraphError> {

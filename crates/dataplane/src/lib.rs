@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod batch;
+pub mod catalogue;
 pub mod class;
 pub mod counters;
 mod default_graph;
@@ -14,6 +15,7 @@ pub mod forwarder;
 pub mod graph;
 pub mod mask;
 pub mod next_hop;
+pub mod plan;
 pub mod port;
 pub mod punts;
 pub mod quarantine;

@@ -70,6 +70,8 @@ reasons! {
         Ip6MartianSource = "ip6-martian-source", "The source is a multicast, loopback or IPv4-mapped address.";
         // ip4-reverse-path, ip6-reverse-path
         ReversePath = "reverse-path", "Its source is not to be reached by the port it came from, or not at all (RFC 3704); the port asks for that.";
+        // steps of the configuration
+        ByStep = "by-step", "A step that the configuration put into the graph said: drop.";
         // lookup
         Blackhole = "blackhole", "The route says: drop in silence.";
         // transmit and rings

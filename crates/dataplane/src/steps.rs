@@ -1,6 +1,8 @@
 //! The built-in steps, one file each. A file's header is the step's manual: what it takes, its
 //! outputs, its drop reasons, the RFC clauses it fulfils.
 
+pub(crate) mod builtin;
+mod by_port;
 mod classify;
 mod complete_checksum;
 #[cfg(any(test, feature = "faulty-step"))]
@@ -18,6 +20,7 @@ mod redirect;
 mod resolve;
 mod reverse_path;
 
+pub use by_port::ByPort;
 pub use classify::Classify;
 pub use complete_checksum::CompleteChecksum;
 #[cfg(any(test, feature = "faulty-step"))]

@@ -18,6 +18,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use dataplane::catalogue::Catalogue;
 
 use crate::commands::change::{NeighbourArgs, RouteArgs};
 use crate::commands::run::RunArgs;
@@ -67,7 +68,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match execute(Cli::parse().command) {
+    match execute(Cli::parse().command, &Catalogue::default()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error:#}");
@@ -76,10 +77,12 @@ fn main() -> ExitCode {
     }
 }
 
-fn execute(command: Command) -> Result<()> {
+fn execute(command: Command, catalogue: &Catalogue) -> Result<()> {
     match command {
-        Command::Run(args) => commands::run::run(&args),
-        Command::Check { file, offline } => print(&commands::check::check(&file, offline)?),
+        Command::Run(args) => commands::run::run(&args, catalogue),
+        Command::Check { file, offline } => {
+            print(&commands::check::check(&file, offline, catalogue)?)
+        }
         Command::Show(args) => commands::show::show(&args),
         Command::Route(args) => print(&commands::change::route(&args)?),
         Command::Neighbour(args) => print(&commands::change::neighbour(&args)?),

@@ -31,11 +31,14 @@ use std::thread::{self, JoinHandle};
 
 use anyhow::{Context, Result, bail};
 use control::config::{self, Config};
+use dataplane::catalogue::Catalogue;
 use dataplane::counters::ForwarderCounters;
 use dataplane::distribution::{Distribution, TxConfig};
 use dataplane::flow::FlowHash;
 use dataplane::forwarder::{Forwarder, ForwarderParts, IdlePolicy};
+use dataplane::graph::Graph;
 use dataplane::next_hop::NextHopTable;
+use dataplane::plan::NewStep;
 use dataplane::port::{Mtus, RedirectGates};
 use dataplane::punts::Punts;
 use dataplane::quarantine::Quarantine;
@@ -65,7 +68,7 @@ const MBUFS_INSIDE: usize = 16_384;
 
 /// Runs a router until SIGTERM or SIGINT. An error says why it did not start, or that it did not
 /// end cleanly.
-pub fn run(config: &Config, socket: &Path, no_huge: bool) -> Result<()> {
+pub fn run(config: &Config, catalogue: &Catalogue, socket: &Path, no_huge: bool) -> Result<()> {
     let socket = Socket::bind(socket)?;
     let cores = forwarder_cores(config)?;
     let mbufs = config.memory.mbufs.map_or_else(
@@ -77,7 +80,7 @@ pub fn run(config: &Config, socket: &Path, no_huge: bool) -> Result<()> {
         &eal,
         &MempoolConfig { name: "packets".into(), count: mbufs, cache: 256, data_room: DATA_ROOM },
     )?;
-    let router = Router::start(config, &cores, eal.clone(), &pool)?;
+    let router = Router::start(config, catalogue, &cores, eal.clone(), &pool)?;
     let outcome = router.serve(socket);
     count_buffers(&pool)?;
     outcome
@@ -136,7 +139,13 @@ struct Router {
 }
 
 impl Router {
-    fn start(config: &Config, cores: &[usize], eal: Arc<Eal>, pool: &Mempool) -> Result<Self> {
+    fn start(
+        config: &Config,
+        catalogue: &Catalogue,
+        cores: &[usize],
+        eal: Arc<Eal>,
+        pool: &Mempool,
+    ) -> Result<Self> {
         let (ports, queues) = ports::open_all(config, cores.len(), &eal, pool)?;
         let seed = seed();
         let count = config.slowpath.workers;
@@ -181,7 +190,8 @@ impl Router {
         let mut units = Vec::new();
         for (wires, punts) in plan.forwarders.into_iter().zip(plan.punts) {
             let own = (qsbr.register()?, quarantine.clone());
-            let unit = forwarder(config, &tables, wires, punts, own)?;
+            let graph = graph(config, catalogue, &tables)?;
+            let unit = forwarder(config, graph, wires, punts, own)?;
             views.push(unit.1);
             units.push(unit.0);
         }
@@ -260,14 +270,24 @@ impl Router {
     }
 }
 
+/// One forwarder's copy of the graph that the configuration describes.
+fn graph(config: &Config, catalogue: &Catalogue, tables: &Arc<Tables>) -> Result<Graph> {
+    let mut graphs = config.graphs.clone();
+    if cfg!(feature = "faulty-step") {
+        let faulty = catalogue.find("faulty").context("built with the faulty step")?;
+        graphs.main.insert_after("ip4-mtu", &NewStep::of(faulty, None))?;
+    }
+    let names: Vec<_> = config.ports.iter().map(|port| port.name.clone()).collect();
+    Ok(graphs.build(catalogue, tables, &names, &mut |_| None)?)
+}
+
 fn forwarder(
     config: &Config,
-    tables: &Arc<Tables>,
+    graph: Graph,
     wires: Wires,
     punts: Punts,
     (quiescent, quarantine): (Reader, Quarantine),
 ) -> Result<(Forwarder, ForwarderView)> {
-    let graph = dataplane::default_graph(tables)?;
     let tx = TxConfig { burst: usize::from(config.tx.burst), flush: config.tx.flush };
     let mut distribution = Distribution::new(wires.paths, tx);
     for (port, ring) in wires.express {

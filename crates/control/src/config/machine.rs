@@ -141,6 +141,8 @@ fn list_or_none(items: impl Iterator<Item = impl ToString>) -> String {
 mod tests {
     use std::path::Path;
 
+    use dataplane::catalogue::Catalogue;
+
     use super::super::{Limits, parse};
     use super::*;
 
@@ -156,7 +158,8 @@ mod tests {
 
     fn errors(text: &str) -> String {
         let text = format!("local turnpike = require 'turnpike'\n{text}");
-        let config = parse(Path::new("r.lua"), &text, Limits::default()).unwrap();
+        let catalogue = Catalogue::default();
+        let config = parse(Path::new("r.lua"), &text, Limits::default(), &catalogue).unwrap();
         check_machine_with(&config, &machine()).map_or_else(|e| e.to_string(), |()| String::new())
     }
 

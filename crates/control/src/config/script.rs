@@ -4,11 +4,14 @@
 //! It cannot read or write files, run commands, load machine code or bytecode. Time and memory are
 //! limited, so that a slip of the pen cannot hang or exhaust the machine.
 
+mod graph;
+
 use std::cell::RefCell;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use dataplane::catalogue::Catalogue;
 use mlua::chunk::ChunkMode;
 use mlua::{
     Function, HookTriggers, Lua, LuaOptions, StdLib, Table as LuaTable, Value as LuaValue,
@@ -17,6 +20,9 @@ use mlua::{
 
 use super::error::{Collector, did_you_mean, suggestion};
 use super::value::{Table, Value};
+pub use graph::DEFAULT_GRAPH;
+use graph::Drafts;
+pub(super) use graph::Graphs;
 
 /// A script that runs longer is stopped.
 #[derive(Clone, Copy, Debug)]
@@ -124,17 +130,27 @@ struct Record {
     /// Named statements that wait for their settings: `turnpike.port "left"` alone is a mistake.
     waiting: Vec<(u64, Keyword, String, usize)>,
     next: u64,
+    drafts: Drafts,
     errors: Collector,
 }
 
 type Shared = Rc<RefCell<Record>>;
 
-/// Runs the script; its statements, with everything that was wrong in writing them.
-pub(super) fn run(file: &Path, text: &str, limits: Limits) -> (Vec<Statement>, Collector) {
+/// What a script has said.
+pub(super) struct Said {
+    pub(super) statements: Vec<Statement>,
+    pub(super) graphs: Graphs,
+    /// Everything that was wrong in writing it.
+    pub(super) errors: Collector,
+}
+
+/// Runs the script; its graphs are made of the catalogue's steps.
+pub(super) fn run(file: &Path, text: &str, limits: Limits, catalogue: &Catalogue) -> Said {
     let record = Rc::new(RefCell::new(Record {
         statements: Vec::new(),
         waiting: Vec::new(),
         next: 0,
+        drafts: Drafts::new(catalogue.clone()),
         errors: Collector::new(file),
     }));
     if let Err(error) = run_recorded(text, limits, &record) {
@@ -150,16 +166,21 @@ pub(super) fn run(file: &Path, text: &str, limits: Limits) -> (Vec<Statement>, C
         );
         record.errors.add(Some(line), message);
     }
-    let errors = std::mem::replace(&mut record.errors, Collector::new(file));
-    (std::mem::take(&mut record.statements), errors)
+    Said {
+        statements: std::mem::take(&mut record.statements),
+        graphs: record.drafts.finish(),
+        errors: std::mem::replace(&mut record.errors, Collector::new(file)),
+    }
 }
 
 fn run_recorded(text: &str, limits: Limits, record: &Shared) -> mlua::Result<()> {
     let libraries = StdLib::TABLE | StdLib::STRING | StdLib::MATH | StdLib::BIT;
     let lua = Lua::new_with(libraries, LuaOptions::default())?;
     restrict(&lua)?;
-    let module = module(&lua, record)?;
+    let functions = lua.create_table()?;
+    let module = module(&lua, &functions, record)?;
     lua.globals().set("require", require(&lua, module)?)?;
+    graph::load_default(&lua, &functions, record)?;
     lua.set_memory_limit(limits.memory)?;
     limit_time(&lua, limits.time)?;
     // A name that starts with `=` is used as it is, so that an error reads `LINE: message`.
@@ -220,9 +241,9 @@ fn require(lua: &Lua, module: LuaTable) -> mlua::Result<Function> {
     })
 }
 
-/// The table that `require "turnpike"` gives: a function for each keyword.
-fn module(lua: &Lua, record: &Shared) -> mlua::Result<LuaTable> {
-    let functions = lua.create_table()?;
+/// The table that `require "turnpike"` gives: a function for each keyword, and the graph.
+fn module(lua: &Lua, functions: &LuaTable, record: &Shared) -> mlua::Result<LuaTable> {
+    graph::add_to(lua, functions, record)?;
     for keyword in Keyword::ALL {
         let function = match keyword.named_by() {
             Some(_) => named_statement(lua, keyword, record)?,
@@ -231,8 +252,8 @@ fn module(lua: &Lua, record: &Shared) -> mlua::Result<LuaTable> {
         functions.set(keyword.name(), function)?;
     }
     let meta = lua.create_table()?;
-    meta.set("__index", unknown_keyword(lua, functions, record)?)?;
-    meta.set("__newindex", read_only(lua, record)?)?;
+    meta.set("__index", unknown_keyword(lua, functions.clone(), record)?)?;
+    meta.set("__newindex", read_only(lua, functions.clone(), record)?)?;
     meta.set("__metatable", false)?;
     let module = lua.create_table()?;
     module.set_metatable(Some(meta))?;
@@ -248,8 +269,9 @@ fn unknown_keyword(lua: &Lua, functions: LuaTable, record: &Shared) -> mlua::Res
         .set_name("=turnpike")
         .eval::<Function>()?;
     lua.create_function(move |lua, (_, key): (LuaValue, LuaValue)| {
-        if let Ok(function) = functions.raw_get::<Function>(key.clone()) {
-            return Ok(function);
+        let found: LuaValue = functions.raw_get(key.clone())?;
+        if !found.is_nil() {
+            return Ok(found);
         }
         let known: Vec<&str> = Keyword::ALL.iter().map(|keyword| keyword.name()).collect();
         let message = match Value::from_lua(&key) {
@@ -259,13 +281,23 @@ fn unknown_keyword(lua: &Lua, functions: LuaTable, record: &Shared) -> mlua::Res
             other => format!("turnpike[{other}] unknown; known: {}", known.join(", ")),
         };
         record.borrow_mut().errors.add(calling_line(lua), message);
-        Ok(sink.clone())
+        Ok(LuaValue::Function(sink.clone()))
     })
 }
 
-fn read_only(lua: &Lua, record: &Shared) -> mlua::Result<Function> {
+/// Nothing in the module can be assigned but the graph.
+fn read_only(lua: &Lua, functions: LuaTable, record: &Shared) -> mlua::Result<Function> {
     let record = record.clone();
-    lua.create_function(move |lua, (_, key, _): (LuaValue, LuaValue, LuaValue)| {
+    lua.create_function(move |lua, (_, key, value): (LuaValue, LuaValue, LuaValue)| {
+        if key.as_string().is_some_and(|key| key.to_string_lossy() == "graph") {
+            if !graph::replace(&functions, &value, &record)? {
+                let got = Value::from_lua(&value);
+                let message =
+                    format!("turnpike.graph: {got} is no graph; turnpike.new_graph makes one");
+                record.borrow_mut().errors.add(calling_line(lua), message);
+            }
+            return Ok(());
+        }
         let key = match Value::from_lua(&key) {
             Value::Text(name) => name,
             other => other.to_string(),

@@ -14,7 +14,7 @@ turnpike.port "right" { device = "tp-right", address = { "10.0.2.1/24", "fd00:2:
 "#;
 
 fn read(text: &str) -> Result<Config, ConfigErrors> {
-    parse(Path::new("etc/router.lua"), text, Limits::default())
+    parse(Path::new("etc/router.lua"), text, Limits::default(), &Catalogue::default())
 }
 
 /// The errors of a text, without the name of the file.
@@ -1017,7 +1017,9 @@ fn a_loop_that_does_not_end_is_stopped() {
     ] {
         let start = std::time::Instant::now();
         let text = format!("{PORTS}{body}");
-        let errors = parse(Path::new("r.lua"), &text, limits).unwrap_err().to_string();
+        let errors = parse(Path::new("r.lua"), &text, limits, &Catalogue::default())
+            .unwrap_err()
+            .to_string();
         assert!(
             errors.starts_with("r.lua: the script ran longer than 0.05 s and was stopped; is there a loop that does not end?"),
             "{body}: {}",
@@ -1036,7 +1038,9 @@ fn a_script_that_takes_all_memory_is_stopped() {
         "local t = {} while true do t[#t + 1] = {} end",
     ] {
         let text = format!("{PORTS}{body}");
-        let errors = parse(Path::new("r.lua"), &text, limits).unwrap_err().to_string();
+        let errors = parse(Path::new("r.lua"), &text, limits, &Catalogue::default())
+            .unwrap_err()
+            .to_string();
         assert_eq!(
             errors,
             "r.lua: the script used more than 16 MiB of memory; make it smaller, or load large tables with turnpike.import",
@@ -1047,14 +1051,15 @@ fn a_script_that_takes_all_memory_is_stopped() {
 
 #[test]
 fn files_that_cannot_be_read_are_named() {
-    let error = load(Path::new("/nonexistent/router.lua")).unwrap_err().to_string();
+    let error =
+        load(Path::new("/nonexistent/router.lua"), &Catalogue::default()).unwrap_err().to_string();
     assert_eq!(
         error,
         "/nonexistent/router.lua: cannot be read: No such file or directory (os error 2)"
     );
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), [0xff, 0xfe]).unwrap();
-    let error = load(file.path()).unwrap_err().to_string();
+    let error = load(file.path(), &Catalogue::default()).unwrap_err().to_string();
     assert!(
         error
             .ends_with("cannot be read: not a text file in UTF-8; a configuration is a Lua script"),
@@ -1083,4 +1088,162 @@ proptest! {
             prop_assert!(errors.0.iter().all(|e| e.line.is_none_or(|line| line <= lines)), "{errors}");
         }
     }
+}
+
+/// The native graph of a configuration's plan, step by step with where its outputs lead.
+fn compiled(text: &str) -> dataplane::graph::Shape {
+    let mut text = text.to_owned();
+    if !text.contains("turnpike.port") {
+        text += "\nlocal turnpike = require 'turnpike' turnpike.port 'a' { device = 'a' }";
+    }
+    let config = read(&text).unwrap_or_else(|errors| panic!("{errors}"));
+    let tables = tables(&config);
+    let names: Vec<_> = config.ports.iter().map(|port| port.name.clone()).collect();
+    let graph = config.graphs.build(&Catalogue::default(), &tables, &names, &mut |_| None).unwrap();
+    graph.shape().as_ref().clone()
+}
+
+fn tables(config: &Config) -> std::sync::Arc<dataplane::tables::Tables> {
+    use dataplane::port::{Mtus, PortInfo, RedirectGates};
+    let info = |port: &Port| PortInfo {
+        mac: MacAddr::default(),
+        mtu: 1500,
+        partial_checksums: false,
+        host: false,
+        reverse_path: port.reverse_path,
+        redirects: port.redirects,
+    };
+    let ports: Vec<_> = config.ports.iter().map(info).collect();
+    std::sync::Arc::new(dataplane::tables::Tables {
+        fib4: fib::new_ipv4(Algorithm::Reference, Box::new(fib::NoReaders)).unwrap().reader(),
+        fib6: fib::new_ipv6(Algorithm::Reference, Box::new(fib::NoReaders)).unwrap().reader(),
+        next_hops: std::sync::Arc::new(dataplane::next_hop::NextHopTable::new()),
+        mtus: Mtus::new(&ports),
+        redirects: RedirectGates::default(),
+        ports,
+        flows: dataplane::flow::FlowHash::new(1),
+    })
+}
+
+fn step_names(shape: &dataplane::graph::Shape) -> Vec<&str> {
+    shape.steps.iter().map(|step| step.name.as_str()).collect()
+}
+
+#[test]
+fn the_default_graph_in_lua_is_the_one_in_rust() {
+    for reverse_path in ["", ", reverse_path = 'strict'"] {
+        for redirects in ["", ", redirects = true"] {
+            let text = format!(
+                "local turnpike = require 'turnpike'\n\
+                 turnpike.port 'a' {{ device = 'a'{reverse_path}{redirects} }}"
+            );
+            let native = dataplane::default_graph(&tables(&read(&text).unwrap())).unwrap();
+            // default_graph.rs and default_graph.lua say the same; a change of one needs the other.
+            assert_eq!(&compiled(&text), native.shape().as_ref(), "{text}");
+        }
+    }
+}
+
+#[test]
+fn the_default_graph_can_be_copied_out_and_put_back() {
+    let text = DEFAULT_GRAPH.replace("return graph", "turnpike.graph = graph");
+    assert_ne!(text, DEFAULT_GRAPH);
+    assert_eq!(compiled(&text), compiled(""));
+}
+
+#[test]
+fn a_graph_is_changed_by_the_script() {
+    let shape = compiled(
+        "local turnpike = require 'turnpike'\n\
+         local graph = turnpike.graph\n\
+         graph:remove('ip4-checksum-offload')\n\
+         graph:insert_after('classify.ip6', { 'ip6-hop-limit', as = 'early' })\n\
+         graph:insert_before('ip6-mtu', { 'ip6-hop-limit', as = 'late' })\n\
+         graph:path('ip6-rewrite', 'drop')",
+    );
+    assert!(!step_names(&shape).contains(&"ip4-checksum-offload"));
+    let target = |step: &str, output: usize| {
+        let step = shape.steps.iter().find(|found| found.name == step).unwrap();
+        match step.outputs[output].1 {
+            dataplane::graph::Target::Step(to) => shape.steps[to].name.clone(),
+            end => format!("{end:?}"),
+        }
+    };
+    assert_eq!(target("classify", 0), "ip4-validate");
+    assert_eq!(target("classify", 1), "early");
+    assert_eq!(target("early", 0), "ip6-checksum-offload");
+    assert_eq!((target("ip6-hop-limit", 0), target("late", 0)), ("late".into(), "ip6-mtu".into()));
+    assert_eq!(target("ip6-rewrite", 0), "Drop(ByStep)");
+}
+
+#[test]
+fn a_port_can_have_a_graph_of_its_own() {
+    let shape = compiled(&format!(
+        "{PORTS}local g = turnpike.graph:on_port('left')\n\
+         g:path('classify.ip6', 'drop')\n\
+         g:remove('ip6-checksum-offload') g:remove('ip6-validate') g:remove('ip6-reverse-path')\n\
+         g:remove('ip6-lookup') g:remove('ip6-hop-limit') g:remove('ip6-redirect')\n\
+         g:remove('ip6-mtu') g:remove('ip6-rewrite')"
+    ));
+    let names = step_names(&shape);
+    assert_eq!(names[0], "by-port");
+    assert!(names.contains(&"left:ip4-lookup") && !names.contains(&"left:ip6-lookup"));
+    assert!(names.contains(&"ip6-lookup"));
+}
+
+#[test]
+fn what_is_wrong_with_a_graph_is_said_with_its_line() {
+    let graph = |text: &str| errors_below_ports(&format!("local g = turnpike.graph\n{text}"));
+    assert_eq!(
+        graph("g:insert_after('ip4-validat', 'ip4-ttl')"),
+        [
+            "5: graph: step \"ip4-validat\" not found in the graph; known: classify, ip4-checksum-offload, \
+          ip4-validate, ip4-reverse-path, ip4-lookup, ip4-ttl, ip4-redirect, ip4-mtu, ip4-rewrite, \
+          ip6-checksum-offload, ip6-validate, ip6-reverse-path, ip6-lookup, ip6-hop-limit, ip6-redirect, \
+          ip6-mtu, ip6-rewrite"
+        ]
+    );
+    let unknown = graph("g:insert_after('ip4-validate', 'ip4-tll')");
+    assert!(
+        unknown[0].starts_with("5: graph: step \"ip4-tll\" unknown; did you mean \"ip4-ttl\"?")
+    );
+    assert_eq!(
+        graph("g:remove('ip4-lookup')"),
+        [
+            "5: graph: \"ip4-mtu\" takes routed valid IPv4 packets, but \"ip4-ttl.ok\" gives valid IPv4 \
+          packets"
+        ]
+    );
+    assert_eq!(
+        graph("g:path('ip4-ttl', 'ip4-checksum-offload')"),
+        ["5: graph: step \"ip4-mtu\": no path leads to it; lead one there or remove it"]
+    );
+    assert_eq!(
+        graph("g:insert_before('ip4-mtu', { 'ip4-ttl', ass = 'x' })"),
+        ["5: graph: step \"ip4-ttl\": ass = string \"x\"; a step is \"NAME\", a step made by \
+          turnpike.step, or { STEP, as = \"NAME\", when = \"SETTING\" }"]
+    );
+    let when = graph("g:insert_before('ip4-mtu', { 'ip4-ttl', when = 'redirect' })");
+    assert_eq!(
+        when,
+        [
+            "5: graph: when = \"redirect\" unknown; did you mean \"redirects\"? known: reverse_path, \
+          redirects"
+        ]
+    );
+    assert_eq!(
+        graph("turnpike.graph = 7"),
+        ["5: turnpike.graph: number 7 is no graph; turnpike.new_graph makes one"]
+    );
+    let port = graph("g:on_port('lef')");
+    assert_eq!(
+        port,
+        [
+            "5: graph: on_port: names port \"lef\", unknown; did you mean \"left\"? ports: left, right"
+        ]
+    );
+    assert_eq!(
+        graph("g:on_port('left')\ng:on_port('left')"),
+        ["6: graph: on_port: port \"left\" has a graph of line 5"]
+    );
 }

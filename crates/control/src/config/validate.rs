@@ -1,6 +1,7 @@
 //! From statements to a [`Config`]: reads every statement, collects everything that is wrong.
 
 mod advertise;
+mod graphs;
 mod host;
 mod ports;
 mod rest;
@@ -12,7 +13,7 @@ use std::path::Path;
 use super::Config;
 use super::error::{Collector, ConfigErrors};
 use super::network::Networks;
-use super::script::{Keyword, Statement};
+use super::script::{Keyword, Said, Statement};
 use super::source::Source;
 use super::value::Fields;
 
@@ -54,12 +55,8 @@ impl<'a> Context<'a> {
     }
 }
 
-pub(super) fn validate(
-    file: &Path,
-    text: &str,
-    statements: &[Statement],
-    errors: Collector,
-) -> Result<Config, ConfigErrors> {
+pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, ConfigErrors> {
+    let Said { statements, graphs, errors } = said;
     let mut context = Context {
         source: Source::new(text),
         errors,
@@ -74,8 +71,10 @@ pub(super) fn validate(
     let routes = routes::read(&mut context, of(Keyword::Route));
     let imports = routes::imports(&mut context, of(Keyword::Import), file);
     routes::check_recursion(&mut context, &routes, &imports, routes_from.any());
+    let graphs = graphs::read(&mut context, graphs, &ports);
     let config = Config {
         file: file.to_owned(),
+        graphs,
         ports,
         fpm: sources::fpm(&mut context, of(Keyword::Fpm), &routes_from),
         routes_from,

@@ -31,7 +31,7 @@ const VLAN_UNKNOWN: usize = 6;
 const UNKNOWN_ETHERTYPE: usize = 7;
 const NON_IP: usize = 8;
 
-const OUTPUTS: &[Output] = &[
+pub(super) const OUTPUTS: &[Output] = &[
     Output::Next("ip4"),
     Output::Next("ip6"),
     Output::Punt(PuntReason::Arp),

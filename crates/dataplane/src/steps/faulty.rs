@@ -14,7 +14,7 @@ use crate::mask::Mask;
 /// The identification that the step panics over.
 pub const FAULTY_ID: u16 = 0xdead;
 
-const OUTPUTS: &[Output] = &[Output::Next("next")];
+pub(super) const OUTPUTS: &[Output] = &[Output::Next("next")];
 
 /// See the module's documentation.
 #[derive(Debug)]

@@ -33,7 +33,7 @@ const CHECKSUM: usize = 5;
 const MARTIAN_SOURCE: usize = 6;
 const NO_ADDRESS_YET: usize = 7;
 
-const OUTPUTS: &[Output] = &[
+pub(super) const OUTPUTS: &[Output] = &[
     Output::Next("ok"),
     Output::Punt(PuntReason::Ip4Options),
     Output::Drop(DropReason::Ip4Version),

@@ -25,7 +25,7 @@ const VERSION: usize = 2;
 const PAYLOAD_LENGTH: usize = 3;
 const MARTIAN_SOURCE: usize = 4;
 
-const OUTPUTS: &[Output] = &[
+pub(super) const OUTPUTS: &[Output] = &[
     Output::Next("ok"),
     Output::Punt(PuntReason::HopByHop),
     Output::Drop(DropReason::Ip6Version),

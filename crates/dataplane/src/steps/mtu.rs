@@ -22,7 +22,7 @@ const OK: usize = 0;
 const TOO_BIG: usize = 1;
 const PORT_DOWN: usize = 2;
 
-const OUTPUTS: &[Output] =
+pub(super) const OUTPUTS: &[Output] =
     &[Output::Next("ok"), Output::Punt(PuntReason::TooBig), Output::Drop(DropReason::PortDown)];
 
 /// See the module's documentation.

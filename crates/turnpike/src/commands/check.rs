@@ -5,16 +5,17 @@ use std::path::Path;
 use anyhow::{Context, Result, anyhow};
 use control::config::{self, Config};
 use control::import;
+use dataplane::catalogue::Catalogue;
 
 /// Reads a configuration; the error lists everything that is wrong with it.
-pub fn load(file: &Path) -> Result<Config> {
-    config::load(file).map_err(|errors| anyhow!("{errors}"))
+pub fn load(file: &Path, catalogue: &Catalogue) -> Result<Config> {
+    config::load(file, catalogue).map_err(|errors| anyhow!("{errors}"))
 }
 
 /// Checks a configuration with the tables it imports, and unless `offline` whether this machine
 /// can run it.
-pub fn check(file: &Path, offline: bool) -> Result<String> {
-    let config = load(file)?;
+pub fn check(file: &Path, offline: bool, catalogue: &Catalogue) -> Result<String> {
+    let config = load(file, catalogue)?;
     if !offline {
         config::check_machine(&config).map_err(|errors| anyhow!("{errors}"))?;
     }

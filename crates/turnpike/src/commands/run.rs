@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Result, anyhow};
 use clap::Args;
 use control::config::{self, Config};
+use dataplane::catalogue::Catalogue;
 use tracing_subscriber::EnvFilter;
 
 use crate::api::DEFAULT_SOCKET;
@@ -24,11 +25,12 @@ pub struct RunArgs {
 }
 
 /// Runs until a signal; an error says why the router did not start or did not end cleanly.
-pub fn run(args: &RunArgs) -> Result<()> {
-    let config = super::check::load(&args.file)?;
+pub fn run(args: &RunArgs, catalogue: &Catalogue) -> Result<()> {
+    let config = super::check::load(&args.file, catalogue)?;
     config::check_machine(&config).map_err(|errors| anyhow!("{errors}"))?;
     start_log(&config);
-    router::run(&config, &args.socket, args.no_huge || config.memory.no_huge)
+    let no_huge = args.no_huge || config.memory.no_huge;
+    router::run(&config, catalogue, &args.socket, no_huge)
 }
 
 /// Logs to stderr: by the environment's RUST_LOG, else the configuration's level, else `info`.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
+use control::config::DEFAULT_GRAPH;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -52,6 +53,9 @@ enum What {
         /// Text for people, DOT for Graphviz, mermaid for Markdown
         #[arg(long, value_enum, default_value = "text")]
         format: Format,
+        /// The default graph as the Lua that it is written in, to be copied and changed
+        #[arg(long)]
+        lua: bool,
     },
 }
 
@@ -109,6 +113,7 @@ enum Format {
 pub fn show(args: &ShowArgs) -> Result<()> {
     let show = match &args.what {
         What::Routes(routes) => return routes::show(routes, &args.socket, args.json),
+        What::Graph { lua: true, .. } => return crate::print(DEFAULT_GRAPH.trim_end()),
         What::Ports => Show::Ports,
         What::Route { address, flow } => Show::Route { address: *address, flow: flow.flow() },
         What::Neighbours => Show::Neighbours,
@@ -135,7 +140,7 @@ fn text(what: &What, report: Value) -> Result<String> {
         What::Sources => table::sources(&read::<Vec<Source>>(report)?),
         What::Counters => table::counters(&read::<Counters>(report)?),
         What::Protection => table::protection(&read::<Protection>(report)?),
-        What::Graph { format } => draw(&read(report)?, *format),
+        What::Graph { format, .. } => draw(&read(report)?, *format),
     })
 }
 

@@ -1,0 +1,318 @@
+//! Graphs in the script: `turnpike.graph`, `turnpike.new_graph`, and what can be done with one.
+//!
+//! The default graph is itself a script, `default_graph.lua`, which runs before the configuration.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use dataplane::catalogue::{Catalogue, Entry};
+use dataplane::plan::{Condition, NewStep, Plan, PlanError, Way};
+use mlua::chunk::ChunkMode;
+use mlua::{
+    AnyUserData, Function, Lua, MetaMethod, Table as LuaTable, UserData, UserDataMethods,
+    Value as LuaValue, Variadic,
+};
+
+use super::super::error::suggestion;
+use super::super::value::Value;
+use super::{Shared, calling_line};
+
+/// The default graph, as it can be shown and copied.
+pub const DEFAULT_GRAPH: &str = include_str!("../default_graph.lua");
+
+/// The graphs of a script that has run.
+pub(in super::super) struct Graphs {
+    /// What graphs can name.
+    pub(in super::super) catalogue: Catalogue,
+    pub(in super::super) main: Plan,
+    /// Names of ports, the line that says them, and their graph.
+    pub(in super::super) by_port: Vec<(Vec<String>, usize, Plan)>,
+}
+
+type Handle = Rc<RefCell<Plan>>;
+
+/// What the script has said of graphs so far.
+pub(super) struct Drafts {
+    pub(super) catalogue: Catalogue,
+    main: Handle,
+    by_port: Vec<(Vec<String>, usize, Handle)>,
+    /// The default graph is being made: its lines are not the configuration's.
+    in_default: bool,
+}
+
+impl Drafts {
+    pub(super) fn new(catalogue: Catalogue) -> Self {
+        let main = Handle::default();
+        Self { catalogue, main, by_port: Vec::new(), in_default: true }
+    }
+
+    pub(super) fn finish(&self) -> Graphs {
+        let by_port = self
+            .by_port
+            .iter()
+            .map(|(names, line, plan)| (names.clone(), *line, plan.borrow().clone()));
+        Graphs {
+            catalogue: self.catalogue.clone(),
+            main: self.main.borrow().clone(),
+            by_port: by_port.collect(),
+        }
+    }
+}
+
+/// A step that the script has made, to be put into graphs.
+pub(super) struct StepHandle(pub(super) String);
+
+impl UserData for StepHandle {}
+
+/// A graph in the script's hands.
+struct Graph {
+    plan: Handle,
+    record: Shared,
+}
+
+/// Adds `new_graph` and `graph` to the module, the latter by running the default graph's script.
+pub(super) fn add_to(lua: &Lua, module: &LuaTable, record: &Shared) -> mlua::Result<()> {
+    module.set("new_graph", new_graph(lua, record)?)?;
+    Ok(())
+}
+
+/// Runs the default graph's script; `require` must be there.
+pub(super) fn load_default(lua: &Lua, module: &LuaTable, record: &Shared) -> mlua::Result<()> {
+    let graph: AnyUserData =
+        lua.load(DEFAULT_GRAPH).set_name("=default_graph.lua").set_mode(ChunkMode::Text).eval()?;
+    record.borrow_mut().drafts.main = graph.borrow::<Graph>()?.plan.clone();
+    record.borrow_mut().drafts.in_default = false;
+    module.set("graph", graph)
+}
+
+/// `turnpike.graph = GRAPH`; false if the value is no graph.
+pub(super) fn replace(module: &LuaTable, value: &LuaValue, record: &Shared) -> mlua::Result<bool> {
+    let Some(graph) = value.as_userdata().filter(|data| data.is::<Graph>()) else {
+        return Ok(false);
+    };
+    record.borrow_mut().drafts.main = graph.borrow::<Graph>()?.plan.clone();
+    module.set("graph", graph)?;
+    Ok(true)
+}
+
+/// `turnpike.new_graph "STEP"`: a graph with this first step.
+fn new_graph(lua: &Lua, record: &Shared) -> mlua::Result<Function> {
+    let record = record.clone();
+    lua.create_function(move |lua, first: LuaValue| {
+        let graph = Graph { plan: Handle::default(), record: record.clone() };
+        graph.change(lua, |plan, found, line| {
+            let wanted = found.element(plan, &first, line)?;
+            match wanted {
+                Element::New(new) => plan.add(&new.step(line)),
+                Element::There(way) => {
+                    Err(error(line, format!("new_graph: \"{}\" is not a step", way.name())))
+                }
+            }
+        });
+        Ok(graph)
+    })
+}
+
+fn error(line: Option<usize>, message: String) -> PlanError {
+    PlanError { line, message }
+}
+
+/// What a path or an insertion names.
+enum Element<'a> {
+    /// A step that is in the graph, or an end.
+    There(Way),
+    /// One that is to be added.
+    New(New<'a>),
+}
+
+struct New<'a> {
+    name: String,
+    entry: &'a Entry,
+    only_if: Option<Condition>,
+}
+
+impl<'a> New<'a> {
+    fn step(&'a self, line: Option<usize>) -> NewStep<'a> {
+        NewStep { name: &self.name, entry: self.entry, only_if: self.only_if, line }
+    }
+}
+
+/// Looks names up.
+struct Finder<'a>(&'a Catalogue);
+
+impl<'a> Finder<'a> {
+    fn entry(&self, name: &str, line: Option<usize>) -> Result<&'a Entry, PlanError> {
+        self.0.find(name).ok_or_else(|| {
+            let known: Vec<&str> = self.0.names().collect();
+            error(line, format!("step \"{name}\" unknown{}", suggestion(name, "known", &known)))
+        })
+    }
+
+    /// A name, a step made by the script, or `{ STEP, as = "NAME", when = "SETTING" }`.
+    fn element(
+        &self,
+        plan: &Plan,
+        value: &LuaValue,
+        line: Option<usize>,
+    ) -> Result<Element<'a>, PlanError> {
+        if let Some(name) = name_of(value) {
+            let way = Way::read(&name);
+            if !matches!(way, Way::Step(_)) || plan.has(&name) {
+                return Ok(Element::There(way));
+            }
+            let entry = self.entry(&name, line)?;
+            return Ok(Element::New(New { name, entry, only_if: None }));
+        }
+        self.new_step(value, line).map(Element::New)
+    }
+
+    /// A step that is added even if there is one of its kind.
+    fn new_step(&self, value: &LuaValue, line: Option<usize>) -> Result<New<'a>, PlanError> {
+        let form = "a step is \"NAME\", a step made by turnpike.step, or \
+                    { STEP, as = \"NAME\", when = \"SETTING\" }";
+        let wrong = || error(line, format!("{} is no step; {form}", Value::from_lua(value)));
+        if let Some(name) = name_of(value) {
+            return Ok(New { entry: self.entry(&name, line)?, name, only_if: None });
+        }
+        let table = value.as_table().ok_or_else(wrong)?;
+        let kind: LuaValue = table.raw_get(1).map_err(|_| wrong())?;
+        let kind = name_of(&kind).ok_or_else(wrong)?;
+        let Value::Table(settings) = Value::from_lua(value) else { return Err(wrong()) };
+        let (mut name, mut only_if) = (kind.clone(), None);
+        for (key, value) in &settings.named {
+            match (key.as_str(), value) {
+                ("as", Value::Text(text)) => name.clone_from(text),
+                ("when", Value::Text(text)) => only_if = Some(condition(text, line)?),
+                _ => {
+                    return Err(error(line, format!("step \"{kind}\": {key} = {value}; {form}")));
+                }
+            }
+        }
+        Ok(New { entry: self.entry(&kind, line)?, name, only_if })
+    }
+}
+
+fn condition(name: &str, line: Option<usize>) -> Result<Condition, PlanError> {
+    let found = Condition::NAMED.iter().find(|(known, _)| *known == name);
+    found.map(|(_, condition)| *condition).ok_or_else(|| {
+        let known = Condition::NAMED.map(|(name, _)| name);
+        error(line, format!("when = \"{name}\" unknown{}", suggestion(name, "known", &known)))
+    })
+}
+
+/// The name of a step, written or as a handle.
+fn name_of(value: &LuaValue) -> Option<String> {
+    match value {
+        LuaValue::String(text) => Some(text.to_string_lossy()),
+        LuaValue::UserData(data) => data.borrow::<StepHandle>().ok().map(|handle| handle.0.clone()),
+        _ => None,
+    }
+}
+
+/// A place: `STEP`, `STEP.OUTPUT`, or a step made by the script.
+fn place(value: Option<&LuaValue>, line: Option<usize>) -> Result<String, PlanError> {
+    value.and_then(name_of).ok_or_else(|| {
+        let got = value.map_or_else(|| "nothing".to_owned(), |v| Value::from_lua(v).to_string());
+        error(line, format!("expected \"STEP\" or \"STEP.OUTPUT\", got {got}"))
+    })
+}
+
+impl Graph {
+    /// Does something to the plan; what is wrong with it is written down with the line of the call.
+    fn change(
+        &self,
+        lua: &Lua,
+        change: impl FnOnce(&mut Plan, &Finder<'_>, Option<usize>) -> Result<(), PlanError>,
+    ) {
+        let mut record = self.record.borrow_mut();
+        let line = if record.drafts.in_default { None } else { calling_line(lua) };
+        let finder = Finder(&record.drafts.catalogue);
+        let changed = change(&mut self.plan.borrow_mut(), &finder, line);
+        if let Err(error) = changed {
+            record.errors.add(error.line, format!("graph: {}", error.message));
+        }
+    }
+
+    /// `graph:path(FROM, STEP, …)`
+    fn path(&self, lua: &Lua, elements: &[LuaValue]) {
+        self.change(lua, |plan, finder, line| {
+            let mut from = place(elements.first(), line)?;
+            for element in elements.iter().skip(1) {
+                let way = match finder.element(plan, element, line)? {
+                    Element::There(way) => way,
+                    Element::New(new) => {
+                        plan.add(&new.step(line))?;
+                        Way::Step(new.name)
+                    }
+                };
+                plan.lead(&from, &way, line)?;
+                from = way.name().to_owned();
+            }
+            Ok(())
+        });
+    }
+
+    fn insert(&self, lua: &Lua, arguments: &[LuaValue], before: bool) {
+        self.change(lua, |plan, finder, line| {
+            let at = place(arguments.first(), line)?;
+            let new = finder.new_step(arguments.get(1).unwrap_or(&LuaValue::Nil), line)?;
+            if before {
+                plan.insert_before(&at, &new.step(line))
+            } else {
+                plan.insert_after(&at, &new.step(line))
+            }
+        });
+    }
+
+    /// A graph of its own that is now as this one.
+    fn copy(&self) -> Self {
+        let plan = Rc::new(RefCell::new(self.plan.borrow().clone()));
+        Self { plan, record: self.record.clone() }
+    }
+
+    /// `graph:on_port("NAME", …)`: a copy, for the packets of these ports.
+    fn on_port(&self, lua: &Lua, names: &[LuaValue]) -> Self {
+        let copy = self.copy();
+        let line = calling_line(lua);
+        let texts: Vec<String> = names.iter().filter_map(name_of).collect();
+        let mut record = self.record.borrow_mut();
+        if texts.is_empty() || texts.len() < names.len() {
+            record.errors.add(line, "graph: on_port: expected names of ports, as text");
+        } else {
+            record.drafts.by_port.push((texts, line.unwrap_or(0), copy.plan.clone()));
+        }
+        copy
+    }
+}
+
+impl UserData for Graph {
+    fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
+        methods.add_method("path", |lua, graph, elements: Variadic<LuaValue>| {
+            graph.path(lua, &elements);
+            Ok(())
+        });
+        methods.add_method("insert_after", |lua, graph, arguments: Variadic<LuaValue>| {
+            graph.insert(lua, &arguments, false);
+            Ok(())
+        });
+        methods.add_method("insert_before", |lua, graph, arguments: Variadic<LuaValue>| {
+            graph.insert(lua, &arguments, true);
+            Ok(())
+        });
+        methods.add_method("remove", |lua, graph, name: LuaValue| {
+            graph.change(lua, |plan, _, line| plan.remove(&place(Some(&name), line)?, line));
+            Ok(())
+        });
+        methods.add_method("copy", |_, graph, ()| Ok(graph.copy()));
+        methods.add_method("on_port", |lua, graph, names: Variadic<LuaValue>| {
+            Ok(graph.on_port(lua, &names))
+        });
+        methods.add_method("print", |lua, graph, ()| {
+            let print: Function = lua.globals().get("print")?;
+            print.call::<()>(graph.plan.borrow().to_string())
+        });
+        methods.add_meta_method(MetaMethod::ToString, |_, graph, ()| {
+            Ok(graph.plan.borrow().to_string())
+        });
+    }
+}

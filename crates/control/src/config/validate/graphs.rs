@@ -1,0 +1,52 @@
+//! Graphs: whether they can run on this router.
+
+use std::collections::HashMap;
+
+use dataplane::plan::Plans;
+use dataplane::port::{PortId, PortInfo};
+use wire::MacAddr;
+
+use super::super::Port;
+use super::super::script::Graphs;
+use super::Context;
+use super::routes::named_port;
+
+pub(super) fn read(context: &mut Context<'_>, graphs: Graphs, ports: &[Port]) -> Plans {
+    let mut plans = Plans { main: graphs.main, by_port: Vec::new() };
+    let mut taken = HashMap::new();
+    for (names, line, plan) in graphs.by_port {
+        let mut ids = Vec::new();
+        for name in names {
+            match named_port(context, &name) {
+                Ok(index) => ids.extend(PortId::new(index as u16)),
+                Err(reason) => context.errors.add(Some(line), format!("graph: on_port: {reason}")),
+            }
+            if let Some(first) = taken.insert(name.clone(), line) {
+                let message =
+                    format!("graph: on_port: port \"{name}\" has a graph of line {first}");
+                context.errors.add(Some(line), message);
+            }
+        }
+        plans.by_port.push((ids, plan));
+    }
+    // What the script got wrong already would be told twice.
+    if context.errors.is_empty() {
+        let infos: Vec<_> = ports.iter().map(info).collect();
+        for error in plans.check(&graphs.catalogue, &infos).err().into_iter().flatten() {
+            context.errors.add(error.line, format!("graph: {}", error.message));
+        }
+    }
+    plans
+}
+
+/// What a graph's form depends on.
+fn info(port: &Port) -> PortInfo {
+    PortInfo {
+        mac: MacAddr::default(),
+        mtu: 0,
+        partial_checksums: false,
+        host: port.host.is_some(),
+        reverse_path: port.reverse_path,
+        redirects: port.redirects,
+    }
+}

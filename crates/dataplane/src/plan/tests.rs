@@ -1,0 +1,283 @@
+use super::*;
+use crate::catalogue::intern_outputs;
+use crate::graph::{Outputs, Target};
+use crate::mask::Mask;
+use crate::testing::{FrameBuilder, TestTables, batch_of};
+use crate::{Batch, default_graph};
+
+/// Packets of even slots go on, the others aside.
+struct Split(&'static [Output]);
+
+impl Step for Split {
+    fn outputs(&self) -> &'static [Output] {
+        self.0
+    }
+    fn process(&mut self, _: &mut Batch, input: Mask, out: &mut Outputs) {
+        out[0] = input & Mask(0x5555_5555_5555_5555);
+        out[1] = input.without(out[0]);
+    }
+}
+
+fn catalogue() -> Catalogue {
+    let mut catalogue = Catalogue::default();
+    let outputs = intern_outputs(&["next", "odd"].map(str::to_owned));
+    catalogue.add(Entry::new("split", outputs, move |_| Box::new(Split(outputs)))).unwrap();
+    let outputs = intern_outputs(&["next".to_owned()]);
+    catalogue.add(Entry::described("noted", outputs)).unwrap();
+    catalogue
+}
+
+fn path(plan: &mut Plan, catalogue: &Catalogue, from: &str, steps: &[&str]) {
+    let mut from = from.to_owned();
+    for (line, step) in (1..).zip(steps) {
+        if let (Way::Step(_), false) = (Way::read(step), plan.has(step)) {
+            let entry = catalogue.find(step).unwrap();
+            plan.add(&NewStep::of(entry, Some(line))).unwrap();
+        }
+        plan.lead(&from, &Way::read(step), Some(line)).unwrap();
+        from = (*step).to_owned();
+    }
+}
+
+/// The plan of IPv4 packets; those of IPv6 are dropped.
+fn plan(catalogue: &Catalogue) -> Plan {
+    let mut plan = Plan::new();
+    plan.add(&NewStep::of(catalogue.find("classify").unwrap(), None)).unwrap();
+    let steps = [
+        "ip4-checksum-offload",
+        "ip4-validate",
+        "ip4-lookup",
+        "ip4-ttl",
+        "ip4-mtu",
+        "ip4-rewrite",
+        "transmit",
+    ];
+    path(&mut plan, catalogue, "classify.ip4", &steps);
+    path(&mut plan, catalogue, "classify.ip6", &["drop"]);
+    plan
+}
+
+fn errors(plan: &Plan, catalogue: &Catalogue) -> Vec<String> {
+    let ports = &TestTables::every_kind().ports;
+    let errors = plan.check(catalogue, ports).expect_err("an error was expected");
+    errors.iter().map(PlanError::to_string).collect()
+}
+
+fn build(plan: &Plan, catalogue: &Catalogue) -> Graph {
+    plan.check(catalogue, &TestTables::every_kind().ports).unwrap();
+    plan.build(catalogue, &TestTables::every_kind(), &mut |_| None).unwrap()
+}
+
+fn targets(graph: &Graph, step: &str) -> Vec<String> {
+    let steps = &graph.shape().steps;
+    let step = steps.iter().find(|found| found.name == step).unwrap();
+    let name = |(_, target): &(&str, Target)| match target {
+        Target::Step(to) => steps[*to].name.clone(),
+        other => format!("{other:?}"),
+    };
+    step.outputs.iter().map(name).collect()
+}
+
+#[test]
+fn a_plan_becomes_the_graph_it_says() {
+    let catalogue = catalogue();
+    let mut graph = build(&plan(&catalogue), &catalogue);
+    let native = default_graph(&TestTables::every_kind()).unwrap();
+    let ip4 = |graph: &Graph| -> Vec<String> {
+        let names = graph.shape().steps.iter().map(|step| step.name.clone());
+        names.filter(|name| !name.starts_with("ip6") && name != "faulty").collect()
+    };
+    assert_eq!(ip4(&graph), ip4(&native));
+    let mut batch = batch_of(&[
+        FrameBuilder::ip4().destination4("10.0.6.1").udp(1, 2, b"x").build(),
+        FrameBuilder::ip6().destination6("2001:db8:6::1").build(),
+    ]);
+    let ends = graph.run(&mut batch);
+    assert_eq!((ends.transmit, ends.drop), (Mask(1), Mask(2)));
+    assert_eq!(targets(&graph, "classify")[1], "Drop(ByStep)");
+}
+
+#[test]
+fn a_step_is_put_behind_another_or_on_one_output() {
+    let catalogue = catalogue();
+    let mut plan = plan(&catalogue);
+    let split = NewStep::of(catalogue.find("split").unwrap(), Some(9));
+    plan.insert_after("ip4-validate", &split).unwrap();
+    assert_eq!(
+        errors(&plan, &catalogue),
+        ["line 9: step \"split\": output \"odd\" leads nowhere; lead it to a step"]
+    );
+    plan.lead("split.odd", &Way::Drop, Some(10)).unwrap();
+    let graph = build(&plan, &catalogue);
+    assert_eq!(targets(&graph, "ip4-validate")[0], "split");
+    assert_eq!(targets(&graph, "split"), ["ip4-lookup", "Drop(ByStep)"]);
+
+    let aside =
+        NewStep { name: "aside", ..NewStep::of(catalogue.find("noted").unwrap(), Some(11)) };
+    plan.insert_after("split.odd", &aside).unwrap();
+    let graph = plan.build(&catalogue, &TestTables::every_kind(), &mut |kind| {
+        assert_eq!(kind, "noted");
+        Some(Box::new(Split(intern_outputs(&["next".to_owned()]))))
+    });
+    let graph = graph.unwrap();
+    assert_eq!(targets(&graph, "split"), ["ip4-lookup", "aside"]);
+    assert_eq!(targets(&graph, "aside"), ["Drop(ByStep)"]);
+}
+
+#[test]
+fn behind_a_step_with_several_outputs_there_is_one_for_each() {
+    let catalogue = catalogue();
+    let mut plan = plan(&catalogue);
+    let noted = NewStep::of(catalogue.find("noted").unwrap(), None);
+    plan.insert_after("classify", &noted).unwrap();
+    let names: Vec<_> = plan.names().take(4).collect();
+    assert_eq!(names, ["classify", "noted-ip4", "noted-ip6", "ip4-checksum-offload"]);
+    assert_eq!(
+        plan.insert_after("classify", &noted).unwrap_err().to_string(),
+        "step \"noted-ip4\" is in the graph already; give the second one another name"
+    );
+}
+
+#[test]
+fn a_step_is_put_before_another_or_before_an_end() {
+    let catalogue = catalogue();
+    let mut plan = plan(&catalogue);
+    let entry = catalogue.find("split").unwrap();
+    plan.insert_before("transmit", &NewStep::of(entry, None)).unwrap();
+    plan.lead("split.odd", &Way::Transmit, None).unwrap();
+    plan.insert_before("classify", &NewStep { name: "first", ..NewStep::of(entry, None) }).unwrap();
+    plan.lead("first.odd", &Way::Drop, None).unwrap();
+    let graph = build(&plan, &catalogue);
+    assert_eq!(graph.shape().steps[0].name, "first");
+    assert_eq!(targets(&graph, "first"), ["classify", "Drop(ByStep)"]);
+    assert_eq!(targets(&graph, "ip4-rewrite"), ["split"]);
+    assert_eq!(targets(&graph, "split"), ["Transmit", "Transmit"]);
+}
+
+#[test]
+fn what_led_to_a_removed_step_leads_to_what_followed() {
+    let catalogue = catalogue();
+    let mut plan = plan(&catalogue);
+    plan.remove("ip4-checksum-offload", None).unwrap();
+    let graph = build(&plan, &catalogue);
+    assert_eq!(targets(&graph, "classify")[0], "ip4-validate");
+    plan.remove("classify", None).unwrap();
+    assert_eq!(plan.names().next(), Some("ip4-validate"));
+    assert_eq!(
+        plan.remove("ip4-wash", Some(3)).unwrap_err().to_string(),
+        "line 3: step \"ip4-wash\" not found in the graph; known: ip4-validate, ip4-lookup, ip4-ttl, \
+         ip4-mtu, ip4-rewrite"
+    );
+}
+
+#[test]
+fn mistakes_are_named_with_step_and_line() {
+    let catalogue = catalogue();
+    let good = plan(&catalogue);
+
+    let mut plan = good.clone();
+    plan.lead("ip4-ttl", &Way::Step("ip4-validate".into()), Some(7)).unwrap();
+    plan.remove("ip4-mtu", None).unwrap();
+    plan.remove("ip4-rewrite", None).unwrap_or(());
+    assert_eq!(
+        errors(&plan, &catalogue),
+        [
+            "line 7: steps ip4-validate, ip4-lookup, ip4-ttl form a circle; lead one of them elsewhere"
+        ]
+    );
+
+    let mut plan = good.clone();
+    plan.remove("ip4-lookup", Some(5)).unwrap();
+    assert_eq!(
+        errors(&plan, &catalogue),
+        [
+            "line 5: \"ip4-mtu\" takes routed valid IPv4 packets, but \"ip4-ttl.ok\" gives valid IPv4 packets",
+        ]
+    );
+
+    let mut plan = good.clone();
+    plan.lead("ip4-validate", &Way::Drop, Some(4)).unwrap();
+    assert_eq!(
+        errors(&plan, &catalogue),
+        ["line 3: step \"ip4-lookup\": no path leads to it; lead one there or remove it"]
+    );
+
+    let mut plan = good;
+    assert_eq!(
+        plan.lead("classify.ip5", &Way::Drop, Some(2)).unwrap_err().to_string(),
+        "line 2: step \"classify\": output \"ip5\" not found; known: ip4, ip6"
+    );
+    plan.lead("classify.ip6", &Way::Step("ip4-validate".into()), Some(4)).unwrap();
+    assert_eq!(
+        errors(&plan, &catalogue),
+        ["line 4: \"ip4-validate\" takes IPv4 packets, but \"classify.ip6\" gives IPv6 packets"]
+    );
+    assert_eq!(errors(&Plan::new(), &catalogue), ["the graph has no steps; add one"]);
+    let dotted = NewStep { name: "a.b", ..NewStep::of(catalogue.find("split").unwrap(), Some(1)) };
+    assert!(plan.add(&dotted).unwrap_err().to_string().contains("not a name for a step"));
+}
+
+#[test]
+fn a_step_that_no_port_asks_for_is_left_out() {
+    let catalogue = catalogue();
+    let mut plan = plan(&catalogue);
+    let entry = catalogue.find("ip4-redirect").unwrap();
+    let wanted = NewStep { only_if: Some(Condition::Redirects), ..NewStep::of(entry, None) };
+    plan.insert_after("ip4-ttl", &wanted).unwrap();
+    let graph = build(&plan, &catalogue);
+    assert_eq!(targets(&graph, "ip4-ttl")[0], "ip4-mtu");
+    let mut tables = Arc::into_inner(TestTables::every_kind()).unwrap();
+    tables.ports[2].redirects = true;
+    let graph = plan.build(&catalogue, &Arc::new(tables), &mut |_| None).unwrap();
+    assert_eq!(targets(&graph, "ip4-ttl")[0], "ip4-redirect");
+}
+
+#[test]
+fn a_plan_is_written_as_a_configuration_would() {
+    let catalogue = catalogue();
+    let mut plan = plan(&catalogue);
+    let split = NewStep { name: "halve", ..NewStep::of(catalogue.find("split").unwrap(), None) };
+    plan.insert_after("ip4-lookup", &split).unwrap();
+    plan.lead("halve.odd", &Way::Step("ip4-mtu".into()), None).unwrap();
+    assert_eq!(
+        plan.to_string(),
+        "\
+local graph = turnpike.new_graph \"classify\"
+graph:path(\"classify.ip4\",
+    \"ip4-checksum-offload\",
+    \"ip4-validate\",
+    \"ip4-lookup\",
+    { \"split\", as = \"halve\" },
+    \"ip4-ttl\",
+    \"ip4-mtu\",
+    \"ip4-rewrite\",
+    \"transmit\")
+graph:path(\"halve.odd\",
+    \"ip4-mtu\")
+graph:path(\"classify.ip6\",
+    \"drop\")
+"
+    );
+}
+
+#[test]
+fn a_port_with_a_plan_of_its_own_is_told_apart() {
+    let catalogue = catalogue();
+    let mut closed = Plan::new();
+    closed.add(&NewStep::of(catalogue.find("split").unwrap(), None)).unwrap();
+    closed.lead("split.next", &Way::Drop, None).unwrap();
+    closed.lead("split.odd", &Way::Drop, None).unwrap();
+    let port = |n| PortId::new(n).unwrap();
+    let plans = Plans { main: plan(&catalogue), by_port: vec![(vec![port(1), port(2)], closed)] };
+    let tables = TestTables::every_kind();
+    plans.check(&catalogue, &tables.ports).unwrap();
+    let names: Vec<String> = (0..5).map(|n| format!("p{n}")).collect();
+    let mut graph = plans.build(&catalogue, &tables, &names, &mut |_| None).unwrap();
+    assert_eq!(targets(&graph, "by-port"), ["classify", "p1+p2:split"]);
+    for (n, sent) in [(0, 1), (1, 0), (2, 0), (3, 1)] {
+        let frame = FrameBuilder::ip4().destination4("10.0.6.1").udp(1, 2, b"x").build();
+        let mut batch = batch_of(&[frame]);
+        batch.in_port = port(n);
+        assert_eq!(graph.run(&mut batch).transmit.count(), sent, "port {n}");
+    }
+}

@@ -1,0 +1,80 @@
+//! The list of built-in steps: what each takes, what it adds to what is known of a packet, how it is
+//! made. Graphs are composed of these names; `plan.rs` checks a composition by these facts.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::catalogue::{Adds, Entry, Facts};
+use crate::graph::{Output, Step};
+use crate::tables::Tables;
+
+const IP4: Facts = Facts::IP4;
+const IP6: Facts = Facts::IP6;
+const VALID4: Facts = IP4.with(Facts::VALID);
+const VALID6: Facts = IP6.with(Facts::VALID);
+const ROUTED4: Facts = VALID4.with(Facts::ROUTED);
+const ROUTED6: Facts = VALID6.with(Facts::ROUTED);
+const REWRITTEN: Facts = Facts::REWRITTEN;
+
+/// All of them, in the order of the default graph.
+pub(crate) fn entries() -> Vec<Entry> {
+    let mut entries = vec![
+        step("classify", classify::OUTPUTS, Facts::FRAME, &[("ip4", IP4), ("ip6", IP6)], |_| {
+            Box::new(Classify)
+        }),
+        step("ip4-checksum-offload", complete_checksum::OUTPUTS, IP4, &[], |_| {
+            Box::new(CompleteChecksum)
+        }),
+        step("ip4-validate", ip4_validate::OUTPUTS, IP4, &[("ok", Facts::VALID)], |_| {
+            Box::new(Ip4Validate)
+        }),
+        step("ip4-reverse-path", reverse_path::OUTPUTS, VALID4, &[], |tables| {
+            Box::new(Ip4ReversePath::new(tables.clone()))
+        }),
+        step("ip4-lookup", resolve::OUTPUTS, VALID4, &[("forward", Facts::ROUTED)], |tables| {
+            Box::new(Ip4Lookup::new(tables.clone()))
+        }),
+        step("ip4-ttl", ip4_ttl::OUTPUTS, IP4, &[], |_| Box::new(Ip4Ttl)),
+        step("ip4-redirect", redirect::OUTPUTS, ROUTED4, &[], |tables| {
+            Box::new(Redirect::new(tables))
+        }),
+        step("ip4-mtu", mtu::OUTPUTS, ROUTED4, &[], |tables| Box::new(Mtu::new(tables))),
+        step("ip4-rewrite", ip4_rewrite::OUTPUTS, ROUTED4, &[("transmit", REWRITTEN)], |tables| {
+            Box::new(Ip4Rewrite::new(tables))
+        }),
+        step("ip6-checksum-offload", complete_checksum::OUTPUTS, IP6, &[], |_| {
+            Box::new(CompleteChecksum)
+        }),
+        step("ip6-validate", ip6_validate::OUTPUTS, IP6, &[("ok", Facts::VALID)], |_| {
+            Box::new(Ip6Validate)
+        }),
+        step("ip6-reverse-path", reverse_path::OUTPUTS, VALID6, &[], |tables| {
+            Box::new(Ip6ReversePath::new(tables.clone()))
+        }),
+        step("ip6-lookup", resolve::OUTPUTS, VALID6, &[("forward", Facts::ROUTED)], |tables| {
+            Box::new(Ip6Lookup::new(tables.clone()))
+        }),
+        step("ip6-hop-limit", ip6_hop_limit::OUTPUTS, IP6, &[], |_| Box::new(Ip6HopLimit)),
+        step("ip6-redirect", redirect::OUTPUTS, ROUTED6, &[], |tables| {
+            Box::new(Redirect::new(tables))
+        }),
+        step("ip6-mtu", mtu::OUTPUTS, ROUTED6, &[], |tables| Box::new(Mtu::new(tables))),
+        step("ip6-rewrite", ip6_rewrite::OUTPUTS, ROUTED6, &[("transmit", REWRITTEN)], |tables| {
+            Box::new(Ip6Rewrite::new(tables))
+        }),
+    ];
+    #[cfg(feature = "faulty-step")]
+    entries.push(step("faulty", faulty::OUTPUTS, IP4, &[], |_| Box::new(Faulty)));
+    entries.shrink_to_fit();
+    entries
+}
+
+fn step(
+    name: &str,
+    outputs: &'static [Output],
+    takes: Facts,
+    adds: Adds,
+    make: fn(&Arc<Tables>) -> Box<dyn Step>,
+) -> Entry {
+    Entry::new(name, outputs, make).takes(takes).adds(adds)
+}
