@@ -4,6 +4,8 @@
 #   make test          unit and property tests, then the scenarios in network namespaces
 #   make bench         what forwarding and route lookups cost; writes bench/results/
 #   make bench EXP=attack    one experiment of bench/ by itself
+#   make bench-check   instructions per packet, compared with those in bench/instructions.json
+#   make bench-record  writes them there, to be committed with the change that explains them
 #   make miri          the route tables under miri, with a nightly compiler (takes long)
 #   make lint          formatting and lints, warnings are errors
 #   make build         target/release/turnpike
@@ -14,7 +16,7 @@ PYTHON := .venv/bin/python
 PYTEST ?=
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test unit scenarios bench lint fuzz miri clean help
+.PHONY: build demo test unit scenarios bench bench-check bench-record lint fuzz miri clean help
 
 build: deps
 	$(CARGO) build --release --locked
@@ -41,13 +43,20 @@ bench: build
 else
 bench: build
 	@mkdir -p bench/results
-	target/release/turnpike bench forward --json > bench/results/forward.json
+	l3fwd=$$(scripts/build-l3fwd.sh) || echo "no l3fwd to compare with"; \
+	  target/release/turnpike bench forward $${l3fwd:+--l3fwd "$$l3fwd"} --json > bench/results/forward.json
 	target/release/turnpike bench forward
 	target/release/turnpike bench fib --table synthetic:500000 --table6 synthetic:100000 \
 	  --rounds 5 --json > bench/results/fib.json
 	python3 bench/iperf.py --json bench/results/iperf.json
 	python3 bench/host_interface.py --json bench/results/host_interface.json
 endif
+
+bench-check: build
+	python3 bench/instructions.py --check
+
+bench-record: build
+	python3 bench/instructions.py --record
 
 # The two flags: tests measure time, and checking borrows of large arrays at every lookup takes days.
 miri:

@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 """Instructions per packet of the forwarding path, above the bare receive-transmit loop.
 
-    bench/instructions.py [--case 4r1e,4r4e,full4] [--table FILE] [--json FILE]
+    bench/instructions.py             counts and prints
+    bench/instructions.py --check     compares with bench/instructions.json (make bench-check)
+    bench/instructions.py --record    writes bench/instructions.json (make bench-record)
 
 Counts with valgrind's callgrind, so it works on machines whose processor counters are not
 available, and the same binary always gives the same numbers. `turnpike bench forward` runs under
-it twice a case: once only the bare loop is counted, once only the router. DPDK's own drivers are
-part of both. Valgrind does not know AVX-512, so code that would use it takes its AVX2 path here.
+it once for each case, with only the router counted, and once for each source, with only the bare
+loop. DPDK's own drivers are part of both. Valgrind does not know AVX-512, so code that would use it
+takes its AVX2 path here.
 """
 
 import argparse
@@ -18,47 +21,124 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-BINARY = ROOT / "target/release/turnpike"
+RECORD = ROOT / "bench/instructions.json"
 # A multiple of 4 batches, so that the warm-up, a quarter of it, ends with a whole batch too.
 PACKETS = 64 * 4 * 400
 COUNTED = PACKETS + PACKETS // 4
 FUNCTIONS = {"io": "*BareLoop*turn*", "router": "*Router*turn*"}
+# The cases by their source: the bare loop is the same for all of one.
+SOURCES = {"4r1e": "ip4", "noop": "ip4", "4r4e": "ip4", "full4": "ip4", "full6": "ip6", "mixed": "both"}
+# A larger change of a case, as a share of what is recorded, has to be explained.
+LIMIT = 0.03
+
+EXPLAIN = """
+The fast path takes more than {limit:.0%} more or fewer instructions than bench/instructions.json says.
+If that was not meant, find out where they come from:
+
+    valgrind --tool=callgrind --toggle-collect='*Router*turn*' target/release/turnpike bench forward \\
+      --rounds 1 --packets {packets} --destinations 4096 --no-huge --case CASE
+    callgrind_annotate callgrind.out.*
+
+If it was, record the new counts, commit them with the change, and say in the commit what they buy
+(fewer cycles, a check that was missing):
+
+    make bench-record
+"""
 
 
-def count(case, table, function):
+def binary():
+    """The release build."""
+    import os
+
+    return Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "turnpike"
+
+
+def count(case, function):
     """Instructions per packet inside the function."""
     command = [
         "valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null",
         f"--toggle-collect={function}",
-        BINARY, "bench", "forward", "--rounds", "1", "--packets", str(PACKETS),
-        "--destinations", "4096", "--no-huge", "--case", case, "--table", table,
+        binary(), "bench", "forward", "--rounds", "1", "--packets", str(PACKETS),
+        "--destinations", "4096", "--no-huge", "--case", case,
+        "--table", "synthetic:100000", "--table6", "synthetic:30000",
     ]
     run = subprocess.run(command, capture_output=True, text=True)
     collected = re.search(r"Collected : (\d+)", run.stderr)
     if run.returncode != 0 or not collected or collected[1] == "0":
-        sys.exit(f"case {case}: valgrind or the benchmark failed:\n{run.stderr}")
+        sys.exit(f"case {case}: valgrind or the benchmark failed:\n{run.stdout}{run.stderr}")
     return int(collected[1]) / COUNTED
+
+
+def measure(cases):
+    """The counts of the cases, printed as they come."""
+    io, results = {}, {}
+    print(f"{'case':8}{'io':>10}{'router':>10}{'above io':>10}   instructions per packet")
+    for case in cases:
+        source = SOURCES[case]
+        if source not in io:
+            io[source] = count(case, FUNCTIONS["io"])
+        router = count(case, FUNCTIONS["router"])
+        results[case] = {"io": round(io[source], 1), "router": round(router, 1), "above_io": round(router - io[source], 1)}
+        print(f"{case:8}{io[source]:10.1f}{router:10.1f}{router - io[source]:10.1f}", flush=True)
+    return results
+
+
+def changes(recorded, counted, limit=LIMIT):
+    """What differs by more than the limit: lines for the reader. A case that is not recorded does."""
+    lines = []
+    for case, now in counted.items():
+        before = recorded.get(case)
+        if before is None:
+            lines.append(f"{case}: {now['above_io']:.1f} instructions, and nothing is recorded")
+            continue
+        change = (now["above_io"] - before["above_io"]) / before["above_io"]
+        if abs(change) > limit:
+            lines.append(f"{case}: {now['above_io']:.1f} instructions, {before['above_io']:.1f} recorded: {change:+.1%}")
+    return lines
+
+
+def conditions():
+    """What else decides the counts."""
+    said = lambda *command: subprocess.run(command, capture_output=True, text=True).stdout.strip()  # noqa: E731
+    return {
+        "rustc": said("rustc", "--version"),
+        "dpdk": said("pkg-config", "--modversion", "libdpdk"),
+        "packages": said("dpkg-query", "-W", "-f", "${Version}", "libdpdk-dev"),
+    }
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--case", default="4r1e,4r4e,full4", help="cases, separated by commas")
-    parser.add_argument("--table", default="synthetic:100000", help="the full table")
-    parser.add_argument("--json", type=Path, help="write the numbers to this file as well")
+    parser.add_argument("--case", default=",".join(SOURCES), help="cases, separated by commas")
+    parser.add_argument("--check", action="store_true", help=f"compare with {RECORD.name}, fail beyond {LIMIT:.0%}")
+    parser.add_argument("--record", action="store_true", help=f"write {RECORD.name}")
+    parser.add_argument("--json", type=Path, help="write the numbers to this file")
     args = parser.parse_args()
+    cases = args.case.split(",")
+    if unknown := [case for case in cases if case not in SOURCES]:
+        sys.exit(f"--case {unknown[0]}: not found; known: {', '.join(SOURCES)}")
     if not shutil.which("valgrind"):
         sys.exit("valgrind not found: apt-get install valgrind")
-    if not BINARY.exists():
-        sys.exit(f"{BINARY.relative_to(ROOT)} not found: make build")
-    results = []
-    print(f"{'case':8}{'io':>10}{'router':>10}{'above io':>10}   instructions per packet")
-    for case in args.case.split(","):
-        numbers = {name: count(case, args.table, f) for name, f in FUNCTIONS.items()}
-        above = numbers["router"] - numbers["io"]
-        print(f"{case:8}{numbers['io']:10.1f}{numbers['router']:10.1f}{above:10.1f}", flush=True)
-        results.append({"case": case, **numbers, "above_io": above})
+    if not binary().exists():
+        sys.exit(f"{binary()} not found: make build")
+    now = conditions()
+    results = measure(cases)
     if args.json:
         args.json.write_text(json.dumps(results, indent=2) + "\n")
+    if args.record:
+        RECORD.write_text(json.dumps({"conditions": now, "instructions_per_packet": results}, indent=2) + "\n")
+        print(f"recorded in {RECORD.relative_to(ROOT)}")
+    if args.check:
+        if not RECORD.exists():
+            sys.exit(f"{RECORD.relative_to(ROOT)} not found: make bench-record")
+        recorded = json.loads(RECORD.read_text())
+        for key, value in now.items():
+            if recorded["conditions"].get(key) != value:
+                print(f"note: recorded with {key} {recorded['conditions'].get(key)}, here it is {value}")
+        if found := changes(recorded["instructions_per_packet"], results):
+            print("\n".join(found))
+            sys.exit(EXPLAIN.format(limit=LIMIT, packets=PACKETS))
+        print(f"no case differs by more than {LIMIT:.0%} from what is recorded")
 
 
 if __name__ == "__main__":

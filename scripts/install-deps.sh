@@ -17,6 +17,7 @@ needs=(
     command:tcpdump             tcpdump
     command:ethtool             ethtool
     command:bird                bird2
+    command:valgrind            valgrind
     file:/usr/lib/frr/zebra     frr
     python:ensurepip            python3-venv
 )

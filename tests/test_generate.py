@@ -105,3 +105,57 @@ def test_bad_requests_are_named(tester, options, message):
     done = tester.generate(*options, check=False)
     assert done.returncode == 1
     assert message in done.stderr, done.stderr
+
+
+def by_itself(*options):
+    """A generator that needs no router; its report."""
+    command = [binary(), "generate", "--to-mac", LEFT_MAC, "--to", "10.0.0.1", "--json", "--no-huge", *map(str, options)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("cores", [("--cores", 0), ()], ids=["by turns", "two threads"])
+def test_frames_of_all_sizes_come_back_over_a_ring(cores):
+    report = by_itself(
+        "--device", "net_ring0", "--receive", "same", "--size", "64,1518,9218", "--count", 3000,
+        "--rate", "20kpps", *cores,
+    )
+    assert (report["sent"], report["received"]["packets"]) == (3000, 3000)
+    assert abs(report["sent_bps"] / report["sent_pps"] / 8 - (64 + 1518 + 9218) / 3) < 1
+
+
+def test_a_full_device_loses_packets_only_if_that_is_wanted():
+    # Nobody takes anything out of the ring, which has 1,023 places.
+    report = by_itself("--device", "net_ring0", "--count", 3000, "--full", "lose")
+    assert (report["sent"], report["refused"]) == (3000, 3000 - 1023)
+    waiting = by_itself("--device", "net_ring0", "--count", 3000, "--seconds", 0.2, "--full", "wait", "--rate", "max")
+    assert (waiting["sent"], waiting["refused"]) == (1023, 0)
+
+
+def test_memif_joins_two_ends(tmp_path):
+    link = f"socket={tmp_path}/link.sock,socket-abstract=no"
+    report = by_itself(
+        "--device", f"net_memif0,role=server,{link}", "--receive", f"net_memif1,role=client,{link}",
+        "--count", 3000, "--rate", "20kpps", "--cores", 0,
+    )
+    assert report["received"]["packets"] == 3000
+
+
+def test_a_tap_carries_to_the_kernel_and_back(lab):
+    # Two TAP devices, joined by a bridge of the kernel's.
+    space = lab.namespace("taps", quiet=True)
+    for name in ("tap-a", "tap-b"):
+        space.run("ip", "tuntap", "add", "dev", name, "mode", "tap", "multi_queue")
+    space.run("ip", "link", "add", "bridge", "type", "bridge")
+    for name in ("tap-a", "tap-b"):
+        space.run("ip", "link", "set", name, "master", "bridge", "up")
+    space.run("ip", "link", "set", "bridge", "up")
+    command = space.command(
+        binary(), "generate", "--to-mac", "ff:ff:ff:ff:ff:ff", "--to", "10.0.0.1", "--json", "--no-huge",
+        "--device", "net_tap0,iface=tap-a,persist", "--receive", "net_tap1,iface=tap-b,persist",
+        "--count", 2000, "--rate", "5kpps", "--cores", 0, "--wait-ms", 1000,
+    )
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["received"]["packets"] >= 1900

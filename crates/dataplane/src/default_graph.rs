@@ -15,10 +15,14 @@ use crate::steps::{
 };
 use crate::tables::Tables;
 
-/// Builds the graph that forwarders run unless the configuration says otherwise. The steps
-/// that look at sources, and those that find out who is to be redirected, are in it if a port asks
-/// for them.
+/// Builds the graph that forwarders run unless the configuration says otherwise.
 pub fn default_graph(tables: &Arc<Tables>) -> Result<Graph, GraphError> {
+    default_steps(tables)?.build()
+}
+
+/// The default graph before it is built, for whoever adds steps of their own. The steps that look at
+/// sources, and those that find out who is to be redirected, are in it if a port asks for them.
+pub fn default_steps(tables: &Arc<Tables>) -> Result<GraphBuilder, GraphError> {
     let redirects = tables.ports.iter().any(|port| port.redirects);
     let by_source = tables.ports.iter().any(|port| port.reverse_path != ReversePath::Any);
     let mut graph = GraphBuilder::new();
@@ -94,7 +98,7 @@ pub fn default_graph(tables: &Arc<Tables>) -> Result<Graph, GraphError> {
     graph.connect("ip6-mtu", "ok", "ip6-rewrite")?;
     graph.transmit("ip6-rewrite", "transmit")?;
 
-    graph.build()
+    Ok(graph)
 }
 
 #[cfg(test)]

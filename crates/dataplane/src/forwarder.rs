@@ -100,6 +100,11 @@ impl Forwarder {
         self.parts.graph.shape()
     }
 
+    /// Its receive queues, to be given to another forwarder or taken from one between two rounds.
+    pub fn sources_mut(&mut self) -> &mut Vec<RxSource> {
+        &mut self.parts.rx
+    }
+
     /// A forwarder that has not run yet.
     pub fn new(parts: ForwarderParts) -> Self {
         let nowhere = PortInfo {

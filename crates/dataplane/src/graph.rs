@@ -248,6 +248,26 @@ impl GraphBuilder {
         self.lead(from, output, Target::Drop(DropReason::ByStep))
     }
 
+    /// Puts a new step in front of step `before`: all that led there leads to the new one, whose
+    /// `output` leads on.
+    pub fn insert(
+        &mut self,
+        name: &str,
+        step: impl Step + 'static,
+        output: &str,
+        before: &str,
+    ) -> Result<(), GraphError> {
+        let next = self.find(before)?;
+        self.add(name, step)?;
+        let new = self.nodes.len() - 1;
+        for target in self.nodes.iter_mut().flat_map(|node| &mut node.targets) {
+            if *target == Some(Target::Step(next)) {
+                *target = Some(Target::Step(new));
+            }
+        }
+        self.connect(name, output, before)
+    }
+
     fn find(&self, name: &str) -> Result<usize, GraphError> {
         self.nodes.iter().position(|node| node.name == name).ok_or_else(|| {
             GraphError::UnknownStep {

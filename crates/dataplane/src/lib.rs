@@ -26,5 +26,5 @@ pub mod tables;
 mod testing;
 
 pub use batch::Batch;
-pub use default_graph::default_graph;
+pub use default_graph::{default_graph, default_steps};
 pub use mask::Mask;

@@ -3,6 +3,9 @@
 mod fib;
 mod forward;
 mod meter;
+mod plot;
+mod progress;
+mod rfc2544;
 mod source;
 
 use anyhow::Result;
@@ -15,6 +18,10 @@ pub enum Bench {
     Forward(forward::ForwardArgs),
     /// Cycles per route lookup of our structures and DPDK's; memory, build and update times
     Fib(fib::FibArgs),
+    /// Throughput, latency, loss and bursts of the whole router as RFC 2544 and RFC 5180 say
+    Rfc2544(rfc2544::Rfc2544Args),
+    /// Draw a figure that an experiment wrote as JSON
+    Plot(plot::PlotArgs),
 }
 
 /// Measures and prints.
@@ -22,5 +29,7 @@ pub fn run(bench: &Bench) -> Result<()> {
     match bench {
         Bench::Forward(args) => forward::run(args),
         Bench::Fib(args) => fib::run(args),
+        Bench::Rfc2544(args) => rfc2544::run(args),
+        Bench::Plot(args) => plot::run(args),
     }
 }

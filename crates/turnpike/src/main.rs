@@ -12,6 +12,7 @@ mod router;
 mod table;
 #[cfg(test)]
 mod testing;
+mod workload;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

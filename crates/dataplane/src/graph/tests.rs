@@ -148,3 +148,26 @@ fn a_circle_is_named() {
     let error = graph.build().err().unwrap();
     assert_eq!(error.to_string(), "steps x, y form a circle; remove one connection");
 }
+
+#[test]
+fn an_inserted_step_sees_what_went_to_the_one_behind_it() {
+    let (mut graph, behind) = diamond();
+    let log = Log::default();
+    graph.insert("watch", Watch(Arc::clone(&log)), "next", "join").unwrap();
+    let mut graph = graph.build().unwrap();
+    let ends = graph.run(&mut batch(4));
+    assert_eq!(ends.transmit, Mask(0b1111));
+    assert_eq!(*log.lock().unwrap(), [Mask(0b1111)]);
+    assert_eq!(*behind.lock().unwrap(), [Mask(0b1111)]);
+    let names: Vec<_> = graph.shape().steps.iter().map(|step| step.name.as_str()).collect();
+    assert_eq!(names, ["split", "a", "b", "watch", "join"]);
+}
+
+#[test]
+fn a_step_goes_in_front_of_one_that_there_is_and_that_is_not_the_first() {
+    let (mut graph, log) = diamond();
+    let error = graph.insert("watch", Watch(Arc::clone(&log)), "next", "end").unwrap_err();
+    assert_eq!(error.to_string(), "step \"end\" not found; known: split, join, a, b");
+    graph.insert("watch", Watch(log), "next", "split").unwrap();
+    assert_eq!(graph.build().map(drop).unwrap_err(), GraphError::Unreachable("watch".into()));
+}

@@ -25,10 +25,8 @@
 
 mod check;
 mod contender;
-mod pattern;
 mod peers;
 mod report;
-mod table;
 mod timing;
 mod update_time;
 mod updates;
@@ -45,15 +43,15 @@ use fib::{Algorithm, NextHopId};
 
 use self::check::Oracle;
 use self::contender::{Contender, House};
-use self::pattern::{Addresses, Pattern};
 use self::peers::{Peers, Setup};
 use self::report::Figures;
-use self::table::{Family, Routes};
 use self::timing::{PacketWork, Series};
 use self::update_time::Scene;
 use self::updates::{Plan, Update};
 use super::meter;
 use crate::router::cores;
+use crate::workload::pattern::{self, Addresses, Pattern};
+use crate::workload::routes::{self, Family, Routes};
 
 /// Addresses that every structure is checked with.
 const CHECKED: usize = 1 << 20;
@@ -129,7 +127,7 @@ struct Input<A: Family> {
 
 impl<A: Peers> Input<A> {
     fn load(option: &str, source: &str, updates: &[Update], next_hops: NextHopId) -> Result<Self> {
-        let routes = table::load(option, source, next_hops)?;
+        let routes = routes::load(option, source, next_hops)?;
         let plan = updates::plan(&routes, updates, next_hops);
         Ok(Self { routes, plan })
     }

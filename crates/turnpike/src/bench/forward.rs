@@ -3,50 +3,56 @@
 //! DPDK's pcap driver with `infinite_rx=1` is the source: it replays frames to many random
 //! destinations for ever, copying each into a fresh buffer as a NIC would. DPDK's null driver is
 //! the sink: it frees what it is given. Between them runs the real forwarder with the default graph
-//! (checksums verified, counters and drop reasons on); the same queues with nothing between them
-//! are the bare loop, `io`. The difference is the router's cost. All cases and the bare loop take
+//! (checksums verified, counters and drop reasons on); the same source and sink with nothing between
+//! them are the bare loop, `io`. The difference is the router's cost. All cases and the bare loop take
 //! turns in one process on one core, so that a slow moment of the machine hits all of them; the
 //! median and the minimum over the rounds are reported.
 //!
-//! | case | routes | egress ports |
-//! |---|---|---|
-//! | `4r1e` | 4 of /2 | 1 |
-//! | `4r4e` | 4 of /2 | 4 |
-//! | `full4` | a full table and a default route | 4 |
+//! | case | routes | egress ports | source |
+//! |---|---|---|---|
+//! | `4r1e` | 4 of /2 | 1 | IPv4, random unicast |
+//! | `noop` | as `4r1e`, with one more step, which does nothing | 1 | IPv4 |
+//! | `4r4e` | 4 of /2 | 4 | IPv4 |
+//! | `full4` | a full table and a default route | 4 | IPv4 |
+//! | `full6` | the same of IPv6 | 4 | IPv6, random prefixes of the table, random host bits |
+//! | `mixed` | both | 4 | the two by turns, so a batch is half of each |
+//!
+//! With `--l3fwd`, DPDK's own example takes its turns with the cases of IPv4 ([`l3fwd`]); then one case
+//! is measured after the other, because each has an l3fwd of its own, with its own memory.
 
-use std::net::Ipv4Addr;
+mod cases;
+mod l3fwd;
+mod noop;
+
+use std::cell::Cell;
 use std::path::PathBuf;
-use std::sync::Arc;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
-use dataplane::class;
-use dataplane::counters::ForwarderCounters;
-use dataplane::distribution::{Distribution, TxConfig, TxPath};
-use dataplane::flow::FlowHash;
-use dataplane::forwarder::{Forwarder, ForwarderParts, IdlePolicy, RxSource};
-use dataplane::next_hop::{FIRST_DYNAMIC, NextHop, NextHopTable};
-use dataplane::port::{Mtus, PortId, PortInfo, RedirectGates, ReversePath};
-use dataplane::punts::{Punts, class_rings};
-use dataplane::quarantine::Quarantine;
-use dataplane::tables::Tables;
-use dpdk::qsbr::Qsbr;
+use dataplane::forwarder::RxSource;
+use dataplane::port::PortId;
 use dpdk::{
-    Burst, Device, Eal, EalConfig, HugeMode, Mempool, MempoolConfig, PacketList, Port, PortConfig,
-    RxQueue, TxQueue,
+    Device, Eal, EalConfig, HugeMode, Mempool, MempoolConfig, Port, PortConfig, RxQueue, TxQueue,
 };
 use serde::Serialize;
-use wire::MacAddr;
 
+use self::cases::{BareLoop, Case, FullTables, PORT, Router};
+use self::l3fwd::L3fwd;
 use super::meter::{self, Cost, Meter, median};
-use super::source;
+use super::progress;
+use super::source::{self, Mix};
+use crate::router::cores;
+use crate::workload::routes;
 
 /// How to measure.
 #[derive(Debug, Args)]
 pub struct ForwardArgs {
-    /// The full table: PREFIX<TAB>AS or an MRT dump, or synthetic:N for N made-up prefixes
+    /// The full IPv4 table: PREFIX<TAB>AS or an MRT dump, or synthetic:N for N made-up prefixes
     #[arg(long, default_value = "synthetic:500000")]
     table: String,
+    /// The full IPv6 table, likewise
+    #[arg(long, default_value = "synthetic:100000")]
+    table6: String,
     /// Rounds in which every case takes its turn
     #[arg(long, default_value_t = 9)]
     rounds: usize,
@@ -59,9 +65,12 @@ pub struct ForwardArgs {
     /// The core to run on
     #[arg(long)]
     core: Option<usize>,
-    /// Only this case, and the bare loop
+    /// Only these cases, separated by commas, and the bare loop
+    #[arg(long, value_delimiter = ',')]
+    case: Vec<String>,
+    /// DPDK's l3fwd to compare with: the program that scripts/build-l3fwd.sh builds
     #[arg(long)]
-    case: Option<String>,
+    l3fwd: Option<PathBuf>,
     /// Use ordinary memory even where there are hugepages
     #[arg(long)]
     no_huge: bool,
@@ -73,7 +82,8 @@ pub struct ForwardArgs {
 /// One line of the result. Cycles are those of the time-stamp counter, per packet.
 #[derive(Debug, Serialize)]
 struct Outcome {
-    case: &'static str,
+    /// The case; that of l3fwd in case X is `l3fwd-X`.
+    case: String,
     cycles_io_median: f64,
     cycles_above_io_median: f64,
     cycles_above_io_min: f64,
@@ -83,6 +93,9 @@ struct Outcome {
     branch_misses: Option<f64>,
     /// Million packets per second of the whole loop, median.
     mpps: f64,
+    /// What it compares with another, in words: not in JSON, where who reads it has both.
+    #[serde(skip)]
+    compared: Option<String>,
 }
 
 /// Measures and prints.
@@ -90,76 +103,93 @@ pub fn run(args: &ForwardArgs) -> Result<()> {
     ensure!(args.rounds >= 1, "--rounds {}: at least 1", args.rounds);
     ensure!(args.packets >= 10_000, "--packets {}: at least 10000", args.packets);
     ensure!(args.destinations >= 64, "--destinations {}: at least 64", args.destinations);
-    let cases = choose(args.case.as_deref())?;
-    meter::pin(args.core)?;
-
-    let bench = Bench::start(args, cases.len() + 1)?;
-    let mut bare = BareLoop::new(&bench)?;
-    let mut routers = Vec::new();
-    for case in cases {
-        routers.push(Router::new(&bench, case, &args.table)?);
+    let cases = cases::choose(&args.case)?;
+    let full = load(args, &cases)?;
+    let allowed = cores::allowed()?;
+    let core = meter::pin(args.core)?;
+    let mut bench = Bench::start(args, &cases, &full)?;
+    let mut outcomes = Vec::new();
+    let groups: Vec<Vec<&'static Case>> = match args.l3fwd {
+        None => vec![cases],
+        Some(_) => cases.into_iter().map(|case| vec![case]).collect(),
+    };
+    for group in groups {
+        let peer = match (&args.l3fwd, group[0]) {
+            (Some(binary), case) if case.mix == Mix::V4 && !case.noop => {
+                let (pcap, memory) = (bench.pcap(case.mix), bench.eal.memory());
+                let cores = (&allowed[..], core);
+                Some(L3fwd::start(binary, case, &full.v4, &pcap, memory, cores)?)
+            }
+            _ => None,
+        };
+        outcomes.extend(measure(&mut bench, &group, &full, peer, args)?);
     }
-    let samples = measure(&mut bare, &mut routers, args)?;
-    let outcomes: Vec<_> =
-        routers.iter().zip(&samples).map(|(router, s)| outcome(router.name, s)).collect();
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&outcomes)?);
-    } else {
-        println!("{}", report(&outcomes, &bench, args));
+        return crate::print(&serde_json::to_string_pretty(&outcomes)?);
     }
-    Ok(())
+    crate::print(&report(&outcomes, &bench, args))
 }
 
-/// A case: its name, its routes, its egress ports.
-struct Case {
-    name: &'static str,
-    full_table: bool,
-    egress: usize,
-}
-
-const CASES: [Case; 3] = [
-    Case { name: "4r1e", full_table: false, egress: 1 },
-    Case { name: "4r4e", full_table: false, egress: 4 },
-    Case { name: "full4", full_table: true, egress: 4 },
-];
-
-fn choose(only: Option<&str>) -> Result<Vec<&'static Case>> {
-    let chosen: Vec<_> = CASES.iter().filter(|case| only.is_none_or(|o| o == case.name)).collect();
-    if chosen.is_empty() {
-        let known: Vec<_> = CASES.iter().map(|case| case.name).collect();
-        bail!("--case {}: not found; known: {}", only.unwrap_or_default(), known.join(", "));
+/// The tables that the cases need.
+fn load(args: &ForwardArgs, cases: &[&Case]) -> Result<FullTables> {
+    // So many that the next hops of a made-up table are spread as origin ASes are.
+    const ORIGINS: u16 = 30_000;
+    let mut full = FullTables::default();
+    if cases.iter().any(|case| case.full && case.mix != Mix::V6) {
+        full.v4 = routes::load("--table", &args.table, ORIGINS)?;
     }
-    Ok(chosen)
+    if cases.iter().any(|case| case.mix != Mix::V4) {
+        full.v6 = routes::load("--table6", &args.table6, ORIGINS)?;
+    }
+    Ok(full)
 }
 
 /// What all cases share.
 struct Bench {
     eal: Eal,
     pool: Mempool,
-    pcap: PathBuf,
     /// Devices opened so far: each needs a number of its own.
-    opened: std::cell::Cell<usize>,
+    opened: Cell<usize>,
+    /// The sources, each alone in a list that a router can have for its turn.
+    sources: Vec<(Mix, Vec<RxSource>)>,
 }
 
 impl Bench {
-    fn start(args: &ForwardArgs, sources: usize) -> Result<Self> {
-        let name = format!("turnpike-bench-{}.pcap", std::process::id());
-        let pcap = std::env::temp_dir().join(name);
-        source::write_pcap(&pcap, args.destinations, 1)?;
+    fn start(args: &ForwardArgs, cases: &[&Case], full: &FullTables) -> Result<Self> {
+        let mut mixes: Vec<Mix> = cases.iter().map(|case| case.mix).collect();
+        mixes.dedup();
         // Each source keeps every frame in a buffer of its own and copies it into another.
-        let count = sources * (args.destinations + 8192);
+        let count = mixes.len() * (args.destinations + 1024) + 8192;
         let data_room = 2048;
-        let memory_mb = count * (usize::from(data_room) + 512) / 500_000 + 256;
+        // Without hugepages a packet has a page for itself.
+        let memory_mb = count * 4300 / 1_000_000 + 64;
         let huge = if args.no_huge { HugeMode::Never } else { HugeMode::Auto };
         let eal = Eal::init(&EalConfig { memory_mb, huge, ..EalConfig::default() })?;
         let config = MempoolConfig { name: "bench".into(), count, cache: 512, data_room };
         let pool = Mempool::new(&eal, &config)?;
-        Ok(Self { eal, pool, pcap, opened: std::cell::Cell::new(0) })
+        let mut bench = Self { eal, pool, opened: Cell::new(0), sources: Vec::new() };
+        for mix in mixes {
+            let file = bench.pcap(mix);
+            source::write_pcap(&file, mix, args.destinations, &full.v6, 1)?;
+            let queue = bench.source(mix)?;
+            bench.sources.push((mix, vec![RxSource { port: PortId::FIRST, info: PORT, queue }]));
+        }
+        Ok(bench)
+    }
+
+    fn eal(&self) -> &Eal {
+        &self.eal
+    }
+
+    /// The file that a source replays.
+    fn pcap(&self, mix: Mix) -> PathBuf {
+        let name = format!("turnpike-bench-{}-{}.pcap", std::process::id(), mix.name());
+        std::env::temp_dir().join(name)
     }
 
     /// The queue of a port that replays the frames for ever.
-    fn source(&self) -> Result<RxQueue> {
-        let args = format!("rx_pcap={},infinite_rx=1", self.pcap.display());
+    fn source(&self, mix: Mix) -> Result<RxQueue> {
+        let args = format!("rx_pcap={},infinite_rx=1", self.pcap(mix).display());
         let (mut rx, _) = self.open("net_pcap", &args)?;
         rx.pop().context("the pcap driver has a receive queue")
     }
@@ -182,211 +212,132 @@ impl Bench {
 
 impl Drop for Bench {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.pcap);
-    }
-}
-
-/// Receive, send, nothing else: what every router pays for its packets to come and go.
-struct BareLoop {
-    rx: RxQueue,
-    tx: TxQueue,
-    burst: Burst,
-    list: PacketList,
-}
-
-impl BareLoop {
-    fn new(bench: &Bench) -> Result<Self> {
-        let (rx, tx) = (bench.source()?, bench.sink()?);
-        Ok(Self { rx, tx, burst: Burst::new(), list: PacketList::new() })
-    }
-
-    /// Forwards `packets`, or a burst more.
-    #[inline(never)]
-    fn turn(&mut self, packets: u64) -> u64 {
-        let mut done = 0;
-        while done < packets {
-            done += self.rx.receive(&mut self.burst, dpdk::BURST_MAX) as u64;
-            let all = self.burst.owned();
-            self.burst.move_to(all, &mut self.list);
-            while !self.list.is_empty() && self.tx.send(&mut self.list, 32).packets > 0 {}
-        }
-        done
-    }
-}
-
-/// A router with one receiving port.
-struct Router {
-    name: &'static str,
-    forwarder: Forwarder,
-    counters: Arc<ForwarderCounters>,
-    egress: usize,
-    /// Keeps the table's writer, and with it the table, alive.
-    _table: Box<dyn fib::Table<Ipv4Addr>>,
-}
-
-impl Router {
-    fn new(bench: &Bench, case: &Case, table: &str) -> Result<Self> {
-        let queue = bench.source()?;
-        let info = PortInfo {
-            mac: MacAddr(source::PORT_MAC),
-            mtu: 1500,
-            partial_checksums: false,
-            host: false,
-            reverse_path: ReversePath::Any,
-            redirects: false,
-        };
-        let mut paths = Vec::new();
-        for index in 0..case.egress {
-            paths.push((port_id(index)?, TxPath::Queue(bench.sink()?)));
-        }
-        let (tables, table) = tables(case, table, vec![info; case.egress])?;
-        let counters = Arc::new(ForwarderCounters::default());
-        let rings = class_rings(&bench.eal, case.name, &class::default_limits())?.0;
-        let punts = Punts::new(vec![rings], 1);
-        let forwarder = Forwarder::new(ForwarderParts {
-            rx: vec![RxSource { port: PortId::FIRST, info, queue }],
-            inlets: Vec::new(),
-            graph: dataplane::default_graph(&tables)?,
-            distribution: Distribution::new(paths, TxConfig::default()),
-            punts,
-            quiescent: Qsbr::new(1).register()?,
-            counters: counters.clone(),
-            quarantine: Quarantine::new().0,
-            idle: IdlePolicy::default(),
-        });
-        Ok(Self { name: case.name, forwarder, counters, egress: case.egress, _table: table })
-    }
-
-    /// Forwards `packets`, or a batch more.
-    #[inline(never)]
-    fn turn(&mut self, packets: u64) -> u64 {
-        let mut done = 0;
-        while done < packets {
-            done += self.forwarder.round() as u64;
-        }
-        done
-    }
-
-    /// Refuses to report a router that did not forward: all packets left, but for those in bursts.
-    fn check(&self) -> Result<()> {
-        let received = self.counters.rx(PortId::FIRST).packets.get();
-        let mut sent = 0;
-        for index in 0..self.egress {
-            let port = self.counters.tx(port_id(index)?).packets.get();
-            ensure!(port > 0, "case {}: nothing left by port {index}", self.name);
-            sent += port;
-        }
-        let held = self.counters.held.get();
-        ensure!(
-            sent + held == received,
-            "case {}: {received} packets received, {sent} sent, {held} held: the rest was lost",
-            self.name
-        );
-        Ok(())
-    }
-}
-
-fn port_id(index: usize) -> Result<PortId> {
-    PortId::new(index as u16).with_context(|| format!("port {index}: beyond the last"))
-}
-
-/// The tables of a case: routes to as many next hops as there are egress ports.
-fn tables(
-    case: &Case,
-    table: &str,
-    ports: Vec<PortInfo>,
-) -> Result<(Arc<Tables>, Box<dyn fib::Table<Ipv4Addr>>)> {
-    let mut fib4 = fib::new_ipv4(fib::Algorithm::default(), Box::new(fib::NoReaders))?;
-    let fib6 = fib::new_ipv6(fib::Algorithm::default(), Box::new(fib::NoReaders))?;
-    let next_hops = NextHopTable::new();
-    for index in 0..4 {
-        let port = port_id(index % case.egress)?;
-        let mac = MacAddr([2, 0, 0, 0, 1, index as u8]);
-        next_hops.set(FIRST_DYNAMIC + index as u16, NextHop::Forward { port, mac });
-    }
-    if case.full_table {
-        let default = ("0.0.0.0/0".parse()?, FIRST_DYNAMIC);
-        fib4.load(&mut full_table(table)?.into_iter().chain([default]))?;
-    } else {
-        for (prefix, id) in
-            ["0.0.0.0/2", "64.0.0.0/2", "128.0.0.0/2", "192.0.0.0/2"].iter().zip(FIRST_DYNAMIC..)
-        {
-            fib4.insert(prefix.parse()?, id)?;
+        for mix in [Mix::V4, Mix::V6, Mix::Both] {
+            let _ = std::fs::remove_file(self.pcap(mix));
         }
     }
-    let tables = Tables {
-        fib4: fib4.reader(),
-        fib6: fib6.reader(),
-        next_hops: Arc::new(next_hops),
-        mtus: Mtus::new(&ports),
-        redirects: RedirectGates::default(),
-        ports,
-        flows: FlowHash::new(1),
-    };
-    Ok((Arc::new(tables), fib4))
 }
 
-/// The routes of the full table, spread over the four next hops by origin AS.
-fn full_table(table: &str) -> Result<Vec<(fib::Prefix<Ipv4Addr>, u16)>> {
-    let next_hop = |origin: u32| FIRST_DYNAMIC + (origin % 4) as u16;
-    if let Some(count) = table.strip_prefix("synthetic:") {
-        let count = count
-            .parse()
-            .with_context(|| format!("--table {table}: write synthetic:N, a number of prefixes"))?;
-        let routes = fib::synthetic::ipv4(count, 30_000).into_iter();
-        return Ok(routes.map(|(prefix, origin)| (prefix, next_hop(origin.into()))).collect());
-    }
-    let entries = control::import::read_table(table.as_ref())?.entries.into_iter();
-    let routes: Vec<_> = entries
-        .filter_map(|(prefix, origin)| match prefix {
-            ipnet::IpNet::V4(prefix) => Some((prefix.try_into().ok()?, next_hop(origin))),
-            ipnet::IpNet::V6(_) => None,
-        })
-        .collect();
-    ensure!(!routes.is_empty(), "--table {table}: no IPv4 prefixes in it");
-    Ok(routes)
-}
+/// The cost of the bare loop, and a router's own, of the same round.
+type Sample = (Cost, Cost);
 
-/// Lets the bare loop and every router take turns; for each router, the cost of the bare loop and
-/// its own in each round.
+/// Lets the bare loop, every router and l3fwd take turns.
 fn measure(
+    bench: &mut Bench,
+    cases: &[&'static Case],
+    full: &FullTables,
+    mut peer: Option<L3fwd>,
+    args: &ForwardArgs,
+) -> Result<Vec<Outcome>> {
+    let mut bare = BareLoop::new(bench)?;
+    let mut routers = Vec::new();
+    for case in cases {
+        routers.push(Router::new(bench, case, full)?);
+    }
+    let progress = progress::bar(args.rounds as u64 + 1, &names(cases));
+    let mut meter = Meter::new();
+    turns(bench, &mut bare, &mut routers, args.packets / 4, &mut meter)?;
+    progress.inc(1);
+    let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); routers.len()];
+    let mut of_peer: Vec<Sample> = Vec::new();
+    for _ in 0..args.rounds {
+        let round = turns(bench, &mut bare, &mut routers, args.packets, &mut meter)?;
+        if let (Some(peer), Some(&(io, _))) = (&mut peer, round.first()) {
+            of_peer.push((io, peer.turn(args.packets)?));
+        }
+        samples.iter_mut().zip(round).for_each(|(samples, sample)| samples.push(sample));
+        progress.inc(1);
+    }
+    progress.finish_and_clear();
+    let named = routers.iter().map(|router| router.case.name).zip(&samples);
+    let mut outcomes: Vec<_> = named.map(|(name, s)| outcome(name.to_owned(), s)).collect();
+    if let Some(mut peer) = peer {
+        peer.check()?;
+        let (name, own) = (cases[0].name, &samples[0]);
+        let mut theirs = outcome(format!("l3fwd-{name}"), &of_peer);
+        theirs.compared = Some(format!("{name} takes {:.2} of it", ratio(own, &of_peer)));
+        outcomes.push(theirs);
+    }
+    compare_noop(&mut outcomes, &routers, &samples);
+    Ok(outcomes)
+}
+
+fn names(cases: &[&Case]) -> String {
+    cases.iter().map(|case| case.name).collect::<Vec<_>>().join(", ")
+}
+
+/// One turn for everybody: of each router, the cost of the bare loop over its source, and its own.
+fn turns(
+    bench: &mut Bench,
     bare: &mut BareLoop,
     routers: &mut [Router],
-    args: &ForwardArgs,
-) -> Result<Vec<Vec<(Cost, Cost)>>> {
-    let mut meter = Meter::new();
-    bare.turn(args.packets / 4);
-    for router in routers.iter_mut() {
-        router.turn(args.packets / 4);
-        router.check()?;
-    }
-    let mut samples = vec![Vec::new(); routers.len()];
-    for _ in 0..args.rounds {
-        let base = meter.measure(|| bare.turn(args.packets));
-        for (router, samples) in routers.iter_mut().zip(&mut samples) {
-            samples.push((base, meter.measure(|| router.turn(args.packets))));
+    packets: u64,
+    meter: &mut Meter,
+) -> Result<Vec<Sample>> {
+    let mut samples = Vec::new();
+    for (mix, source) in &mut bench.sources {
+        if routers.iter().all(|router| router.case.mix != *mix) {
+            continue;
+        }
+        let io = meter.measure(|| bare.turn(&mut source[0], packets));
+        for router in routers.iter_mut().filter(|router| router.case.mix == *mix) {
+            router.exchange(std::mem::take(source));
+            samples.push((io, meter.measure(|| router.turn(packets))));
+            *source = router.exchange(Vec::new());
             router.check()?;
         }
     }
     Ok(samples)
 }
 
-fn outcome(case: &'static str, samples: &[(Cost, Cost)]) -> Outcome {
-    let all = |of: &dyn Fn(&(Cost, Cost)) -> Option<f64>| -> Vec<f64> {
-        let mut values: Vec<_> = samples.iter().filter_map(of).collect();
-        values.sort_by(f64::total_cmp);
-        values
+/// All values of the rounds, sorted.
+fn sorted(samples: &[Sample], of: impl Fn(&Sample) -> Option<f64>) -> Vec<f64> {
+    let mut values: Vec<_> = samples.iter().filter_map(of).collect();
+    values.sort_by(f64::total_cmp);
+    values
+}
+
+fn above((io, own): &Sample) -> f64 {
+    own.cycles - io.cycles
+}
+
+fn outcome(case: String, samples: &[Sample]) -> Outcome {
+    let all_above = sorted(samples, |sample| Some(above(sample)));
+    let cycles = median(&sorted(samples, |(_, own)| Some(own.cycles))).unwrap_or(f64::NAN);
+    let of = |count: fn(&Cost) -> Option<f64>| {
+        median(&sorted(samples, |(io, own)| Some(count(own)? - count(io)?)))
     };
-    let above = all(&|(io, own)| Some(own.cycles - io.cycles));
-    let cycles = median(&all(&|(_, own)| Some(own.cycles))).unwrap_or(f64::NAN);
     Outcome {
         case,
-        cycles_io_median: median(&all(&|(io, _)| Some(io.cycles))).unwrap_or(f64::NAN),
-        cycles_above_io_median: median(&above).unwrap_or(f64::NAN),
-        cycles_above_io_min: above.first().copied().unwrap_or(f64::NAN),
-        instructions: median(&all(&|(io, own)| Some(own.instructions? - io.instructions?))),
-        branch_misses: median(&all(&|(io, own)| Some(own.branch_misses? - io.branch_misses?))),
+        cycles_io_median: median(&sorted(samples, |(io, _)| Some(io.cycles))).unwrap_or(f64::NAN),
+        cycles_above_io_median: median(&all_above).unwrap_or(f64::NAN),
+        cycles_above_io_min: all_above.first().copied().unwrap_or(f64::NAN),
+        instructions: of(|cost| cost.instructions),
+        branch_misses: of(|cost| cost.branch_misses),
         mpps: dpdk::tsc_hz() as f64 / cycles / 1e6,
+        compared: None,
+    }
+}
+
+/// The median over the rounds of what one takes above io for each cycle of the other.
+fn ratio(own: &[Sample], theirs: &[Sample]) -> f64 {
+    let mut ratios: Vec<_> =
+        own.iter().zip(theirs).map(|(own, theirs)| above(own) / above(theirs)).collect();
+    ratios.sort_by(f64::total_cmp);
+    median(&ratios).unwrap_or(f64::NAN)
+}
+
+/// Says what the step that does nothing costs: `noop` above `4r1e` of the same round.
+fn compare_noop(outcomes: &mut [Outcome], routers: &[Router], samples: &[Vec<Sample>]) {
+    let of = |name: &str| routers.iter().position(|router| router.case.name == name);
+    let (Some(base), Some(noop)) = (of("4r1e"), of("noop")) else { return };
+    let rounds = samples[base].iter().zip(&samples[noop]);
+    let mut more: Vec<_> = rounds.map(|(base, noop)| above(noop) - above(base)).collect();
+    more.sort_by(f64::total_cmp);
+    let (middle, least) = (median(&more), more.first());
+    if let (Some(middle), Some(least)) = (middle, least) {
+        outcomes[noop].compared =
+            Some(format!("the step costs {middle:.2} more than 4r1e, at least {least:.2}"));
     }
 }
 
@@ -394,17 +345,18 @@ fn report(outcomes: &[Outcome], bench: &Bench, args: &ForwardArgs) -> String {
     let mut lines = vec![
         format!("memory: {}", bench.eal.memory()),
         format!(
-            "{} rounds of {} packets of {} bytes to {} random destinations, TSC {:.2} GHz",
+            "{} rounds of {} packets of {} (IPv6: {}) bytes to {} random destinations, TSC {:.2} GHz",
             args.rounds,
             args.packets,
             source::FRAME,
+            source::FRAME6,
             args.destinations,
             dpdk::tsc_hz() as f64 / 1e9
         ),
         "cycles per packet; above io = above the bare receive-transmit loop of the same round"
             .to_owned(),
         format!(
-            "{:<8}{:>10}{:>14}{:>12}{:>16}{:>16}{:>10}",
+            "{:<12}{:>10}{:>14}{:>12}{:>16}{:>16}{:>10}",
             "case", "io", "above median", "above min", "instructions", "branch misses", "Mpps"
         ),
     ];
@@ -413,7 +365,7 @@ fn report(outcomes: &[Outcome], bench: &Bench, args: &ForwardArgs) -> String {
     };
     lines.extend(outcomes.iter().map(|o| {
         format!(
-            "{:<8}{:>10.1}{:>14.1}{:>12.1}{:>16}{:>16}{:>10.2}",
+            "{:<12}{:>10.1}{:>14.1}{:>12.1}{:>16}{:>16}{:>10.2}",
             o.case,
             o.cycles_io_median,
             o.cycles_above_io_median,
@@ -423,6 +375,8 @@ fn report(outcomes: &[Outcome], bench: &Bench, args: &ForwardArgs) -> String {
             o.mpps
         )
     }));
+    let compared = |o: &Outcome| Some(format!("{}: {}", o.case, o.compared.as_ref()?));
+    lines.extend(outcomes.iter().filter_map(compared));
     if outcomes.iter().any(|o| o.instructions.is_none()) {
         lines.push("-: this machine does not count events (try bench/instructions.py)".to_owned());
     }
@@ -433,13 +387,15 @@ fn report(outcomes: &[Outcome], bench: &Bench, args: &ForwardArgs) -> String {
 mod tests {
     use super::*;
 
+    fn samples(all: &[(f64, f64)]) -> Vec<Sample> {
+        let cost = |cycles| Cost { cycles, instructions: None, branch_misses: None };
+        all.iter().map(|&(io, own)| (cost(io), cost(own))).collect()
+    }
+
     #[test]
     fn the_outcome_compares_within_a_round() {
-        let cost = |cycles| Cost { cycles, instructions: None, branch_misses: None };
         // A slow machine in the second round hits both, and the difference stays.
-        let samples =
-            [(cost(10.0), cost(60.0)), (cost(30.0), cost(81.0)), (cost(11.0), cost(63.0))];
-        let outcome = outcome("4r1e", &samples);
+        let outcome = outcome("4r1e".into(), &samples(&[(10.0, 60.0), (30.0, 81.0), (11.0, 63.0)]));
         assert_eq!(outcome.cycles_above_io_median, 51.0);
         assert_eq!(outcome.cycles_above_io_min, 50.0);
         assert_eq!(outcome.cycles_io_median, 11.0);
@@ -447,9 +403,28 @@ mod tests {
     }
 
     #[test]
-    fn unknown_cases_are_named() {
-        let error = choose(Some("4r2e")).err().unwrap().to_string();
-        assert_eq!(error, "--case 4r2e: not found; known: 4r1e, 4r4e, full4");
-        assert_eq!(choose(None).unwrap().len(), 3);
+    fn ratios_are_of_the_same_round() {
+        let own = samples(&[(10.0, 60.0), (20.0, 120.0), (10.0, 70.0)]);
+        let theirs = samples(&[(10.0, 110.0), (20.0, 220.0), (10.0, 110.0)]);
+        assert_eq!(ratio(&own, &theirs), 0.5);
+    }
+
+    #[test]
+    fn json_has_the_keys_that_are_documented() {
+        let outcome = outcome("full6".into(), &samples(&[(10.0, 60.0)]));
+        let json = serde_json::to_value(&outcome).unwrap();
+        let mut keys: Vec<_> = json.as_object().unwrap().keys().map(String::as_str).collect();
+        keys.sort_unstable();
+        let expected = [
+            "branch_misses",
+            "case",
+            "cycles_above_io_median",
+            "cycles_above_io_min",
+            "cycles_io_median",
+            "instructions",
+            "mpps",
+        ];
+        assert_eq!(keys, expected);
+        assert!(json["instructions"].is_null());
     }
 }

@@ -2,17 +2,84 @@
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use fib::synthetic::Random;
 
-/// Bytes of a frame without FCS: the smallest that Ethernet sends.
+use crate::workload::pattern::in_table;
+use crate::workload::routes::Routes;
+
+/// Bytes of an IPv4 frame without FCS: the smallest that Ethernet sends.
 pub const FRAME: usize = 60;
+
+/// Bytes of an IPv6 frame without FCS: what the headers take.
+pub const FRAME6: usize = 62;
 
 /// The MAC the frames are sent to: the benchmark's ports have it.
 pub const PORT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+
+/// Which families a source sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mix {
+    /// IPv4, to random unicast addresses.
+    V4,
+    /// IPv6, to random addresses in random prefixes of the table: of anywhere else hardly one has a
+    /// route.
+    V6,
+    /// Both by turns.
+    Both,
+}
+
+impl Mix {
+    /// A word for file and device names.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::V4 => "ip4",
+            Self::V6 => "ip6",
+            Self::Both => "mixed",
+        }
+    }
+}
+
+/// Writes `count` UDP frames as a pcap file. `routes6` is where IPv6 destinations lie.
+pub fn write_pcap(
+    path: &Path,
+    mix: Mix,
+    count: usize,
+    routes6: &Routes<Ipv6Addr>,
+    seed: u64,
+) -> Result<()> {
+    let context = || format!("file {}: cannot be written", path.display());
+    let mut file = BufWriter::new(File::create(path).with_context(context)?);
+    let mut random = Random::new(seed);
+    let write = |file: &mut BufWriter<File>, random: &mut Random| -> std::io::Result<()> {
+        // Magic, version 2.4, time zone, accuracy, longest packet, Ethernet.
+        for word in [0xa1b2_c3d4u32, 0x0004_0002, 0, 0, 65_535, 1] {
+            file.write_all(&word.to_ne_bytes())?;
+        }
+        for index in 0..count {
+            let six = mix == Mix::V6 || mix == Mix::Both && index % 2 == 1;
+            if six {
+                let frame = frame6(in_table(routes6, random).into(), random.word() as u16);
+                record(file, &frame)?;
+            } else {
+                record(file, &frame(unicast(random), random.word() as u16))?;
+            }
+        }
+        file.flush()
+    };
+    write(&mut file, &mut random).with_context(context)
+}
+
+fn record(file: &mut impl Write, frame: &[u8]) -> std::io::Result<()> {
+    let length = frame.len() as u32;
+    for word in [0, 0, length, length] {
+        file.write_all(&word.to_ne_bytes())?;
+    }
+    file.write_all(frame)
+}
 
 /// A unicast address outside 0/8 and 127/8.
 fn unicast(random: &mut Random) -> Ipv4Addr {
@@ -25,65 +92,118 @@ fn unicast(random: &mut Random) -> Ipv4Addr {
     }
 }
 
-/// Writes `count` UDP frames to random unicast destinations as a pcap file.
-pub fn write_pcap(path: &Path, count: usize, seed: u64) -> Result<()> {
-    let context = || format!("file {}: cannot be written", path.display());
-    let mut file = BufWriter::new(File::create(path).with_context(context)?);
-    let mut random = Random::new(seed);
-    let write = |file: &mut BufWriter<File>, random: &mut Random| -> std::io::Result<()> {
-        // Magic, version 2.4, time zone, accuracy, longest packet, Ethernet.
-        for word in [0xa1b2_c3d4u32, 0x0004_0002, 0, 0, 65_535, 1] {
-            file.write_all(&word.to_ne_bytes())?;
-        }
-        for _ in 0..count {
-            for word in [0, 0, FRAME as u32, FRAME as u32] {
-                file.write_all(&word.to_ne_bytes())?;
-            }
-            file.write_all(&frame(unicast(random), random.word() as u16))?;
-        }
-        file.flush()
-    };
-    write(&mut file, &mut random).with_context(context)
-}
-
 /// A frame of 60 bytes: Ethernet, IPv4, UDP, zeros.
 fn frame(destination: Ipv4Addr, source_port: u16) -> [u8; FRAME] {
     let mut frame = [0; FRAME];
-    frame[0..6].copy_from_slice(&PORT_MAC);
-    frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 2]);
-    frame[12..14].copy_from_slice(&[0x08, 0x00]);
-    let total = (FRAME - 14) as u16;
+    ethernet(&mut frame, [0x08, 0x00]);
     frame[14] = 0x45;
-    frame[16..18].copy_from_slice(&total.to_be_bytes());
+    frame[16..18].copy_from_slice(&((FRAME - 14) as u16).to_be_bytes());
     frame[22] = 64;
     frame[23] = 17;
     frame[26..30].copy_from_slice(&[198, 18, 0, 1]);
     frame[30..34].copy_from_slice(&destination.octets());
     let checksum = wire::checksum::checksum(&frame[14..34]);
     frame[24..26].copy_from_slice(&checksum.to_be_bytes());
-    frame[34..36].copy_from_slice(&source_port.to_be_bytes());
-    frame[36..38].copy_from_slice(&9u16.to_be_bytes());
-    frame[38..40].copy_from_slice(&(total - 20).to_be_bytes());
+    udp(&mut frame[34..], source_port);
     frame
+}
+
+/// A frame of 62 bytes: Ethernet, IPv6, UDP without content.
+fn frame6(destination: Ipv6Addr, source_port: u16) -> [u8; FRAME6] {
+    let mut frame = [0; FRAME6];
+    ethernet(&mut frame, [0x86, 0xdd]);
+    frame[14] = 0x60;
+    frame[18..20].copy_from_slice(&8u16.to_be_bytes());
+    frame[20] = 17;
+    frame[21] = 64;
+    frame[22..38].copy_from_slice(&Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1).octets());
+    frame[38..54].copy_from_slice(&destination.octets());
+    udp(&mut frame[54..], source_port);
+    let mut sum = wire::checksum::Checksum::new();
+    sum.add(&frame[22..54]);
+    // Length and protocol of the pseudo-header.
+    sum.add_u16(8);
+    sum.add_u16(17);
+    sum.add(&frame[54..]);
+    // RFC 8200, 8.1: a checksum of zero is sent as all ones.
+    let checksum = match sum.finish() {
+        0 => 0xffff,
+        checksum => checksum,
+    };
+    frame[60..62].copy_from_slice(&checksum.to_be_bytes());
+    frame
+}
+
+fn ethernet(frame: &mut [u8], ethertype: [u8; 2]) {
+    frame[0..6].copy_from_slice(&PORT_MAC);
+    frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 2]);
+    frame[12..14].copy_from_slice(&ethertype);
+}
+
+/// To the discard port; the datagram is all that there is.
+fn udp(datagram: &mut [u8], source_port: u16) {
+    let length = datagram.len() as u16;
+    datagram[0..2].copy_from_slice(&source_port.to_be_bytes());
+    datagram[2..4].copy_from_slice(&9u16.to_be_bytes());
+    datagram[4..6].copy_from_slice(&length.to_be_bytes());
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
-    #[test]
-    fn frames_are_valid_and_differ() {
+    /// The frames of a file.
+    fn frames(mix: Mix, count: usize) -> Vec<Vec<u8>> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("source.pcap");
-        write_pcap(&path, 100, 1).unwrap();
+        let routes = vec![("2001:db8::/32".parse().unwrap(), 1)];
+        write_pcap(&path, mix, count, &routes, 1).unwrap();
         let bytes = std::fs::read(&path).unwrap();
-        assert_eq!(bytes.len(), 24 + 100 * (16 + FRAME));
-        let mut destinations = std::collections::BTreeSet::new();
-        for record in bytes[24..].chunks(16 + FRAME) {
-            let frame = &record[16..];
+        let (mut frames, mut rest) = (Vec::new(), &bytes[24..]);
+        while let Some((head, behind)) = rest.split_first_chunk::<16>() {
+            let length = u32::from_ne_bytes(*head.last_chunk().unwrap()) as usize;
+            frames.push(behind[..length].to_vec());
+            rest = &behind[length..];
+        }
+        frames
+    }
+
+    #[test]
+    fn ipv4_frames_are_valid_and_differ() {
+        let frames = frames(Mix::V4, 100);
+        let mut destinations = BTreeSet::new();
+        for frame in &frames {
+            assert_eq!(frame.len(), FRAME);
             assert_eq!(wire::checksum::checksum(&frame[14..34]), 0);
+            assert_eq!(frame[38..40], 26u16.to_be_bytes());
             destinations.insert(frame[30..34].to_vec());
         }
         assert_eq!(destinations.len(), 100);
+    }
+
+    #[test]
+    fn ipv6_frames_are_valid_and_lie_in_the_table() {
+        let frames = frames(Mix::V6, 100);
+        let mut destinations = BTreeSet::new();
+        for frame in &frames {
+            assert_eq!((frame.len(), &frame[12..14]), (FRAME6, &[0x86, 0xdd][..]));
+            assert_eq!(frame[38..42], [0x20, 0x01, 0x0d, 0xb8]);
+            let mut sum = wire::checksum::Checksum::new();
+            sum.add(&frame[22..54]);
+            sum.add_u16(8);
+            sum.add_u16(17);
+            sum.add(&frame[54..]);
+            assert_eq!(sum.finish(), 0);
+            destinations.insert(frame[38..54].to_vec());
+        }
+        assert_eq!(destinations.len(), 100);
+    }
+
+    #[test]
+    fn a_mixed_source_takes_turns() {
+        let types: Vec<u8> = frames(Mix::Both, 4).iter().map(|frame| frame[12]).collect();
+        assert_eq!(types, [0x08, 0x86, 0x08, 0x86]);
     }
 }

@@ -8,21 +8,20 @@
 //! | `zipf:FILE`, `zipf:synthetic:N` | 100,000 addresses of the table; the k-th comes with probability ~ 1/k |
 //! | `flows:64@10.0.0.0/16` | 64 addresses of the prefix, in turn |
 //!
-//! A table has the address family that `@FAMILY` does not say: IPv4, or IPv6 with `table6`,
-//! `zipf6`. Destinations of `table`, `zipf` and `flows` are drawn before the first packet leaves.
+//! `table6` and `zipf6` take the table's IPv6 prefixes, `table` and `zipf` those of IPv4. Destinations of `table`, `zipf` and `flows` are drawn before the first packet leaves.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::path::Path;
 use std::str::FromStr;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use fib::synthetic::Random;
 use ipnet::IpNet;
 
+use crate::workload::pattern::{self, Pattern};
+use crate::workload::routes::{self, Family};
+
 /// Addresses drawn from a table, a power of two.
 const DRAWN: usize = 1 << 20;
-/// Distinct addresses of `zipf`.
-const ZIPF: usize = 100_000;
 /// The most flows.
 const FLOWS_MOST: usize = 1 << 24;
 
@@ -133,11 +132,11 @@ impl Destinations {
                 (spec.is_six(), Kind::List { list, next: 0 })
             }
             Spec::Table { table, six, zipf } => {
-                let routes = read(table, *six)?;
-                let list = if *zipf {
-                    by_zipf(&routes, &mut random)
+                let pattern = if *zipf { Pattern::Zipf } else { Pattern::InTable };
+                let list = if *six {
+                    in_table::<Ipv6Addr>(table, pattern, &mut random)?
                 } else {
-                    uniform(&routes, &mut random)
+                    in_table::<Ipv4Addr>(table, pattern, &mut random)?
                 };
                 (*six, Kind::List { list, next: 0 })
             }
@@ -165,7 +164,8 @@ impl Destinations {
 }
 
 impl Spec {
-    fn is_six(&self) -> bool {
+    /// Whether the addresses are of IPv6.
+    pub fn is_six(&self) -> bool {
         match self {
             Self::One(address) | Self::Random { base: address, .. } => address.is_ipv6(),
             Self::Flows { prefix, .. } => prefix.addr().is_ipv6(),
@@ -181,59 +181,14 @@ fn bits(address: IpAddr) -> u128 {
     }
 }
 
-/// First address and number of host bits of each prefix.
-type Ranges = Vec<(u128, u32)>;
-
-fn read(table: &str, six: bool) -> Result<Ranges> {
-    let of = |first: u128, len: u8, all: u32| (first, all - u32::from(len));
-    let ranges: Ranges = if let Some(count) = table.strip_prefix("synthetic:") {
-        let count =
-            count.parse().with_context(|| format!("{count} is not a number of prefixes"))?;
-        if six {
-            let routes = fib::synthetic::ipv6(count, 1).into_iter();
-            routes.map(|(p, _)| of(Ipv6Addr::to_bits(p.address()), p.len(), 128)).collect()
-        } else {
-            let routes = fib::synthetic::ipv4(count, 1).into_iter();
-            routes.map(|(p, _)| of(Ipv4Addr::to_bits(p.address()).into(), p.len(), 32)).collect()
-        }
-    } else {
-        let entries = control::import::read_table(Path::new(table))?.entries.into_iter();
-        let family = entries.map(|(net, _)| net).filter(|net| net.addr().is_ipv6() == six);
-        family
-            .map(|net| of(bits(net.network()), net.prefix_len(), net.max_prefix_len().into()))
-            .collect()
-    };
-    if ranges.is_empty() {
-        bail!("table {table}: no {} prefixes in it", if six { "IPv6" } else { "IPv4" });
-    }
-    Ok(ranges)
-}
-
-fn draw(ranges: &Ranges, random: &mut Random) -> u128 {
-    let (first, host_bits) = ranges[random.below(ranges.len() as u64) as usize];
-    let word = u128::from(random.word()) << 64 | u128::from(random.word());
-    first | word & (1u128.checked_shl(host_bits).unwrap_or(0)).wrapping_sub(1)
-}
-
-fn uniform(ranges: &Ranges, random: &mut Random) -> Vec<u128> {
-    (0..DRAWN).map(|_| draw(ranges, random)).collect()
-}
-
-fn by_zipf(ranges: &Ranges, random: &mut Random) -> Vec<u128> {
-    let addresses: Vec<u128> = (0..ZIPF).map(|_| draw(ranges, random)).collect();
-    let mut sum = 0.0;
-    let add = |rank: usize| {
-        sum += 1.0 / rank as f64;
-        sum
-    };
-    let sums: Vec<f64> = (1..=ZIPF).map(add).collect();
-    let total = sums[ZIPF - 1];
-    let rank = |random: &mut Random| {
-        // 53 bits: all that a double holds.
-        let point = (random.word() >> 11) as f64 / (1u64 << 53) as f64 * total;
-        sums.partition_point(|&sum| sum <= point).min(ZIPF - 1)
-    };
-    (0..DRAWN).map(|_| addresses[rank(random)]).collect()
+/// Addresses in a table, drawn by a pattern.
+fn in_table<A: Family>(table: &str, pattern: Pattern, random: &mut Random) -> Result<Vec<u128>>
+where
+    A::Bits: Into<u128>,
+{
+    let routes = routes::load::<A>("table", table, 1)?;
+    let drawn = pattern::draw(pattern, &routes, DRAWN, random);
+    Ok(drawn.into_iter().map(Into::into).collect())
 }
 
 #[cfg(test)]

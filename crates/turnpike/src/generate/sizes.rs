@@ -36,6 +36,11 @@ impl FromStr for Sizes {
 }
 
 impl Sizes {
+    /// All frames of this size.
+    pub fn one(size: usize) -> Self {
+        Self { list: vec![size], next: 0 }
+    }
+
     /// The next frame's.
     #[inline]
     pub fn next(&mut self) -> usize {

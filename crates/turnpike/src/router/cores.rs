@@ -22,6 +22,15 @@ pub fn pin(core: usize) -> Result<()> {
         .with_context(|| format!("core {core}: cannot be used; allowed: {allowed:?}"))
 }
 
+/// Lets the calling thread run on any of these cores.
+pub fn spread(cores: &[usize]) -> Result<()> {
+    let mut set = CpuSet::new();
+    for &core in cores {
+        set.set(core).with_context(|| format!("core {core}: no such core"))?;
+    }
+    sched_setaffinity(SELF, &set).with_context(|| format!("cores {cores:?}: cannot be used"))
+}
+
 /// Lets short sleeps of the calling thread be short: by default the kernel may add 50 µs.
 pub fn sharpen_timer() {
     if let Err(error) = nix::sys::prctl::set_timerslack(1) {

@@ -8,8 +8,8 @@ use fib::synthetic::Random;
 use fib::{Algorithm, Bits, Change, Lookup, NO_ROUTE, NextHopId, NoReaders, Table};
 
 use super::contender::Contender;
-use super::pattern::{Addresses, in_table};
-use super::table::{Family, Routes};
+use crate::workload::pattern::{Addresses, in_table};
+use crate::workload::routes::{Family, Routes};
 
 /// The reference with the routes in it.
 pub struct Oracle<A: Family> {

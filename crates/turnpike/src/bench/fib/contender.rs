@@ -7,10 +7,10 @@ use anyhow::Result;
 use dpdk::qsbr::{self, Qsbr};
 use fib::{Algorithm, Change, Lookup, NO_ROUTE, NextHopId, Table};
 
-use super::pattern::Addresses;
-use super::table::{Family, Routes};
 use super::updates::Plan;
 use crate::grace::Grace;
+use crate::workload::pattern::Addresses;
+use crate::workload::routes::{Family, Routes};
 
 /// Addresses of a batch.
 pub const BATCH: usize = 32;
@@ -212,7 +212,7 @@ mod tests {
     use std::net::{Ipv4Addr, Ipv6Addr};
 
     use super::*;
-    use crate::bench::fib::pattern::{Pattern, addresses};
+    use crate::workload::pattern::{Pattern, addresses};
 
     #[test]
     fn every_way_of_our_structures_gives_every_answer() {

@@ -23,10 +23,10 @@ use dpdk::{Eal, Error};
 use fib::{Change, NextHopId, Prefix};
 
 use super::contender::{BATCH, Contender, Reader, Way};
-use super::pattern::Addresses;
-use super::table::{Family, Routes};
 use super::update_time::PASSES;
 use super::updates::Plan;
+use crate::workload::pattern::Addresses;
+use crate::workload::routes::{Family, Routes};
 
 /// The names of all peers.
 pub const NAMES: [&str; 6] =

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use fib::Algorithm;
 use serde::Serialize;
 
-use super::pattern::Pattern;
 use super::update_time::{Micros, Outcome};
 use crate::bench::meter::median;
+use crate::workload::pattern::Pattern;
 
 /// The figures of one way to look up with one pattern. What belongs to the structure (bytes, build,
 /// updates) is repeated in each of its rows. Cycles are those of the time-stamp counter.

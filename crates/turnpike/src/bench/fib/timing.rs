@@ -17,9 +17,9 @@ use anyhow::{Context, Result};
 use dpdk::{Mbuf, Mempool, MempoolConfig};
 
 use super::contender::{BATCH, Contender};
-use super::pattern::{Addresses, Pattern};
-use super::table::Family;
 use crate::bench::meter::{Meter, median};
+use crate::workload::pattern::{Addresses, Pattern};
+use crate::workload::routes::Family;
 
 /// Lookups of a slice.
 const SLICE: usize = 2048;
@@ -249,7 +249,7 @@ mod tests {
 
     use super::*;
     use crate::bench::fib::contender::House;
-    use crate::bench::fib::pattern::addresses;
+    use crate::workload::pattern::addresses;
 
     #[test]
     fn parts_come_by_turns_and_stay_inside() {

@@ -15,11 +15,11 @@ use fib::NextHopId;
 
 use super::check::check;
 use super::contender::{BATCH, Contender, Reader};
-use super::pattern::Addresses;
-use super::table::{Family, Routes};
 use super::updates::Plan;
 use crate::bench::meter::median;
 use crate::router::cores;
+use crate::workload::pattern::Addresses;
+use crate::workload::routes::{Family, Routes};
 
 /// Passes of a structure whose passes are fast.
 pub const PASSES: usize = 5;

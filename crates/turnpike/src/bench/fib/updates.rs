@@ -17,7 +17,7 @@ use fib::{Change, MAX_NEXT_HOP, NextHopId, Prefix};
 use flate2::read::MultiGzDecoder;
 use ipnet::IpNet;
 
-use super::table::{Family, Routes};
+use crate::workload::routes::{Family, Routes};
 
 /// Changes made up where no file gives any.
 const MADE_UP: usize = 20_000;

@@ -1,4 +1,4 @@
-//! Which addresses are looked up, and in which order.
+//! Which addresses are looked up or sent to, and in which order.
 //!
 //! | pattern | addresses |
 //! |---|---|
@@ -18,7 +18,7 @@ use fib::Bits;
 use fib::synthetic::Random;
 use serde::Serialize;
 
-use super::table::{Family, Routes};
+use super::routes::{Family, Routes};
 
 /// Distinct addresses of `zipf`.
 const ZIPF: usize = 100_000;
@@ -88,9 +88,17 @@ impl<A: Family> Addresses<A> {
 
 /// `count` addresses of a pattern. The same arguments give the same addresses.
 pub fn addresses<A: Family>(pattern: Pattern, routes: &Routes<A>, count: usize) -> Addresses<A> {
-    let mut random = Random::new(0x7061_7474 + pattern as u64);
-    let random = &mut random;
-    Addresses::new(match pattern {
+    Addresses::new(draw(pattern, routes, count, &mut Random::new(0x7061_7474 + pattern as u64)))
+}
+
+/// `count` addresses of a pattern, as the random numbers have it.
+pub fn draw<A: Family>(
+    pattern: Pattern,
+    routes: &Routes<A>,
+    count: usize,
+    random: &mut Random,
+) -> Vec<A::Bits> {
+    match pattern {
         Pattern::InTable | Pattern::Shared => {
             (0..count).map(|_| in_table(routes, random)).collect()
         }
@@ -104,7 +112,7 @@ pub fn addresses<A: Family>(pattern: Pattern, routes: &Routes<A>, count: usize) 
             let flows = distinct(routes, FLOWS, random);
             (0..count).map(|_| flows[random.below(flows.len() as u64) as usize]).collect()
         }
-    })
+    }
 }
 
 /// An address in a random prefix of the table.

@@ -1,4 +1,4 @@
-//! The routes to look up: from a file or made up, for either family.
+//! Routes from a file or made up, for either family: the one reader of `--table` and its like.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -10,7 +10,7 @@ use ipnet::IpNet;
 /// A table's routes, each prefix once.
 pub type Routes<A> = Vec<(Prefix<A>, NextHopId)>;
 
-/// What the benchmark has to know of an address family.
+/// What benchmarks have to know of an address family.
 pub trait Family: Address {
     /// An address as DPDK's tables take it.
     type Wire: Copy + Send + Sync + 'static;

@@ -1,0 +1,255 @@
+//! The cases: a router each, and the bare loop that they are compared with.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use dataplane::class;
+use dataplane::counters::ForwarderCounters;
+use dataplane::distribution::{Distribution, TxConfig, TxPath};
+use dataplane::flow::FlowHash;
+use dataplane::forwarder::{Forwarder, ForwarderParts, IdlePolicy, RxSource};
+use dataplane::next_hop::{FIRST_DYNAMIC, NextHop, NextHopTable};
+use dataplane::port::{Mtus, PortId, PortInfo, RedirectGates, ReversePath};
+use dataplane::punts::{Punts, class_rings};
+use dataplane::quarantine::Quarantine;
+use dataplane::tables::Tables;
+use dpdk::qsbr::Qsbr;
+use dpdk::{Burst, PacketList, TxQueue};
+use wire::MacAddr;
+
+use super::Bench;
+use super::noop::Noop;
+use crate::bench::source::{self, Mix};
+use crate::workload::routes::Routes;
+
+/// The four routes of the small table.
+pub const FOUR: [&str; 4] = ["0.0.0.0/2", "64.0.0.0/2", "128.0.0.0/2", "192.0.0.0/2"];
+
+/// Next hops that routes lead to, by turns over the egress ports.
+pub const NEXT_HOPS: u16 = 4;
+
+/// A case.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Case {
+    /// Its name in the results.
+    pub name: &'static str,
+    /// Whether the tables are full ones with a default route each, or [`FOUR`].
+    pub full: bool,
+    /// Ports by which packets leave.
+    pub egress: usize,
+    /// What it receives.
+    pub mix: Mix,
+    /// Whether its graph has one step more.
+    pub noop: bool,
+}
+
+/// All cases, those with the same source side by side.
+pub const CASES: [Case; 6] = [
+    Case { name: "4r1e", full: false, egress: 1, mix: Mix::V4, noop: false },
+    Case { name: "noop", full: false, egress: 1, mix: Mix::V4, noop: true },
+    Case { name: "4r4e", full: false, egress: 4, mix: Mix::V4, noop: false },
+    Case { name: "full4", full: true, egress: 4, mix: Mix::V4, noop: false },
+    Case { name: "full6", full: true, egress: 4, mix: Mix::V6, noop: false },
+    Case { name: "mixed", full: true, egress: 4, mix: Mix::Both, noop: false },
+];
+
+/// The cases with these names, or all.
+///
+/// # Errors
+/// A name is not one of a case.
+pub fn choose(only: &[String]) -> Result<Vec<&'static Case>> {
+    if let Some(wrong) = only.iter().find(|name| CASES.iter().all(|case| case.name != **name)) {
+        let known: Vec<_> = CASES.iter().map(|case| case.name).collect();
+        bail!("--case {wrong}: not found; known: {}", known.join(", "));
+    }
+    let wanted = |case: &&Case| only.is_empty() || only.iter().any(|name| name == case.name);
+    Ok(CASES.iter().filter(wanted).collect())
+}
+
+/// The routes of the full tables; what no case needs is empty.
+#[derive(Default)]
+pub struct FullTables {
+    /// IPv4.
+    pub v4: Routes<Ipv4Addr>,
+    /// IPv6.
+    pub v6: Routes<Ipv6Addr>,
+}
+
+/// Which of the [`NEXT_HOPS`] a route leads to, from 0.
+pub fn way(next_hop: u16) -> u16 {
+    (next_hop - 1) % NEXT_HOPS
+}
+
+/// What all ports are.
+pub const PORT: PortInfo = PortInfo {
+    mac: MacAddr(source::PORT_MAC),
+    mtu: 1500,
+    partial_checksums: false,
+    host: false,
+    reverse_path: ReversePath::Any,
+    redirects: false,
+};
+
+/// Receive, send, nothing else: what every router pays for its packets to come and go.
+pub struct BareLoop {
+    tx: TxQueue,
+    burst: Burst,
+    list: PacketList,
+}
+
+impl BareLoop {
+    /// A loop into a port of its own.
+    pub fn new(bench: &Bench) -> Result<Self> {
+        Ok(Self { tx: bench.sink()?, burst: Burst::new(), list: PacketList::new() })
+    }
+
+    /// Forwards `packets`, or a burst more.
+    #[inline(never)]
+    pub fn turn(&mut self, source: &mut RxSource, packets: u64) -> u64 {
+        let mut done = 0;
+        while done < packets {
+            done += source.queue.receive(&mut self.burst, dpdk::BURST_MAX) as u64;
+            let all = self.burst.owned();
+            self.burst.move_to(all, &mut self.list);
+            while !self.list.is_empty() && self.tx.send(&mut self.list, 32).packets > 0 {}
+        }
+        done
+    }
+}
+
+/// A router of one case. It has a source only while it is measured: cases share it.
+pub struct Router {
+    /// What it is.
+    pub case: &'static Case,
+    forwarder: Forwarder,
+    counters: Arc<ForwarderCounters>,
+    /// Keep the tables' writers, and with them the tables, alive.
+    _tables: (Box<dyn fib::Table<Ipv4Addr>>, Box<dyn fib::Table<Ipv6Addr>>),
+}
+
+impl Router {
+    /// A router with its tables.
+    pub fn new(bench: &Bench, case: &'static Case, full: &FullTables) -> Result<Self> {
+        let mut paths = Vec::new();
+        for index in 0..case.egress {
+            paths.push((port_id(index)?, TxPath::Queue(bench.sink()?)));
+        }
+        let (tables, writers) = tables(case, full)?;
+        let counters = Arc::new(ForwarderCounters::default());
+        let rings = class_rings(bench.eal(), case.name, &class::default_limits())?.0;
+        let mut steps = dataplane::default_steps(&tables)?;
+        if case.noop {
+            steps.insert("noop", Noop, "next", "ip4-rewrite")?;
+        }
+        let forwarder = Forwarder::new(ForwarderParts {
+            rx: Vec::new(),
+            inlets: Vec::new(),
+            graph: steps.build()?,
+            distribution: Distribution::new(paths, TxConfig::default()),
+            punts: Punts::new(vec![rings], 1),
+            quiescent: Qsbr::new(1).register()?,
+            counters: counters.clone(),
+            quarantine: Quarantine::new().0,
+            idle: IdlePolicy::default(),
+        });
+        Ok(Self { case, forwarder, counters, _tables: writers })
+    }
+
+    /// Puts these in the place of its sources, and gives back those that it had.
+    pub fn exchange(&mut self, mut sources: Vec<RxSource>) -> Vec<RxSource> {
+        std::mem::swap(self.forwarder.sources_mut(), &mut sources);
+        sources
+    }
+
+    /// Forwards `packets`, or a batch more. It must have a source.
+    #[inline(never)]
+    pub fn turn(&mut self, packets: u64) -> u64 {
+        let mut done = 0;
+        while done < packets {
+            done += self.forwarder.round() as u64;
+        }
+        done
+    }
+
+    /// Refuses to report a router that did not forward: all packets left, but for those in bursts.
+    pub fn check(&self) -> Result<()> {
+        let name = self.case.name;
+        let received = self.counters.rx(PortId::FIRST).packets.get();
+        let mut sent = 0;
+        for index in 0..self.case.egress {
+            let port = self.counters.tx(port_id(index)?).packets.get();
+            ensure!(port > 0, "case {name}: nothing left by port {index}");
+            sent += port;
+        }
+        let held = self.counters.held.get();
+        ensure!(
+            sent + held == received,
+            "case {name}: {received} packets received, {sent} sent, {held} held: the rest was lost"
+        );
+        Ok(())
+    }
+}
+
+/// A port's number.
+pub fn port_id(index: usize) -> Result<PortId> {
+    PortId::new(index as u16).with_context(|| format!("port {index}: beyond the last"))
+}
+
+/// The writers of the tables of both families.
+type Writers = (Box<dyn fib::Table<Ipv4Addr>>, Box<dyn fib::Table<Ipv6Addr>>);
+
+/// The tables of a case: routes to [`NEXT_HOPS`] next hops, spread over the egress ports.
+fn tables(case: &Case, full: &FullTables) -> Result<(Arc<Tables>, Writers)> {
+    let mut fib4 = fib::new_ipv4(fib::Algorithm::default(), Box::new(fib::NoReaders))?;
+    let mut fib6 = fib::new_ipv6(fib::Algorithm::default(), Box::new(fib::NoReaders))?;
+    let next_hops = NextHopTable::new();
+    for index in 0..NEXT_HOPS {
+        let port = port_id(usize::from(index) % case.egress)?;
+        let mac = MacAddr([2, 0, 0, 0, 1, index as u8]);
+        next_hops.set(FIRST_DYNAMIC + index, NextHop::Forward { port, mac });
+    }
+    if case.full {
+        let default = ("0.0.0.0/0".parse()?, FIRST_DYNAMIC);
+        let all = full.v4.iter().map(|&(prefix, hop)| (prefix, FIRST_DYNAMIC + way(hop)));
+        fib4.load(&mut all.chain([default]))?;
+        let default = ("::/0".parse()?, FIRST_DYNAMIC);
+        let all = full.v6.iter().map(|&(prefix, hop)| (prefix, FIRST_DYNAMIC + way(hop)));
+        fib6.load(&mut all.chain([default]))?;
+    } else {
+        for (prefix, id) in FOUR.iter().zip(FIRST_DYNAMIC..) {
+            fib4.insert(prefix.parse()?, id)?;
+        }
+    }
+    let ports = vec![PORT; case.egress];
+    let tables = Tables {
+        fib4: fib4.reader(),
+        fib6: fib6.reader(),
+        next_hops: Arc::new(next_hops),
+        mtus: Mtus::new(&ports),
+        redirects: RedirectGates::default(),
+        ports,
+        flows: FlowHash::new(1),
+    };
+    Ok((Arc::new(tables), (fib4, fib6)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_cases_are_named() {
+        let error = choose(&["4r1e".into(), "4r2e".into()]).err().unwrap().to_string();
+        assert_eq!(error, "--case 4r2e: not found; known: 4r1e, noop, 4r4e, full4, full6, mixed");
+        assert_eq!(choose(&[]).unwrap().len(), 6);
+        let chosen = choose(&["mixed".into(), "4r1e".into()]).unwrap();
+        assert_eq!(chosen.iter().map(|case| case.name).collect::<Vec<_>>(), ["4r1e", "mixed"]);
+    }
+
+    #[test]
+    fn routes_spread_over_the_next_hops() {
+        let ways: Vec<u16> = (1..=6).map(way).collect();
+        assert_eq!(ways, [0, 1, 2, 3, 0, 1]);
+    }
+}
