@@ -24,6 +24,7 @@
 #include <rte_lpm6.h>
 #include <rte_malloc.h>
 #include <rte_mbuf.h>
+#include <rte_mbuf_pool_ops.h>
 #include <rte_mempool.h>
 #include <rte_rcu_qsbr.h>
 #include <rte_ring.h>
@@ -57,4 +58,5 @@ static inline uint32_t shim_link_speed(const struct rte_eth_link *link) { return
 static const uint64_t SHIM_RX_OFFLOAD_SCATTER = RTE_ETH_RX_OFFLOAD_SCATTER;
 static const uint64_t SHIM_TX_OFFLOAD_MULTI_SEGS = RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
 static const uint64_t SHIM_RSS_IP_TCP_UDP = RTE_ETH_RSS_IP | RTE_ETH_RSS_TCP | RTE_ETH_RSS_UDP;
+static const uint64_t SHIM_MBUF_INDIRECT = RTE_MBUF_F_INDIRECT;
 static const unsigned int SHIM_LCORE_ID_ANY = LCORE_ID_ANY;

@@ -1,6 +1,6 @@
 //! Packet buffers: a pool of them, allocated once.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -76,28 +76,16 @@ impl Mempool {
         let serial = MADE.fetch_add(1, Ordering::Relaxed);
         let name = CString::new(format!("pool{serial}")).expect("digits hold no NUL");
         let room = config.data_room + sys::RTE_PKTMBUF_HEADROOM as u16;
-        // SAFETY: the EAL is up (there is an `Eal`); the name is a C string for the call; the
-        // numbers were checked.
-        let pool = unsafe {
-            sys::rte_pktmbuf_pool_create(
-                name.as_ptr(),
-                config.count as u32,
-                config.cache as u32,
-                0,
-                room,
-                sys::SOCKET_ID_ANY,
-            )
-        };
-        let Some(pool) = NonNull::new(pool) else {
-            return Err(Error::Memory {
-                what: format!(
-                    "pool {:?} of {} packets of {} bytes",
-                    config.name, config.count, config.data_room
-                ),
-                errno: Errno::of_dpdk(),
-                memory: eal.memory().to_string(),
-            });
-        };
+        // SAFETY: the EAL is up (there is an `Eal`); the numbers were checked.
+        let made = unsafe { create(&name, config.count as u32, config.cache as u32, room) };
+        let pool = made.map_err(|errno| Error::Memory {
+            what: format!(
+                "pool {:?} of {} packets of {} bytes",
+                config.name, config.count, config.data_room
+            ),
+            errno,
+            memory: eal.memory().to_string(),
+        })?;
         let eal = eal.share();
         let (data_room, kept, written_off) =
             (config.data_room, AtomicUsize::new(0), AtomicUsize::new(0));
@@ -183,6 +171,55 @@ impl fmt::Debug for Mempool {
     }
 }
 
+/// What `rte_pktmbuf_pool_create` does, for packets that lie in memory one directly behind the other.
+/// That function keeps each from crossing the end of a page, for devices that see physical addresses;
+/// with 4 KiB pages every packet then takes one. The EAL works with virtual addresses only, whose pages
+/// follow each other, and the AF_XDP driver counts on packets without gaps: it tells the kernel of so
+/// many bytes as they would take, and the kernel never uses a buffer that lies behind them, so a port
+/// would stop to receive once all its buffers are such (DPDK 22.11, `xdp_umem_configure`).
+///
+/// # Safety
+/// The EAL is up. `count` and `cache` are numbers that a pool can have.
+unsafe fn create(
+    name: &CStr,
+    count: u32,
+    cache: u32,
+    room: u16,
+) -> Result<NonNull<sys::rte_mempool>, Errno> {
+    let element = size_of::<sys::rte_mbuf>() as u32 + u32::from(room);
+    let mut private =
+        sys::rte_pktmbuf_pool_private { mbuf_data_room_size: room, ..Default::default() };
+    let own = size_of::<sys::rte_pktmbuf_pool_private>() as u32;
+    let flags = sys::RTE_MEMPOOL_F_NO_IOVA_CONTIG;
+    // SAFETY: by the caller; the name is a C string for the calls. The pool has room for the private
+    // part, which is copied, and every object is one mbuf with its buffer behind it.
+    unsafe {
+        let any = sys::SOCKET_ID_ANY;
+        let made =
+            sys::rte_mempool_create_empty(name.as_ptr(), count, element, cache, own, any, flags);
+        let pool = NonNull::new(made).ok_or_else(Errno::of_dpdk)?;
+        let give_up = |code: i32| {
+            sys::rte_mempool_free(made);
+            Err(Errno::of_result(code))
+        };
+        let code = sys::rte_mempool_set_ops_byname(
+            made,
+            sys::rte_mbuf_best_mempool_ops(),
+            std::ptr::null_mut(),
+        );
+        if code < 0 {
+            return give_up(code);
+        }
+        sys::rte_pktmbuf_pool_init(made, (&raw mut private).cast());
+        let code = sys::rte_mempool_populate_default(made);
+        if code < 0 {
+            return give_up(code);
+        }
+        sys::rte_mempool_obj_iter(made, Some(sys::rte_pktmbuf_init), std::ptr::null_mut());
+        Ok(pool)
+    }
+}
+
 /// Refuses numbers that no pool can have, by name.
 fn check(config: &MempoolConfig) -> Result<(), Error> {
     let refuse = |what: &str, value: usize, range: String| {
@@ -224,6 +261,19 @@ mod tests {
         assert!(refused(&config).contains("count is 0"));
         let largest = MempoolConfig { cache: 200, data_room: 65_407, ..good };
         assert_eq!(Mempool::new(testing::eal(), &largest).unwrap().size(), 300);
+    }
+
+    /// See [`create`].
+    #[test]
+    fn packets_lie_one_behind_the_other() {
+        let pool = testing::pool(1000);
+        let packets: Vec<Mbuf> = std::iter::from_fn(|| pool.alloc()).collect();
+        let mut places: Vec<usize> = packets.iter().map(|packet| packet.raw().0 as usize).collect();
+        places.sort_unstable();
+        let steps: Vec<usize> = places.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert_eq!((places.len(), pool.chunks()), (1000, 1));
+        assert!(steps.iter().all(|step| *step == steps[0]), "{steps:?}");
+        assert!(steps[0] < 2048 + 512, "{}", steps[0]);
     }
 
     #[test]
