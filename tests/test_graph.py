@@ -56,7 +56,8 @@ left:path("ip4-rewrite", "drop")
 
 def test_a_graph_that_cannot_work_is_refused_with_its_line(tmp_path):
     file = tmp_path / "router.lua"
-    file.write_text(PORTS + STATIC_NEIGHBOURS + '\nturnpike.graph:remove("ip4-lookup")\n')
+    file.write_text(PORTS + STATIC_NEIGHBOURS + '\nturnpike.graph:remove("ip4-multicast")\n'
+                    'turnpike.graph:remove("ip4-lookup")\n')
     line = file.read_text().splitlines().index('turnpike.graph:remove("ip4-lookup")') + 1
     done = subprocess.run([binary(), "check", "--offline", file], capture_output=True, text=True)
     assert done.returncode != 0

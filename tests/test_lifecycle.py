@@ -319,4 +319,4 @@ def test_the_sum_closes_under_load_between_hosts(lab):
 
 def check_live(counters):
     assert counters["dropped_total"] == sum(counters["dropped"].values())
-    assert set(counters) >= {"received", "originated", "sent", "to_host", "in_flight", "unaccounted"}
+    assert set(counters) >= {"received", "originated", "replicated", "sent", "to_host", "in_flight", "unaccounted"}

@@ -47,11 +47,11 @@ def reasons(router):
 def stop(router):
     """Ends the router; its last word is a sum that closes, whatever was under way."""
     said = re.search(
-        r"received (\d+) \+ originated (\d+) = sent (\d+) \+ to host (\d+) \+ dropped (\d+)",
+        r"received (\d+) \+ originated (\d+) \+ replicated (\d+) = sent (\d+) \+ to host (\d+) \+ dropped (\d+)",
         router.stop(),
     )
-    received, originated, sent, to_host, dropped = map(int, said.groups())
-    assert received + originated == sent + to_host + dropped
+    received, originated, replicated, sent, to_host, dropped = map(int, said.groups())
+    assert received + originated + replicated == sent + to_host + dropped
 
 
 @pytest.mark.provokes("refused-errors")

@@ -10,6 +10,8 @@ from lib.router import ROOT, drop_reasons
 ONLY_FROM_INSIDE = {
     # No driver for a test machine delivers a packet in a buffer that others use, or near its end.
     "unusable-buffer": "crates/dataplane/src/forwarder/tests.rs",
+    # The pool has room for what every queue and ring can hold.
+    "no-buffer": "crates/dataplane/src/forwarder/tests.rs",
     # The configuration refuses a route to a port that is not there.
     "port-down": "crates/dataplane/src/forwarder/tests.rs",
     # The kernel has no such bound; it drops behind the interface.

@@ -131,8 +131,8 @@ class Router:
 
 
 def check_sum(counters):
-    """received + originated = sent + to host + dropped, and the router says so itself."""
-    came = counters["received"] + counters["originated"]
+    """received + originated + replicated = sent + to host + dropped, and the router says so itself."""
+    came = counters["received"] + counters["originated"] + counters["replicated"]
     went = counters["sent"] + counters["to_host"] + counters["dropped_total"]
     assert counters["dropped_total"] == sum(counters["dropped"].values()), counters
     assert counters["unaccounted"] == 0, counters
@@ -162,7 +162,7 @@ class Change:
         time.sleep(0.02)
         after = self.router.counters()
         changes = {}
-        for key in ("received", "originated", "sent", "to_host"):
+        for key in ("received", "originated", "replicated", "sent", "to_host"):
             if after[key] != self.before[key]:
                 changes[key] = after[key] - self.before[key]
         dropped = {

@@ -42,6 +42,7 @@ fn main() {
         netns: Some(netns),
         ports: ports.collect(),
         routes: true,
+        multicast: false,
         audit: None,
         receive_buffer: 64 << 20,
     };

@@ -10,6 +10,7 @@
 //! turnpike.route "192.0.2.0/24"    { blackhole = true }     -- or prohibit, unreachable
 //! turnpike.neighbour "10.0.2.9"    { port = "right", mac = "02:00:00:00:00:09" }
 //! turnpike.import { file = "table.dat.gz", via = { "10.0.1.2", "10.0.2.2" } }
+//! turnpike.multicast "239.1.1.1"   { source = "10.0.1.2", from = "left", to = { "right" } }
 //! turnpike.routes_from { "kernel", "fpm" }
 //! turnpike.fpm { listen = "127.0.0.1:2620", keep_s = 120 }
 //! turnpike.forwarders { cores = "1,3-5" }
@@ -72,6 +73,8 @@ pub struct Config {
     pub neighbours: Vec<Neighbour>,
     /// The tables to load.
     pub imports: Vec<Import>,
+    /// The multicast routes.
+    pub multicast: Vec<MulticastRoute>,
     /// Who else has routes for the router.
     pub routes_from: RoutesFrom,
     /// Where FRR's zebra is listened for; `None` unless [`Self::routes_from`] names it.
@@ -94,6 +97,21 @@ pub struct Config {
     pub quarantine: Quarantine,
     /// Where packets go.
     pub graphs: Plans,
+}
+
+/// `turnpike.multicast`: packets to a group, from a source or from any.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MulticastRoute {
+    /// The line of the statement.
+    pub line: usize,
+    /// The group; none of those that stay on their link.
+    pub group: IpAddr,
+    /// Who sends; `None`: anybody.
+    pub source: Option<IpAddr>,
+    /// The port that the packets come from.
+    pub from: PortId,
+    /// The ports they leave by, and the TTL that a packet must exceed, at least 1.
+    pub to: Vec<(PortId, u8)>,
 }
 
 /// A port of the router.

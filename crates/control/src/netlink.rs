@@ -10,11 +10,13 @@
 //!   routes.rs    routes and nexthop objects, of FPM too     Routes
 //!   worker.rs    the thread: readings, overruns, audits     Worker
 //!   event.rs     what goes to the owner and comes from it
+//!   multicast.rs another thread, for the multicast routing cache
 //! ```
 
 mod event;
 pub(crate) mod message;
 mod model;
+mod multicast;
 mod request;
 pub(crate) mod routes;
 mod socket;
@@ -30,6 +32,7 @@ use dataplane::port::PortId;
 use tokio::sync::{mpsc, watch};
 
 pub use event::*;
+pub use multicast::{KernelGroup, KernelGroups};
 pub use socket::enter_netns;
 use worker::{Ends, Worker};
 
@@ -45,6 +48,8 @@ pub struct KernelConfig {
     pub ports: Vec<(PortId, String)>,
     /// Routes, rules and nexthop objects are wanted, not only links, addresses and neighbours.
     pub routes: bool,
+    /// Multicast routes are wanted as well.
+    pub multicast: bool,
     /// Time between two comparisons with the kernel's routes; `None`: only when ordered.
     pub audit: Option<Duration>,
     /// Bytes of messages that the kernel keeps before it drops them.
@@ -87,6 +92,7 @@ pub struct KernelSource {
     orders: mpsc::UnboundedSender<KernelOrder>,
     interfaces: watch::Receiver<Arc<Interfaces>>,
     status: watch::Receiver<SourceStatus>,
+    groups: Option<watch::Receiver<KernelGroups>>,
 }
 
 impl KernelSource {
@@ -104,6 +110,11 @@ impl KernelSource {
     /// Which interfaces are ports; changes with every link that comes or goes.
     pub fn interfaces(&self) -> watch::Receiver<Arc<Interfaces>> {
         self.interfaces.clone()
+    }
+
+    /// The kernel's multicast routes, if they are wanted; changes with them.
+    pub fn groups(&self) -> Option<watch::Receiver<KernelGroups>> {
+        self.groups.clone()
     }
 
     /// How it goes, at most a quarter of a second old.
@@ -143,8 +154,11 @@ pub fn spawn(
     let (interfaces_out, interfaces) = watch::channel(Arc::default());
     let (status_out, status) = watch::channel(SourceStatus::default());
     let ends = Ends { events, orders: orders_in, interfaces: interfaces_out, status: status_out };
-    thread::start("netlink", config.netns.clone(), move || async move {
+    let (netns, wanted) = (config.netns.clone(), config.multicast);
+    thread::start("netlink", netns.clone(), move || async move {
         Worker::new(config, ends).map(|worker| (worker.run(), ()))
     })?;
-    Ok(KernelSource { orders, interfaces, status })
+    let follow = || multicast::follow(netns, interfaces.clone());
+    let groups = wanted.then(follow).transpose()?;
+    Ok(KernelSource { orders, interfaces, status, groups })
 }

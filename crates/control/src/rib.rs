@@ -60,7 +60,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
-use dataplane::next_hop::{BLACKHOLE, LOCAL, MARTIAN, NextHopTable, PROHIBITED, UNREACHABLE};
+use dataplane::next_hop::{
+    BLACKHOLE, LOCAL, MARTIAN, MULTICAST, NextHopTable, PROHIBITED, UNREACHABLE,
+};
 use dataplane::port::PortId;
 use fib::{GracePeriod, Prefix, Table};
 use ipnet::IpNet;
@@ -124,13 +126,13 @@ fn reserved() -> impl Iterator<Item = (IpNet, u16, &'static str)> {
     [
         (v4(0, 8), MARTIAN, "0.0.0.0/8 (this network)"),
         (v4(127, 8), MARTIAN, "127.0.0.0/8 (loopback)"),
-        (v4(224, 4), LOCAL, "224.0.0.0/4 (multicast)"),
+        (v4(224, 4), MULTICAST, "224.0.0.0/4 (multicast)"),
         (v4(240, 4), MARTIAN, "240.0.0.0/4 (reserved)"),
         (IpNet::from(IpAddr::from(Ipv4Addr::BROADCAST)), LOCAL, "255.255.255.255/32 (broadcast)"),
         (IpNet::from(IpAddr::from(Ipv6Addr::UNSPECIFIED)), MARTIAN, "::/128 (unspecified)"),
         (IpNet::from(IpAddr::from(Ipv6Addr::LOCALHOST)), MARTIAN, "::1/128 (loopback)"),
         (v6(0xfe80, 10), LOCAL, "fe80::/10 (link-local)"),
-        (v6(0xff00, 8), LOCAL, "ff00::/8 (multicast)"),
+        (v6(0xff00, 8), MULTICAST, "ff00::/8 (multicast)"),
     ]
     .into_iter()
 }

@@ -79,6 +79,7 @@ impl Namespace {
         let config = KernelConfig {
             netns: Some(format!("/run/netns/{}", self.0).into()),
             ports: vec![port(0, "lan"), port(1, "wan")],
+            multicast: false,
             routes: true,
             audit: None,
             receive_buffer,

@@ -10,6 +10,7 @@
 use dpdk::Burst;
 
 use crate::mask::Mask;
+use crate::multicast::PortSet;
 use crate::next_hop::{NO_ROUTE, NextHop, Packed};
 use crate::port::{PortId, PortInfo};
 
@@ -40,6 +41,8 @@ pub struct Batch {
     pub hop: [Packed; BATCH_MAX],
     /// The port each packet leaves by; set by the lookups.
     pub out_port: [u16; BATCH_MAX],
+    /// The ports that each packet to a group leaves by; set by the multicast steps.
+    pub replicas: [PortSet; BATCH_MAX],
 }
 
 impl Batch {
@@ -54,6 +57,7 @@ impl Batch {
             next_hop: [NO_ROUTE; BATCH_MAX],
             hop: [Packed::from(NextHop::NoRoute); BATCH_MAX],
             out_port: [0; BATCH_MAX],
+            replicas: [PortSet::EMPTY; BATCH_MAX],
         }
     }
 

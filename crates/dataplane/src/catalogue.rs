@@ -9,10 +9,11 @@
 //! | IPv4, IPv6 | `classify`: Ethertype, and the least header is there |
 //! | valid | `ip4-validate`, `ip6-validate` |
 //! | routed | the lookups: next hop and egress port are set |
+//! | grouped | `ip4-multicast`, `ip6-multicast`: the ports that a packet to a group leaves by are set |
 //! | rewritten | `ip4-rewrite`, `ip6-rewrite`: the Ethernet header is the egress port's |
 //!
 //! A step may follow any output whose packets have all facts that it takes; where paths join, what is
-//! known is what is known on all of them. To transmit, a packet must be routed and rewritten.
+//! known is what is known on all of them. To transmit, a packet must be routed and rewritten; to replicate, grouped.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -38,6 +39,8 @@ impl Facts {
     pub const ROUTED: Self = Self(8);
     /// The Ethernet header is the egress port's.
     pub const REWRITTEN: Self = Self(16);
+    /// To a group, and the ports it leaves by are set.
+    pub const GROUPED: Self = Self(32);
     /// What a packet needs to be sent.
     pub const SENDABLE: Self = Self::ROUTED.with(Self::REWRITTEN);
 
@@ -71,9 +74,12 @@ impl Facts {
 /// As messages say it: `routed valid IPv4 packets`.
 impl fmt::Display for Facts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (fact, word) in
-            [(Self::REWRITTEN, "rewritten "), (Self::ROUTED, "routed "), (Self::VALID, "valid ")]
-        {
+        for (fact, word) in [
+            (Self::GROUPED, "grouped "),
+            (Self::REWRITTEN, "rewritten "),
+            (Self::ROUTED, "routed "),
+            (Self::VALID, "valid "),
+        ] {
             if self.satisfy(fact) {
                 f.write_str(word)?;
             }

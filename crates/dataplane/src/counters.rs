@@ -87,6 +87,8 @@ pub struct ForwarderCounters {
     pub handed_over: Counter,
     /// Packets taken from the slow path and from other forwarders.
     pub taken_in: Counter,
+    /// Packets made from others, one less than a packet to a group has ports to leave by.
+    pub replicated: Counter,
     /// Batches run through the graph.
     pub batches: Counter,
     /// Times the forwarder slept because there was nothing to do.
@@ -107,6 +109,7 @@ impl Default for ForwarderCounters {
             classes: std::array::from_fn(|_| ClassCounters::default()),
             handed_over: Counter::default(),
             taken_in: Counter::default(),
+            replicated: Counter::default(),
             batches: Counter::default(),
             sleeps: Counter::default(),
             rounds: Counter::default(),

@@ -10,8 +10,9 @@ use std::sync::Arc;
 use crate::graph::{Graph, GraphBuilder, GraphError};
 use crate::port::ReversePath;
 use crate::steps::{
-    Classify, CompleteChecksum, Ip4Lookup, Ip4ReversePath, Ip4Rewrite, Ip4Ttl, Ip4Validate,
-    Ip6HopLimit, Ip6Lookup, Ip6ReversePath, Ip6Rewrite, Ip6Validate, Mtu, Redirect,
+    Classify, CompleteChecksum, Ip4Lookup, Ip4Multicast, Ip4ReversePath, Ip4Rewrite, Ip4Ttl,
+    Ip4Validate, Ip6HopLimit, Ip6Lookup, Ip6Multicast, Ip6ReversePath, Ip6Rewrite, Ip6Validate,
+    Mtu, Redirect,
 };
 use crate::tables::Tables;
 
@@ -55,6 +56,9 @@ pub fn default_steps(tables: &Arc<Tables>) -> Result<GraphBuilder, GraphError> {
     graph.add("ip6-mtu", Mtu::new(tables))?;
     graph.add("ip6-rewrite", Ip6Rewrite::new(tables))?;
 
+    graph.add("ip4-multicast", Ip4Multicast::new(tables))?;
+    graph.add("ip6-multicast", Ip6Multicast::new(tables))?;
+
     graph.connect("classify", "ip4", "ip4-checksum-offload")?;
     graph.connect("ip4-checksum-offload", "next", "ip4-validate")?;
     if by_source {
@@ -97,6 +101,11 @@ pub fn default_steps(tables: &Arc<Tables>) -> Result<GraphBuilder, GraphError> {
     }
     graph.connect("ip6-mtu", "ok", "ip6-rewrite")?;
     graph.transmit("ip6-rewrite", "transmit")?;
+
+    graph.connect("ip4-lookup", "multicast", "ip4-multicast")?;
+    graph.replicate("ip4-multicast", "replicate")?;
+    graph.connect("ip6-lookup", "multicast", "ip6-multicast")?;
+    graph.replicate("ip6-multicast", "replicate")?;
 
     Ok(graph)
 }
@@ -184,7 +193,7 @@ mod tests {
         let graph = default_graph(&TestTables::every_kind()).unwrap();
         let names: Vec<_> = graph.shape().steps.iter().map(|step| step.name.as_str()).collect();
         assert_eq!(names[0], "classify");
-        assert_eq!(names.len(), 13 + usize::from(cfg!(feature = "faulty-step")));
+        assert_eq!(names.len(), 15 + usize::from(cfg!(feature = "faulty-step")));
         let drops = graph.shape().steps.iter().flat_map(|step| &step.outputs);
         assert!(drops.clone().any(|(_, to)| *to == Target::Drop(DropReason::Ip4Checksum)));
     }
@@ -195,7 +204,7 @@ mod tests {
         tables.ports[4].reverse_path = ReversePath::Loose;
         let graph = default_graph(&Arc::new(tables)).unwrap();
         let names: Vec<_> = graph.shape().steps.iter().map(|step| step.name.as_str()).collect();
-        assert_eq!(names.len(), 15 + usize::from(cfg!(feature = "faulty-step")));
+        assert_eq!(names.len(), 17 + usize::from(cfg!(feature = "faulty-step")));
         assert!(names.contains(&"ip4-reverse-path") && names.contains(&"ip6-reverse-path"));
     }
 
@@ -205,7 +214,7 @@ mod tests {
         tables.ports[1].redirects = true;
         let graph = default_graph(&Arc::new(tables)).unwrap();
         let names: Vec<_> = graph.shape().steps.iter().map(|step| step.name.as_str()).collect();
-        assert_eq!(names.len(), 15);
+        assert_eq!(names.len(), 17 + usize::from(cfg!(feature = "faulty-step")));
         assert!(names.contains(&"ip4-redirect") && names.contains(&"ip6-redirect"));
     }
 }

@@ -3,6 +3,7 @@
 //! ```text
 //!            +--------------------- forwarder, one core ----------------------+
 //!  rx queue  |  batch --> graph --+--> distribution --> tx queue / handover    |
+//!            |                    +--> replicator --> distribution             |
 //!  of each --+->                  +--> two rings --> slow path                 |
 //!  port      |                    +--> free, counted                           |
 //!            |  ring from slow path, rings from other forwarders --> distribution
@@ -31,6 +32,7 @@ use crate::port::{PortId, PortInfo, ReversePath};
 use crate::punts::Punts;
 use crate::quarantine::{Quarantine, guard};
 use crate::reason::DropReason;
+use crate::replicate::{Replicator, Way};
 
 /// A receive queue and the port it belongs to.
 pub struct RxSource {
@@ -73,6 +75,8 @@ pub struct ForwarderParts {
     pub graph: Graph,
     /// Where packets leave.
     pub distribution: Distribution,
+    /// Makes packets to groups as many as they have ports to leave by.
+    pub replicator: Replicator,
     /// The way to the slow path.
     pub punts: Punts,
     /// Reports that this forwarder holds no reference into the tables.
@@ -207,6 +211,14 @@ impl Forwarder {
             let (burst, ports) = (&mut self.batch.burst, &self.batch.out_port);
             let counters = &self.parts.counters;
             self.parts.distribution.accept(burst, ends.transmit, ports, now, counters);
+        }
+        if !ends.replicate.is_empty() {
+            let ForwarderParts { replicator, distribution, counters, .. } = &mut self.parts;
+            replicator.accept(
+                &mut self.batch,
+                ends.replicate,
+                &mut Way { distribution, now, counters },
+            );
         }
         if !ends.slow_path.is_empty() {
             let (batch, graph) = (&mut self.batch, &self.parts.graph);

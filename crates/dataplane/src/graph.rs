@@ -1,8 +1,9 @@
 //! The mask graph: steps, the edges between them, and the loop that runs a batch through.
 //!
 //! A graph is a directed acyclic graph of [`Step`]s. Each output of a step is an edge; it leads to
-//! another step or to one of three ends: *transmit* (the packet leaves by its egress port), *slow
-//! path* (with a [`PuntReason`]), *drop* (with a [`DropReason`]). While a batch runs through, an
+//! another step or to one of four ends: *transmit* (the packet leaves by its egress port), *replicate*
+//! (by all its [`Batch::replicas`]), *slow path* (with a [`PuntReason`]), *drop* (with a
+//! [`DropReason`]). While a batch runs through, an
 //! edge is one [`Mask`] saying which of the batch's packets take it:
 //!
 //! ```text
@@ -49,7 +50,7 @@ pub type Outputs = [Mask; MAX_OUTPUTS];
 /// A step's declaration of one output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Leads to the step, or to transmit, that the graph connects it to by this name.
+    /// Leads to the step, or to transmit or replicate, that the graph connects it to by this name.
     Next(&'static str),
     /// Leads to the slow path.
     Punt(PuntReason),
@@ -75,6 +76,8 @@ pub enum Target {
     Step(usize),
     /// Out by the packet's egress port.
     Transmit,
+    /// Out by each of the packet's [`Batch::replicas`].
+    Replicate,
     /// To the slow path.
     SlowPath(PuntReason),
     /// Freed and counted.
@@ -268,6 +271,11 @@ impl GraphBuilder {
         self.connect(name, output, before)
     }
 
+    /// Leads an output of step `from` out of the router, by several ports at once.
+    pub fn replicate(&mut self, from: &str, output: &str) -> Result<(), GraphError> {
+        self.lead(from, output, Target::Replicate)
+    }
+
     fn find(&self, name: &str) -> Result<usize, GraphError> {
         self.nodes.iter().position(|node| node.name == name).ok_or_else(|| {
             GraphError::UnknownStep {
@@ -390,6 +398,7 @@ fn edges_of(targets: &[Target], steps: usize) -> Vec<Edge> {
     let edge = |target: &Target| match *target {
         Target::Step(next) => Edge { to: next, punt: None },
         Target::Transmit => Edge { to: steps + TRANSMIT, punt: None },
+        Target::Replicate => Edge { to: steps + REPLICATE, punt: None },
         Target::SlowPath(reason) => Edge { to: steps + SLOW_PATH, punt: Some(reason) },
         Target::Drop(_) => Edge { to: steps + DROP, punt: None },
     };
@@ -400,7 +409,8 @@ fn edges_of(targets: &[Target], steps: usize) -> Vec<Edge> {
 const TRANSMIT: usize = 0;
 const SLOW_PATH: usize = 1;
 const DROP: usize = 2;
-const ENDS: usize = 3;
+const REPLICATE: usize = 3;
+const ENDS: usize = 4;
 
 struct Edge {
     /// Index into the masks: a step, or an end behind the steps.
@@ -465,6 +475,8 @@ impl EdgeCounters {
 pub struct Ends {
     /// To be sent by [`Batch::out_port`].
     pub transmit: Mask,
+    /// To be sent by all ports of [`Batch::replicas`].
+    pub replicate: Mask,
     /// To be given to the slow path; [`Graph::punt_reason`] says why.
     pub slow_path: Mask,
     /// To be freed; already counted by their edges.
@@ -550,6 +562,7 @@ impl Graph {
         let ends = self.steps.len();
         Ends {
             transmit: std::mem::take(&mut self.masks[ends + TRANSMIT]),
+            replicate: std::mem::take(&mut self.masks[ends + REPLICATE]),
             slow_path: std::mem::take(&mut self.masks[ends + SLOW_PATH]),
             drop: std::mem::take(&mut self.masks[ends + DROP]),
         }

@@ -14,12 +14,14 @@ pub mod flow;
 pub mod forwarder;
 pub mod graph;
 pub mod mask;
+pub mod multicast;
 pub mod next_hop;
 pub mod plan;
 pub mod port;
 pub mod punts;
 pub mod quarantine;
 pub mod reason;
+pub mod replicate;
 pub mod steps;
 pub mod tables;
 #[cfg(test)]

@@ -30,7 +30,7 @@ pub const GROUP_MEMBERS: usize = 1 << 18;
 
 /// No route: the number a FIB answers with when nothing matches.
 pub const NO_ROUTE: u16 = 0;
-/// The router's own: addresses of its ports, multicast, broadcast.
+/// The router's own: addresses of its ports, broadcast, groups that stay on their link.
 pub const LOCAL: u16 = 1;
 /// Dropped in silence.
 pub const BLACKHOLE: u16 = 2;
@@ -40,6 +40,8 @@ pub const MARTIAN: u16 = 3;
 pub const PROHIBITED: u16 = 4;
 /// Refused, the sender is told so (ICMP "host unreachable").
 pub const UNREACHABLE: u16 = 5;
+/// A group: the multicast steps say which ports it leaves by.
+pub const MULTICAST: u16 = 6;
 /// The first number for next hops made at run time.
 pub const FIRST_DYNAMIC: u16 = 16;
 
@@ -50,6 +52,8 @@ pub enum NextHop {
     NoRoute,
     /// For the router itself: to the slow path.
     Local,
+    /// To a group: to be replicated.
+    Multicast,
     /// Drop in silence.
     Blackhole,
     /// Drop: the destination is a martian.
@@ -96,6 +100,7 @@ const KIND_BLACKHOLE: u64 = 6;
 const KIND_MARTIAN: u64 = 7;
 const KIND_PROHIBITED: u64 = 8;
 const KIND_UNREACHABLE: u64 = 9;
+const KIND_MULTICAST: u64 = 10;
 
 const PORT_SHIFT: u32 = 4;
 const PORT_BITS: u64 = 0xfff;
@@ -134,6 +139,7 @@ impl From<NextHop> for Packed {
         Self(match hop {
             NextHop::NoRoute => KIND_NO_ROUTE,
             NextHop::Local => KIND_LOCAL,
+            NextHop::Multicast => KIND_MULTICAST,
             NextHop::Blackhole => KIND_BLACKHOLE,
             NextHop::Martian => KIND_MARTIAN,
             NextHop::Prohibited => KIND_PROHIBITED,
@@ -168,6 +174,7 @@ impl From<Packed> for NextHop {
             KIND_GROUP => {
                 NextHop::Group { first: (word >> VALUE_SHIFT) as u32, len: (word >> 48) as u16 }
             }
+            KIND_MULTICAST => NextHop::Multicast,
             KIND_BLACKHOLE => NextHop::Blackhole,
             KIND_MARTIAN => NextHop::Martian,
             KIND_PROHIBITED => NextHop::Prohibited,
@@ -192,6 +199,7 @@ impl NextHopTable {
         };
         table.set(LOCAL, NextHop::Local);
         table.set(BLACKHOLE, NextHop::Blackhole);
+        table.set(MULTICAST, NextHop::Multicast);
         table.set(MARTIAN, NextHop::Martian);
         table.set(PROHIBITED, NextHop::Prohibited);
         table.set(UNREACHABLE, NextHop::Unreachable);
@@ -274,6 +282,7 @@ mod tests {
         for hop in [
             NextHop::NoRoute,
             NextHop::Local,
+            NextHop::Multicast,
             NextHop::Blackhole,
             NextHop::Martian,
             NextHop::Prohibited,

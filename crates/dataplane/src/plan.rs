@@ -49,6 +49,8 @@ pub enum Way {
     Step(String),
     /// Out by the packet's egress port.
     Transmit,
+    /// Out by all ports that a multicast step found.
+    Replicate,
     /// Freed and counted as `by-step`.
     Drop,
 }
@@ -58,6 +60,7 @@ impl Way {
     pub fn read(text: &str) -> Self {
         match text {
             "transmit" => Self::Transmit,
+            "replicate" => Self::Replicate,
             "drop" => Self::Drop,
             name => Self::Step(name.to_owned()),
         }
@@ -68,6 +71,7 @@ impl Way {
         match self {
             Self::Step(name) => name,
             Self::Transmit => "transmit",
+            Self::Replicate => "replicate",
             Self::Drop => "drop",
         }
     }
@@ -210,10 +214,10 @@ impl Plan {
             );
             return Err(PlanError::new(step.line, message));
         }
-        if matches!(Way::read(&name), Way::Transmit | Way::Drop) || name.contains('.') {
+        if !matches!(Way::read(&name), Way::Step(_)) || name.contains('.') {
             let message = format!(
-                "step \"{name}\": not a name for a step; \"transmit\", \"drop\" and names with a dot mean \
-                 something else"
+                "step \"{name}\": not a name for a step; \"transmit\", \"replicate\", \"drop\" and names \
+                 with a dot mean something else"
             );
             return Err(PlanError::new(step.line, message));
         }
@@ -292,7 +296,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Puts a step before another, or before the end `transmit` or `drop`: whatever led there leads to
+    /// Puts a step before another, or before the end `transmit`, `replicate` or `drop`: whatever led there leads to
     /// the new step.
     ///
     /// # Errors
@@ -480,6 +484,7 @@ impl Plan {
                 entry.map_or(Facts::FRAME, Entry::wanted)
             }
             Way::Transmit => Facts::SENDABLE,
+            Way::Replicate => Facts::GROUPED,
             Way::Drop => Facts::FRAME,
         }
     }
@@ -540,6 +545,7 @@ impl Plan {
                 let led = match &edge.to {
                     Some(Way::Step(next)) => builder.connect(&node.name, edge.output, next),
                     Some(Way::Transmit) => builder.transmit(&node.name, edge.output),
+                    Some(Way::Replicate) => builder.replicate(&node.name, edge.output),
                     Some(Way::Drop) => builder.discard(&node.name, edge.output),
                     None => Ok(()),
                 };

@@ -1,7 +1,7 @@
 //! Why a packet leaves the fast path: punted to the slow path, or dropped.
 //!
 //! Every drop in the router has one of these reasons and one counter; `show counters` lists them
-//! all, and with them the sum closes: received + originated = sent + to host + dropped.
+//! all, and with them the sum closes: received + originated + replicated = sent + to host + dropped.
 
 /// Declares the reasons once: the variant, its name in commands and JSON, and what it means.
 macro_rules! reasons {
@@ -74,6 +74,10 @@ reasons! {
         ByStep = "by-step", "A step that the configuration put into the graph said: drop.";
         // lookup
         Blackhole = "blackhole", "The route says: drop in silence.";
+        // ip4-multicast, ip6-multicast, replication
+        MulticastWrongPort = "multicast-wrong-port", "To a group whose entry for this source names another port (reverse path check).";
+        MulticastNoReceiver = "multicast-no-receiver", "To a group whose entry has no port for it: no receivers, or the TTL does not exceed their thresholds.";
+        NoBuffer = "no-buffer", "There was no free buffer for a replica (raise turnpike.memory { mbufs }).";
         // transmit and rings
         PortDown = "port-down", "The route leads to a port that this router does not have.";
         TxFull = "tx-full", "The port's transmit queue was full.";
@@ -110,7 +114,7 @@ reasons! {
         LocalFragment = "local-fragment", "A fragment for the router itself that is malformed, overlaps another, or came when too many waited.";
         ReassemblyTimeout = "reassembly-timeout", "A fragment for the router itself whose others did not come in time.";
         DirectedBroadcast = "directed-broadcast", "To a network's broadcast address (RFC 2644: not forwarded).";
-        MulticastNotRouted = "multicast-not-routed", "A multicast group the router has not joined.";
+        MulticastNotRouted = "multicast-not-routed", "A multicast group that the router has not joined, and has no entry for.";
         NotLocal = "not-local", "A link-local or local destination that is not an address of this port.";
         NoListener = "no-listener", "For the router itself, but nothing here speaks this protocol or port; the sender was told.";
     }
@@ -121,7 +125,7 @@ reasons! {
     /// not decremented, its Ethernet header in place, only link-layer padding trimmed.
     PuntReason {
         Arp = "arp", "An ARP message.";
-        Local = "local", "The FIB says: the router's own address, a multicast or a broadcast.";
+        Local = "local", "For the router itself: its own address, a broadcast, or a multicast that it does not replicate.";
         NonIp = "non-ip", "Not IP, to a link-layer group of a routing or link protocol, on a port with a host interface.";
         Ip4Options = "ip4-options", "An IPv4 header with options.";
         HopByHop = "hop-by-hop", "An IPv6 packet with a hop-by-hop options header.";

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::batch::HEAD;
 use crate::flow::FlowHash;
+use crate::multicast::MulticastTable;
 use crate::next_hop::{NextHopTable, Packed};
 use crate::port::{MAX_PORTS, Mtus, PortInfo, RedirectGates};
 
@@ -20,6 +21,8 @@ pub struct Tables {
     pub fib6: Arc<dyn fib::Lookup<Ipv6Addr>>,
     /// Next-hop numbers to their meaning.
     pub next_hops: Arc<NextHopTable>,
+    /// Which ports packets to groups leave by.
+    pub multicast: MulticastTable,
     /// The ports by their index, at most [`MAX_PORTS`].
     pub ports: Vec<PortInfo>,
     /// Their MTUs now.

@@ -13,6 +13,7 @@ use crate::batch::{BATCH_MAX, Batch};
 use crate::flow::FlowHash;
 use crate::graph::{MAX_OUTPUTS, Output, Step};
 use crate::mask::Mask;
+use crate::multicast::MulticastTable;
 use crate::next_hop::{self, NextHop, NextHopTable};
 use crate::port::{Mtus, PortId, PortInfo, RedirectGates, ReversePath};
 use crate::tables::Tables;
@@ -255,7 +256,7 @@ impl TestTables {
     /// Five ports with an MTU of 1500, the fifth of 1000. `10.0.N.0/24` and `2001:db8:N::/48` have
     /// the N-th kind of next hop: 1 local, 2 blackhole, 3 martian, 4 prohibited, 5 unreachable,
     /// 6 forward by port 3 (number 16), 7 glean, 8 unresolved (number 18), 9 two paths by ports 3
-    /// and 4. Anything else has no route.
+    /// and 4, 10 multicast. Anything else has no route.
     pub fn every_kind() -> Arc<Tables> {
         let next_hops = NextHopTable::new();
         let port = |n| PortId::new(n).unwrap();
@@ -276,6 +277,7 @@ impl TestTables {
             17,
             18,
             19,
+            next_hop::MULTICAST,
         ];
         let info = |n: u8| PortInfo {
             mac: MacAddr(port_mac(n)),
@@ -296,6 +298,7 @@ impl TestTables {
             fib4: fib4.reader(),
             fib6: fib6.reader(),
             next_hops: Arc::new(next_hops),
+            multicast: MulticastTable::default(),
             mtus: Mtus::new(&ports),
             redirects: RedirectGates::default(),
             ports,

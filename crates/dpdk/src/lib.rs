@@ -5,6 +5,7 @@
 //! or a queue. Receiving fills a burst; sending moves packets out of a list, and what the device
 //! did not take stays in the list, in order. Whatever is dropped returns its packets to their
 //! [`Mempool`]. No packet can be freed twice, and [`Mempool::in_use`] says when one was not freed.
+//! Bytes that several packets end in are [`Shared`], and read only.
 //!
 //! **Who may call.** Queues and ring ends can move to another thread but cannot be shared between
 //! two ([`RxQueue`], [`TxQueue`], [`Producer`] and [`Consumer`] are `Send`, not `Sync`, and take
@@ -31,6 +32,7 @@ mod port;
 pub mod qsbr;
 mod queue;
 mod ring;
+mod shared;
 mod tap;
 mod time;
 
@@ -44,6 +46,7 @@ pub use mempool::{Mempool, MempoolConfig};
 pub use port::{Link, Port, PortConfig, Stats};
 pub use queue::{RxQueue, Sent, TxQueue};
 pub use ring::{Consumer, Producer, Ring};
+pub use shared::Shared;
 pub use tap::Tap;
 pub use time::{prefetch, tsc, tsc_hz, tsc_ordered};
 

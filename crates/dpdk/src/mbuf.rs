@@ -113,10 +113,21 @@ impl RawMbuf {
         }
     }
 
-    /// Bytes free behind the data of this segment.
+    /// Whether this segment's bytes lie in another packet's buffer, see [`crate::Shared`].
+    unsafe fn is_reference(self) -> bool {
+        // SAFETY: by the caller, the field is there to read.
+        unsafe { self.field::<u64>(sys::MBUF_OL_FLAGS).read() & sys::SHIM_MBUF_INDIRECT != 0 }
+    }
+
+    /// Bytes free behind the data of this segment: none where the buffer is another packet's.
     unsafe fn tailroom(self) -> u16 {
         // SAFETY: by the caller, the fields are there to read.
-        unsafe { self.buf_len().saturating_sub(self.data_off()).saturating_sub(self.data_len()) }
+        unsafe {
+            if self.is_reference() {
+                return 0;
+            }
+            self.buf_len().saturating_sub(self.data_off()).saturating_sub(self.data_len())
+        }
     }
 
     /// Cuts the packet at `len` bytes and frees the segments behind the cut; `len` is at most

@@ -112,6 +112,11 @@ impl TxQueue {
         Sent { packets: taken, bytes, refused: 0 }
     }
 
+    /// Whether the device takes packets of several segments.
+    pub fn supports_multi_segment(&self) -> bool {
+        self.port.supports_multi_segment()
+    }
+
     /// Drivers that take one segment read the packet's whole length from it: such packets must
     /// not reach them.
     #[cold]

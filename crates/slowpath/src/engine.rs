@@ -623,7 +623,7 @@ fn check_options(ip: &IpPacket<'_>) -> Result<(), (Option<Error>, DropReason)> {
 /// Whether a packet that was punted before the lookup leads to the router itself.
 fn leads_to_host<P>(ip: &IpPacket<'_>, reason: PuntReason, out: &impl Output<P>) -> bool {
     matches!(reason, PuntReason::Ip4Options | PuntReason::HopByHop)
-        && out.route(ip.destination(), 0).hop == NextHop::Local
+        && matches!(out.route(ip.destination(), 0).hop, NextHop::Local | NextHop::Multicast)
 }
 
 /// A link-local source means nothing on another link (RFC 4007, 9).

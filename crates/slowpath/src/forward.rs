@@ -68,7 +68,7 @@ impl<P: Packet> SlowPath<P> {
         now: Time,
         out: &mut impl Output<P>,
     ) {
-        if hop == NextHop::Local {
+        if matches!(hop, NextHop::Local | NextHop::Multicast) {
             return self.local(packet, from, now, out);
         }
         match self.check_forward(packet.bytes(), id, hop) {
@@ -135,7 +135,7 @@ impl<P: Packet> SlowPath<P> {
             NextHop::Unreachable => Err((Some(Error::HostUnreachable), DropReason::Unreachable)),
             NextHop::Blackhole => Err((None, DropReason::Blackhole)),
             NextHop::Martian => Err((None, DropReason::MartianDestination)),
-            NextHop::Local => Err((None, DropReason::NotLocal)),
+            NextHop::Local | NextHop::Multicast => Err((None, DropReason::NotLocal)),
             // The choice within a group is made before a packet comes here.
             NextHop::NoRoute | NextHop::Group { .. } => {
                 Err((Some(Error::NoRoute), DropReason::NoRoute))

@@ -185,6 +185,7 @@ impl Bench {
         let mut net = Net::default();
         let hops = [
             (next_hop::LOCAL, NextHop::Local),
+            (next_hop::MULTICAST, NextHop::Multicast),
             (next_hop::BLACKHOLE, NextHop::Blackhole),
             (next_hop::MARTIAN, NextHop::Martian),
             (next_hop::PROHIBITED, NextHop::Prohibited),
@@ -211,8 +212,8 @@ impl Bench {
             ("fd00:2::1/128", next_hop::LOCAL),
             ("10.0.1.255/32", next_hop::LOCAL),
             ("fe80::/10", next_hop::LOCAL),
-            ("ff00::/8", next_hop::LOCAL),
-            ("224.0.0.0/4", next_hop::LOCAL),
+            ("ff00::/8", next_hop::MULTICAST),
+            ("224.0.0.0/4", next_hop::MULTICAST),
         ];
         net.routes.extend(routes.map(|(net, id)| (net.parse().unwrap(), id)));
         let router = SlowPath::new(config);

@@ -92,6 +92,8 @@ pub enum Show {
     Neighbours,
     /// `Vec<`[`report::Source`]`>`: who has routes for the router, and how that goes.
     Sources,
+    /// `Vec<`[`report::Multicast`]`>`, by group and source.
+    Multicast,
     /// [`report::Counters`].
     Counters,
     /// [`report::Protection`]: classes of punted packets and their bounds.

@@ -26,7 +26,7 @@ pub fn dot(graph: &Graph) -> String {
     let mut text = String::from(
         "digraph turnpike {\n  rankdir=LR;\n  node [shape=box, fontname=monospace];\n  \
          edge [fontname=monospace, fontsize=10];\n  \"transmit\" [shape=ellipse];\n  \
-         \"slow-path\" [shape=ellipse];\n  \"drop\" [shape=ellipse];\n",
+         \"replicate\" [shape=ellipse];\n  \"slow-path\" [shape=ellipse];\n  \"drop\" [shape=ellipse];\n",
     );
     for step in &graph.steps {
         let _ = writeln!(text, "  \"{0}\" [label=\"{0}\\n{1}\"];", step.name, step.packets);
@@ -46,7 +46,7 @@ pub fn dot(graph: &Graph) -> String {
 /// A mermaid flowchart.
 pub fn mermaid(graph: &Graph) -> String {
     let mut text = String::from("flowchart LR\n");
-    for end in ["transmit", "slow-path", "drop"] {
+    for end in ["transmit", "replicate", "slow-path", "drop"] {
         let _ = writeln!(text, "  {end}([{end}])");
     }
     for step in &graph.steps {

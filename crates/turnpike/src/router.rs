@@ -37,11 +37,13 @@ use dataplane::distribution::{Distribution, TxConfig};
 use dataplane::flow::FlowHash;
 use dataplane::forwarder::{Forwarder, ForwarderParts, IdlePolicy};
 use dataplane::graph::Graph;
+use dataplane::multicast::MulticastTable;
 use dataplane::next_hop::NextHopTable;
 use dataplane::plan::NewStep;
 use dataplane::port::{Mtus, RedirectGates};
 use dataplane::punts::Punts;
 use dataplane::quarantine::Quarantine;
+use dataplane::replicate::Replicator;
 use dataplane::tables::Tables;
 use dpdk::qsbr::{Qsbr, Reader};
 use dpdk::{Eal, EalConfig, Mempool, MempoolConfig, Port};
@@ -164,6 +166,7 @@ impl Router {
             fib4: readers.0,
             fib6: readers.1,
             next_hops,
+            multicast: MulticastTable::default(),
             ports: infos.clone(),
             mtus: Mtus::new(&infos),
             redirects: RedirectGates::default(),
@@ -189,8 +192,12 @@ impl Router {
         let mut views = Vec::new();
         let mut units = Vec::new();
         for (wires, punts) in plan.forwarders.into_iter().zip(plan.punts) {
-            let own = (qsbr.register()?, quarantine.clone());
             let graph = graph(config, catalogue, &tables)?;
+            let own = Own {
+                replicator: replicator(&ports, pool),
+                quiescent: qsbr.register()?,
+                quarantine: quarantine.clone(),
+            };
             let unit = forwarder(config, graph, wires, punts, own)?;
             views.push(unit.1);
             units.push(unit.0);
@@ -199,8 +206,9 @@ impl Router {
         let handles = ports.iter().map(|open| open.port.clone()).collect();
         let ledger = Ledger { forwarders: views, slow, shape, limits: config.slowpath };
         let sources = owner::Sources::start(config)?;
+        let groups = owner::Groups::new(config.multicast.clone(), sources.groups(), tables.clone());
         let flows = FlowHash::new(seed);
-        let parts = OwnerParts { rib, orders, events, sources, ledger, ports, flows };
+        let parts = OwnerParts { rib, orders, events, sources, groups, ledger, ports, flows };
         let owner = Owner::new(parts);
         let mut slow_path = Vec::new();
         for (index, worker) in workers.into_iter().enumerate() {
@@ -281,12 +289,24 @@ fn graph(config: &Config, catalogue: &Catalogue, tables: &Arc<Tables>) -> Result
     Ok(graphs.build(catalogue, tables, &names, &mut |_| None)?)
 }
 
+/// What each forwarder has of its own, besides its connections.
+struct Own {
+    replicator: Replicator,
+    quiescent: Reader,
+    quarantine: Quarantine,
+}
+
+fn replicator(ports: &[OpenPort], pool: &Mempool) -> Replicator {
+    let port = |port: &OpenPort| (port.info.mac, port.port.supports_multi_segment());
+    Replicator::new(pool.clone(), ports.iter().map(port))
+}
+
 fn forwarder(
     config: &Config,
     graph: Graph,
     wires: Wires,
     punts: Punts,
-    (quiescent, quarantine): (Reader, Quarantine),
+    own: Own,
 ) -> Result<(Forwarder, ForwarderView)> {
     let tx = TxConfig { burst: usize::from(config.tx.burst), flush: config.tx.flush };
     let mut distribution = Distribution::new(wires.paths, tx);
@@ -303,9 +323,10 @@ fn forwarder(
         graph,
         distribution,
         punts,
-        quiescent,
+        replicator: own.replicator,
+        quiescent: own.quiescent,
         counters,
-        quarantine,
+        quarantine: own.quarantine,
         idle: IdlePolicy::default(),
     });
     Ok((unit, view))

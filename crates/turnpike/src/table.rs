@@ -5,8 +5,8 @@ use comfy_table::{CellAlignment, Table};
 use dataplane::reason::{DropReason, PuntClass};
 
 use crate::api::report::{
-    Counters, HostInterface, Neighbour, Path, Port, Protection, Remote, ResolvedPath, Route,
-    RouteAnswer, RouteSummary, Source,
+    Counters, HostInterface, Multicast, MulticastPort, Neighbour, Path, Port, Protection, Remote,
+    ResolvedPath, Route, RouteAnswer, RouteSummary, Source,
 };
 
 fn columns(header: &[&str]) -> Table {
@@ -209,6 +209,31 @@ pub fn neighbours(neighbours: &[Neighbour]) -> String {
     finish(&table)
 }
 
+/// One line a multicast route.
+pub fn multicast(routes: &[Multicast]) -> String {
+    let mut table =
+        columns(&["group", "source", "origin", "from", "to", "packets", "bytes", "wrong port"]);
+    for route in routes {
+        let port = |to: &MulticastPort| match to.ttl {
+            0 | 1 => to.port.clone(),
+            ttl => format!("{} (TTL above {ttl})", to.port),
+        };
+        let to: Vec<_> = route.to.iter().map(port).collect();
+        table.add_row([
+            route.group.to_string(),
+            route.source.map_or_else(|| "any".to_owned(), |source| source.to_string()),
+            route.origin.clone(),
+            route.from.clone(),
+            if to.is_empty() { "-".to_owned() } else { to.join(", ") },
+            route.packets.to_string(),
+            route.bytes.to_string(),
+            route.wrong_port.to_string(),
+        ]);
+    }
+    right_align(&mut table, 5..8);
+    finish(&table)
+}
+
 /// Every drop reason, then the sum that must close.
 pub fn counters(counters: &Counters) -> String {
     let mut table = columns(&["dropped because", "packets", "meaning"]);
@@ -222,10 +247,11 @@ pub fn counters(counters: &Counters) -> String {
         n => format!("{n} unaccounted: packets are moving, ask again"),
     };
     format!(
-        "{}\n\nreceived {} + originated {}\n  = sent {} + to host {} + dropped {} + in flight {}\n{verdict}",
+        "{}\n\nreceived {} + originated {} + replicated {}\n  = sent {} + to host {} + dropped {} + in flight {}\n{verdict}",
         finish(&table),
         counters.received,
         counters.originated,
+        counters.replicated,
         counters.sent,
         counters.to_host,
         counters.dropped_total,
@@ -367,6 +393,7 @@ mod tests {
             counters(&Counters {
                 received: 7,
                 originated: 1,
+                replicated: 0,
                 sent: 5,
                 to_host: 1,
                 dropped: [("runt".to_owned(), 2)].into(),

@@ -31,4 +31,7 @@ graph:path("classify.ip6",
     "ip6-rewrite",
     "transmit")
 
+graph:path("ip4-lookup.multicast", "ip4-multicast", "replicate")
+graph:path("ip6-lookup.multicast", "ip6-multicast", "replicate")
+
 return graph

@@ -46,6 +46,7 @@ pub(super) enum Keyword {
     Route,
     Neighbour,
     Import,
+    Multicast,
     RoutesFrom,
     Fpm,
     Forwarders,
@@ -59,11 +60,12 @@ pub(super) enum Keyword {
 }
 
 impl Keyword {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 15] = [
         Self::Port,
         Self::Route,
         Self::Neighbour,
         Self::Import,
+        Self::Multicast,
         Self::RoutesFrom,
         Self::Fpm,
         Self::Forwarders,
@@ -82,6 +84,7 @@ impl Keyword {
             Self::Route => "route",
             Self::Neighbour => "neighbour",
             Self::Import => "import",
+            Self::Multicast => "multicast",
             Self::RoutesFrom => "routes_from",
             Self::Fpm => "fpm",
             Self::Forwarders => "forwarders",
@@ -101,6 +104,7 @@ impl Keyword {
             Self::Port => Some("NAME"),
             Self::Route => Some("PREFIX"),
             Self::Neighbour => Some("ADDRESS"),
+            Self::Multicast => Some("GROUP"),
             _ => None,
         }
     }

@@ -843,6 +843,105 @@ fn neighbours_are_on_a_port() {
 }
 
 #[test]
+fn multicast_routes_name_ports() {
+    let config = read(&format!(
+        "{PORTS}turnpike.multicast '239.1.1.1' {{ from = 'left', to = {{ 'right' }} }}\n\
+         turnpike.multicast '239.1.1.1' {{ source = '10.0.1.9', from = 'left', to = {{ {{ 'right', ttl = 16 }} }} }}\n\
+         turnpike.multicast 'ff0e::1' {{ from = 'right', to = 'left' }}"
+    ))
+    .unwrap();
+    let port = |n| PortId::new(n).unwrap();
+    let routes: Vec<_> = config
+        .multicast
+        .iter()
+        .map(|route| (route.group.to_string(), route.source, route.from, route.to.clone()))
+        .collect();
+    let group = "239.1.1.1".to_owned();
+    assert_eq!(
+        routes,
+        [
+            (group.clone(), None, port(0), vec![(port(1), 1)]),
+            (group, Some("10.0.1.9".parse().unwrap()), port(0), vec![(port(1), 16)]),
+            ("ff0e::1".to_owned(), None, port(1), vec![(port(0), 1)]),
+        ]
+    );
+}
+
+#[test]
+fn multicast_routes_that_lead_nowhere_are_refused() {
+    const GOOD: &str = "{ from = 'left', to = 'right' }";
+    for (name, settings, expected) in [
+        ("10.0.1.1", GOOD, "not a group; groups are in 224.0.0.0/4 and ff00::/8"),
+        ("224.0.0.5", GOOD, "this group stays on its link; it is never forwarded"),
+        ("ff02::5", GOOD, "this group stays on its link; it is never forwarded"),
+        ("all", GOOD, "not an IP address; write it as \"239.1.1.1\" or \"ff0e::101\""),
+        (
+            "239.1.1.1",
+            "{ to = 'right' }",
+            "from missing; write from = \"PORT\", where the packets come in",
+        ),
+        (
+            "239.1.1.1",
+            "{ from = 'left' }",
+            "to missing; write to = { \"PORT\", … }, where the packets leave",
+        ),
+        (
+            "239.1.1.1",
+            "{ from = 'left', to = 'left' }",
+            "to: port \"left\" is where the packets come in; remove it",
+        ),
+        (
+            "239.1.1.1",
+            "{ from = 'left', to = { 'right', 'right' } }",
+            "to: port \"right\" is given twice; remove one",
+        ),
+        (
+            "239.1.1.1",
+            "{ from = 'left', to = { { 'right', tll = 2 } } }",
+            "to \"right\": key \"tll\" unknown; did you mean \"ttl\"? known: ttl",
+        ),
+        (
+            "239.1.1.1",
+            "{ from = 'left', to = { { 'right', ttl = 256 } } }",
+            "to \"right\": ttl: expected a whole number from 1 to 255, got number 256",
+        ),
+        (
+            "239.1.1.1",
+            "{ from = 'left', to = 5 }",
+            "to: expected a port's name, or a list of names and { \"NAME\", ttl = 16 }, got number 5",
+        ),
+        (
+            "239.1.1.1",
+            "{ source = 'fd00::1', from = 'left', to = 'right' }",
+            "source \"fd00::1\" is not of the group's family",
+        ),
+        (
+            "239.1.1.1",
+            "{ source = '239.1.1.2', from = 'left', to = 'right' }",
+            "source \"239.1.1.2\" is a multicast address, which sends nothing",
+        ),
+    ] {
+        let statement = format!("turnpike.multicast '{name}' {settings}");
+        let expected = format!("4: multicast \"{name}\": {expected}");
+        assert_eq!(errors_below_ports(&statement), [expected], "{statement}");
+    }
+    let unknown =
+        errors_below_ports("turnpike.multicast '239.1.1.1' { from = 'left', to = 'rihgt' }");
+    assert!(
+        unknown[0].contains("to names port \"rihgt\"") && unknown[0].contains("right"),
+        "{unknown:?}"
+    );
+    let twice =
+        format!("turnpike.multicast '239.1.1.1' {GOOD}\nturnpike.multicast '239.1.1.1' {GOOD}");
+    assert_eq!(
+        errors_below_ports(&twice),
+        [
+            "5: multicast \"239.1.1.1\": given for this source on line 4 already; put the ports in one list"
+        ]
+    );
+}
+
+#[test]
 fn the_other_statements_are_checked_too() {
     for (statement, expected) in [
         (
@@ -937,7 +1036,7 @@ fn the_other_statements_are_checked_too() {
 
 #[test]
 fn statements_that_are_not_understood_are_explained() {
-    const KNOWN: &str = "known: port, route, neighbour, import, routes_from, fpm, forwarders, tx, slowpath, icmp, memory, fib, log, quarantine";
+    const KNOWN: &str = "known: port, route, neighbour, import, multicast, routes_from, fpm, forwarders, tx, slowpath, icmp, memory, fib, log, quarantine";
     for (statement, expected) in [
         ("turnpike.prot 'x' { 1 }", format!("turnpike.prot unknown; did you mean \"port\"? {KNOWN}")),
         ("turnpike.interface 'x' { 1 }", format!("turnpike.interface unknown; {KNOWN}")),
@@ -1118,6 +1217,7 @@ fn tables(config: &Config) -> std::sync::Arc<dataplane::tables::Tables> {
         fib4: fib::new_ipv4(Algorithm::Reference, Box::new(fib::NoReaders)).unwrap().reader(),
         fib6: fib::new_ipv6(Algorithm::Reference, Box::new(fib::NoReaders)).unwrap().reader(),
         next_hops: std::sync::Arc::new(dataplane::next_hop::NextHopTable::new()),
+        multicast: dataplane::multicast::MulticastTable::default(),
         mtus: Mtus::new(&ports),
         redirects: RedirectGates::default(),
         ports,
@@ -1182,7 +1282,7 @@ fn a_port_can_have_a_graph_of_its_own() {
         "{PORTS}local g = turnpike.graph:on_port('left')\n\
          g:path('classify.ip6', 'drop')\n\
          g:remove('ip6-checksum-offload') g:remove('ip6-validate') g:remove('ip6-reverse-path')\n\
-         g:remove('ip6-lookup') g:remove('ip6-hop-limit') g:remove('ip6-redirect')\n\
+         g:remove('ip6-lookup') g:remove('ip6-multicast') g:remove('ip6-hop-limit') g:remove('ip6-redirect')\n\
          g:remove('ip6-mtu') g:remove('ip6-rewrite')"
     ));
     let names = step_names(&shape);
@@ -1200,7 +1300,7 @@ fn what_is_wrong_with_a_graph_is_said_with_its_line() {
             "5: graph: step \"ip4-validat\" not found in the graph; known: classify, ip4-checksum-offload, \
           ip4-validate, ip4-reverse-path, ip4-lookup, ip4-ttl, ip4-redirect, ip4-mtu, ip4-rewrite, \
           ip6-checksum-offload, ip6-validate, ip6-reverse-path, ip6-lookup, ip6-hop-limit, ip6-redirect, \
-          ip6-mtu, ip6-rewrite"
+          ip6-mtu, ip6-rewrite, ip4-multicast, ip6-multicast"
         ]
     );
     let unknown = graph("g:insert_after('ip4-validate', 'ip4-tll')");
@@ -1208,7 +1308,7 @@ fn what_is_wrong_with_a_graph_is_said_with_its_line() {
         unknown[0].starts_with("5: graph: step \"ip4-tll\" unknown; did you mean \"ip4-ttl\"?")
     );
     assert_eq!(
-        graph("g:remove('ip4-lookup')"),
+        graph("g:remove('ip4-multicast') g:remove('ip4-lookup')"),
         [
             "5: graph: \"ip4-mtu\" takes routed valid IPv4 packets, but \"ip4-ttl.ok\" gives valid IPv4 \
           packets"

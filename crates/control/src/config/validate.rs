@@ -3,6 +3,7 @@
 mod advertise;
 mod graphs;
 mod host;
+mod multicast;
 mod ports;
 mod rest;
 mod routes;
@@ -81,6 +82,7 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
         routes,
         neighbours: rest::neighbours(&mut context, of(Keyword::Neighbour)),
         imports,
+        multicast: multicast::read(&mut context, of(Keyword::Multicast)),
         forwarders: rest::forwarders(&mut context, of(Keyword::Forwarders)),
         tx: rest::tx(&mut context, of(Keyword::Tx)),
         slowpath: rest::slowpath(&mut context, of(Keyword::Slowpath)),

@@ -54,6 +54,9 @@ pub(crate) const RTM_GETNEXTHOP: u16 = 106;
 pub(crate) const AF_UNSPEC: u8 = 0;
 pub(crate) const AF_INET: u8 = 2;
 pub(crate) const AF_INET6: u8 = 10;
+/// Families of the multicast routing caches.
+pub(crate) const RTNL_FAMILY_IPMR: u8 = 128;
+pub(crate) const RTNL_FAMILY_IP6MR: u8 = 129;
 
 pub(crate) const IFF_UP: u32 = 1;
 pub(crate) const IFF_RUNNING: u32 = 0x40;
@@ -83,6 +86,7 @@ const RTNH_F_ONLINK: u8 = 4;
 
 const RTA_DST: u16 = 1;
 const RTA_SRC: u16 = 2;
+const RTA_IIF: u16 = 3;
 const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
 const RTA_PRIORITY: u16 = 6;
@@ -268,6 +272,19 @@ pub struct RouteMessage {
     pub dead: u64,
     /// A cache entry, not a route.
     pub cloned: bool,
+}
+
+/// An entry of a multicast routing cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MulticastMessage {
+    /// Who sends; the unspecified address: anybody.
+    pub source: IpAddr,
+    /// The group.
+    pub group: IpAddr,
+    /// The index of the interface that the packets come by; `None`: nobody has said yet.
+    pub from: Option<u32>,
+    /// The indexes of the interfaces that they leave by, and the TTL that a packet must exceed.
+    pub to: Vec<(u32, u8)>,
 }
 
 /// What a nexthop object is.
@@ -477,6 +494,58 @@ fn split<'a>(raw: &Raw<'a>, fixed: usize) -> Result<(&'a [u8], &'a [u8]), Malfor
         length,
         expected: fixed,
     })
+}
+
+impl MulticastMessage {
+    /// Understands `RTM_NEWROUTE` of a multicast routing cache; `None` for anything else.
+    pub(crate) fn parse(raw: &Raw<'_>) -> Result<Option<Self>, Malformed> {
+        let (fixed, rest) = split(raw, 12)?;
+        let unspecified: IpAddr = match fixed[0] {
+            RTNL_FAMILY_IPMR => Ipv4Addr::UNSPECIFIED.into(),
+            RTNL_FAMILY_IP6MR => Ipv6Addr::UNSPECIFIED.into(),
+            _ => return Ok(None),
+        };
+        if raw.kind != RTM_NEWROUTE {
+            return Ok(None);
+        }
+        let (mut source, mut group, mut from, mut to) =
+            (unspecified, unspecified, None, Vec::new());
+        attributes(raw.kind, rest, |attribute| {
+            match attribute.kind {
+                RTA_SRC => source = attribute.address()?,
+                RTA_DST => group = attribute.address()?,
+                RTA_IIF => from = Some(attribute.u32()?),
+                RTA_MULTIPATH => to = interfaces(&attribute)?,
+                _ => {}
+            }
+            Ok(())
+        })?;
+        let families = [source, group].map(|address| address.is_ipv4());
+        if families != [unspecified.is_ipv4(); 2] {
+            return Err(Malformed::Value {
+                kind: raw.kind,
+                what: "an address of the other family",
+            });
+        }
+        if !group.is_multicast() {
+            return Err(Malformed::Value { kind: raw.kind, what: "a group that is none" });
+        }
+        Ok(Some(Self { source, group, from, to }))
+    }
+}
+
+/// [`RTA_MULTIPATH`] of a multicast route: `struct rtnexthop` with the TTL in place of the weight.
+fn interfaces(attribute: &Attribute<'_>) -> Result<Vec<(u32, u8)>, Malformed> {
+    let (mut bytes, mut interfaces) = (attribute.value, Vec::new());
+    while !bytes.is_empty() {
+        let length = usize::from(u16_at(bytes, 0).ok_or_else(|| attribute.bad())?);
+        if length < 8 || length > bytes.len() {
+            return Err(attribute.bad());
+        }
+        interfaces.push((u32_at(bytes, 4).ok_or_else(|| attribute.bad())?, bytes[3]));
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or(&[]);
+    }
+    Ok(interfaces)
 }
 
 /// `struct rtmsg` and its attributes.

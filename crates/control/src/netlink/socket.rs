@@ -20,9 +20,11 @@ pub(super) mod group {
     pub(crate) const LINK: u32 = 1;
     pub(crate) const NEIGH: u32 = 1 << 2;
     pub(crate) const IPV4_IFADDR: u32 = 1 << 4;
+    pub(crate) const IPV4_MROUTE: u32 = 1 << 5;
     pub(crate) const IPV4_ROUTE: u32 = 1 << 6;
     pub(crate) const IPV4_RULE: u32 = 1 << 7;
     pub(crate) const IPV6_IFADDR: u32 = 1 << 8;
+    pub(crate) const IPV6_MROUTE: u32 = 1 << 9;
     pub(crate) const IPV6_ROUTE: u32 = 1 << 10;
     pub(crate) const IPV6_RULE: u32 = 1 << 18;
     pub(crate) const NEXTHOP: u32 = 1 << 31;

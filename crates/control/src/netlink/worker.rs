@@ -672,7 +672,7 @@ fn dump_socket() -> io::Result<Socket> {
     deprecated,
     reason = "what replaces it is unsafe, for descriptors that change; a Socket owns its own"
 )]
-fn watch_readable(socket: Socket) -> io::Result<AsyncFd<Socket>> {
+pub(super) fn watch_readable(socket: Socket) -> io::Result<AsyncFd<Socket>> {
     AsyncFd::with_interest(socket, Interest::READABLE)
 }
 

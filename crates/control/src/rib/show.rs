@@ -82,6 +82,7 @@ impl Rib {
             LOCAL if candidate.source.is_settable() => Target::Host,
             LOCAL => Target::Local,
             MARTIAN => Target::Martian,
+            MULTICAST => Target::Multicast,
             BLACKHOLE => Target::Blackhole,
             PROHIBITED => Target::Prohibited,
             UNREACHABLE => Target::Unreachable,

@@ -223,6 +223,8 @@ pub enum Target {
     Host,
     /// Nowhere: martians.
     Martian,
+    /// To a group: the multicast routes say where.
+    Multicast,
     /// Dropped in silence.
     Blackhole,
     /// Refused: "administratively prohibited".

@@ -5,17 +5,21 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::Receiver;
 
 use dpdk::qsbr::Qsbr;
-use dpdk::{Device, Mbuf, PacketList, Port, PortConfig, Producer, Ring, TxQueue};
+use dpdk::{
+    Device, Mbuf, Mempool, MempoolConfig, PacketList, Port, PortConfig, Producer, Ring, TxQueue,
+};
+use wire::MacAddr;
 
 use super::*;
 use crate::class::ByClass;
 use crate::distribution::{TX_BURST_MAX, TxConfig, TxPath};
 use crate::graph::{GraphBuilder, Output, Outputs, Step};
+use crate::multicast::{MulticastRoute, MulticastRoutes};
 use crate::punts::ClassRing;
 use crate::quarantine::Suspect;
 use crate::reason::{Punt, PuntClass, PuntReason};
 use crate::steps::{FAULTY_ID, Faulty, Ip4Lookup, Ip4Rewrite};
-use crate::testing::{FrameBuilder, TestTables, dpdk as shared};
+use crate::testing::{FrameBuilder, TestTables, dpdk as shared, port_mac};
 
 /// A device whose packets come back, as a wire to itself.
 fn loop_device() -> (TxQueue, RxQueue) {
@@ -80,6 +84,8 @@ impl Lab {
         paths.extend([TxPath::Queue(device), TxPath::Handover(handover)]);
         let ports = (0..5).map(|n| PortId::new(n).unwrap());
         let info = TestTables::every_kind().ports[0];
+        // The device of port 3 takes several buffers, the others do not.
+        let replicas = (0..5).map(|n| (MacAddr(port_mac(n)), n == 3));
         let counters = Arc::new(ForwarderCounters::default());
         let mut distribution = Distribution::new(ports.zip(paths).collect(), tx);
         assert!(distribution.add_express(PortId::new(3).unwrap(), express_out));
@@ -88,6 +94,7 @@ impl Lab {
             inlets: vec![inlet],
             graph,
             distribution,
+            replicator: Replicator::new(shared().1.clone(), replicas),
             punts: Punts::new(vec![into_0, into_1], 1),
             quiescent: Qsbr::new(1).register().unwrap(),
             counters: counters.clone(),
@@ -409,6 +416,7 @@ fn graph_with_a_faulty_step() -> Graph {
     graph.add("faulty", Faulty).unwrap();
     graph.add("rewrite", Ip4Rewrite::new(&tables)).unwrap();
     graph.connect("lookup", "forward", "faulty").unwrap();
+    graph.replicate("lookup", "multicast").unwrap();
     graph.connect("faulty", "next", "rewrite").unwrap();
     graph.transmit("rewrite", "transmit").unwrap();
     graph.build().unwrap()
@@ -489,4 +497,78 @@ fn several_steps_may_panic_over_one_batch() {
     lab.receive(&[to("10.0.6.1"), poisoned(1), to("10.0.6.2"), to("10.0.6.3")]);
     assert_eq!(lab.frames_sent(), [to("10.0.6.1"), to("10.0.6.2"), to("10.0.6.3")]);
     assert_eq!(lab.drops(DropReason::Quarantined), 1);
+}
+
+/// Packets from port 0 to 239.1.1.1 leave by these ports.
+fn group_to(ports: &[u16]) -> Graph {
+    let tables = TestTables::every_kind();
+    let to = ports.iter().map(|&n| (PortId::new(n).unwrap(), 0));
+    let route = MulticastRoute::new(PortId::FIRST, to, Arc::default());
+    let mut routes = MulticastRoutes::default();
+    let [group, every_kind] = ["239.1.1.1", "10.0.10.1"].map(|text| text.parse().unwrap());
+    routes.ip4.insert(None, group, route.clone());
+    routes.ip4.insert(None, every_kind, route);
+    tables.multicast.publish(routes);
+    crate::default_graph(&tables).unwrap()
+}
+
+#[test]
+fn a_packet_to_a_group_leaves_by_each_port_with_its_address() {
+    let mut lab = Lab::new(group_to(&[3, 4]), at_once());
+    let frame = to("10.0.10.1");
+    assert_eq!(lab.receive(std::slice::from_ref(&frame)), 1);
+    let mut burst = Burst::new();
+    assert_eq!(lab.sent.receive(&mut burst, BATCH_MAX), 1);
+    assert_eq!(burst.multi_segment(), 1, "by reference");
+    let replica = burst.take(0).unwrap();
+    let copy = lab.handed_over.pop().unwrap();
+    assert_eq!((replica.segments(), copy.segments()), (2, 1));
+    for (packet, port) in [(&replica, 3), (&copy, 4)] {
+        let bytes: Vec<u8> = packet.chunks().flatten().copied().collect();
+        let mut expected = frame.clone();
+        expected[..6].copy_from_slice(&[1, 0, 0x5e, 0, 10, 1]);
+        expected[6..12].copy_from_slice(&port_mac(port));
+        expected[22] -= 1;
+        FrameBuilder::fix_ip4_checksum(&mut expected);
+        assert_eq!(bytes, expected, "by port {port}");
+    }
+    assert_eq!(copy.tag(), 4, "the other forwarder learns the port");
+    assert_eq!((lab.counters.replicated.get(), lab.drops(DropReason::NoBuffer)), (1, 0));
+}
+
+#[test]
+fn a_packet_with_one_receiver_leaves_as_it_is() {
+    let mut lab = Lab::new(group_to(&[3]), at_once());
+    assert_eq!(lab.receive(&[to("10.0.10.1")]), 1);
+    let mut burst = Burst::new();
+    assert_eq!(lab.sent.receive(&mut burst, BATCH_MAX), 1);
+    assert_eq!((burst.multi_segment(), burst.frame(0)[6..12].to_vec()), (0, port_mac(3).to_vec()));
+    assert_eq!(lab.counters.replicated.get(), 0);
+}
+
+#[test]
+fn a_full_batch_with_many_receivers_is_complete() {
+    let mut lab = Lab::new(group_to(&[3, 4]), TxConfig { burst: 128, ..at_once() });
+    assert_eq!(lab.receive(&vec![to("10.0.10.1"); 60]), 60);
+    assert_eq!(lab.counters.replicated.get(), 60);
+    let by_device = lab.counters.tx(PortId::new(3).unwrap()).packets.get();
+    let handed_over = std::iter::from_fn(|| lab.handed_over.pop()).count() as u64;
+    let lost = lab.drops(DropReason::HandoverFull) + lab.drops(DropReason::NoBuffer);
+    assert_eq!((by_device, handed_over + lost), (60, 60));
+    assert_eq!(by_device + lab.counters.handed_over.get() + lost, 120);
+}
+
+#[test]
+fn what_there_is_no_buffer_for_is_counted() {
+    let mut lab = Lab::new(group_to(&[3, 4]), at_once());
+    let config = MempoolConfig { name: "none".into(), count: 1, cache: 0, data_room: 2048 };
+    let pool = Mempool::new(&shared().0, &config).unwrap();
+    let held = pool.alloc().unwrap();
+    let replicas = (0..5).map(|n| (MacAddr(port_mac(n)), true));
+    lab.forwarder.parts.replicator = Replicator::new(pool.clone(), replicas);
+    lab.receive(&[to("10.0.10.1")]);
+    assert_eq!(lab.counters.replicated.get(), 1);
+    assert_eq!(lab.drops(DropReason::NoBuffer), 2);
+    drop(held);
+    assert_eq!(pool.leaked(), 0);
 }

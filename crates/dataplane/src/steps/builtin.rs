@@ -34,6 +34,13 @@ pub(crate) fn entries() -> Vec<Entry> {
         step("ip4-lookup", resolve::OUTPUTS, VALID4, &[("forward", Facts::ROUTED)], |tables| {
             Box::new(Ip4Lookup::new(tables.clone()))
         }),
+        step(
+            "ip4-multicast",
+            multicast::OUTPUTS,
+            VALID4,
+            &[("replicate", Facts::GROUPED)],
+            |tables| Box::new(Ip4Multicast::new(tables)),
+        ),
         step("ip4-ttl", ip4_ttl::OUTPUTS, IP4, &[], |_| Box::new(Ip4Ttl)),
         step("ip4-redirect", redirect::OUTPUTS, ROUTED4, &[], |tables| {
             Box::new(Redirect::new(tables))
@@ -54,6 +61,13 @@ pub(crate) fn entries() -> Vec<Entry> {
         step("ip6-lookup", resolve::OUTPUTS, VALID6, &[("forward", Facts::ROUTED)], |tables| {
             Box::new(Ip6Lookup::new(tables.clone()))
         }),
+        step(
+            "ip6-multicast",
+            multicast::OUTPUTS,
+            VALID6,
+            &[("replicate", Facts::GROUPED)],
+            |tables| Box::new(Ip6Multicast::new(tables)),
+        ),
         step("ip6-hop-limit", ip6_hop_limit::OUTPUTS, IP6, &[], |_| Box::new(Ip6HopLimit)),
         step("ip6-redirect", redirect::OUTPUTS, ROUTED6, &[], |tables| {
             Box::new(Redirect::new(tables))

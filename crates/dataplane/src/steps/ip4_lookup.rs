@@ -56,7 +56,7 @@ mod tests {
     #[test]
     fn each_kind_of_next_hop_has_its_own_output() {
         let mut step = Ip4Lookup::new(TestTables::every_kind());
-        let frames: Vec<_> = (0..9).map(|n| to(&format!("10.0.{n}.1"))).collect();
+        let frames: Vec<_> = (0..11).map(|n| to(&format!("10.0.{n}.1"))).collect();
         let (result, batch) = run_step(&mut step, &frames);
         assert_eq!(result["no-route"], [0]);
         assert_eq!(result["local"], [1]);
@@ -64,9 +64,10 @@ mod tests {
         assert_eq!(result["martian-destination"], [3]);
         assert_eq!(result["prohibited"], [4]);
         assert_eq!(result["unreachable"], [5]);
-        assert_eq!(result["forward"], [6]);
+        assert_eq!(result["forward"], [6, 9]);
         assert_eq!(result["glean"], [7]);
         assert_eq!(result["unresolved"], [8]);
+        assert_eq!(result["multicast"], [10]);
         assert_eq!(batch.out_port[6], 3);
         assert_eq!(batch.next_hop[8], 18);
     }

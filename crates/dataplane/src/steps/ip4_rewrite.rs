@@ -52,7 +52,7 @@ impl Step for Ip4Rewrite {
     }
 }
 
-fn decrement_ttl(head: &mut [u8; HEAD]) {
+pub(super) fn decrement_ttl(head: &mut [u8; HEAD]) {
     head[22] = head[22].wrapping_sub(1);
     let checksum = u32::from(u16::from_be_bytes([head[24], head[25]])) + 0x0100;
     let checksum = (checksum + u32::from(checksum >= 0xffff)) as u16;

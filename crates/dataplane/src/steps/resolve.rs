@@ -3,7 +3,8 @@
 //! | output | packets |
 //! |---|---|
 //! | `forward` | the next hop is a neighbour whose MAC is known |
-//! | punt `local` | the router's own addresses, multicast, broadcast |
+//! | `multicast` | to a group (RFC 1812 5.2.4.4: see `multicast.rs`) |
+//! | punt `local` | the router's own addresses, broadcast |
 //! | punt `no-route`, `prohibited`, `unreachable` | refused, the slow path tells the sender |
 //! | punt `glean` | the destination is on a connected network, its MAC is unknown |
 //! | punt `unresolved` | the gateway's MAC is unknown |
@@ -32,6 +33,7 @@ const SCOPE: usize = 7;
 const BLACKHOLE: usize = 8;
 const MARTIAN_DESTINATION: usize = 9;
 const L2_BROADCAST: usize = 10;
+const MULTICAST: usize = 11;
 
 /// The outputs of both lookups.
 pub(super) const OUTPUTS: &[Output] = &[
@@ -46,6 +48,7 @@ pub(super) const OUTPUTS: &[Output] = &[
     Output::Drop(DropReason::Blackhole),
     Output::Drop(DropReason::MartianDestination),
     Output::Drop(DropReason::L2Broadcast),
+    Output::Next("multicast"),
 ];
 
 /// Looks up the destinations of `input` with `lookup` (addresses in, next-hop numbers out) and
@@ -119,6 +122,7 @@ fn sort_unusual(batch: &Batch, unusual: Mask, out: &mut Outputs) {
         let bit = Mask::when(true, i);
         let leaves = match NextHop::from(batch.hop[i]) {
             NextHop::Local => LOCAL,
+            NextHop::Multicast => MULTICAST,
             NextHop::Blackhole => BLACKHOLE,
             NextHop::Martian => MARTIAN_DESTINATION,
             _ if batch.link_multicast.has(i) => L2_BROADCAST,

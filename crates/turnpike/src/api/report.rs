@@ -257,14 +257,46 @@ pub struct Neighbour {
     pub queued: usize,
 }
 
+/// A multicast route.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Multicast {
+    /// The group.
+    pub group: IpAddr,
+    /// Who sends; without it: anybody.
+    pub source: Option<IpAddr>,
+    /// `configuration` or `kernel`.
+    pub origin: String,
+    /// The port that the packets must come from.
+    pub from: String,
+    /// The ports that they leave by.
+    pub to: Vec<MulticastPort>,
+    /// Packets forwarded, each counted once however many ports it left by.
+    pub packets: u64,
+    /// Their bytes, without Ethernet headers.
+    pub bytes: u64,
+    /// Packets that came from another port, and were dropped.
+    pub wrong_port: u64,
+}
+
+/// A port that has receivers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MulticastPort {
+    /// Its name.
+    pub port: String,
+    /// The TTL that packets must exceed to leave by it.
+    pub ttl: u8,
+}
+
 /// Every packet there ever was, and where it went:
-/// `received + originated = sent + to_host + dropped_total + in_flight + unaccounted`.
+/// `received + originated + replicated = sent + to_host + dropped_total + in_flight + unaccounted`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Counters {
     /// Packets that forwarders received.
     pub received: u64,
     /// Packets that the router made: ARP, ND, ICMP.
     pub originated: u64,
+    /// Packets made from others: one less than a packet to a group had ports to leave by.
+    pub replicated: u64,
     /// Packets that devices took to send.
     pub sent: u64,
     /// Packets for the router itself that it understood.

@@ -177,6 +177,11 @@ impl Bench {
         Ok(bench)
     }
 
+    /// The pool of all packets.
+    fn pool(&self) -> Mempool {
+        self.pool.clone()
+    }
+
     fn eal(&self) -> &Eal {
         &self.eal
     }

@@ -10,7 +10,9 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::routes::{self, RoutesArgs};
-use crate::api::report::{Counters, Graph, Neighbour, Port, Protection, RouteAnswer, Source};
+use crate::api::report::{
+    Counters, Graph, Multicast, Neighbour, Port, Protection, RouteAnswer, Source,
+};
 use crate::api::{DEFAULT_SOCKET, Flow, Request, Show, client};
 use crate::{picture, table};
 
@@ -44,6 +46,8 @@ enum What {
     Sources,
     /// Neighbours: addresses, MACs, packets that wait
     Neighbours,
+    /// Multicast routes: groups, the ports they leave by, packets
+    Multicast,
     /// Where every packet went, and every drop reason
     Counters,
     /// What the slow path takes of each kind of packet, and what it refused
@@ -118,6 +122,7 @@ pub fn show(args: &ShowArgs) -> Result<()> {
         What::Route { address, flow } => Show::Route { address: *address, flow: flow.flow() },
         What::Neighbours => Show::Neighbours,
         What::Sources => Show::Sources,
+        What::Multicast => Show::Multicast,
         What::Counters => Show::Counters,
         What::Protection => Show::Protection,
         What::Graph { .. } => Show::Graph,
@@ -138,6 +143,7 @@ fn text(what: &What, report: Value) -> Result<String> {
         What::Route { .. } => table::route(&read::<RouteAnswer>(report)?),
         What::Neighbours => table::neighbours(&read::<Vec<Neighbour>>(report)?),
         What::Sources => table::sources(&read::<Vec<Source>>(report)?),
+        What::Multicast => table::multicast(&read::<Vec<Multicast>>(report)?),
         What::Counters => table::counters(&read::<Counters>(report)?),
         What::Protection => table::protection(&read::<Protection>(report)?),
         What::Graph { format, .. } => draw(&read(report)?, *format),

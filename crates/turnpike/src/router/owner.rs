@@ -20,6 +20,7 @@
 //! | `links.rs` | ports that go up and down |
 //! | `questions.rs`, `flow.rs` | what the API shows |
 //! | `changes.rs` | what commands change |
+//! | `multicast.rs` | multicast routes |
 
 mod changes;
 mod events;
@@ -27,6 +28,7 @@ mod flow;
 mod initial;
 mod limiter;
 mod links;
+mod multicast;
 mod questions;
 mod sources;
 
@@ -48,6 +50,7 @@ use crate::api::server::Socket;
 use links::Link;
 
 pub use initial::build_rib;
+pub use multicast::Groups;
 pub use sources::Sources;
 
 /// How often devices are asked for their links: a part of the time in which traffic moves to other
@@ -56,6 +59,9 @@ const TICK: Duration = Duration::from_millis(10);
 
 /// Ticks between two looks at what the RIB has put off.
 const RIB_TICKS: u32 = 10;
+
+/// Ticks between two packets of a multicast route that the kernel gets to see.
+const SAMPLE_TICKS: u32 = 1000;
 
 /// Events of the slow path that are heard in one turn.
 const EVENTS: usize = 256;
@@ -70,6 +76,8 @@ pub struct OwnerParts {
     pub events: mpsc::UnboundedReceiver<Event>,
     /// The kernel and zebra.
     pub sources: Sources,
+    /// Multicast routes.
+    pub groups: Groups,
     /// Everybody's counters.
     pub ledger: Ledger,
     /// The ports by their numbers.
@@ -84,6 +92,7 @@ pub struct Owner {
     orders: Orders,
     events: mpsc::UnboundedReceiver<Event>,
     sources: Sources,
+    groups: Groups,
     ledger: Ledger,
     ports: Vec<OpenPort>,
     links: Vec<Link>,
@@ -95,10 +104,20 @@ pub struct Owner {
 impl Owner {
     /// Tells the slow path what the RIB knows already, and the kernel the configured addresses.
     pub fn new(parts: OwnerParts) -> Self {
-        let OwnerParts { rib, orders, events, sources, ledger, ports, flows } = parts;
+        let OwnerParts { rib, orders, events, sources, groups, ledger, ports, flows } = parts;
         let links = vec![Link::default(); ports.len()];
-        let mut owner =
-            Self { rib, orders, events, sources, ledger, ports, links, flows, ready: false };
+        let mut owner = Self {
+            rib,
+            orders,
+            events,
+            sources,
+            groups,
+            ledger,
+            ports,
+            links,
+            flows,
+            ready: false,
+        };
         owner.pass_commands();
         for port in &owner.ports {
             for &address in &port.addresses {
@@ -130,12 +149,16 @@ impl Owner {
                 Some(question) = questions.recv() => self.answer(question).await,
                 Some(event) = self.events.recv() => self.hear_all(event),
                 batch = self.sources.receive() => self.take_in(batch),
+                () = self.groups.changed() => self.groups.publish(),
                 // Lets the API's tasks run before the next piece of work.
                 () = tokio::task::yield_now(), if busy => self.work(),
                 _ = ticks.tick() => {
                     count = count.wrapping_add(1);
                     self.poll_devices();
                     self.watch_first_synchronisation();
+                    if count.is_multiple_of(SAMPLE_TICKS) {
+                        self.groups.sample();
+                    }
                     if count.is_multiple_of(RIB_TICKS) {
                         self.rib.tick();
                         self.sources.finish_audit(&mut self.rib);
@@ -227,9 +250,10 @@ impl Owner {
     pub fn farewell(&self) {
         let counters = self.ledger.counters();
         tracing::info!(
-            "received {} + originated {} = sent {} + to host {} + dropped {}",
+            "received {} + originated {} + replicated {} = sent {} + to host {} + dropped {}",
             counters.received,
             counters.originated,
+            counters.replicated,
             counters.sent,
             counters.to_host,
             counters.dropped_total

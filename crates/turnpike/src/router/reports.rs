@@ -71,12 +71,14 @@ impl Ledger {
         let dropped_total = dropped.values().sum();
         // What the kernel sends by host interfaces is the router's own as well.
         let originated = slow.sum(|slow| slow.originated.get() + slow.from_host.get());
+        let replicated = sum(|counters| counters.replicated.get());
         let to_host = slow.sum(|slow| slow.to_host.get());
-        let entered = received + originated;
+        let entered = received + originated + replicated;
         let left = sent + to_host + dropped_total + in_flight;
         Counters {
             received,
             originated,
+            replicated,
             sent,
             to_host,
             dropped,
@@ -165,6 +167,7 @@ impl Ledger {
                         steps[*next].name.clone()
                     }
                     Target::Transmit => "transmit".to_owned(),
+                    Target::Replicate => "replicate".to_owned(),
                     Target::SlowPath(_) => "slow-path".to_owned(),
                     Target::Drop(_) => "drop".to_owned(),
                 };

@@ -210,3 +210,59 @@ proptest! {
         let _ = one(&message(kind, &fixed, &attributes));
     }
 }
+
+/// (10.0.1.2, 239.1.1.1) from interface 7 to 8 and 9, as a kernel 6.18 sent it.
+fn multicast_route(family: u8, source: &[u8], group: &[u8], hops: &[u8]) -> Vec<u8> {
+    let length = (source.len() * 8) as u8;
+    let fixed = [family, length, length, 0, 253, 17, 0, RTN_MULTICAST, 0, 0, 0, 0];
+    let (table, from) = (253_u32.to_ne_bytes(), 7_u32.to_ne_bytes());
+    let attributes = [
+        (RTA_TABLE, &table[..]),
+        (RTA_SRC, source),
+        (RTA_DST, group),
+        (RTA_IIF, &from),
+        (RTA_MULTIPATH, hops),
+    ];
+    message(RTM_NEWROUTE, &fixed, &attributes)
+}
+
+fn multicast_hop(interface: u32, ttl: u8) -> Vec<u8> {
+    [&8_u16.to_ne_bytes()[..], &[0, ttl], &interface.to_ne_bytes()].concat()
+}
+
+fn multicast(bytes: &[u8]) -> Result<Option<MulticastMessage>, Malformed> {
+    MulticastMessage::parse(&Messages(bytes).next().unwrap()?)
+}
+
+#[test]
+fn multicast_routes_are_read() {
+    let hops = [multicast_hop(8, 1), multicast_hop(9, 16)].concat();
+    let bytes = multicast_route(RTNL_FAMILY_IPMR, &[10, 0, 1, 2], &[239, 1, 1, 1], &hops);
+    let expected = MulticastMessage {
+        source: "10.0.1.2".parse().unwrap(),
+        group: "239.1.1.1".parse().unwrap(),
+        from: Some(7),
+        to: vec![(8, 1), (9, 16)],
+    };
+    assert_eq!(multicast(&bytes).unwrap(), Some(expected.clone()));
+    assert_eq!(one(&bytes).unwrap(), Message::Other, "no unicast route");
+    let ff0e: Vec<u8> = [&[0xff, 0x0e][..], &[0; 13], &[1]].concat();
+    let bytes = multicast_route(RTNL_FAMILY_IP6MR, &[0; 16], &ff0e, &hops);
+    let read = multicast(&bytes).unwrap().unwrap();
+    assert_eq!((read.source.is_unspecified(), read.group), (true, "ff0e::1".parse().unwrap()));
+    assert_eq!(read.to, expected.to);
+}
+
+#[test]
+fn malformed_multicast_routes_are_refused() {
+    let good = multicast_hop(8, 1);
+    let v4 = |source: &[u8], group: &[u8], hops: &[u8]| {
+        multicast(&multicast_route(RTNL_FAMILY_IPMR, source, group, hops))
+    };
+    assert!(v4(&[10, 0, 1, 2], &[239, 1, 1, 1], &good).is_ok());
+    assert!(v4(&[10, 0, 1, 2], &[10, 1, 1, 1], &good).is_err(), "not a group");
+    assert!(v4(&[0; 16], &[239, 1, 1, 1], &good).is_err(), "a source of the other family");
+    assert!(v4(&[10, 0, 1, 2], &[239, 1, 1, 1], &good[..7]).is_err(), "a hop cut off");
+    assert!(v4(&[10, 0, 1, 2], &[239, 1, 1, 1], &[0; 8]).is_err(), "a hop of no length");
+    assert!(v4(&[10, 0, 1], &[239, 1, 1, 1], &good).is_err(), "three bytes of an address");
+}

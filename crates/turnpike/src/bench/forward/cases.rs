@@ -9,10 +9,12 @@ use dataplane::counters::ForwarderCounters;
 use dataplane::distribution::{Distribution, TxConfig, TxPath};
 use dataplane::flow::FlowHash;
 use dataplane::forwarder::{Forwarder, ForwarderParts, IdlePolicy, RxSource};
+use dataplane::multicast::MulticastTable;
 use dataplane::next_hop::{FIRST_DYNAMIC, NextHop, NextHopTable};
 use dataplane::port::{Mtus, PortId, PortInfo, RedirectGates, ReversePath};
 use dataplane::punts::{Punts, class_rings};
 use dataplane::quarantine::Quarantine;
+use dataplane::replicate::Replicator;
 use dataplane::tables::Tables;
 use dpdk::qsbr::Qsbr;
 use dpdk::{Burst, PacketList, TxQueue};
@@ -147,6 +149,7 @@ impl Router {
             inlets: Vec::new(),
             graph: steps.build()?,
             distribution: Distribution::new(paths, TxConfig::default()),
+            replicator: Replicator::new(bench.pool(), []),
             punts: Punts::new(vec![rings], 1),
             quiescent: Qsbr::new(1).register()?,
             counters: counters.clone(),
@@ -226,6 +229,7 @@ fn tables(case: &Case, full: &FullTables) -> Result<(Arc<Tables>, Writers)> {
         fib4: fib4.reader(),
         fib6: fib6.reader(),
         next_hops: Arc::new(next_hops),
+        multicast: MulticastTable::default(),
         mtus: Mtus::new(&ports),
         redirects: RedirectGates::default(),
         ports,

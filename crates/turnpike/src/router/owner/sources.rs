@@ -16,12 +16,12 @@ use anyhow::{Context, Result};
 use control::config::Config;
 use control::fpm::{self, FpmConfig, FpmSource};
 use control::netlink::{
-    self, AuditReport, KernelConfig, KernelOrder, KernelSource, SourceEvent, SourceState,
-    SourceStatus,
+    self, AuditReport, KernelConfig, KernelGroups, KernelOrder, KernelSource, SourceEvent,
+    SourceState, SourceStatus,
 };
 use control::rib::{self, Rib, Route, Source};
 use dataplane::port::PortId;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::Owner;
 use super::limiter::Limiter;
@@ -124,6 +124,11 @@ impl Sources {
         self.refused[source.index()]
     }
 
+    /// The kernel's multicast routes, if they are wanted.
+    pub fn groups(&self) -> Option<watch::Receiver<KernelGroups>> {
+        self.kernel.as_ref()?.groups()
+    }
+
     /// Asks the kernel of the host interfaces for something, if there is one.
     pub(super) fn order(&self, order: KernelOrder) {
         if let Some(kernel) = &self.kernel {
@@ -186,6 +191,8 @@ fn kernel_config(config: &Config) -> Option<KernelConfig> {
         netns: netns(config),
         ports,
         routes: config.routes_from.kernel.is_some(),
+        // Zebra's module does not tell of multicast routes: they come by the kernel with FPM as well.
+        multicast: config.routes_from.any(),
         audit: settings.audit.filter(|_| config.routes_from.kernel.is_some()),
         receive_buffer: settings.receive_buffer,
     })

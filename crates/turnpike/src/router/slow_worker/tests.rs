@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use dataplane::class::{ByClass, default_limits};
 use dataplane::flow::FlowHash;
+use dataplane::multicast::MulticastTable;
 use dataplane::next_hop::NextHopTable;
 use dataplane::port::{Mtus, PortId, PortInfo, RedirectGates, ReversePath};
 use dataplane::quarantine::Suspect;
@@ -107,6 +108,7 @@ impl Lab {
             fib4: fib4.reader(),
             fib6: fib6.reader(),
             next_hops: Arc::new(NextHopTable::new()),
+            multicast: MulticastTable::default(),
             mtus: Mtus::new(&[info]),
             redirects: RedirectGates::default(),
             ports: vec![info],

@@ -1,0 +1,122 @@
+//! Replication: one packet to a group becomes one packet for each port that has receivers.
+//!
+//! The packets share the bytes behind the Ethernet header, which stay where the device put them
+//! ([`dpdk::Shared`]); the header, in which they differ by the ports' own addresses, is each one's own.
+//! Ports whose device takes packets of one buffer only get a copy. A packet with one receiver leaves as
+//! it is.
+//!
+//! Of n packets where one was received, n - 1 count as replicated, so that the sum closes: received +
+//! originated + replicated = sent + to host + dropped.
+
+use dpdk::{Burst, Mbuf, Mempool, Shared};
+
+use crate::batch::{BATCH_MAX, Batch, ETHERNET};
+use crate::counters::ForwarderCounters;
+use crate::distribution::Distribution;
+use crate::mask::Mask;
+use crate::multicast::PortSet;
+use crate::port::{MAX_PORTS, PortId};
+use crate::reason::DropReason;
+
+/// Where the sender's address is in an Ethernet header.
+const SOURCE: std::ops::Range<usize> = 6..12;
+
+/// What a forwarder replicates with.
+pub struct Replicator {
+    pool: Mempool,
+    /// Ports whose device takes packets of several buffers.
+    by_reference: PortSet,
+    macs: [[u8; 6]; MAX_PORTS],
+    ready: Ready,
+}
+
+/// Packets on their way to the distribution, and the ports they leave by.
+struct Ready {
+    packets: Burst,
+    out_port: [u16; BATCH_MAX],
+}
+
+/// Where packets go from here.
+pub(crate) struct Way<'a> {
+    pub(crate) distribution: &'a mut Distribution,
+    /// In TSC cycles.
+    pub(crate) now: u64,
+    pub(crate) counters: &'a ForwarderCounters,
+}
+
+impl Replicator {
+    /// Takes buffers from this pool. `ports` are the router's, by index: their own addresses, and
+    /// whether their devices take packets of several buffers.
+    pub fn new(pool: Mempool, ports: impl IntoIterator<Item = (wire::MacAddr, bool)>) -> Self {
+        let (mut macs, mut by_reference) = ([[0; 6]; MAX_PORTS], PortSet::EMPTY);
+        for ((index, place), (mac, several)) in (0..).zip(&mut macs).zip(ports) {
+            *place = mac.0;
+            by_reference.extend(PortId::new(index).filter(|_| several));
+        }
+        let ready = Ready { packets: Burst::new(), out_port: [0; BATCH_MAX] };
+        Self { pool, by_reference, macs, ready }
+    }
+
+    /// Takes the packets of `mask` and sends each by all its [`Batch::replicas`].
+    pub(crate) fn accept(&mut self, batch: &mut Batch, mask: Mask, way: &mut Way<'_>) {
+        for slot in mask.slots() {
+            let Some(packet) = batch.burst.take(slot) else { continue };
+            self.replicate(packet, batch.replicas[slot], way);
+        }
+        self.ready.send(way);
+    }
+
+    fn replicate(&mut self, mut packet: Mbuf, ports: PortSet, way: &mut Way<'_>) {
+        let mut header = [0; ETHERNET];
+        header.copy_from_slice(&packet.data()[..ETHERNET]);
+        let mut ports = ports.ports().peekable();
+        let Some(first) = ports.next() else {
+            way.counters.drops.add(DropReason::StepLost, 1);
+            return;
+        };
+        if ports.peek().is_none() {
+            packet.data_mut()[SOURCE].copy_from_slice(&self.macs[first.index()]);
+            return self.ready.put(packet, first, way);
+        }
+        // All of it is there: steps look at frames that hold more than an Ethernet header.
+        if !packet.adj(ETHERNET) {
+            way.counters.drops.add(DropReason::StepLost, 1);
+            return;
+        }
+        let shared = Shared::new(packet);
+        for (count, port) in std::iter::once(first).chain(ports).enumerate() {
+            way.counters.replicated.add(u64::from(count > 0));
+            header[SOURCE].copy_from_slice(&self.macs[port.index()]);
+            let replica = if self.by_reference.contains(port) {
+                shared.refer(&header, &self.pool)
+            } else {
+                shared.copy(&header, &self.pool)
+            };
+            match replica {
+                Some(replica) => self.ready.put(replica, port, way),
+                None => way.counters.drops.add(DropReason::NoBuffer, 1),
+            }
+        }
+    }
+}
+
+impl Ready {
+    fn put(&mut self, packet: Mbuf, port: PortId, way: &mut Way<'_>) {
+        match self.packets.put(packet) {
+            Ok(slot) => self.out_port[slot] = port.index() as u16,
+            // Cannot be: there is room, and a buffer of the pool holds more than 64 bytes.
+            Err(_) => way.counters.drops.add(DropReason::UnusableBuffer, 1),
+        }
+        if self.packets.len() == BATCH_MAX {
+            self.send(way);
+        }
+    }
+
+    fn send(&mut self, way: &mut Way<'_>) {
+        let all = Mask(self.packets.owned());
+        if !all.is_empty() {
+            let Way { distribution, now, counters } = way;
+            distribution.accept(&mut self.packets, all, &self.out_port, *now, counters);
+        }
+    }
+}

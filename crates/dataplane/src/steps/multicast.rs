@@ -1,0 +1,283 @@
+//! `ip4-multicast`, `ip6-multicast`: which ports does a packet to a group leave by?
+//!
+//! Takes packets that the lookup found to be for groups (224.0.0.0/4, ff00::/8). Sets
+//! [`Batch::replicas`] and makes the packet the one to send: it lowers TTL or hop limit, corrects the
+//! IPv4 checksum, and writes the group's MAC address (RFC 1112 6.4, RFC 2464 7). Where the ports
+//! differ, in their own addresses, `replicate.rs` writes when the packet leaves.
+//!
+//! | output | packets |
+//! |---|---|
+//! | `replicate` | the group has an entry, the packet came from its port, and there are ports for it |
+//! | punt `local` | no entry; a group that stays on its link (RFC 5771 4, RFC 4291 2.7); longer than the MTU of a port that it would leave by; now and then one that its entry's owner wants to see |
+//! | drop `multicast-wrong-port` | it came from another port than its entry's |
+//! | drop `multicast-no-receiver` | no port for it: none has receivers, or the TTL is not above their thresholds, or not above 1 |
+//!
+//! No ICMP error answers a packet to a group that cannot be forwarded (RFC 1812 4.3.2.7). One longer
+//! than a port's MTU is left to the kernel with all its ports, which cuts it or says "packet too big"
+//! (RFC 4443 3.2).
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use wire::address::{multicast_mac_v4, multicast_mac_v6};
+
+use super::ip4_rewrite::decrement_ttl;
+use crate::batch::{Batch, ETHERNET, HEAD};
+use crate::graph::{Output, Outputs, Step};
+use crate::mask::Mask;
+use crate::multicast::{MulticastRoute, PortSet};
+use crate::reason::{DropReason, PuntReason};
+use crate::tables::Tables;
+
+const REPLICATE: usize = 0;
+const LOCAL: usize = 1;
+const WRONG_PORT: usize = 2;
+const NO_RECEIVER: usize = 3;
+
+pub(super) const OUTPUTS: &[Output] = &[
+    Output::Next("replicate"),
+    Output::Punt(PuntReason::Local),
+    Output::Drop(DropReason::MulticastWrongPort),
+    Output::Drop(DropReason::MulticastNoReceiver),
+];
+
+/// See the module's documentation; for IPv4.
+pub struct Ip4Multicast {
+    tables: Arc<Tables>,
+}
+
+/// See the module's documentation; for IPv6.
+pub struct Ip6Multicast {
+    tables: Arc<Tables>,
+}
+
+impl Ip4Multicast {
+    /// Asks these tables for entries and MTUs.
+    pub fn new(tables: &Arc<Tables>) -> Self {
+        Self { tables: tables.clone() }
+    }
+}
+
+impl Ip6Multicast {
+    /// Asks these tables for entries and MTUs.
+    pub fn new(tables: &Arc<Tables>) -> Self {
+        Self { tables: tables.clone() }
+    }
+}
+
+impl Step for Ip4Multicast {
+    fn outputs(&self) -> &'static [Output] {
+        OUTPUTS
+    }
+
+    fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
+        let routes = self.tables.multicast.read();
+        for slot in input.slots() {
+            let (source, group, ttl) = addresses4(batch.head(slot));
+            let stays = group.octets()[..3] == [224, 0, 0];
+            let route = if stays { None } else { routes.ip4.find(source, group) };
+            let (output, ports) = decide(&self.tables, batch, slot, route, ttl);
+            out[output] |= Mask::when(true, slot);
+            if output == REPLICATE {
+                batch.replicas[slot] = ports;
+                let head = batch.head_mut(slot);
+                head[..6].copy_from_slice(&multicast_mac_v4(group).0);
+                decrement_ttl(head);
+            }
+        }
+    }
+}
+
+impl Step for Ip6Multicast {
+    fn outputs(&self) -> &'static [Output] {
+        OUTPUTS
+    }
+
+    fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
+        let routes = self.tables.multicast.read();
+        for slot in input.slots() {
+            let (source, group, hop_limit) = addresses6(batch.head(slot));
+            // Interface-local, link-local, and scope 0, which means as much (RFC 7346 2).
+            let stays = group.octets()[1] & 0xf <= 2 || source.is_unicast_link_local();
+            let route = if stays { None } else { routes.ip6.find(source, group) };
+            let (output, ports) = decide(&self.tables, batch, slot, route, hop_limit);
+            out[output] |= Mask::when(true, slot);
+            if output == REPLICATE {
+                batch.replicas[slot] = ports;
+                let head = batch.head_mut(slot);
+                head[..6].copy_from_slice(&multicast_mac_v6(group).0);
+                head[ETHERNET + 7] -= 1;
+            }
+        }
+    }
+}
+
+fn addresses4(head: &[u8; HEAD]) -> (Ipv4Addr, Ipv4Addr, u8) {
+    let word = |at: usize| Ipv4Addr::new(head[at], head[at + 1], head[at + 2], head[at + 3]);
+    (word(ETHERNET + 12), word(ETHERNET + 16), head[ETHERNET + 8])
+}
+
+fn addresses6(head: &[u8; HEAD]) -> (Ipv6Addr, Ipv6Addr, u8) {
+    let word = |at: usize| {
+        let mut octets = [0; 16];
+        octets.copy_from_slice(&head[at..at + 16]);
+        Ipv6Addr::from(octets)
+    };
+    (word(ETHERNET + 8), word(ETHERNET + 24), head[ETHERNET + 7])
+}
+
+/// The output for a packet, and the ports it leaves by. Counts for the entry.
+fn decide(
+    tables: &Tables,
+    batch: &Batch,
+    slot: usize,
+    route: Option<&MulticastRoute>,
+    ttl: u8,
+) -> (usize, PortSet) {
+    let nowhere = |output| (output, PortSet::EMPTY);
+    let Some(route) = route else { return nowhere(LOCAL) };
+    let counters = &route.counters;
+    if route.from != batch.in_port {
+        counters.count_wrong_port();
+        return nowhere(if counters.wants_wrong_port() { LOCAL } else { WRONG_PORT });
+    }
+    let ports = route.ports(ttl);
+    let len = batch.len(slot) - ETHERNET;
+    if counters.wants_packet() || ports.ports().any(|port| len > tables.mtus.get(port).into()) {
+        return nowhere(LOCAL);
+    }
+    if ports.is_empty() {
+        return nowhere(NO_RECEIVER);
+    }
+    counters.count(1, len as u64);
+    (REPLICATE, ports)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::multicast::MulticastRoutes;
+    use crate::port::PortId;
+    use crate::testing::{FrameBuilder, TestTables, run_step};
+
+    fn port(index: u16) -> PortId {
+        PortId::new(index).unwrap()
+    }
+
+    /// Packets from port 0 to 239.1.1.1 and ff0e::1 leave by ports 1, 2 (TTL above 8) and 4, whose
+    /// MTU is 1000; those to 239.2.2.2 have no receivers; those to 239.3.3.3 come from port 1. That
+    /// 192.0.2.9 sends to 239.1.1.1 has an entry of its own, to port 3. 224.0.0.7 and ff02::7 have
+    /// one that must never be looked at.
+    fn tables() -> Arc<Tables> {
+        let tables = TestTables::every_kind();
+        let route = |from, to: &[(u16, u8)]| {
+            let to = to.iter().map(|&(index, ttl)| (port(index), ttl));
+            MulticastRoute::new(port(from), to, Arc::default())
+        };
+        let mut routes = MulticastRoutes::default();
+        let ip4 = |text: &str| text.parse::<Ipv4Addr>().unwrap();
+        let to = [(1, 0), (2, 8), (4, 0)];
+        routes.ip4.insert(None, ip4("239.1.1.1"), route(0, &to));
+        routes.ip4.insert(Some(ip4("192.0.2.9")), ip4("239.1.1.1"), route(0, &[(3, 0)]));
+        routes.ip4.insert(None, ip4("239.2.2.2"), route(0, &[]));
+        routes.ip4.insert(None, ip4("239.3.3.3"), route(1, &to));
+        routes.ip4.insert(None, ip4("224.0.0.7"), route(0, &to));
+        routes.ip6.insert(None, "ff0e::1".parse().unwrap(), route(0, &to));
+        routes.ip6.insert(None, "ff02::7".parse().unwrap(), route(0, &to));
+        tables.multicast.publish(routes);
+        tables
+    }
+
+    fn to4(group: &str) -> FrameBuilder {
+        FrameBuilder::ip4().destination4(group)
+    }
+
+    fn ports(batch: &Batch, slot: usize) -> Vec<usize> {
+        batch.replicas[slot].ports().map(PortId::index).collect()
+    }
+
+    #[test]
+    fn each_packet_goes_where_its_entry_says() {
+        let frames = [
+            to4("239.1.1.1").build(),
+            to4("239.1.1.1").ttl(8).build(),
+            to4("239.1.1.1").source4("192.0.2.9").build(),
+            to4("239.1.1.1").ttl(1).build(),
+            to4("239.2.2.2").build(),
+            to4("239.3.3.3").build(),
+            to4("239.4.4.4").build(),
+            to4("224.0.0.7").build(),
+        ];
+        let (result, batch) = run_step(&mut Ip4Multicast::new(&tables()), &frames);
+        assert_eq!(result["replicate"], [0, 1, 2]);
+        assert_eq!(ports(&batch, 0), [1, 2, 4]);
+        assert_eq!(ports(&batch, 1), [1, 4]);
+        assert_eq!(ports(&batch, 2), [3]);
+        assert_eq!(result["multicast-no-receiver"], [3, 4]);
+        assert_eq!(result["multicast-wrong-port"], [5]);
+        assert_eq!(result["local"], [6, 7]);
+    }
+
+    #[test]
+    fn hop_limits_are_ttls() {
+        let to = |group| FrameBuilder::ip6().destination6(group);
+        let frames = [
+            to("ff0e::1").build(),
+            to("ff0e::1").ttl(8).build(),
+            to("ff0e::1").ttl(1).build(),
+            to("ff0e::2").build(),
+            to("ff02::7").build(),
+            to("ff0e::1").source6("fe80::1").build(),
+        ];
+        let (result, batch) = run_step(&mut Ip6Multicast::new(&tables()), &frames);
+        assert_eq!(result["replicate"], [0, 1]);
+        assert_eq!(ports(&batch, 1), [1, 4]);
+        assert_eq!(result["multicast-no-receiver"], [2]);
+        assert_eq!(result["local"], [3, 4, 5]);
+        assert_eq!(batch.head(0)[..6], [0x33, 0x33, 0, 0, 0, 1]);
+        assert_eq!(batch.head(0)[21], 63);
+    }
+
+    #[test]
+    fn ttl_checksum_and_group_mac_change_and_nothing_else() {
+        let sent = to4("239.129.1.1").ttl(7).udp(1, 2, b"payload");
+        let tables = tables();
+        let mut routes = MulticastRoutes::default();
+        let route = MulticastRoute::new(port(0), [(port(1), 0)], Arc::default());
+        routes.ip4.insert(None, "239.129.1.1".parse().unwrap(), route);
+        tables.multicast.publish(routes);
+        let (_, batch) = run_step(&mut Ip4Multicast::new(&tables), &[sent.clone().build()]);
+        let mut expected = sent.destination_mac([1, 0, 0x5e, 1, 1, 1]).ttl(6).build();
+        FrameBuilder::fix_ip4_checksum(&mut expected);
+        assert_eq!(batch.frame(0), expected);
+    }
+
+    #[test]
+    fn what_is_too_long_for_a_port_is_left_to_the_kernel_whole() {
+        let frame = |len: usize, ttl| to4("239.1.1.1").ttl(ttl).payload(&vec![0; len - 20]).build();
+        let tables = tables();
+        let (result, batch) =
+            run_step(&mut Ip4Multicast::new(&tables), &[frame(1000, 9), frame(1001, 9)]);
+        assert_eq!((&result["replicate"], &result["local"]), (&vec![0], &vec![1]));
+        assert_eq!(batch.head(1)[ETHERNET + 8], 9, "as it was received");
+    }
+
+    #[test]
+    fn entries_count_and_their_owner_gets_samples() {
+        let tables = tables();
+        let routes = tables.multicast.read();
+        let of = |group: &str| {
+            let source = Ipv4Addr::new(192, 0, 2, 1);
+            &routes.ip4.find(source, group.parse().unwrap()).unwrap().counters
+        };
+        let (good, wrong) = (of("239.1.1.1"), of("239.3.3.3"));
+        good.sample();
+        wrong.sample();
+        let frames = ["239.1.1.1", "239.1.1.1", "239.1.1.1", "239.3.3.3", "239.3.3.3"]
+            .map(|group| to4(group).payload(&[0; 80]).build());
+        let (result, _) = run_step(&mut Ip4Multicast::new(&tables), &frames);
+        assert_eq!(result["local"], [0, 3], "the first of each kind");
+        assert_eq!((good.packets(), good.bytes(), good.wrong_port()), (2, 200, 0));
+        assert_eq!((wrong.packets(), wrong.wrong_port()), (0, 2));
+    }
+}
