@@ -575,6 +575,10 @@ impl Graph {
         let mut out = [Mask::EMPTY; MAX_OUTPUTS];
         placed.step.process(batch, input, &mut out);
         for (index, (edge, &mask)) in placed.edges.iter().zip(&out).enumerate() {
+            // Of a step's outputs, most of the time one is taken.
+            if mask.is_empty() {
+                continue;
+            }
             self.masks[edge.to] |= mask;
             self.counters.add(placed.first_edge + index, mask.count());
             if let Some(reason) = edge.punt {

@@ -103,26 +103,54 @@ impl Step for Classify {
     }
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
-        let kinds = Kinds::of(batch, input);
-        batch.link_multicast = kinds.multicast;
-
-        out[MULTI_SEGMENT] = input & batch.multi_segment();
-        let whole = input.without(out[MULTI_SEGMENT]);
-        out[RUNT] = whole & kinds.short;
-        let long = whole.without(kinds.short);
-        out[NOT_FOR_US] = long.without(kinds.for_port | kinds.multicast);
-        let ours = long.without(out[NOT_FOR_US]);
-
-        out[IP4] = ours & kinds.ip4;
-        out[IP6] = ours & kinds.ip6;
-        out[ARP] = ours & kinds.arp;
-        out[VLAN_UNKNOWN] = ours & kinds.vlan;
-        let unknown = ours.without(kinds.ip4 | kinds.ip6 | kinds.arp | kinds.vlan);
-        if batch.in_port_info.host && !(unknown & kinds.multicast).is_empty() {
-            out[NON_IP] = link_protocols(batch, unknown);
+        // Nearly all frames are IP packets to the port's own address; only the others are asked what
+        // they are.
+        let (ip4, ip6) = usual(batch, input.without(batch.multi_segment()));
+        out[IP4] = ip4;
+        out[IP6] = ip6;
+        batch.link_multicast = Mask::EMPTY;
+        let unusual = input.without(ip4 | ip6);
+        if !unusual.is_empty() {
+            sort_unusual(batch, unusual, out);
         }
-        out[UNKNOWN_ETHERTYPE] = unknown.without(out[NON_IP]);
     }
+}
+
+/// Whole IPv4 and IPv6 packets to the port's own address.
+#[inline(always)]
+fn usual(batch: &Batch, input: Mask) -> (Mask, Mask) {
+    let mac = mac_bits(&batch.in_port_info.mac.0);
+    let (mut ip4, mut ip6) = (Mask::EMPTY, Mask::EMPTY);
+    for i in input.slots() {
+        let (head, len) = (batch.head(i), batch.len(i));
+        let ours = mac_bits(head) == mac;
+        let ethertype = u16::from_be_bytes([head[12], head[13]]);
+        ip4 |= Mask::when(ours & (ethertype == 0x0800) & (len >= LEAST_IP4), i);
+        ip6 |= Mask::when(ours & (ethertype == 0x86dd) & (len >= LEAST_IP6), i);
+    }
+    (ip4, ip6)
+}
+
+/// Everything else: groups, ARP, what is too short, not for the router, or not understood.
+fn sort_unusual(batch: &mut Batch, input: Mask, out: &mut Outputs) {
+    let kinds = Kinds::of(batch, input);
+    batch.link_multicast = kinds.multicast;
+    out[MULTI_SEGMENT] = input & batch.multi_segment();
+    let whole = input.without(out[MULTI_SEGMENT]);
+    out[RUNT] = whole & kinds.short;
+    let long = whole.without(kinds.short);
+    out[NOT_FOR_US] = long.without(kinds.for_port | kinds.multicast);
+    let ours = long.without(out[NOT_FOR_US]);
+
+    out[IP4] |= ours & kinds.ip4;
+    out[IP6] |= ours & kinds.ip6;
+    out[ARP] = ours & kinds.arp;
+    out[VLAN_UNKNOWN] = ours & kinds.vlan;
+    let unknown = ours.without(kinds.ip4 | kinds.ip6 | kinds.arp | kinds.vlan);
+    if batch.in_port_info.host && !(unknown & kinds.multicast).is_empty() {
+        out[NON_IP] = link_protocols(batch, unknown);
+    }
+    out[UNKNOWN_ETHERTYPE] = unknown.without(out[NON_IP]);
 }
 
 /// The frames to a group of a link protocol.
