@@ -49,6 +49,21 @@ impl Mask {
         Self(self.0 & !other.0)
     }
 
+    /// Does something for every slot, in ascending order. Steps mostly get the first slots, all of
+    /// them: that is a plain loop, which the compiler can unroll; others are walked bit by bit.
+    #[inline(always)]
+    pub fn for_each(self, mut each: impl FnMut(usize)) {
+        if self.0 & self.0.wrapping_add(1) == 0 {
+            for slot in 0..self.0.trailing_ones() as usize {
+                each(slot);
+            }
+        } else {
+            for slot in self.slots() {
+                each(slot);
+            }
+        }
+    }
+
     /// The slots in ascending order.
     #[inline(always)]
     pub fn slots(self) -> Slots {
@@ -128,6 +143,17 @@ mod tests {
         assert_eq!(mask.slots().collect::<Vec<_>>(), [1, 3, 63]);
         assert_eq!(mask.count(), 3);
         assert_eq!(Mask::EMPTY.slots().next(), None);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn each_slot_has_its_turn(any: u64, first in 0usize..=64) {
+            for mask in [Mask(any), Mask::first(first)] {
+                let mut seen = Vec::new();
+                mask.for_each(|slot| seen.push(slot));
+                proptest::prop_assert_eq!(seen, mask.slots().collect::<Vec<_>>());
+            }
+        }
     }
 
     #[test]

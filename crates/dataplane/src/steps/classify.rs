@@ -121,13 +121,13 @@ impl Step for Classify {
 fn usual(batch: &Batch, input: Mask) -> (Mask, Mask) {
     let mac = mac_bits(&batch.in_port_info.mac.0);
     let (mut ip4, mut ip6) = (Mask::EMPTY, Mask::EMPTY);
-    for i in input.slots() {
+    input.for_each(|i| {
         let (head, len) = (batch.head(i), batch.len(i));
         let ours = mac_bits(head) == mac;
         let ethertype = u16::from_be_bytes([head[12], head[13]]);
         ip4 |= Mask::when(ours & (ethertype == 0x0800) & (len >= LEAST_IP4), i);
         ip6 |= Mask::when(ours & (ethertype == 0x86dd) & (len >= LEAST_IP6), i);
-    }
+    });
     (ip4, ip6)
 }
 

@@ -57,7 +57,7 @@ impl Step for Ip4Validate {
         // Nearly all packets pass the checks of a plain header; only the others are asked why not.
         let mut plain = Mask::EMPTY;
         let mut padded = Mask::EMPTY;
-        for i in input.slots() {
+        input.for_each(|i| {
             let (head, len) = (batch.head(i), batch.len(i));
             let end = ETHERNET + total_length(head);
             let valid = (head[ETHERNET] == 0x45)
@@ -67,7 +67,7 @@ impl Step for Ip4Validate {
                 & !martian_source(head);
             plain |= Mask::when(valid, i);
             padded |= Mask::when(end < len, i);
-        }
+        });
         out[OK] = plain;
         for i in input.without(plain).slots() {
             out[verdict(batch.frame(i))] |= Mask::when(true, i);

@@ -37,12 +37,12 @@ impl Step for Ip6Rewrite {
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
         out[0] = input;
-        for i in input.slots() {
+        input.for_each(|i| {
             let (hop, port) = (batch.hop[i], batch.out_port[i]);
             let head = batch.head_mut(i);
             self.macs.write(head, hop, port);
             head[ETHERNET + 7] = head[ETHERNET + 7].wrapping_sub(1);
-        }
+        });
     }
 }
 

@@ -33,6 +33,9 @@ pub(super) const OUTPUTS: &[Output] = &[
     Output::Drop(DropReason::Ip6MartianSource),
 ];
 
+/// The next header that says: hop-by-hop options (RFC 8200 4.3).
+const HOP_BY_HOP_HEADER: u8 = 0;
+
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Ip6Validate;
@@ -43,35 +46,59 @@ impl Step for Ip6Validate {
     }
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
-        let mut version = Mask::EMPTY;
-        let mut too_long = Mask::EMPTY;
+        // Nearly all packets are of an ordinary source and without options; only the others are
+        // asked what they have.
+        let mut plain = Mask::EMPTY;
         let mut padded = Mask::EMPTY;
-        let mut martian = Mask::EMPTY;
-        let mut hop_by_hop = Mask::EMPTY;
-        let mut link_scope = Mask::EMPTY;
-        for i in input.slots() {
+        input.for_each(|i| {
             let (head, len) = (batch.head(i), batch.len(i));
             let end = packet_end(head);
-            let source = u128::from_be_bytes(source(head));
-            version |= Mask::when(head[ETHERNET] >> 4 != 6, i);
-            too_long |= Mask::when(end > len, i);
+            // Loopback, mapped and unspecified addresses begin with 0; those of links and groups
+            // with fe and ff.
+            let ordinary = matches!(head[22], 0x01..=0xfd);
+            let usual = (head[ETHERNET] >> 4 == 6)
+                & (end <= len)
+                & ordinary
+                & (head[20] != HOP_BY_HOP_HEADER);
+            plain |= Mask::when(usual, i);
             padded |= Mask::when(end < len, i);
-            martian |= Mask::when(is_martian(source), i);
-            hop_by_hop |= Mask::when(head[20] == 0, i);
-            link_scope |= Mask::when(source >> 118 == 0xfe80 >> 6 || source == 0, i);
+        });
+        out[OK] = plain;
+        batch.link_scope = Mask::EMPTY;
+        let unusual = input.without(plain);
+        if !unusual.is_empty() {
+            sort_unusual(batch, unusual, out);
         }
-        batch.link_scope = link_scope;
-        out[VERSION] = version;
-        out[PAYLOAD_LENGTH] = too_long.without(version);
-        out[MARTIAN_SOURCE] = martian.without(version | too_long);
-        let valid = input.without(version | too_long | martian);
-        out[HOP_BY_HOP] = valid & hop_by_hop;
-        out[OK] = valid.without(hop_by_hop);
-        for i in (padded & valid).slots() {
+        for i in (padded & (out[OK] | out[HOP_BY_HOP])).slots() {
             let end = packet_end(batch.head(i));
             batch.trim(i, end);
         }
     }
+}
+
+fn sort_unusual(batch: &mut Batch, input: Mask, out: &mut Outputs) {
+    let mut version = Mask::EMPTY;
+    let mut too_long = Mask::EMPTY;
+    let mut martian = Mask::EMPTY;
+    let mut hop_by_hop = Mask::EMPTY;
+    let mut link_scope = Mask::EMPTY;
+    for i in input.slots() {
+        let (head, len) = (batch.head(i), batch.len(i));
+        let end = packet_end(head);
+        let source = u128::from_be_bytes(source(head));
+        version |= Mask::when(head[ETHERNET] >> 4 != 6, i);
+        too_long |= Mask::when(end > len, i);
+        martian |= Mask::when(is_martian(source), i);
+        hop_by_hop |= Mask::when(head[20] == HOP_BY_HOP_HEADER, i);
+        link_scope |= Mask::when(source >> 118 == 0xfe80 >> 6 || source == 0, i);
+    }
+    batch.link_scope = link_scope;
+    out[VERSION] = version;
+    out[PAYLOAD_LENGTH] = too_long.without(version);
+    out[MARTIAN_SOURCE] = martian.without(version | too_long);
+    let valid = input.without(version | too_long | martian);
+    out[HOP_BY_HOP] = valid & hop_by_hop;
+    out[OK] |= valid.without(hop_by_hop);
 }
 
 /// Where the packet ends in the frame: Ethernet header, 40 bytes, payload.

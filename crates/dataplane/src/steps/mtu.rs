@@ -46,11 +46,11 @@ impl Step for Mtu {
         let mut too_long = Mask::EMPTY;
         let mut no_port = Mask::EMPTY;
         let mtus = &self.tables.mtus;
-        for i in input.slots() {
+        input.for_each(|i| {
             let mtu = mtus.get_index(batch.out_port[i]);
             too_long |= Mask::when(batch.lens()[i].wrapping_sub(ETHERNET as u16) > mtu, i);
             no_port |= Mask::when(mtu == 0, i);
-        }
+        });
         out[OK] = input.without(too_long);
         out[PORT_DOWN] = too_long & no_port;
         out[TOO_BIG] = too_long.without(no_port);

@@ -19,7 +19,7 @@ use crate::batch::{BATCH_MAX, Batch};
 use crate::flow::FlowHash;
 use crate::graph::{Output, Outputs};
 use crate::mask::Mask;
-use crate::next_hop::{NextHop, NextHopTable};
+use crate::next_hop::{NO_ROUTE as NO_ROUTE_ID, NextHop, NextHopTable};
 use crate::reason::{DropReason, PuntReason};
 
 const FORWARD: usize = 0;
@@ -63,14 +63,13 @@ pub(super) fn look_up<A: Copy + Default>(
     let mut addresses = [A::default(); BATCH_MAX];
     let mut answers = [0; BATCH_MAX];
     let mut count = 0;
-    for (address, slot) in addresses.iter_mut().zip(input.slots()) {
-        *address = destination(batch, slot);
+    input.for_each(|slot| {
+        addresses[count % BATCH_MAX] = destination(batch, slot);
         count += 1;
-    }
+    });
     lookup(&addresses[..count], &mut answers[..count]);
-    for (&answer, slot) in answers[..count].iter().zip(input.slots()) {
-        batch.next_hop[slot] = answer;
-    }
+    let mut answer = answers[..count].iter();
+    input.for_each(|slot| batch.next_hop[slot] = answer.next().copied().unwrap_or(NO_ROUTE_ID));
 }
 
 /// Sorts the packets of `input` by the meaning of their next-hop numbers, and stores the meaning
@@ -100,13 +99,13 @@ pub(super) fn resolve(
 fn read_hops(batch: &mut Batch, slots: Mask, table: &NextHopTable) -> (Mask, Mask) {
     let mut forward = Mask::EMPTY;
     let mut groups = Mask::EMPTY;
-    for i in slots.slots() {
+    slots.for_each(|i| {
         let hop = table.get(batch.next_hop[i]);
         batch.hop[i] = hop;
         batch.out_port[i] = hop.port_index();
         forward |= Mask::when(hop.is_forward(), i);
         groups |= Mask::when(hop.is_group(), i);
-    }
+    });
     (forward, groups)
 }
 
