@@ -55,6 +55,14 @@ pub enum Error {
         /// The cores this process may run on.
         allowed: String,
     },
+    /// The kernel lacks something.
+    #[error("the kernel has no {what}: {errno}")]
+    Unsupported {
+        /// The call.
+        what: String,
+        /// What the kernel says.
+        errno: Errno,
+    },
     /// DPDK has no number left for another registered thread.
     #[error("the thread cannot be registered with DPDK: {0}")]
     RegisterThread(Errno),

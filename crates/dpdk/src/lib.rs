@@ -19,6 +19,7 @@
 //! The calls per packet are plain loads and stores on arrays that [`Burst`] fills once per burst;
 //! calls into DPDK are per burst.
 
+mod barrier;
 mod burst;
 mod device;
 mod eal;
@@ -36,6 +37,7 @@ mod shared;
 mod tap;
 mod time;
 
+pub use barrier::ProcessBarrier;
 pub use burst::{BURST_MAX, Burst, HEAD, LIST_MAX, PacketList};
 pub use device::{Device, Driver};
 pub use eal::{Eal, EalConfig, HugeMode, LogLevel, Memory, ThreadRegistration, version};

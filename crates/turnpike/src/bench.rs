@@ -7,6 +7,7 @@ mod plot;
 mod progress;
 mod rfc2544;
 mod source;
+mod sync;
 
 use anyhow::Result;
 use clap::Subcommand;
@@ -20,6 +21,8 @@ pub enum Bench {
     Fib(fib::FibArgs),
     /// Throughput, latency, loss and bursts of the whole router as RFC 2544 and RFC 5180 say
     Rfc2544(rfc2544::Rfc2544Args),
+    /// Ways to publish a route to forwarders: what they cost, and how long they take
+    Sync(sync::SyncArgs),
     /// Draw a figure that an experiment wrote as JSON
     Plot(plot::PlotArgs),
 }
@@ -30,6 +33,7 @@ pub fn run(bench: &Bench) -> Result<()> {
         Bench::Forward(args) => forward::run(args),
         Bench::Fib(args) => fib::run(args),
         Bench::Rfc2544(args) => rfc2544::run(args),
+        Bench::Sync(args) => sync::run(args),
         Bench::Plot(args) => plot::run(args),
     }
 }

@@ -20,7 +20,7 @@
 //! With `--l3fwd`, DPDK's own example takes its turns with the cases of IPv4 ([`l3fwd`]); then one case
 //! is measured after the other, because each has an l3fwd of its own, with its own memory.
 
-mod cases;
+pub mod cases;
 mod l3fwd;
 mod noop;
 
@@ -107,7 +107,9 @@ pub fn run(args: &ForwardArgs) -> Result<()> {
     let full = load(args, &cases)?;
     let allowed = cores::allowed()?;
     let core = meter::pin(args.core)?;
-    let mut bench = Bench::start(args, &cases, &full)?;
+    let mut mixes: Vec<Mix> = cases.iter().map(|case| case.mix).collect();
+    mixes.dedup();
+    let mut bench = Bench::start(&mixes, args.destinations, &full, args.no_huge)?;
     let mut outcomes = Vec::new();
     let groups: Vec<Vec<&'static Case>> = match args.l3fwd {
         None => vec![cases],
@@ -145,7 +147,7 @@ fn load(args: &ForwardArgs, cases: &[&Case]) -> Result<FullTables> {
 }
 
 /// What all cases share.
-struct Bench {
+pub struct Bench {
     eal: Eal,
     pool: Mempool,
     /// Devices opened so far: each needs a number of its own.
@@ -155,22 +157,26 @@ struct Bench {
 }
 
 impl Bench {
-    fn start(args: &ForwardArgs, cases: &[&Case], full: &FullTables) -> Result<Self> {
-        let mut mixes: Vec<Mix> = cases.iter().map(|case| case.mix).collect();
-        mixes.dedup();
+    /// Opens these sources, with so many frames each.
+    pub fn start(
+        mixes: &[Mix],
+        destinations: usize,
+        full: &FullTables,
+        no_huge: bool,
+    ) -> Result<Self> {
         // Each source keeps every frame in a buffer of its own and copies it into another.
-        let count = mixes.len() * (args.destinations + 1024) + 8192;
+        let count = mixes.len() * (destinations + 1024) + 8192;
         let data_room = 2048;
         // Without hugepages a packet has a page for itself.
         let memory_mb = count * 4300 / 1_000_000 + 64;
-        let huge = if args.no_huge { HugeMode::Never } else { HugeMode::Auto };
+        let huge = if no_huge { HugeMode::Never } else { HugeMode::Auto };
         let eal = Eal::init(&EalConfig { memory_mb, huge, ..EalConfig::default() })?;
         let config = MempoolConfig { name: "bench".into(), count, cache: 512, data_room };
         let pool = Mempool::new(&eal, &config)?;
         let mut bench = Self { eal, pool, opened: Cell::new(0), sources: Vec::new() };
-        for mix in mixes {
+        for &mix in mixes {
             let file = bench.pcap(mix);
-            source::write_pcap(&file, mix, args.destinations, &full.v6, 1)?;
+            source::write_pcap(&file, mix, destinations, &full.v6, 1)?;
             let queue = bench.source(mix)?;
             bench.sources.push((mix, vec![RxSource { port: PortId::FIRST, info: PORT, queue }]));
         }
@@ -182,8 +188,14 @@ impl Bench {
         self.pool.clone()
     }
 
-    fn eal(&self) -> &Eal {
+    /// DPDK.
+    pub fn eal(&self) -> &Eal {
         &self.eal
+    }
+
+    /// The sources, for those who forward from them.
+    pub fn sources(&mut self) -> &mut Vec<(Mix, Vec<RxSource>)> {
+        &mut self.sources
     }
 
     /// The file that a source replays.

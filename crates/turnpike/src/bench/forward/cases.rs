@@ -127,17 +127,24 @@ pub struct Router {
     forwarder: Forwarder,
     counters: Arc<ForwarderCounters>,
     /// Keep the tables' writers, and with them the tables, alive.
-    _tables: (Box<dyn fib::Table<Ipv4Addr>>, Box<dyn fib::Table<Ipv6Addr>>),
+    _writers: Option<Writers>,
 }
 
 impl Router {
     /// A router with its tables.
     pub fn new(bench: &Bench, case: &'static Case, full: &FullTables) -> Result<Self> {
+        let (lookups, writers) = routes(case, full)?;
+        let router = Self::with(bench, case, lookups)?;
+        Ok(Self { _writers: Some(writers), ..router })
+    }
+
+    /// A router that looks up in tables of somebody else's.
+    pub fn with(bench: &Bench, case: &'static Case, lookups: Lookups) -> Result<Self> {
+        let tables = tables(case, lookups)?;
         let mut paths = Vec::new();
         for index in 0..case.egress {
             paths.push((port_id(index)?, TxPath::Queue(bench.sink()?)));
         }
-        let (tables, writers) = tables(case, full)?;
         let counters = Arc::new(ForwarderCounters::default());
         let rings = class_rings(bench.eal(), case.name, &class::default_limits())?.0;
         let mut steps = dataplane::default_steps(&tables)?;
@@ -156,7 +163,7 @@ impl Router {
             quarantine: Quarantine::new().0,
             idle: IdlePolicy::default(),
         });
-        Ok(Self { case, forwarder, counters, _tables: writers })
+        Ok(Self { case, forwarder, counters, _writers: None })
     }
 
     /// Puts these in the place of its sources, and gives back those that it had.
@@ -173,6 +180,12 @@ impl Router {
             done += self.forwarder.round() as u64;
         }
         done
+    }
+
+    /// One round; how many packets it had.
+    #[inline]
+    pub fn round(&mut self) -> u64 {
+        self.forwarder.round() as u64
     }
 
     /// Refuses to report a router that did not forward: all packets left, but for those in bursts.
@@ -202,40 +215,50 @@ pub fn port_id(index: usize) -> Result<PortId> {
 /// The writers of the tables of both families.
 type Writers = (Box<dyn fib::Table<Ipv4Addr>>, Box<dyn fib::Table<Ipv6Addr>>);
 
-/// The tables of a case: routes to [`NEXT_HOPS`] next hops, spread over the egress ports.
-fn tables(case: &Case, full: &FullTables) -> Result<(Arc<Tables>, Writers)> {
+/// The readers of the tables of both families.
+pub type Lookups = (Arc<dyn fib::Lookup<Ipv4Addr>>, Arc<dyn fib::Lookup<Ipv6Addr>>);
+
+/// The route tables of a case.
+fn routes(case: &Case, full: &FullTables) -> Result<(Lookups, Writers)> {
     let mut fib4 = fib::new_ipv4(fib::Algorithm::default(), Box::new(fib::NoReaders))?;
     let mut fib6 = fib::new_ipv6(fib::Algorithm::default(), Box::new(fib::NoReaders))?;
+    if case.full {
+        fib4.load(&mut with_default(&full.v4)?.into_iter())?;
+        fib6.load(&mut with_default(&full.v6)?.into_iter())?;
+    } else {
+        for (prefix, id) in FOUR.iter().zip(FIRST_DYNAMIC..) {
+            fib4.insert(prefix.parse()?, id)?;
+        }
+    }
+    Ok(((fib4.reader(), fib6.reader()), (fib4, fib6)))
+}
+
+/// Routes to the next hops that there are, and a default route.
+pub fn with_default<A: fib::Address>(full: &Routes<A>) -> Result<Routes<A>> {
+    let any = fib::Prefix::new(A::from(Default::default()), 0)?;
+    let all = full.iter().map(|&(prefix, hop)| (prefix, FIRST_DYNAMIC + way(hop)));
+    Ok(all.chain([(any, FIRST_DYNAMIC)]).collect())
+}
+
+/// What a case's steps read: its routes lead to [`NEXT_HOPS`] next hops, spread over the egress ports.
+fn tables(case: &Case, (fib4, fib6): Lookups) -> Result<Arc<Tables>> {
     let next_hops = NextHopTable::new();
     for index in 0..NEXT_HOPS {
         let port = port_id(usize::from(index) % case.egress)?;
         let mac = MacAddr([2, 0, 0, 0, 1, index as u8]);
         next_hops.set(FIRST_DYNAMIC + index, NextHop::Forward { port, mac });
     }
-    if case.full {
-        let default = ("0.0.0.0/0".parse()?, FIRST_DYNAMIC);
-        let all = full.v4.iter().map(|&(prefix, hop)| (prefix, FIRST_DYNAMIC + way(hop)));
-        fib4.load(&mut all.chain([default]))?;
-        let default = ("::/0".parse()?, FIRST_DYNAMIC);
-        let all = full.v6.iter().map(|&(prefix, hop)| (prefix, FIRST_DYNAMIC + way(hop)));
-        fib6.load(&mut all.chain([default]))?;
-    } else {
-        for (prefix, id) in FOUR.iter().zip(FIRST_DYNAMIC..) {
-            fib4.insert(prefix.parse()?, id)?;
-        }
-    }
     let ports = vec![PORT; case.egress];
-    let tables = Tables {
-        fib4: fib4.reader(),
-        fib6: fib6.reader(),
+    Ok(Arc::new(Tables {
+        fib4,
+        fib6,
         next_hops: Arc::new(next_hops),
         multicast: MulticastTable::default(),
         mtus: Mtus::new(&ports),
         redirects: RedirectGates::default(),
         ports,
         flows: FlowHash::new(1),
-    };
-    Ok((Arc::new(tables), (fib4, fib6)))
+    }))
 }
 
 #[cfg(test)]
