@@ -1,4 +1,5 @@
-"""What the benchmarks share: their options, the rounds in which rows take turns, and their files.
+"""What the benchmarks share: their options, the rounds in which rows take turns, their files and plots,
+and the routers that the experiments of the five systems run on.
 
 Importing it makes the scenarios' library, `tests/lib`, importable.
 """
@@ -8,12 +9,16 @@ import json
 import os
 import platform
 import re
+import statistics
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
+PLOTS = ROOT / "docs/plots"
 
 
 def machine():
@@ -71,3 +76,231 @@ def run(main):
         main()
     except subprocess.CalledProcessError as error:
         sys.exit(f"{error}: {error.stderr}")
+
+
+# The experiments of the five systems: each is a set of parts, and a part is a figure.
+
+
+def experiment(documentation, parts, runs=3):
+    """Runs an experiment: `parts` are functions by name that take the options and return a `Part`. Prints
+    every part, draws its plot, writes the file, and puts the lines into docs/benchmarks.md."""
+    parser = options(documentation, runs)
+    parser.add_argument("--parts", default=",".join(parts), help=f"which ({','.join(parts)})")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement (1)")
+    parser.add_argument("--no-docs", action="store_true", help="leave docs/ as it is")
+    given = parser.parse_args()
+    if unknown := [name for name in given.parts.split(",") if name not in parts]:
+        sys.exit(f"--parts {unknown[0]}: not found; known: {', '.join(parts)}")
+    about = machine()
+    name = Path(sys.argv[0]).stem
+    print(named(about))
+    done = {}
+    for part in given.parts.split(","):
+        done[part] = parts[part](given)
+        print(f"\n{part}: {done[part].line()}", flush=True)
+        if not given.no_docs:
+            PLOTS.mkdir(exist_ok=True)
+            plot(done[part].figure, PLOTS / f"{name}-{part}.svg")
+            record(ROOT / "docs/benchmarks.md", f"{name}-{part}", done[part].line())
+    write(given.json, about, parts={part: {"figure": d.figure, "line": d.line(), "runs": d.runs} for part, d in done.items()})
+
+
+class Part:
+    """What one part of an experiment found.
+
+    `figure` is what `turnpike bench plot` draws, `runs` all that was measured, `said` a sentence with the
+    result, `published` what the system's authors say of theirs."""
+
+    def __init__(self, figure, runs, said, published):
+        self.figure, self.runs, self.said, self.published = figure, runs, said, published
+
+    def line(self):
+        """Our result beside the system's."""
+        return f"{self.said} Published: {self.published}"
+
+
+def figure(title, x, y, series, words=(), log_x=False, log_y=False):
+    """A figure: series are lists of points by name, or bars where there are words along the x axis."""
+    return {
+        "title": title, "x": x, "y": y, "words": list(words), "log_x": log_x, "log_y": log_y,
+        "series": [{"name": str(name), "points": [list(point) for point in points]} for name, points in series.items()],
+    }
+
+
+def plot(drawn, file):
+    """Draws it."""
+    from lib.router import binary
+
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as figure_file:
+        json.dump(drawn, figure_file)
+        figure_file.flush()
+        subprocess.run([binary(), "bench", "plot", figure_file.name, str(file)], check=True)
+
+
+def record(document, key, line):
+    """Replaces what stands between a key's marks in a document, if it has them."""
+    text = document.read_text()
+    begin, end = f"<!-- bench: {key} -->\n", "<!-- end -->"
+    if begin not in text:
+        print(f"{document.name} has no place for {key}", file=sys.stderr)
+        return
+    start = text.index(begin) + len(begin)
+    document.write_text(text[:start] + wrapped(line) + text[text.index(end, start):])
+
+
+def wrapped(line, width=108):
+    """A paragraph, broken into lines."""
+    import textwrap
+
+    return textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False) + "\n"
+
+
+def sweep(runs, values, measure):
+    """Measures every value in each round; pairs of value and median, and all that was measured."""
+    results = {value: [] for value in values}
+    for number in range(runs):
+        for value, done in results.items():
+            done.append(measure(value))
+            print(f"run {number + 1}/{runs} {value}: {done[-1]}", file=sys.stderr)
+    return {value: statistics.median(done) for value, done in results.items()}, results
+
+
+def turnpike(*argv):
+    """The JSON of a `turnpike` command that needs no router."""
+    from lib.router import binary
+
+    done = subprocess.run([binary(), *map(str, argv), "--json"], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"turnpike {' '.join(map(str, argv))}: {done.stderr}")
+    return json.loads(done.stdout)
+
+
+def cores():
+    """The cores that this process may use."""
+    return sorted(os.sched_getaffinity(0))
+
+
+def pcap_mac(port):
+    """The address of a capture-file port, as its driver makes it."""
+    return f"02:70:63:61:70:{port:02x}"
+
+
+def frame_to(mac, address, size):
+    """A UDP frame to an IPv4 address, `size` bytes with FCS."""
+    from lib.packets import ethernet, ipv4, udp
+
+    data = bytes(size - 4 - 14 - 20 - 8)
+    packet = ipv4("198.18.0.1", address, udp("198.18.0.1", address, 1024, 9, data))
+    return ethernet(mac, "02:00:00:00:00:99", 0x0800, packet)
+
+
+class Flood:
+    """A router whose ports are capture files, which its forwarders play without end: the whole router, as
+    fast as its cores can, and no generator beside it. What leaves is dropped by the port.
+
+    Port n has the address 10.n.0.1/24 (n from 1) and a neighbour 10.n.0.2. `destinations[n]` is what is sent
+    into port n; `config` is added to the configuration."""
+
+    def __init__(self, lab, destinations, config="", size=64, cores_used=None, queues=1, tx_burst=32):
+        from lib.packets import pcap_file
+
+        space = lab.namespace("router", quiet=True)
+        lines = ['local turnpike = require "turnpike"']
+        files, frames = {}, 0
+        for index, addresses in enumerate(destinations):
+            port = index + 1
+            files[f"in{port}.pcap"] = pcap_file([frame_to(pcap_mac(index), address, size) for address in addresses])
+            frames += len(addresses) * queues
+            play = ",".join([f"rx_pcap=in{port}.pcap"] * queues)
+            lines.append(
+                f'turnpike.port "p{port}" {{ device = "net_pcap{index},{play},infinite_rx=1", address = "10.{port}.0.1/24" }}'
+            )
+            lines.append(f'turnpike.neighbour "10.{port}.0.2" {{ port = "p{port}", mac = "02:00:00:00:{port:02x}:02" }}')
+        used = cores_used or cores()[-1:]
+        lines.append(f'turnpike.forwarders {{ cores = "{",".join(map(str, used))}" }}')
+        lines.append(f"turnpike.tx {{ burst = {tx_burst} }}")
+        # The frames, and room for those that are on their way.
+        mbufs = frames + 4096 * len(destinations) * queues + 16_384
+        lines.append(f"turnpike.memory {{ mbufs = {mbufs} }}")
+        self.router = lab.router(space, "\n".join(lines) + "\n" + config, files=files)
+
+    def rate(self, seconds):
+        """Million packets per second that leave."""
+        time.sleep(0.3)
+        before, start = self._sent(), time.monotonic()
+        time.sleep(seconds)
+        after, end = self._sent(), time.monotonic()
+        if after == before:
+            raise RuntimeError(f"nothing leaves: {self.router.show('counters')['dropped']}")
+        return (after - before) / (end - start) / 1e6
+
+    def _sent(self):
+        return self.router.show("counters")["sent"]
+
+
+def flood_rate(seconds, **settings):
+    """The rate of a flooded router, which is started for it."""
+    from lib.lab import Lab
+
+    lab = Lab()
+    try:
+        return Flood(lab, **settings).rate(seconds)
+    finally:
+        lab.close()
+
+
+class Veths:
+    """Hosts on veth pairs and between them Turnpike or the kernel's own forwarding; a generator has the
+    hosts' ends. `count` ports, of addresses 10.n.0.1/24; hosts are 10.n.0.2 and known."""
+
+    def __init__(self, lab, by, count=2, config=""):
+        from lib.netns import veth
+
+        self.router_side = lab.namespace("router", quiet=True)
+        self.tester = lab.namespace("tester", quiet=True)
+        self.macs = {}
+        lines = ['local turnpike = require "turnpike"']
+        for port in range(1, count + 1):
+            mac, host = f"02:00:00:00:{port:02x}:01", f"02:00:00:00:{port:02x}:02"
+            self.macs[port] = mac
+            veth(self.router_side, f"tp-{port}", self.tester, f"g-{port}", mac, host)
+            lines.append(f'turnpike.port "p{port}" {{ device = "tp-{port}", address = "10.{port}.0.1/24" }}')
+            lines.append(f'turnpike.neighbour "10.{port}.0.2" {{ port = "p{port}", mac = "{host}" }}')
+            if by == "kernel":
+                self.router_side.run("ip", "address", "add", f"10.{port}.0.1/24", "dev", f"tp-{port}")
+                self.router_side.run("ip", "neighbour", "add", f"10.{port}.0.2", "lladdr", host, "dev", f"tp-{port}")
+        self.router = None
+        if by == "kernel":
+            self.router_side.sysctl("net.ipv4.ip_forward", 1)
+        else:
+            self.router = lab.router(self.router_side, "\n".join(lines) + "\n" + config)
+
+    def generate(self, source, sink, rate, seconds, size=64):
+        """A generator from one port to another, started: `report` waits for it."""
+        from lib.router import binary
+
+        command = [
+            binary(), "generate", "--device", f"g-{source}", "--receive", f"g-{sink}", "--to-mac", self.macs[source],
+            "--from", f"10.{source}.0.2", "--to", f"10.{sink}.0.2", "--size", size, "--rate", rate, "--full", "lose",
+            "--seconds", seconds, "--wait-ms", 200, "--cores", cores()[0], "--no-huge", "--json",
+        ]
+        return subprocess.Popen(
+            self.tester.command(*command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+
+def report(generator):
+    """What a generator says at its end."""
+    out, err = generator.communicate(timeout=120)
+    if generator.returncode != 0:
+        raise RuntimeError(f"generate: {err}")
+    return json.loads(out)
+
+
+def cpu_seconds(pid, thread):
+    """Processor time that a process's thread of this name has had."""
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        if (task / "comm").read_text().strip() == thread:
+            fields = (task / "stat").read_text().rsplit(")", 1)[1].split()
+            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    raise RuntimeError(f"process {pid} has no thread {thread}")

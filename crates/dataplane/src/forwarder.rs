@@ -96,6 +96,8 @@ pub struct Forwarder {
     arrivals: Burst,
     idle_rounds: u32,
     sleep: Duration,
+    /// Packets taken from a receive queue at once.
+    rx_burst: usize,
 }
 
 impl Forwarder {
@@ -107,6 +109,12 @@ impl Forwarder {
     /// Its receive queues, to be given to another forwarder or taken from one between two rounds.
     pub fn sources_mut(&mut self) -> &mut Vec<RxSource> {
         &mut self.parts.rx
+    }
+
+    /// Takes at most so many packets (1 to [`BATCH_MAX`], which is the default) from a receive queue at
+    /// once, to find out what batches are worth.
+    pub fn set_rx_burst(&mut self, packets: usize) {
+        self.rx_burst = packets.clamp(1, BATCH_MAX);
     }
 
     /// A forwarder that has not run yet.
@@ -126,6 +134,7 @@ impl Forwarder {
             arrivals: Burst::new(),
             idle_rounds: 0,
             sleep,
+            rx_burst: BATCH_MAX,
         }
     }
 
@@ -167,7 +176,7 @@ impl Forwarder {
         let batch = &mut self.batch;
         let counters = &self.parts.counters;
         let unusable = source.queue.unusable();
-        let count = source.queue.receive(&mut batch.burst, BATCH_MAX);
+        let count = source.queue.receive(&mut batch.burst, self.rx_burst);
         let unusable = source.queue.unusable() - unusable;
         if unusable > 0 {
             counters.rx(source.port).packets.add(unusable);

@@ -36,7 +36,7 @@ use dpdk::{
 };
 use serde::Serialize;
 
-use self::cases::{BareLoop, Case, FullTables, PORT, Router};
+use self::cases::{BareLoop, Bursts, Case, FullTables, PORT, Router};
 use self::l3fwd::L3fwd;
 use super::meter::{self, Cost, Meter, median};
 use super::progress;
@@ -68,6 +68,15 @@ pub struct ForwardArgs {
     /// Only these cases, separated by commas, and the bare loop
     #[arg(long, value_delimiter = ',')]
     case: Vec<String>,
+    /// Send IPv4 to random prefixes of the table instead of anywhere
+    #[arg(long)]
+    in_table: bool,
+    /// Packets received at once
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u8).range(1..=64))]
+    rx_burst: u8,
+    /// Packets sent at once
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u8).range(1..=128))]
+    tx_burst: u8,
     /// DPDK's l3fwd to compare with: the program that scripts/build-l3fwd.sh builds
     #[arg(long)]
     l3fwd: Option<PathBuf>,
@@ -105,11 +114,12 @@ pub fn run(args: &ForwardArgs) -> Result<()> {
     ensure!(args.destinations >= 64, "--destinations {}: at least 64", args.destinations);
     let cases = cases::choose(&args.case)?;
     let full = load(args, &cases)?;
+    ensure!(!args.in_table || !full.v4.is_empty(), "--in-table: no case has an IPv4 table");
     let allowed = cores::allowed()?;
     let core = meter::pin(args.core)?;
     let mut mixes: Vec<Mix> = cases.iter().map(|case| case.mix).collect();
     mixes.dedup();
-    let mut bench = Bench::start(&mixes, args.destinations, &full, args.no_huge)?;
+    let mut bench = Bench::start(&mixes, (args.destinations, args.in_table), &full, args.no_huge)?;
     let mut outcomes = Vec::new();
     let groups: Vec<Vec<&'static Case>> = match args.l3fwd {
         None => vec![cases],
@@ -157,10 +167,11 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Opens these sources, with so many frames each.
+    /// Opens these sources, with so many frames each; those of IPv4 go to addresses in the table, or to
+    /// any.
     pub fn start(
         mixes: &[Mix],
-        destinations: usize,
+        (destinations, in_table): (usize, bool),
         full: &FullTables,
         no_huge: bool,
     ) -> Result<Self> {
@@ -176,7 +187,8 @@ impl Bench {
         let mut bench = Self { eal, pool, opened: Cell::new(0), sources: Vec::new() };
         for &mix in mixes {
             let file = bench.pcap(mix);
-            source::write_pcap(&file, mix, destinations, &full.v6, 1)?;
+            let routes = (in_table.then_some(&full.v4), &full.v6);
+            source::write_pcap(&file, mix, destinations, routes, 1)?;
             let queue = bench.source(mix)?;
             bench.sources.push((mix, vec![RxSource { port: PortId::FIRST, info: PORT, queue }]));
         }
@@ -246,10 +258,11 @@ fn measure(
     mut peer: Option<L3fwd>,
     args: &ForwardArgs,
 ) -> Result<Vec<Outcome>> {
-    let mut bare = BareLoop::new(bench)?;
+    let bursts = Bursts { rx: args.rx_burst.into(), tx: args.tx_burst.into() };
+    let mut bare = BareLoop::new(bench, bursts)?;
     let mut routers = Vec::new();
     for case in cases {
-        routers.push(Router::new(bench, case, full)?);
+        routers.push(Router::new(bench, case, full, bursts)?);
     }
     let progress = progress::bar(args.rounds as u64 + 1, &names(cases));
     let mut meter = Meter::new();

@@ -23,7 +23,7 @@ pub const PORT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 /// Which families a source sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mix {
-    /// IPv4, to random unicast addresses.
+    /// IPv4, to random unicast addresses, or to random addresses in random prefixes of a table.
     V4,
     /// IPv6, to random addresses in random prefixes of the table: of anywhere else hardly one has a
     /// route.
@@ -43,12 +43,12 @@ impl Mix {
     }
 }
 
-/// Writes `count` UDP frames as a pcap file. `routes6` is where IPv6 destinations lie.
+/// Writes `count` UDP frames as a pcap file. IPv4 destinations are anywhere without `routes4`.
 pub fn write_pcap(
     path: &Path,
     mix: Mix,
     count: usize,
-    routes6: &Routes<Ipv6Addr>,
+    (routes4, routes6): (Option<&Routes<Ipv4Addr>>, &Routes<Ipv6Addr>),
     seed: u64,
 ) -> Result<()> {
     let context = || format!("file {}: cannot be written", path.display());
@@ -65,7 +65,9 @@ pub fn write_pcap(
                 let frame = frame6(in_table(routes6, random).into(), random.word() as u16);
                 record(file, &frame)?;
             } else {
-                record(file, &frame(unicast(random), random.word() as u16))?;
+                let to = routes4.map(|routes| in_table(routes, random).into());
+                let to = to.unwrap_or_else(|| unicast(random));
+                record(file, &frame(to, random.word() as u16))?;
             }
         }
         file.flush()
@@ -156,10 +158,14 @@ mod tests {
 
     /// The frames of a file.
     fn frames(mix: Mix, count: usize) -> Vec<Vec<u8>> {
+        frames_to(None, mix, count)
+    }
+
+    fn frames_to(routes4: Option<&Routes<Ipv4Addr>>, mix: Mix, count: usize) -> Vec<Vec<u8>> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("source.pcap");
         let routes = vec![("2001:db8::/32".parse().unwrap(), 1)];
-        write_pcap(&path, mix, count, &routes, 1).unwrap();
+        write_pcap(&path, mix, count, (routes4, &routes), 1).unwrap();
         let bytes = std::fs::read(&path).unwrap();
         let (mut frames, mut rest) = (Vec::new(), &bytes[24..]);
         while let Some((head, behind)) = rest.split_first_chunk::<16>() {
@@ -199,6 +205,13 @@ mod tests {
             destinations.insert(frame[38..54].to_vec());
         }
         assert_eq!(destinations.len(), 100);
+    }
+
+    #[test]
+    fn ipv4_frames_can_lie_in_a_table() {
+        let routes = vec![("11.0.0.0/16".parse().unwrap(), 1)];
+        let frames = frames_to(Some(&routes), Mix::V4, 50);
+        assert!(frames.iter().all(|frame| frame[30..32] == [11, 0]));
     }
 
     #[test]

@@ -26,7 +26,7 @@ use serde::Serialize;
 
 use self::methods::{Method, NAMES, ReadSide, Route, WriteSide};
 use super::forward::Bench;
-use super::forward::cases::{FullTables, NEXT_HOPS, Router, choose, with_default};
+use super::forward::cases::{Bursts, FullTables, NEXT_HOPS, Router, choose, with_default};
 use super::meter::median;
 use super::plot::{Figure, Series};
 use super::progress;
@@ -46,7 +46,8 @@ pub struct SyncArgs {
     /// Only these methods, separated by commas
     #[arg(long, value_delimiter = ',')]
     method: Vec<String>,
-    /// Forwarders; one for each core but the first if not given
+    /// Forwarders; one for each core but the first if not given. The last shares the writer's core if
+    /// there are as many as cores
     #[arg(long)]
     forwarders: Option<usize>,
     /// Rounds in which every method takes its turn
@@ -102,19 +103,21 @@ pub fn run(args: &SyncArgs) -> Result<()> {
     ensure!(args.rounds >= 1, "--rounds {}: at least 1", args.rounds);
     ensure!(args.seconds > 0.0, "--seconds {}: above 0", args.seconds);
     let allowed = cores::allowed()?;
-    let (first, others) = allowed.split_first().context("no core is allowed")?;
-    ensure!(!others.is_empty(), "two cores are needed: one for the writer, one for a forwarder");
-    let forwarders = args.forwarders.unwrap_or(others.len());
-    ensure!(
-        (1..=others.len()).contains(&forwarders),
-        "--forwarders {forwarders}: 1 to {} here, and a core for the writer",
-        others.len()
-    );
+    let first = *allowed.first().context("no core is allowed")?;
+    // The writer's core comes last.
+    let others: Vec<_> = allowed[1..].iter().copied().chain([first]).collect();
+    let forwarders = args.forwarders.unwrap_or((others.len() - 1).max(1));
+    let most = others.len();
+    ensure!((1..=most).contains(&forwarders), "--forwarders {forwarders}: 1 to {most} here");
     let full = routes::load("--table", &args.table, NEXT_HOPS)?;
     let mut tests = tests(args, forwarders, &with_default(&full)?)?;
-    cores::pin(*first)?;
-    let mut bench =
-        Bench::start(&vec![Mix::V4; forwarders], 16_384, &FullTables::default(), args.no_huge)?;
+    cores::pin(first)?;
+    let mut bench = Bench::start(
+        &vec![Mix::V4; forwarders],
+        (16_384, false),
+        &FullTables::default(),
+        args.no_huge,
+    )?;
     for test in &mut tests {
         test.make_routers(&bench)?;
     }
@@ -122,7 +125,7 @@ pub fn run(args: &SyncArgs) -> Result<()> {
     let mut random = Random::new(1);
     for _ in 0..args.rounds {
         for test in &mut tests {
-            let turn = test.turn(&mut bench, others, &full, &mut random, args.seconds)?;
+            let turn = test.turn(&mut bench, &others, &full, &mut random, args.seconds)?;
             test.turns.push(turn);
             progress.inc(1);
         }
@@ -174,7 +177,7 @@ impl Test {
         let fib6 = fib::new_ipv6(fib::Algorithm::default(), Box::new(fib::NoReaders))?.reader();
         for _ in &self.method.readers {
             let lookups = (self.method.lookup.clone(), fib6.clone());
-            self.routers.push(Router::with(bench, case, lookups)?);
+            self.routers.push(Router::with(bench, case, lookups, Bursts::default())?);
         }
         Ok(())
     }

@@ -24,6 +24,9 @@ pub trait Family: Address {
     /// A made-up table.
     fn synthetic(routes: usize, next_hops: NextHopId) -> Routes<Self>;
 
+    /// So many /24, side by side, with random next hops; none in IPv6.
+    fn subnets(count: u32, next_hops: NextHopId) -> Option<Routes<Self>>;
+
     /// An empty table of one of our structures.
     fn table(
         algorithm: Algorithm,
@@ -53,6 +56,16 @@ impl Family for Ipv4Addr {
 
     fn synthetic(routes: usize, next_hops: NextHopId) -> Routes<Self> {
         synthetic::ipv4(routes, next_hops)
+    }
+
+    fn subnets(count: u32, next_hops: NextHopId) -> Option<Routes<Self>> {
+        let mut random = Random::new(1);
+        let route = |index: u32| {
+            // From 1.0.0.0 on, around to 0.255.255.0.
+            let prefix = Prefix::new(Self::from(index.wrapping_add(1 << 16) << 8), 24).ok()?;
+            Some((prefix, random.below(next_hops.into()) as NextHopId + 1))
+        };
+        (0..count).map(route).collect()
     }
 
     fn table(
@@ -89,6 +102,10 @@ impl Family for Ipv6Addr {
         synthetic::ipv6(routes, next_hops)
     }
 
+    fn subnets(_: u32, _: NextHopId) -> Option<Routes<Self>> {
+        None
+    }
+
     fn table(
         algorithm: Algorithm,
         grace: Box<dyn GracePeriod>,
@@ -105,12 +122,19 @@ impl Family for Ipv6Addr {
     }
 }
 
-/// Reads or makes up the routes of one family. In a file, origin AS `a` goes to next hop
+/// Reads or makes up (`synthetic:N`, `subnets:N`) the routes of one family. In a file, origin AS `a` goes to next hop
 /// `a mod next_hops + 1`; prefixes of the other family are passed over.
 ///
 /// # Errors
 /// The source is not to be read, or has no route of the family. `option` names it.
 pub fn load<A: Family>(option: &str, source: &str, next_hops: NextHopId) -> Result<Routes<A>> {
+    if let Some(count) = source.strip_prefix("subnets:") {
+        let count = count.parse().ok().filter(|count| (1..=1 << 24).contains(count));
+        let routes = count.and_then(|count| A::subnets(count, next_hops));
+        return routes.with_context(|| {
+            format!("{option} {source}: write subnets:N, 1 to 16777216 IPv4 networks of /24")
+        });
+    }
     if let Some(count) = source.strip_prefix("synthetic:") {
         let count = count.parse().with_context(|| {
             format!("{option} {source}: write synthetic:N, N being the number of prefixes")
@@ -143,6 +167,20 @@ mod tests {
         let v6 = load::<Ipv6Addr>("--table6", name, 200).unwrap();
         assert_eq!(v6, [("2001:db8::/32".parse().unwrap(), 51)]);
         assert_eq!(load::<Ipv6Addr>("--table6", "synthetic:300", 9).unwrap().len(), 300);
+    }
+
+    #[test]
+    fn subnets_lie_side_by_side() {
+        let routes = load::<Ipv4Addr>("--table", "subnets:256", 4).unwrap();
+        assert_eq!(routes.len(), 256);
+        assert_eq!(routes[0].0.to_string(), "1.0.0.0/24");
+        assert_eq!(routes[255].0.to_string(), "1.0.255.0/24");
+        assert!(routes.iter().all(|(_, hop)| (1..=4).contains(hop)));
+        for wrong in ["subnets:0", "subnets:16777217", "subnets:x"] {
+            let error = load::<Ipv4Addr>("--table", wrong, 4).unwrap_err().to_string();
+            assert!(error.contains("1 to 16777216"), "{error}");
+        }
+        assert!(load::<Ipv6Addr>("--table6", "subnets:1", 4).is_err());
     }
 
     #[test]

@@ -1,0 +1,188 @@
+#!/usr/bin/env python3
+"""MoonRoute's experiments (Gallenmüller et al., Building Fast but Flexible Software Routers, ANCS 2017).
+
+patterns   throughput by traffic pattern, full table
+sizes      throughput by frame size, 64 to 544 bytes: packets per second should not depend on it
+cores      throughput by cores: should be linear
+subnets    cycles per packet above io by the number of /24 networks, 2^0 to 2^24
+rx-burst   cycles per packet by packets received at once
+tx-burst   the same by packets sent at once
+steps      where the instructions go, step by step
+latency    delay at a gentle rate by the size of transmit bursts
+
+Routers are flooded from capture files (see `common.Flood`), or are those of `turnpike bench forward`.
+"""
+
+import random
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+
+import common
+from lib.lab import Lab
+from lib.router import binary
+
+FRAMES = 4096
+# What the paper's abstracts say; the thesis with its figures was not at hand.
+PUBLISHED = (
+    "the paper's summary says that several 10 Gbit/s ports (14.88 Mpps each) are saturated with smallest "
+    "frames by several cores; the figure of this experiment was not at hand."
+)
+
+
+def full_table(lab_dir, count=500_000):
+    """A made-up table to import, and addresses in it."""
+    file = Path(lab_dir) / "table.gz"
+    subprocess.run([binary(), "generate-table", str(count), str(file)], check=True, capture_output=True)
+    import gzip
+
+    prefixes = [line.split("\t")[0] for line in gzip.open(file, "rt") if line[0].isdigit()]
+    return file, prefixes
+
+
+def inside(prefix, chance):
+    """A random address of a prefix."""
+    import ipaddress
+
+    network = ipaddress.ip_network(prefix)
+    return str(network[chance.randrange(network.num_addresses)])
+
+
+def patterns_of(prefixes):
+    """Destinations by pattern."""
+    chance = random.Random(1)
+    quad = lambda bits, base: ".".join(str((base | chance.getrandbits(bits)) >> s & 255) for s in (24, 16, 8, 0))  # noqa: E731
+    zipf = [inside(chance.choice(prefixes), chance) for _ in range(FRAMES)]
+    weights = [1 / (rank + 1) for rank in range(FRAMES)]
+    return {
+        "one": ["11.1.1.1"] * 64,
+        "64 flows": [f"11.1.1.{n}" for n in range(64)],
+        "2^16": [quad(16, 0x0B000000) for _ in range(FRAMES)],
+        "2^24": [quad(24, 0x0B000000) for _ in range(FRAMES)],
+        "in table": [inside(chance.choice(prefixes), chance) for _ in range(FRAMES)],
+        "Zipf": chance.choices(zipf, weights, k=FRAMES),
+    }
+
+
+def patterns(given):
+    with tempfile.TemporaryDirectory() as directory:
+        table, prefixes = full_table(directory)
+        config = (
+            f'turnpike.import {{ file = "{table}", via = {{ "10.1.0.2", "10.2.0.2", "10.3.0.2", "10.4.0.2" }} }}\n'
+            'turnpike.route "0.0.0.0/0" { via = "10.2.0.2" }\n'
+        )
+        sent = patterns_of(prefixes)
+        # All four ports send the pattern.
+        measure = lambda name: common.flood_rate(given.seconds, destinations=[sent[name]] * 4, config=config)  # noqa: E731
+        middle, runs = common.sweep(given.runs, list(sent), measure)
+    drawn = common.figure(
+        "Throughput by traffic pattern, 500,000 routes", "", "million packets/s",
+        {"Turnpike, 1 core": list(enumerate(middle.values()))}, words=middle,
+    )
+    said = "With a full table " + ", ".join(f"{name}: {rate:.1f}" for name, rate in middle.items()) + " Mpps on one core."
+    return common.Part(drawn, runs, said, PUBLISHED)
+
+
+def two_ports(given, **settings):
+    """A router that forwards from each of two ports to the other."""
+    return common.flood_rate(given.seconds, destinations=[["10.2.0.2"] * 256, ["10.1.0.2"] * 256], **settings)
+
+
+def sizes(given):
+    middle, runs = common.sweep(given.runs, range(64, 545, 96), lambda size: two_ports(given, size=size))
+    drawn = common.figure("Throughput by frame size", "frame, bytes", "million packets/s", {"1 core": middle.items()})
+    least, most = min(middle.values()), max(middle.values())
+    said = f"From 64 to 544 bytes {most:.1f} to {least:.1f} Mpps on one core, {least / most:.2f} of the highest; the source copies every byte, which a NIC would not."
+    return common.Part(drawn, runs, said, "the packet rate is constant over the frame size.")
+
+
+def cores(given):
+    have = common.cores()
+    measure = lambda count: two_ports(given, cores_used=have[-count:], queues=count)  # noqa: E731
+    middle, runs = common.sweep(given.runs, range(1, len(have) + 1), measure)
+    drawn = common.figure("Throughput by cores", "cores", "million packets/s", {"Turnpike": middle.items()})
+    said = ", ".join(f"{count} cores: {rate:.1f} Mpps ({rate / middle[1]:.2f})" for count, rate in middle.items()) + "."
+    return common.Part(drawn, runs, said, "the rate grows linearly with the cores.")
+
+
+def forward(*argv):
+    """One case of `turnpike bench forward`: median cycles above io."""
+    return common.turnpike("bench", "forward", "--rounds", 3, "--packets", 500_000, *argv)[0]["cycles_above_io_median"]
+
+
+def subnets(given):
+    measure = lambda n: forward("--case", "full4", "--in-table", "--table", f"subnets:{1 << n}")  # noqa: E731
+    middle, runs = common.sweep(given.runs, range(0, 25, 4), measure)
+    drawn = common.figure(
+        "Cost by number of /24 networks", "networks", "cycles per packet above io",
+        {"Turnpike": [(1 << n, cycles) for n, cycles in middle.items()]}, log_x=True,
+    )
+    said = "Cycles above io: " + ", ".join(f"2^{n}: {cycles:.0f}" for n, cycles in middle.items()) + "."
+    return common.Part(drawn, runs, said, "a step where the table outgrows a cache; its figures were not at hand.")
+
+
+def bursts(given, option, values, title):
+    measure = lambda count: forward("--case", "4r1e", option, count)  # noqa: E731
+    middle, runs = common.sweep(given.runs, values, measure)
+    drawn = common.figure(title, "packets", "cycles per packet above io", {"Turnpike": middle.items()}, log_x=True)
+    said = "Cycles above io: " + ", ".join(f"{count}: {cycles:.0f}" for count, cycles in middle.items()) + "."
+    return common.Part(drawn, runs, said, "larger bursts are faster, up to a point; its figures were not at hand.")
+
+
+def steps(given):
+    """Instructions of each step, of callgrind: one run, which is always the same."""
+    import instructions
+
+    with tempfile.TemporaryDirectory() as directory:
+        out = Path(directory) / "out"
+        subprocess.run(
+            ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", "--toggle-collect=*Router*turn*",
+             binary(), "bench", "forward", "--rounds", "1", "--packets", str(instructions.PACKETS),
+             "--destinations", "4096", "--no-huge", "--case", "full4", "--table", "synthetic:100000"],
+            check=True, capture_output=True,
+        )
+        said = subprocess.run(
+            ["callgrind_annotate", "--inclusive=yes", "--threshold=100", str(out)], check=True, capture_output=True, text=True
+        ).stdout
+    found = {}
+    for count, step in re.findall(r"^\s*([\d,]+) .*?steps::(\w+)::.*Step>?.*::process", said, re.M):
+        found.setdefault(step, int(count.replace(",", "")) / instructions.COUNTED)
+    if not found:
+        raise RuntimeError("callgrind names no step")
+    drawn = common.figure(
+        "Instructions by step, full table", "", "instructions per packet", {"Turnpike": list(enumerate(found.values()))}, words=found
+    )
+    line = "Instructions per packet: " + ", ".join(f"{step} {count:.0f}" for step, count in found.items()) + "."
+    return common.Part(drawn, found, line, "a profile by module; its figures were not at hand.")
+
+
+def latency(given):
+    def measure(burst):
+        lab = Lab()
+        try:
+            wires = common.Veths(lab, "turnpike", config=f"turnpike.tx {{ burst = {burst} }}\n")
+            done = common.report(wires.generate(1, 2, "20kpps", given.seconds))
+            return done["received"]["delay_ns"]["p50"] / 1000
+        finally:
+            lab.close()
+
+    middle, runs = common.sweep(given.runs, [1, 8, 32, 64], measure)
+    drawn = common.figure("Delay by transmit burst, 20,000 packets/s", "packets", "microseconds, median", {"veth": middle.items()}, log_x=True)
+    said = "Median delay over veth pairs at 20,000 packets/s: " + ", ".join(f"{b}: {us:.0f} us" for b, us in middle.items()) + "."
+    return common.Part(drawn, runs, said, "delay grows with the batch at low rates.")
+
+
+PARTS = {
+    "patterns": patterns,
+    "sizes": sizes,
+    "cores": cores,
+    "subnets": subnets,
+    "rx-burst": lambda given: bursts(given, "--rx-burst", [1, 2, 4, 8, 16, 32, 64], "Cost by receive burst"),
+    "tx-burst": lambda given: bursts(given, "--tx-burst", [1, 4, 16, 32, 64, 128], "Cost by transmit burst"),
+    "steps": steps,
+    "latency": latency,
+}
+
+if __name__ == "__main__":
+    common.run(lambda: common.experiment(__doc__, PARTS))
