@@ -14,6 +14,7 @@
 //! turnpike.routes_from { "kernel", "fpm" }
 //! turnpike.fpm { listen = "127.0.0.1:2620", keep_s = 120 }
 //! turnpike.forwarders { cores = "1,3-5" }
+//! turnpike.forwarding { class_e = false }
 //! turnpike.tx { burst = 32, flush_us = 50 }
 //! turnpike.slowpath { neighbours = 16384, queue = 16, retries = 3, timeout_s = 30, workers = 1,
 //!                     icmp_rate = 1000, classes = { errors = { rate = 5000, share = 10 } } }
@@ -81,6 +82,8 @@ pub struct Config {
     pub fpm: Option<Fpm>,
     /// Where the forwarders run.
     pub forwarders: Forwarders,
+    /// What is forwarded.
+    pub forwarding: Forwarding,
     /// Transmit bursts.
     pub tx: Tx,
     /// Bounds of the slow path.
@@ -147,6 +150,8 @@ pub struct Port {
     pub dad: u8,
     /// What it advertises as a router; `None`: nothing.
     pub advertise: Option<Advertise>,
+    /// What it says by ICMP router discovery for IPv4; `None`: nothing.
+    pub discovery: Option<Discovery>,
 }
 
 /// A kernel interface with a port's name, MAC and MTU, over which the programs of the machine
@@ -210,6 +215,33 @@ impl Default for Advertise {
             mtu: None,
             prefixes: None,
             dns: Vec::new(),
+        }
+    }
+}
+
+/// ICMP router discovery of a port (RFC 1256 4.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Discovery {
+    /// The longest time between two advertisements, in whole seconds.
+    pub interval: Duration,
+    /// The shortest.
+    pub least_interval: Duration,
+    /// How long hosts believe one.
+    pub lifetime: Duration,
+    /// Which of several routers hosts prefer: the highest.
+    pub preference: i32,
+    /// To 255.255.255.255 in place of 224.0.0.1.
+    pub broadcast: bool,
+}
+
+impl Default for Discovery {
+    fn default() -> Self {
+        Self {
+            interval: Duration::from_secs(600),
+            least_interval: Duration::from_secs(450),
+            lifetime: Duration::from_secs(1800),
+            preference: 0,
+            broadcast: false,
         }
     }
 }
@@ -373,6 +405,14 @@ pub struct Forwarders {
     pub line: Option<usize>,
     /// One forwarder for each of these cores, ascending; empty: the router chooses.
     pub cores: Vec<usize>,
+}
+
+/// What is forwarded beyond what every router forwards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Forwarding {
+    /// 240.0.0.0/4 is unicast like any other: sources, destinations, routes and own addresses (RFC
+    /// 1812 4.2.2.11 leaves the range to configuration). 255.255.255.255 stays the broadcast.
+    pub class_e: bool,
 }
 
 /// Transmit bursts.

@@ -106,7 +106,8 @@ fn refuse(what: Subject, refused: Refused) -> Error {
     }
 }
 
-/// The range of addresses that are never forwarded in which a prefix lies, as text.
+/// The range of addresses that are never forwarded in which a prefix lies, as text. 240.0.0.0/4 is
+/// not among them: that is the choice of each router, see [`Rib::accept_class_e`].
 pub fn reserved_range(prefix: &IpNet) -> Option<&'static str> {
     // All that are reserved begin like this; a full table is checked route by route.
     let suspect = match prefix {
@@ -127,7 +128,6 @@ fn reserved() -> impl Iterator<Item = (IpNet, u16, &'static str)> {
         (v4(0, 8), MARTIAN, "0.0.0.0/8 (this network)"),
         (v4(127, 8), MARTIAN, "127.0.0.0/8 (loopback)"),
         (v4(224, 4), MULTICAST, "224.0.0.0/4 (multicast)"),
-        (v4(240, 4), MARTIAN, "240.0.0.0/4 (reserved)"),
         (IpNet::from(IpAddr::from(Ipv4Addr::BROADCAST)), LOCAL, "255.255.255.255/32 (broadcast)"),
         (IpNet::from(IpAddr::from(Ipv6Addr::UNSPECIFIED)), MARTIAN, "::/128 (unspecified)"),
         (IpNet::from(IpAddr::from(Ipv6Addr::LOCALHOST)), MARTIAN, "::1/128 (loopback)"),
@@ -135,6 +135,22 @@ fn reserved() -> impl Iterator<Item = (IpNet, u16, &'static str)> {
         (v6(0xff00, 8), MULTICAST, "ff00::/8 (multicast)"),
     ]
     .into_iter()
+}
+
+/// 240.0.0.0/4: "reserved for future use" (RFC 1112 4), and not to be forwarded unless the router is
+/// told so (RFC 1812 4.2.2.11, 5.3.7).
+fn class_e() -> IpNet {
+    IpNet::new_assert(Ipv4Addr::new(240, 0, 0, 0).into(), 4)
+}
+
+const NOT_ACCEPTED: &str =
+    "240.0.0.0/4 (reserved; turnpike.forwarding { class_e = true } accepts it)";
+
+/// The range that is not forwarded in which a prefix lies, as text, for a router that forwards
+/// 240.0.0.0/4 or does not.
+pub fn refused_range(prefix: &IpNet, class_e_accepted: bool) -> Option<&'static str> {
+    let refused = !class_e_accepted && class_e().contains(prefix);
+    reserved_range(prefix).or(refused.then_some(NOT_ACCEPTED))
 }
 
 /// The routing information base.
@@ -158,6 +174,7 @@ pub struct Rib {
     refused: u64,
     refusals: Vec<Error>,
     audit: Option<audit::Audit>,
+    class_e: bool,
 }
 
 impl Rib {
@@ -190,14 +207,33 @@ impl Rib {
             refused: 0,
             refusals: Vec::new(),
             audit: None,
+            class_e: false,
         };
         rib.checked(None, |rib| {
             for (range, hop, _) in reserved() {
                 rib.put_own(range, Source::Reserved, 0, hop);
             }
+            rib.put_own(class_e(), Source::Reserved, 0, MARTIAN);
             ports.into_iter().try_for_each(|port| rib.add_port(port))
         })?;
         Ok(rib)
+    }
+
+    /// From now on 240.0.0.0/4 is forwarded like any other unicast range.
+    pub fn accept_class_e(&mut self) {
+        self.change(|rib| {
+            let ports: Vec<_> =
+                rib.ports.iter().map(|port| (port.id, port.addresses.clone())).collect();
+            ports.iter().for_each(|(id, _)| rib.put_addresses(*id, &[]));
+            rib.class_e = true;
+            rib.take_own(class_e(), Source::Reserved, 0);
+            ports.iter().for_each(|(id, addresses)| rib.put_addresses(*id, addresses));
+        });
+    }
+
+    /// Whether 240.0.0.0/4 is forwarded.
+    pub fn accepts_class_e(&self) -> bool {
+        self.class_e
     }
 
     // ---- what sources say -------------------------------------------------------------------
@@ -310,7 +346,7 @@ impl Rib {
         if prefix.trunc() != prefix {
             return Err(Error::HostBits { prefix });
         }
-        if let Some(range) = reserved_range(&prefix) {
+        if let Some(range) = refused_range(&prefix, self.class_e) {
             return Err(Error::Reserved { prefix, range });
         }
         match &route.kind {

@@ -103,6 +103,7 @@ impl PuntClass {
             PuntReason::TooBig if may_be_fragmented(head) => Self::Fragment,
             PuntReason::TooBig
             | PuntReason::Ttl
+            | PuntReason::Truncated
             | PuntReason::NoRoute
             | PuntReason::Prohibited
             | PuntReason::Unreachable

@@ -31,7 +31,11 @@ pub fn default_steps(tables: &Arc<Tables>) -> Result<GraphBuilder, GraphError> {
     graph.add("classify", Classify)?;
 
     graph.add("ip4-checksum-offload", CompleteChecksum)?;
-    graph.add("ip4-validate", Ip4Validate)?;
+    if tables.class_e {
+        graph.add("ip4-validate", Ip4Validate::<true>)?;
+    } else {
+        graph.add("ip4-validate", Ip4Validate::<false>)?;
+    }
     if by_source {
         graph.add("ip4-reverse-path", Ip4ReversePath::new(tables.clone()))?;
     }
@@ -40,7 +44,7 @@ pub fn default_steps(tables: &Arc<Tables>) -> Result<GraphBuilder, GraphError> {
     if redirects {
         graph.add("ip4-redirect", Redirect::new(tables))?;
     }
-    graph.add("ip4-mtu", Mtu::new(tables))?;
+    graph.add("ip4-mtu", Mtu::<false>::new(tables))?;
     graph.add("ip4-rewrite", Ip4Rewrite::new(tables))?;
 
     graph.add("ip6-checksum-offload", CompleteChecksum)?;
@@ -53,7 +57,7 @@ pub fn default_steps(tables: &Arc<Tables>) -> Result<GraphBuilder, GraphError> {
     if redirects {
         graph.add("ip6-redirect", Redirect::new(tables))?;
     }
-    graph.add("ip6-mtu", Mtu::new(tables))?;
+    graph.add("ip6-mtu", Mtu::<true>::new(tables))?;
     graph.add("ip6-rewrite", Ip6Rewrite::new(tables))?;
 
     graph.add("ip4-multicast", Ip4Multicast::new(tables))?;

@@ -94,18 +94,29 @@ impl RedirectGates {
 /// The MTU of every port as it is now. Its owner changes it while forwarders read it, one plain
 /// load a packet.
 #[derive(Debug)]
-pub struct Mtus([AtomicU16; MAX_PORTS]);
+pub struct Mtus {
+    all: [AtomicU16; MAX_PORTS],
+    /// For IPv6: 0 where the link is too small for it.
+    ip6: [AtomicU16; MAX_PORTS],
+}
+
+/// What every link takes that IPv6 packets go over (RFC 8200 5).
+const IP6_LEAST: u16 = 1280;
 
 impl Mtus {
     /// The MTUs that these ports start with, by index; 0 where there is no port.
     pub fn new(ports: &[PortInfo]) -> Self {
         let mtu = |index: usize| ports.get(index).map_or(0, |port| port.mtu);
-        Self(std::array::from_fn(|index| AtomicU16::new(mtu(index))))
+        Self {
+            all: std::array::from_fn(|index| AtomicU16::new(mtu(index))),
+            ip6: std::array::from_fn(|index| AtomicU16::new(for_ip6(mtu(index)))),
+        }
     }
 
     /// Changes a port's MTU. Each packet sees the old one or the new one.
     pub fn set(&self, port: PortId, mtu: u16) {
-        self.0[port.index()].store(mtu, Ordering::Relaxed);
+        self.all[port.index()].store(mtu, Ordering::Relaxed);
+        self.ip6[port.index()].store(for_ip6(mtu), Ordering::Relaxed);
     }
 
     /// A port's MTU; 0 if there is no such port.
@@ -116,6 +127,16 @@ impl Mtus {
     /// [`Self::get`] by an index as steps have it.
     #[inline(always)]
     pub(crate) fn get_index(&self, port: u16) -> u16 {
-        self.0[usize::from(port) & (MAX_PORTS - 1)].load(Ordering::Relaxed)
+        self.all[usize::from(port) & (MAX_PORTS - 1)].load(Ordering::Relaxed)
     }
+
+    /// The largest IPv6 packet that a port sends; 0 if it sends none.
+    #[inline(always)]
+    pub(crate) fn get_index_ip6(&self, port: u16) -> u16 {
+        self.ip6[usize::from(port) & (MAX_PORTS - 1)].load(Ordering::Relaxed)
+    }
+}
+
+fn for_ip6(mtu: u16) -> u16 {
+    if mtu < IP6_LEAST { 0 } else { mtu }
 }

@@ -12,6 +12,10 @@
 //! packet waits for a MAC or leaves in fragments, else the port it came by. So every flow and every
 //! neighbour has one worker, and what happens on one port leaves the workers of others alone.
 //!
+//! Fragments for the router itself are the exception: those of one datagram may come by several ports,
+//! and the worker that puts them together must see all. Theirs is chosen by the two addresses. (On a
+//! port with a host interface it is the kernel that does this, behind the port's own worker.)
+//!
 //! From half a ring on packets are dropped early, at random, with a probability that grows from
 //! none there to all when the ring is full (random early detection, RFC 2309, on the ring's length
 //! as it is): of several sources in one class each loses by what it sends, and none finds the door
@@ -23,7 +27,7 @@
 
 use dpdk::{Consumer, Eal, Error, PacketList, Producer, Ring};
 
-use crate::batch::Batch;
+use crate::batch::{Batch, HEAD};
 use crate::class::{ByClass, ClassLimits};
 use crate::counters::ForwarderCounters;
 use crate::mask::Mask;
@@ -98,7 +102,10 @@ impl Punts {
             let punt = Punt { reason, port: batch.in_port, next_hop: batch.next_hop[slot] };
             batch.burst.set_tag(slot, punt.to_tag());
             let class = PuntClass::of(reason, batch.link_multicast.has(slot), batch.head(slot));
-            let worker = usize::from(self.owners[place(reason, batch, slot)]);
+            let worker = match joined_by(reason, batch, slot) {
+                Some(pair) => owner(pair as usize, self.workers.len()),
+                None => usize::from(self.owners[place(reason, batch, slot)]),
+            };
             sorted[worker % WORKERS_MAX][class.index()] |= Mask::when(true, slot);
         }
         for (worker, classes) in sorted.iter().enumerate().take(self.workers.len()) {
@@ -151,6 +158,38 @@ fn place(reason: PuntReason, batch: &Batch, slot: usize) -> usize {
         }
         _ => batch.in_port.index(),
     }
+}
+
+/// A number that all packets between the same two hosts have in common, for what may have to be put
+/// together here: IPv4 fragments, and IPv6 packets with a fragment header or something in front of
+/// where one may be. Not for what belongs to a link: groups, neighbour discovery.
+fn joined_by(reason: PuntReason, batch: &Batch, slot: usize) -> Option<u32> {
+    use PuntReason::{HopByHop, Ip4Options, Local};
+    if batch.in_port_info.host || !matches!(reason, Local | Ip4Options | HopByHop) {
+        return None;
+    }
+    let head = batch.head(slot);
+    let addresses = match (head[12], head[13]) {
+        (0x08, 0x00) if in_fragments(head) && head[30] < 224 => &head[26..34],
+        (0x86, 0xdd) if may_be_in_fragments(head) => &head[22..54],
+        _ => return None,
+    };
+    let words = addresses.chunks_exact(4).map(|w| u32::from_ne_bytes([w[0], w[1], w[2], w[3]]));
+    let mixed = words.fold(0u32, |mixed, word| (mixed.rotate_left(5) ^ word).wrapping_mul(MIX));
+    Some(mixed >> 16)
+}
+
+/// 2^32 divided by the golden ratio: its products have their best bits on top.
+const MIX: u32 = 0x9e37_79b9;
+
+fn in_fragments(head: &[u8; HEAD]) -> bool {
+    u16::from_be_bytes([head[20], head[21]]) & 0x3fff != 0
+}
+
+fn may_be_in_fragments(head: &[u8; HEAD]) -> bool {
+    let (next, hop_limit, destination) = (head[20], head[21], &head[38..40]);
+    let link = destination[0] == 0xff || (destination[0] == 0xfe && destination[1] & 0xc0 == 0x80);
+    matches!(next, 0 | 43 | 44 | 60) && hop_limit != 255 && !link
 }
 
 /// Which packets of `mask` may go into a ring of this size that holds `depth` already. The last
@@ -207,6 +246,70 @@ mod tests {
     #[test]
     fn a_full_ring_is_left_to_refuse() {
         assert_eq!(admitted(256, 256, 1), 64);
+    }
+
+    use crate::port::PortId;
+    use crate::testing::{FrameBuilder, batch_of};
+
+    /// What joins these frames, which came by this port.
+    fn joined(port: u16, host: bool, frames: &[Vec<u8>], reason: PuntReason) -> Vec<Option<u32>> {
+        let mut batch = batch_of(frames);
+        batch.in_port = PortId::new(port).unwrap();
+        batch.in_port_info.host = host;
+        (0..frames.len()).map(|slot| joined_by(reason, &batch, slot)).collect()
+    }
+
+    #[test]
+    fn fragments_of_one_datagram_have_one_worker_whatever_port_they_come_by() {
+        let fragment4 = |bits: u16, source| {
+            let mut frame = FrameBuilder::ip4().source4(source).payload(&[7; 16]).build();
+            frame[20..22].copy_from_slice(&bits.to_be_bytes());
+            frame
+        };
+        let frames = [
+            fragment4(0x2000, "192.0.2.1"),
+            fragment4(0x0002, "192.0.2.1"),
+            fragment4(0x4000, "192.0.2.1"),
+            fragment4(0x2000, "192.0.2.2"),
+        ];
+        let by_0 = joined(0, false, &frames, PuntReason::Local);
+        let by_1 = joined(1, false, &frames, PuntReason::Local);
+        assert_eq!(by_0, by_1);
+        assert!(by_0[0].is_some() && by_0[0] == by_0[1]);
+        assert_eq!(by_0[2], None, "don't fragment, and no fragment");
+        assert_ne!(by_0[0], by_0[3], "another source");
+        assert_eq!(joined(0, true, &frames, PuntReason::Local), [None; 4], "the kernel's");
+        assert_eq!(joined(0, false, &frames, PuntReason::Glean), [None; 4], "on their way");
+        let fragment6 = |next: u8, more| {
+            FrameBuilder::ip6().protocol(next).payload(&[17, 0, 0, more, 0, 0, 0, 9]).build()
+        };
+        let frames = [fragment6(44, 1), fragment6(44, 8), fragment6(60, 0), fragment6(17, 0)];
+        let by = joined(0, false, &frames, PuntReason::Local);
+        assert!(by[0].is_some() && by[0] == by[1] && by[0] == by[2], "{by:?}");
+        assert_eq!(by[3], None);
+    }
+
+    #[test]
+    fn what_belongs_to_a_link_stays_with_its_port() {
+        let report = FrameBuilder::ip6().destination6("ff02::16").protocol(0).build();
+        let neighbour = FrameBuilder::ip6().protocol(60).ttl(255).build();
+        let to_link_local = FrameBuilder::ip6().destination6("fe80::1").protocol(44).build();
+        let frames = [report, neighbour, to_link_local];
+        assert_eq!(joined(0, false, &frames, PuntReason::HopByHop), [None; 3]);
+    }
+
+    #[test]
+    fn pairs_of_hosts_are_spread_over_workers() {
+        let frames: Vec<_> = (1..=60)
+            .map(|n| {
+                let mut frame = FrameBuilder::ip4().source4(&format!("192.0.2.{n}")).build();
+                frame[20] = 0x20;
+                frame
+            })
+            .collect();
+        let by = joined(0, false, &frames, PuntReason::Local);
+        let first = by.iter().filter(|pair| owner(pair.unwrap() as usize, 2) == 0).count();
+        assert!((15..=45).contains(&first), "{first} of 60");
     }
 
     #[test]

@@ -61,8 +61,8 @@ reasons! {
         Ip4HeaderLength = "ip4-header-length", "The IHL field is below 5, or the header does not fit the packet.";
         Ip4TotalLength = "ip4-total-length", "The total length is shorter than the header or longer than the frame.";
         Ip4Checksum = "ip4-checksum", "The header checksum is wrong.";
-        Ip4MartianSource = "ip4-martian-source", "The source is 0/8, 127/8, multicast, 240/4 or broadcast.";
-        MartianDestination = "martian-destination", "The destination must not appear on a wire (0/8, 127/8, 240/4, ::, ::1), or is the all-zeros address of a connected network.";
+        Ip4MartianSource = "ip4-martian-source", "The source is 0/8, 127/8, multicast, broadcast or, unless the configuration accepts it, 240/4.";
+        MartianDestination = "martian-destination", "The destination must not appear on a wire (0/8, 127/8, ::, ::1 and, unless the configuration accepts it, 240/4), or is the all-zeros address of a connected network.";
         L2Broadcast = "l2-broadcast", "A unicast packet to be forwarded came as a link-layer broadcast or multicast (RFC 1812 5.3.4).";
         // ip6-validate
         Ip6Version = "ip6-version", "Ethertype IPv6, but the version field is not 6.";
@@ -137,6 +137,7 @@ reasons! {
         Unresolved = "unresolved", "The gateway's MAC is unknown.";
         TooBig = "too-big", "Larger than the MTU of the port it should leave by.";
         Scope = "scope", "The source is link-local, the destination is not.";
+        Truncated = "truncated", "The total length is beyond the frame, the header is right: dropped, and the sender is told.";
         Redirect = "redirect", "It leaves by the port it came by: forwarded, and the sender may be told of a better first hop.";
     }
 }

@@ -31,6 +31,8 @@ pub struct Tables {
     pub redirects: RedirectGates,
     /// Chooses among equal-cost paths.
     pub flows: FlowHash,
+    /// Sources in 240/4 are those of hosts. Destinations there are the FIB's business.
+    pub class_e: bool,
 }
 
 /// The source MAC of every port, ready to be written.

@@ -303,6 +303,7 @@ impl TestTables {
             redirects: RedirectGates::default(),
             ports,
             flows: FlowHash::new(1),
+            class_e: false,
         })
     }
 }

@@ -45,7 +45,7 @@ pub use error::{Errno, Error};
 pub use inherited::inherited;
 pub use mbuf::Mbuf;
 pub use mempool::{Mempool, MempoolConfig};
-pub use port::{Link, Port, PortConfig, Stats};
+pub use port::{Link, Port, PortConfig, Stats, data_room, kernel_mtu};
 pub use queue::{RxQueue, Sent, TxQueue};
 pub use ring::{Consumer, Producer, Ring};
 pub use shared::Shared;

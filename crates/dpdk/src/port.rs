@@ -22,6 +22,7 @@ use dpdk_sys as sys;
 use self::kernel::KernelInterface;
 use self::record::Record;
 use crate::eal::{Eal, EalRef};
+use crate::interface::Interface;
 use crate::{Device, Driver, Errno, Error, Mempool, RxQueue, TxQueue};
 
 /// Bytes of an Ethernet header and one VLAN tag, in front of what the MTU counts.
@@ -419,6 +420,20 @@ fn start_af_packet(
     // has; ethdev would refuse one above 1,500.
     let want = Queues { rx: queues, tx: queues, ..want };
     Attached::new(eal, config, "vdev", device, &args)?.start(config, pool, want, None)
+}
+
+/// Bytes of packet data that a pool's buffers need for a port with this MTU, whichever driver takes
+/// it; see [`MempoolConfig::data_room`](crate::MempoolConfig::data_room).
+pub fn data_room(mtu: u16) -> u16 {
+    let with_af_xdp = usize::from(mtu) + FRAME_OVERHEAD + AF_XDP_HEADROOM;
+    let needed = with_af_xdp.max(PacketRing::room_for(mtu));
+    u16::try_from(needed.next_multiple_of(64)).unwrap_or(u16::MAX)
+}
+
+/// The MTU that a kernel interface of the caller's network namespace has now; `None` if there is
+/// none of this name.
+pub fn kernel_mtu(name: &str) -> Option<u16> {
+    u16::try_from(Interface::new(name).ok()?.mtu().ok()?).ok()
 }
 
 /// Whether packets of this MTU fit the pool's buffers.

@@ -13,6 +13,7 @@ use wire::ethernet::{ETHERNET_LEN, ETHERTYPE_ARP};
 
 use crate::advertise::Plans;
 use crate::bucket::{Rates, TokenBucket};
+use crate::discovery::Schedule;
 use crate::duplicate::Probes;
 use crate::frame::{self, IpPacket};
 use crate::icmp::Error;
@@ -50,6 +51,7 @@ pub struct SlowPath<P> {
     pub(crate) later: Later,
     pub(crate) probes: Probes,
     pub(crate) advertising: Plans,
+    pub(crate) discovery: Schedule,
     pub(crate) redirects: TokenBucket,
 }
 
@@ -66,6 +68,9 @@ const REDIRECT_BURST: u32 = 20;
 /// The most that an own IPv4 packet has to have so that nobody fragments it (RFC 791, 3.1: what
 /// every host takes).
 const SMALL: usize = 576;
+
+/// Where the total length is in an IPv4 header: what a truncated packet is told about (RFC 1812, 5.2.2).
+const TOTAL_LENGTH_AT: u32 = 2;
 
 /// When which port tells its addresses to its neighbours.
 #[derive(Default)]
@@ -136,10 +141,14 @@ impl<P: Packet> SlowPath<P> {
         let mut random = Random::new(config.seed);
         let mut announcements = Announcements::default();
         let mut advertising = Plans::default();
+        let mut discovery = Schedule::default();
         for port in config.ports.iter().filter(|port| port.owned && !port.host) {
             announcements.schedule(port.id, Time::ZERO);
             if port.settings.advertise.is_some() {
                 advertising.begin(port.id, Time::ZERO);
+            }
+            if port.settings.discovery.is_some() {
+                discovery.begin(port.id, Time::ZERO);
             }
         }
         let mut engine = Self {
@@ -150,6 +159,7 @@ impl<P: Packet> SlowPath<P> {
             later: Later::default(),
             probes: Probes::default(),
             advertising,
+            discovery,
             redirects: TokenBucket::new(REDIRECT_RATE, REDIRECT_BURST),
             icmp: config.icmp,
             table: Table::new(config.limits, Random::new(random.next())),
@@ -191,6 +201,10 @@ impl<P: Packet> SlowPath<P> {
         }
         let ip = match IpPacket::parse(packet.bytes()) {
             Ok(ip) => ip,
+            Err(reason @ DropReason::Ip4TotalLength) if punt.reason == PuntReason::Truncated => {
+                let error = Error::BadField { pointer: TOTAL_LENGTH_AT };
+                return self.refuse(packet, punt.port, error, reason, now, out);
+            }
             Err(reason) => return out.drop(packet, reason),
         };
         // Whatever the reason, what is addressed to the router is for the router.
@@ -215,6 +229,8 @@ impl<P: Packet> SlowPath<P> {
                 let (error, reason) = (Error::BeyondScope, DropReason::BeyondScope);
                 return self.refuse(packet, punt.port, error, reason, now, out);
             }
+            // What is whole after all was not punted for this.
+            PuntReason::Truncated => return out.drop(packet, DropReason::Ip4TotalLength),
             PuntReason::NoRoute => (punt.next_hop, NextHop::NoRoute),
             PuntReason::Prohibited => (punt.next_hop, NextHop::Prohibited),
             PuntReason::Unreachable => (punt.next_hop, NextHop::Unreachable),
@@ -263,6 +279,7 @@ impl<P: Packet> SlowPath<P> {
             Command::PortLink { port, up: false } => {
                 self.announcements.cancel(port);
                 self.advertising.cancel(port);
+                self.discovery.cancel(port);
                 self.probes.cancel(port);
                 for removed in self.table.flush(port) {
                     self.removed(removed, out);
@@ -293,6 +310,7 @@ impl<P: Packet> SlowPath<P> {
             self.start_probing(port, now);
             self.announcements.schedule(port, now);
             self.start_advertising(port, now);
+            self.start_discovery(port, now);
         }
     }
 
@@ -343,6 +361,7 @@ impl<P: Packet> SlowPath<P> {
         while let Some(port) = self.advertising.due(now, &self.ports, &mut self.random) {
             self.advertise(port, out);
         }
+        self.discover(now, out);
         while let Some((port, frame)) = self.later.due(now) {
             out.originate(port, &frame);
         }
@@ -374,7 +393,8 @@ impl<P: Packet> SlowPath<P> {
         let announcements = self.announcements.next_deadline();
         let advertising = self.advertising.next_deadline();
         let probes = self.probes.next_deadline();
-        let all = [probes, table, groups, fragments, later, announcements, advertising];
+        let discovery = self.discovery.next_deadline();
+        let all = [discovery, probes, table, groups, fragments, later, announcements, advertising];
         all.into_iter().flatten().min()
     }
 
@@ -398,6 +418,7 @@ impl<P: Packet> SlowPath<P> {
     /// any more.
     pub fn shutdown(&mut self, out: &mut impl Output<P>) {
         self.cease_advertising(out);
+        self.cease_discovery(out);
         for waiting in self.table.drain() {
             if let Waiting::Received { packet, .. } = waiting {
                 out.drop(packet, DropReason::Shutdown);
@@ -580,18 +601,22 @@ impl<P: Packet> SlowPath<P> {
         now: Time,
         out: &mut impl Output<P>,
     ) {
+        let speaks_v6 = |port| self.ports.get(port).is_some_and(|port| port.speaks_v6());
         if let IpAddr::V6(address) = destination
             && address.is_unicast_link_local()
         {
-            return self.send_to((from, destination), Waiting::Own(frame), now, out);
+            if speaks_v6(from) {
+                self.send_to((from, destination), Waiting::Own(frame), now, out);
+            }
+            return;
         }
         let hash = self.flow.of_packet(frame.get(ETHERNET_LEN..).unwrap_or_default());
         let answer = out.route(destination, hash);
         if let NextHop::Forward { port, .. }
         | NextHop::Glean { port }
         | NextHop::Unresolved { port } = answer.hop
-            && port != from
-            && has_link_local_source(&frame)
+            && ((port != from && has_link_local_source(&frame))
+                || (destination.is_ipv6() && !speaks_v6(port)))
         {
             return;
         }

@@ -612,6 +612,19 @@ mod tests {
     }
 
     #[test]
+    fn nothing_of_the_router_s_own_goes_to_a_link_that_is_too_small_for_ipv6() {
+        for (mtu, errors) in [(1279, 0), (1280, 1)] {
+            let mut config = config();
+            config.ports[1].mtu = mtu;
+            let mut bench = Bench::with_hosts(config);
+            // Its sender would be told by the right port, where 2001:db8::/32 is.
+            let frame = v6("2001:db8::7", "2003::9", 17, &udp(9));
+            let outs = bench.punt(PuntReason::NoRoute, LEFT, NO_ROUTE, frame);
+            assert_eq!(originated(&outs).len(), errors, "{mtu}");
+        }
+    }
+
+    #[test]
     fn what_cannot_be_cut_is_not() {
         let frame = v4("10.0.1.2", "10.0.2.2", 17, &udp(72));
         assert_eq!(fragment(&frame, 27), None);

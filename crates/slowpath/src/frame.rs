@@ -43,6 +43,18 @@ impl<'a> IpPacket<'a> {
         }
     }
 
+    /// Like [`Self::parse`], of a packet whose end may be missing; `bytes` are what there is of it.
+    pub(crate) fn parse_beginning(frame: &'a [u8]) -> Result<Self, DropReason> {
+        let whole = Self::parse(frame);
+        if let (Err(DropReason::Ip4TotalLength), Some((_, bytes))) = (&whole, ethernet(frame))
+            && let Ok((header, _)) = Ipv4Header::ref_from_prefix(bytes)
+            && usize::from(header.total_length.get()) > bytes.len()
+        {
+            return Ok(Self::V4 { header, bytes });
+        }
+        whole
+    }
+
     fn parse_v4(bytes: &'a [u8]) -> Result<Self, DropReason> {
         let (header, _) = Ipv4Header::ref_from_prefix(bytes).map_err(|_| DropReason::Runt)?;
         if header.version() != 4 {

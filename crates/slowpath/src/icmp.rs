@@ -3,10 +3,11 @@
 //! No error is sent (RFC 1812, 4.3.2.7; RFC 4443, 2.4 (e))
 //!
 //! * about an ICMP error, or an ICMPv6 redirect;
-//! * about a later fragment of a datagram (the first one brings the error);
+//! * about a later fragment of an IPv4 datagram (the first one brings the error);
 //! * about a packet to a multicast or broadcast address, or one that came in such a frame, except
 //!   for ICMPv6 "packet too big" and some "parameter problem"s;
-//! * to a source that is not one host: unspecified, loopback, multicast, broadcast, 0/8, 240/4;
+//! * to a source that is not one host: unspecified, loopback, multicast, broadcast, 0/8, 240/4
+//!   (unless the router is told that hosts have such addresses);
 //! * to the router itself;
 //! * beyond the rate limits: a token bucket for the whole router, and one for the sender's prefix,
 //!   so that a flood from one place does not take the errors of others (RFC 1812, 4.3.2.8; RFC 4443,
@@ -159,7 +160,7 @@ impl<P: Packet> SlowPath<P> {
         out: &mut impl Output<P>,
     ) {
         let Some((ethernet, _)) = frame::ethernet(frame) else { return };
-        let Ok(ip) = IpPacket::parse(frame) else { return };
+        let Ok(ip) = IpPacket::parse_beginning(frame) else { return };
         let group_frame = ethernet.destination.is_multicast();
         let made = match ip {
             IpPacket::V4 { header, bytes } => {
@@ -171,7 +172,7 @@ impl<P: Packet> SlowPath<P> {
             IpPacket::V6 { header, bytes } => {
                 let group = group_frame || header.destination().is_multicast();
                 let about_group = !group || error.also_multicast();
-                if !about_group || !self.may_report_v6(&ip, header, bytes, error) {
+                if !about_group || !self.may_report_v6(&ip, header, bytes) {
                     return;
                 }
                 self.error_v6(header, bytes, from, error, now)
@@ -191,24 +192,19 @@ impl<P: Packet> SlowPath<P> {
         let (source, destination) = (header.source(), header.destination());
         let one_host = !source.is_loopback()
             && !source.is_multicast()
-            && !matches!(source.octets()[0], 0 | 240..)
+            && !source.is_broadcast()
+            && source.octets()[0] != 0
+            && (self.icmp.class_e || source.octets()[0] < 240)
             && !self.ports.is_directed_broadcast(source)
+            && !self.ports.is_any_all_zeros(source)
             && !self.ports.iter().any(|port| port.has_v4(source));
         let to_one = !destination.is_multicast()
             && !destination.is_broadcast()
             && !self.ports.is_directed_broadcast(destination);
-        one_host
-            && to_one
-            && !is_error_or_later_fragment(ip, bytes, PROTOCOL_ICMP, v4::is_error, false)
+        one_host && to_one && !is_error_or_later_fragment(ip, bytes, PROTOCOL_ICMP, v4::is_error)
     }
 
-    fn may_report_v6(
-        &self,
-        ip: &IpPacket<'_>,
-        header: &Ipv6Header,
-        bytes: &[u8],
-        error: Error,
-    ) -> bool {
+    fn may_report_v6(&self, ip: &IpPacket<'_>, header: &Ipv6Header, bytes: &[u8]) -> bool {
         let source = header.source();
         let one_host = !source.is_unspecified()
             && !source.is_loopback()
@@ -216,9 +212,7 @@ impl<P: Packet> SlowPath<P> {
             && source.to_ipv4_mapped().is_none()
             && !self.ports.iter().any(|port| port.has_v6(source));
         let is_error = |kind| v6::is_error(kind) || kind == v6::REDIRECT;
-        // A fragment that cannot be one is reported, whichever it is (RFC 8200, 4.5).
-        let any_fragment = matches!(error, Error::BadField { .. });
-        one_host && !is_error_or_later_fragment(ip, bytes, PROTOCOL_ICMPV6, is_error, any_fragment)
+        one_host && !is_error_or_later_fragment(ip, bytes, PROTOCOL_ICMPV6, is_error)
     }
 
     fn error_v4(
@@ -295,17 +289,19 @@ impl<P: Packet> SlowPath<P> {
 }
 
 /// A packet about which no error is ever sent. An ICMP message too short to show its type counts
-/// as an error: the safe side.
+/// as an error: the safe side. IPv6 has no rule about later fragments, of which each may be too big
+/// for a link (RFC 4443, 3.2); that of an error there is none, since errors fit every link.
 fn is_error_or_later_fragment(
     ip: &IpPacket<'_>,
     bytes: &[u8],
     icmp: u8,
     is_error: impl Fn(u8) -> bool,
-    any_fragment: bool,
 ) -> bool {
     let Some(upper) = ip.upper() else { return false };
-    (upper.is_later_fragment() && !any_fragment)
-        || (upper.protocol == icmp && bytes.get(upper.offset).is_none_or(|&kind| is_error(kind)))
+    if upper.is_later_fragment() {
+        return matches!(ip, IpPacket::V4 { .. });
+    }
+    upper.protocol == icmp && bytes.get(upper.offset).is_none_or(|&kind| is_error(kind))
 }
 
 #[cfg(test)]
@@ -320,6 +316,30 @@ mod tests {
 
     fn bench() -> Bench {
         Bench::with_hosts(config())
+    }
+
+    #[test]
+    fn a_truncated_packet_is_pointed_at_its_length() {
+        let whole = v4("10.0.1.2", "192.0.2.9", 17, &udp(30));
+        for missing in [1, 30, 38] {
+            let mut frame = whole.clone();
+            frame.truncate(whole.len() - missing);
+            let outs = bench().punt(PuntReason::Truncated, LEFT, NO_ROUTE, frame.clone());
+            assert_eq!(drops(&outs), [DropReason::Ip4TotalLength]);
+            let [error] = originated(&outs)[..] else { panic!("{outs:?}") };
+            assert_eq!(error[34..36], [12, 0]);
+            assert_eq!(error[38..42], [2, 0, 0, 0], "the pointer");
+            assert_eq!(error[42..], frame[14..], "what there is of it");
+        }
+        // About a later fragment, or an ICMP error, nobody is told.
+        let mut later = whole.clone();
+        later[21] = 1;
+        let error = v4("10.0.1.2", "192.0.2.9", 1, &[3, 1, 0, 0, 0, 0, 0, 0, 0x45, 0, 0, 20]);
+        for mut frame in [later, error] {
+            frame.truncate(frame.len() - 2);
+            let outs = bench().punt(PuntReason::Truncated, LEFT, NO_ROUTE, frame);
+            assert_eq!(outs, [Out::Drop(DropReason::Ip4TotalLength)]);
+        }
     }
 
     #[test]
@@ -521,6 +541,7 @@ mod tests {
             "255.255.255.255",
             "10.0.1.255",
             "10.0.2.255",
+            "10.0.1.0",
             "10.0.1.1",
         ] {
             assert_eq!(refused(&mut bench, v4(source, "9.9.9.9", 17, &udp(9))), 0, "{source}");
@@ -562,7 +583,20 @@ mod tests {
             assert_eq!(refused(&mut bench, v6("fd00:1::2", "2003::9", 60, &hidden)), errors);
         }
         let later = [17, 0, 0, 8, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
-        assert_eq!(refused(&mut bench, v6("fd00:1::2", "2003::9", 44, &later)), 0);
+        assert_eq!(refused(&mut bench, v6("fd00:1::2", "2003::9", 44, &later)), 1);
+    }
+
+    #[test]
+    fn hosts_in_class_e_are_told_if_there_may_be_any() {
+        for (class_e, errors) in [(false, 0), (true, 1)] {
+            let mut config = config();
+            config.icmp.class_e = class_e;
+            let mut bench = Bench::with_hosts(config);
+            bench.net.routes.push(("240.0.0.0/4".parse().unwrap(), TO_B));
+            assert_eq!(refused(&mut bench, v4("240.0.0.1", "9.9.9.9", 17, &udp(9))), errors);
+            let broadcast = v4("255.255.255.255", "9.9.9.9", 17, &udp(9));
+            assert_eq!(refused(&mut bench, broadcast), 0);
+        }
     }
 
     #[test]

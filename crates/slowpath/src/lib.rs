@@ -14,6 +14,7 @@
 //!  |                -> nd.rs    neighbour disc.  +-> neighbour.rs  | <--- tick(now)
 //!  |                -> mld.rs   group queries    |   the table and |      at next_deadline()
 //!  |                -> advertise.rs router adv.  |                 |
+//!  |                -> discovery.rs, for IPv4    |                 |
 //!  |                -> echo.rs  ping             |   the packets   |
 //!  |              reassembly.rs fragments for us |                 |
 //!  |              forward.rs    to be resolved  -+   that wait     |
@@ -56,6 +57,7 @@
 mod advertise;
 mod arp;
 mod bucket;
+mod discovery;
 mod duplicate;
 mod echo;
 mod engine;
@@ -135,11 +137,37 @@ pub struct PortSettings {
     pub dad: u8,
     /// Router advertisements; `None`: none are sent.
     pub advertise: Option<Advertise>,
+    /// ICMP router discovery for IPv4 (RFC 1256); `None`: the port takes no part.
+    pub discovery: Option<Discovery>,
 }
 
 impl Default for PortSettings {
     fn default() -> Self {
-        Self { unreachables: true, redirects: false, dad: 0, advertise: None }
+        Self { unreachables: true, redirects: false, dad: 0, advertise: None, discovery: None }
+    }
+}
+
+/// What a port says by ICMP router discovery (RFC 1256, 4.1, whose names are given).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Discovery {
+    /// The longest time between two advertisements (MaxAdvertisementInterval).
+    pub interval: Duration,
+    /// The shortest (MinAdvertisementInterval); not above [`Self::interval`].
+    pub least_interval: Duration,
+    /// How long hosts believe one (AdvertisementLifetime), in whole seconds, at most 9000.
+    pub lifetime: Duration,
+    /// Which of several routers hosts prefer (PreferenceLevel): the highest; the least number there
+    /// is: not by default.
+    pub preference: i32,
+    /// They go to 255.255.255.255 in place of all hosts' group (AdvertisementAddress).
+    pub broadcast: bool,
+}
+
+impl Default for Discovery {
+    fn default() -> Self {
+        let interval = Duration::from_secs(600);
+        let (least_interval, lifetime) = (interval * 3 / 4, interval * 3);
+        Self { interval, least_interval, lifetime, preference: 0, broadcast: false }
     }
 }
 
@@ -236,12 +264,14 @@ pub struct Icmp {
     pub ttl: u8,
     /// Echo requests are answered (RFC 1812, 4.3.3.6; RFC 4443, 4.2).
     pub echo: bool,
+    /// Addresses in 240.0.0.0/4 are those of hosts, who may be told of errors.
+    pub class_e: bool,
 }
 
 impl Default for Icmp {
     fn default() -> Self {
         // RFC 1700, and what hosts use.
-        Self { ttl: 64, echo: true }
+        Self { ttl: 64, echo: true, class_e: false }
     }
 }
 

@@ -127,6 +127,12 @@ impl<P: Packet> SlowPath<P> {
             Ok(ip) => ip,
             Err(reason) => return Verdict::Drop(reason),
         };
+        if let IpPacket::V4 { header, bytes } = ip
+            && self.is_for_routers(header, arrival.from)
+            && self.solicited_v4(header, bytes, arrival.from, now)
+        {
+            return Verdict::Taken;
+        }
         if let Some(reason) = self.not_for_us(&ip, frame, arrival.from) {
             return Verdict::Drop(reason);
         }
@@ -229,6 +235,7 @@ impl<P: Packet> SlowPath<P> {
         if message[0] == v4::ECHO_REQUEST && message[1] == 0 && self.icmp.echo {
             self.echo_v4(header, bytes, from, now, out);
         }
+        self.solicited_v4(header, bytes, from, now);
         // Other types have no use here; RFC 1122, 3.2.2: unknown ones are discarded silently.
         Verdict::Taken
     }

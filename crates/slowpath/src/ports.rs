@@ -257,6 +257,11 @@ impl Ports {
         self.get(id).is_some_and(|port| port.v4.iter().any(zeros))
     }
 
+    /// True for the first address of a network on any port, the old form of its broadcast address.
+    pub(crate) fn is_any_all_zeros(&self, address: Ipv4Addr) -> bool {
+        self.0.iter().any(|port| self.is_all_zeros(port.id, address.into()))
+    }
+
     /// Source for a packet towards an IPv4 address, about one that was received on `from`: an
     /// address of that port, else any.
     pub(crate) fn source_v4(&self, from: PortId, towards: Ipv4Addr) -> Option<Ipv4Addr> {

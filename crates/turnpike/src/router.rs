@@ -11,6 +11,7 @@
 //! Everything that can fail fails before the first packet moves, and what was made so far is
 //! undone by dropping it.
 
+mod buffers;
 pub mod cores;
 mod fd_store;
 pub mod host;
@@ -46,53 +47,30 @@ use dataplane::quarantine::Quarantine;
 use dataplane::replicate::Replicator;
 use dataplane::tables::Tables;
 use dpdk::qsbr::{Qsbr, Reader};
-use dpdk::{Eal, EalConfig, Mempool, MempoolConfig, Port};
+use dpdk::{Eal, EalConfig, Port};
 use slowpath::SlowPath;
 use tokio::sync::mpsc as events;
 
 use crate::api::server::Socket;
+use buffers::Buffers;
 use owner::{Owner, OwnerParts};
 use ports::OpenPort;
 use reports::{ForwarderView, Ledger, SlowViews};
 use slow_worker::{ClassRates, Orders, Outbox, SlowCounters, SlowWorker, Turns, mailboxes};
 use wiring::{Units, Wires, WorkerWires};
 
-/// Bytes of a packet buffer behind its headroom.
-const DATA_ROOM: u16 = 2048;
-
-/// Packet buffers for each queue of a port: its descriptors both ways, and what an AF_XDP socket
-/// keeps for the kernel.
-const MBUFS_PER_QUEUE: usize = 8192;
-
-/// Packet buffers for what is between the queues of one forwarder and one slow path worker: bursts,
-/// rings, packets waiting for neighbours.
-const MBUFS_INSIDE: usize = 16_384;
-
 /// Runs a router until SIGTERM or SIGINT. An error says why it did not start, or that it did not
 /// end cleanly.
 pub fn run(config: &Config, catalogue: &Catalogue, socket: &Path, no_huge: bool) -> Result<()> {
     let socket = Socket::bind(socket)?;
     let cores = forwarder_cores(config)?;
-    let mbufs = config.memory.mbufs.map_or_else(
-        || mbufs_inside(config, cores.len()) + config.ports.len() * cores.len() * MBUFS_PER_QUEUE,
-        |mbufs| mbufs as usize,
-    );
-    let eal = start_dpdk(config, mbufs, no_huge)?;
-    let pool = Mempool::new(
-        &eal,
-        &MempoolConfig { name: "packets".into(), count: mbufs, cache: 256, data_room: DATA_ROOM },
-    )?;
-    let router = Router::start(config, catalogue, &cores, eal.clone(), &pool)?;
+    let plan = buffers::Plan::of(config, cores.len());
+    let eal = start_dpdk(config, plan.megabytes(), no_huge)?;
+    let buffers = Buffers::new(&eal, &plan)?;
+    let router = Router::start(config, catalogue, &cores, eal.clone(), &buffers)?;
     let outcome = router.serve(socket);
-    count_buffers(&pool)?;
+    count_buffers(&buffers)?;
     outcome
-}
-
-/// Packet buffers for what is between the queues: each further pair of a forwarder and a worker has
-/// rings of its own.
-fn mbufs_inside(config: &Config, forwarders: usize) -> usize {
-    let rings: usize = config.slowpath.classes.iter().map(|class| class.queue).sum();
-    MBUFS_INSIDE + (forwarders * config.slowpath.workers - 1) * rings
 }
 
 /// The cores of the configuration, else the last one allowed: the first is the busiest with
@@ -105,13 +83,13 @@ fn forwarder_cores(config: &Config) -> Result<Vec<usize>> {
     Ok(vec![*allowed.last().context("no core is allowed for this process")?])
 }
 
-fn start_dpdk(config: &Config, mbufs: usize, no_huge: bool) -> Result<Arc<Eal>> {
+fn start_dpdk(config: &Config, megabytes: usize, no_huge: bool) -> Result<Arc<Eal>> {
     let pci = config.ports.iter().filter_map(|port| match &port.device {
         control::config::Device::Pci(address) => Some(address.clone()),
         _ => None,
     });
     let eal = Eal::init(&EalConfig {
-        memory_mb: mbufs * (usize::from(DATA_ROOM) + 512) / 1_000_000 + 128,
+        memory_mb: megabytes + 128,
         huge: if no_huge { dpdk::HugeMode::Never } else { dpdk::HugeMode::Auto },
         pci: pci.collect(),
         ..EalConfig::default()
@@ -121,10 +99,10 @@ fn start_dpdk(config: &Config, mbufs: usize, no_huge: bool) -> Result<Arc<Eal>> 
 }
 
 /// The leak check: with all units gone, every buffer must be back in the pool.
-fn count_buffers(pool: &Mempool) -> Result<()> {
-    match pool.in_use() {
-        0 => tracing::info!("mbufs: all {} returned", pool.size()),
-        leaked => bail!("mbufs: {leaked} of {} not returned: a defect, please report", pool.size()),
+fn count_buffers(buffers: &Buffers) -> Result<()> {
+    match buffers.count() {
+        (all, 0) => tracing::info!("mbufs: all {all} returned"),
+        (all, leaked) => bail!("mbufs: {leaked} of {all} not returned: a defect, please report"),
     }
     Ok(())
 }
@@ -146,9 +124,9 @@ impl Router {
         catalogue: &Catalogue,
         cores: &[usize],
         eal: Arc<Eal>,
-        pool: &Mempool,
+        buffers: &Buffers,
     ) -> Result<Self> {
-        let (ports, queues) = ports::open_all(config, cores.len(), &eal, pool)?;
+        let (ports, queues) = ports::open_all(config, cores.len(), &eal, buffers)?;
         let seed = seed();
         let count = config.slowpath.workers;
         let units = Units {
@@ -171,6 +149,7 @@ impl Router {
             mtus: Mtus::new(&infos),
             redirects: RedirectGates::default(),
             flows: FlowHash::new(seed),
+            class_e: config.forwarding.class_e,
         });
 
         let stop_forwarders = Arc::new(AtomicBool::new(false));
@@ -182,7 +161,7 @@ impl Router {
             config,
             ports: &ports,
             homes: &plan.homes,
-            pool,
+            buffers,
             tables: &tables,
             events: events_out,
             quarantine: quarantine.clone(),
@@ -194,7 +173,7 @@ impl Router {
         for (wires, punts) in plan.forwarders.into_iter().zip(plan.punts) {
             let graph = graph(config, catalogue, &tables)?;
             let own = Own {
-                replicator: replicator(&ports, pool),
+                replicator: replicator(&ports, buffers),
                 quiescent: qsbr.register()?,
                 quarantine: quarantine.clone(),
             };
@@ -296,9 +275,9 @@ struct Own {
     quarantine: Quarantine,
 }
 
-fn replicator(ports: &[OpenPort], pool: &Mempool) -> Replicator {
+fn replicator(ports: &[OpenPort], buffers: &Buffers) -> Replicator {
     let port = |port: &OpenPort| (port.info.mac, port.port.supports_multi_segment());
-    Replicator::new(pool.clone(), ports.iter().map(port))
+    Replicator::new(buffers.largest().clone(), ports.iter().map(port))
 }
 
 fn forwarder(
@@ -384,7 +363,7 @@ struct Common<'a> {
     config: &'a Config,
     ports: &'a [OpenPort],
     homes: &'a [usize],
-    pool: &'a Mempool,
+    buffers: &'a Buffers,
     tables: &'a Arc<Tables>,
     events: events::UnboundedSender<slowpath::Event>,
     quarantine: Quarantine,
@@ -413,7 +392,7 @@ fn slow_workers(
             outbox: Outbox {
                 injectors: wires.injectors,
                 homes: common.homes.to_vec(),
-                pool: common.pool.clone(),
+                buffers: common.buffers.clone(),
                 counters: count,
                 events: common.events.clone(),
                 tables: common.tables.clone(),
@@ -448,7 +427,11 @@ fn slow_path_config(
     slowpath::Config {
         ports: common.ports.iter().zip(&common.config.ports).map(port).collect(),
         limits,
-        icmp: slowpath::Icmp { ttl: icmp.ttl, echo: icmp.echo },
+        icmp: slowpath::Icmp {
+            ttl: icmp.ttl,
+            echo: icmp.echo,
+            class_e: common.config.forwarding.class_e,
+        },
         flow: FlowHash::new(common.seed),
         seed: common.seed.wrapping_add(worker as u64),
     }

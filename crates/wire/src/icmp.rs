@@ -34,6 +34,10 @@ pub mod v4 {
     pub const REDIRECT: u8 = 5;
     /// Type: echo request.
     pub const ECHO_REQUEST: u8 = 8;
+    /// Type: router advertisement (RFC 1256).
+    pub const ROUTER_ADVERTISEMENT: u8 = 9;
+    /// Type: router solicitation (RFC 1256).
+    pub const ROUTER_SOLICITATION: u8 = 10;
     /// Type: time exceeded.
     pub const TIME_EXCEEDED: u8 = 11;
     /// Type: parameter problem; the pointer is the first of the type-dependent bytes.
@@ -65,7 +69,9 @@ pub mod v4 {
     /// True for the types that report an error; about these no error is ever sent
     /// (RFC 1122, 3.2.2). Types that are not known count as errors: the safe side.
     pub fn is_error(kind: u8) -> bool {
-        !matches!(kind, ECHO_REPLY | ECHO_REQUEST | 9 | 10 | 13..=18 | 42 | 43)
+        let asks_or_tells =
+            matches!(kind, ECHO_REPLY | ECHO_REQUEST | ROUTER_ADVERTISEMENT | ROUTER_SOLICITATION);
+        !asks_or_tells && !matches!(kind, 13..=18 | 42 | 43)
     }
 }
 

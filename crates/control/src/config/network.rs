@@ -13,14 +13,18 @@ pub(super) fn parse_prefix(text: &str, example: &str) -> Result<IpNet, String> {
     text.parse().map_err(|_| format!("not an IP prefix; write it as {example}"))
 }
 
-/// Why no host can have this address, if so. Link-local addresses are hosts' addresses.
-pub fn not_a_host(address: IpAddr) -> Option<&'static str> {
+/// Why no host can have this address, if so. Link-local addresses are hosts' addresses; those in
+/// 240.0.0.0/4 are for a router that accepts them.
+pub fn not_a_host(address: IpAddr, class_e: bool) -> Option<&'static str> {
     match address {
         IpAddr::V4(v4) => match v4.octets() {
             [0, ..] => Some("in 0.0.0.0/8, \"this network\" (RFC 1122)"),
             [127, ..] => Some("a loopback address"),
             [224..=239, ..] => Some("a multicast address"),
-            [240..=255, ..] => Some("in 240.0.0.0/4, reserved (RFC 1112)"),
+            [255, 255, 255, 255] => Some("the broadcast address"),
+            [240..=255, ..] if !class_e => Some(
+                "in 240.0.0.0/4, reserved (RFC 1112) unless turnpike.forwarding { class_e = true }",
+            ),
             _ => None,
         },
         IpAddr::V6(v6) if v6.is_unspecified() => Some("the unspecified address"),
@@ -83,7 +87,7 @@ pub enum NoGateway<P> {
 
 /// Where a gateway is: the one rule of the configuration and of commands. `networks` are the ports'
 /// own addresses with the lengths of their networks, `named` is the port that was written with the
-/// gateway.
+/// gateway, `class_e` says whether hosts may have addresses in 240.0.0.0/4.
 ///
 /// # Errors
 /// Why it can be none.
@@ -91,8 +95,9 @@ pub fn place_of_gateway<P: Copy + PartialEq>(
     networks: impl Iterator<Item = (P, IpNet)> + Clone,
     via: IpAddr,
     named: Option<P>,
+    class_e: bool,
 ) -> Result<Place<P>, NoGateway<P>> {
-    if let Some(reason) = not_a_host(via) {
+    if let Some(reason) = not_a_host(via, class_e) {
         return Err(NoGateway::NotAHost(reason));
     }
     if let Some((port, _)) = networks.clone().find(|(_, net)| net.addr() == via) {

@@ -50,6 +50,7 @@ pub(super) enum Keyword {
     RoutesFrom,
     Fpm,
     Forwarders,
+    Forwarding,
     Tx,
     Slowpath,
     Icmp,
@@ -60,7 +61,7 @@ pub(super) enum Keyword {
 }
 
 impl Keyword {
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 16] = [
         Self::Port,
         Self::Route,
         Self::Neighbour,
@@ -69,6 +70,7 @@ impl Keyword {
         Self::RoutesFrom,
         Self::Fpm,
         Self::Forwarders,
+        Self::Forwarding,
         Self::Tx,
         Self::Slowpath,
         Self::Icmp,
@@ -88,6 +90,7 @@ impl Keyword {
             Self::RoutesFrom => "routes_from",
             Self::Fpm => "fpm",
             Self::Forwarders => "forwarders",
+            Self::Forwarding => "forwarding",
             Self::Tx => "tx",
             Self::Slowpath => "slowpath",
             Self::Icmp => "icmp",

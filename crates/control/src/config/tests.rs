@@ -140,7 +140,7 @@ fn a_script_may_compute() {
 }
 
 /// The keys of a port, as errors list them.
-const PORT_KEYS: &str = "known: device, driver, address, mac, mtu, rx_queues, reverse_path, host, unreachables, redirects, dad, advertise";
+const PORT_KEYS: &str = "known: device, driver, address, mac, mtu, rx_queues, reverse_path, host, unreachables, redirects, dad, advertise, router_discovery";
 
 #[test]
 fn unknown_keys_of_ports_are_named_with_the_known_ones() {
@@ -153,6 +153,71 @@ fn unknown_keys_of_ports_are_named_with_the_known_ones() {
         ("{ 'a', device = 'b' }", r#"2: port "left": string "a" has no key; "#),
     ] {
         assert_eq!(port_errors(settings), [format!("{expected}{PORT_KEYS}")], "{settings}");
+    }
+}
+
+#[test]
+fn class_e_is_refused_unless_it_is_accepted() {
+    let text = |forwarding: &str| {
+        format!(
+            "local turnpike = require 'turnpike'\n{forwarding}\n\
+             turnpike.port 'a' {{ device = 'a', address = '240.0.1.1/24' }}\n\
+             turnpike.route '250.0.0.0/8' {{ via = '240.0.1.2' }}\n\
+             turnpike.neighbour '240.0.1.2' {{ mac = '02:00:00:00:00:09' }}"
+        )
+    };
+    let accepted = read(&text("turnpike.forwarding { class_e = true }"));
+    assert!(accepted.unwrap_or_else(|errors| panic!("{errors}")).forwarding.class_e);
+    for forwarding in ["", "turnpike.forwarding { class_e = false }", "turnpike.forwarding {}"] {
+        let errors = read(&text(forwarding)).unwrap_err().to_string();
+        assert_eq!(errors.matches("class_e = true").count(), errors.lines().count(), "{errors}");
+    }
+    let everywhere = "turnpike.forwarding { class_e = true }\n\
+                      turnpike.route '255.255.255.255' { blackhole = true }";
+    let errors = read(&text(everywhere)).unwrap_err().to_string();
+    assert!(errors.contains("255.255.255.255/32 (broadcast)"), "{errors}");
+}
+
+#[test]
+fn router_discovery_is_read() {
+    let port = |settings: &str| {
+        let text = format!(
+            "local turnpike = require 'turnpike'\n\
+             turnpike.port 'a' {{ device = 'a', address = '10.0.1.1/24', {settings} }}"
+        );
+        read(&text)
+    };
+    let discovery = |settings: &str| {
+        port(settings).unwrap_or_else(|errors| panic!("{errors}")).ports[0].discovery
+    };
+    assert_eq!(discovery(""), None);
+    assert_eq!(discovery("router_discovery = false"), None);
+    assert_eq!(discovery("router_discovery = true"), Some(Discovery::default()));
+    let short = discovery("router_discovery = { interval_s = 4 }").unwrap();
+    assert_eq!((short.interval, short.least_interval), (secs(4), secs(3)));
+    assert_eq!(short.lifetime, secs(12));
+    let all = discovery(
+        "router_discovery = { interval_s = 60, least_interval_s = 9, lifetime_s = 90, \
+         preference = 'never', broadcast = true }",
+    );
+    let expected = Discovery {
+        interval: secs(60),
+        least_interval: secs(9),
+        lifetime: secs(90),
+        preference: i32::MIN,
+        broadcast: true,
+    };
+    assert_eq!(all, Some(expected));
+    for (settings, part) in [
+        ("router_discovery = 5", "expected true, false or {"),
+        ("router_discovery = { interval_s = 3 }", "a whole number from 4 to 1800"),
+        ("router_discovery = { least_interval_s = 601 }", "a whole number from 3 to 600"),
+        ("router_discovery = { lifetime_s = 599 }", "a whole number from 600 to 9000"),
+        ("router_discovery = { preference = -1 }", "from 0 to 2147483647 or \"never\""),
+        ("router_discovery = true, host = true", "with a host interface"),
+    ] {
+        let errors = port(settings).unwrap_err().to_string();
+        assert!(errors.contains(part), "{settings}: {errors}");
     }
 }
 
@@ -1036,7 +1101,7 @@ fn the_other_statements_are_checked_too() {
 
 #[test]
 fn statements_that_are_not_understood_are_explained() {
-    const KNOWN: &str = "known: port, route, neighbour, import, multicast, routes_from, fpm, forwarders, tx, slowpath, icmp, memory, fib, log, quarantine";
+    const KNOWN: &str = "known: port, route, neighbour, import, multicast, routes_from, fpm, forwarders, forwarding, tx, slowpath, icmp, memory, fib, log, quarantine";
     for (statement, expected) in [
         ("turnpike.prot 'x' { 1 }", format!("turnpike.prot unknown; did you mean \"port\"? {KNOWN}")),
         ("turnpike.interface 'x' { 1 }", format!("turnpike.interface unknown; {KNOWN}")),
@@ -1222,6 +1287,7 @@ fn tables(config: &Config) -> std::sync::Arc<dataplane::tables::Tables> {
         redirects: RedirectGates::default(),
         ports,
         flows: dataplane::flow::FlowHash::new(1),
+        class_e: false,
     })
 }
 

@@ -1,6 +1,7 @@
 //! From statements to a [`Config`]: reads every statement, collects everything that is wrong.
 
 mod advertise;
+mod discovery;
 mod graphs;
 mod host;
 mod multicast;
@@ -27,6 +28,8 @@ pub(super) struct Context<'a> {
     networks: Networks,
     /// A port has a host interface: its addresses may be other than those written here.
     any_host: bool,
+    /// Hosts may have addresses in 240.0.0.0/4.
+    class_e: bool,
     /// No port had an error: what is on no network really is on none.
     ports_sound: bool,
 }
@@ -64,9 +67,12 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
         port_names: Vec::new(),
         networks: Networks::default(),
         any_host: false,
+        class_e: false,
         ports_sound: true,
     };
     let of = |keyword: Keyword| statements.iter().filter(move |s| s.keyword == keyword);
+    let forwarding = rest::forwarding(&mut context, of(Keyword::Forwarding));
+    context.class_e = forwarding.class_e;
     let routes_from = sources::routes_from(&mut context, of(Keyword::RoutesFrom));
     let ports = ports::read(&mut context, of(Keyword::Port), routes_from.any());
     let routes = routes::read(&mut context, of(Keyword::Route));
@@ -83,6 +89,7 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
         neighbours: rest::neighbours(&mut context, of(Keyword::Neighbour)),
         imports,
         multicast: multicast::read(&mut context, of(Keyword::Multicast)),
+        forwarding,
         forwarders: rest::forwarders(&mut context, of(Keyword::Forwarders)),
         tx: rest::tx(&mut context, of(Keyword::Tx)),
         slowpath: rest::slowpath(&mut context, of(Keyword::Slowpath)),

@@ -92,8 +92,11 @@ impl Rib {
     /// An address or prefix that is the router's own without being on a port.
     ///
     /// # Errors
-    /// There is no room for the route.
+    /// It is in 240.0.0.0/4, which is not accepted, or there is no room for the route.
     pub fn add_local(&mut self, prefix: IpNet) -> Result<(), Error> {
+        if !self.class_e && super::class_e().contains(&prefix) {
+            return Err(Error::Reserved { prefix, range: NOT_ACCEPTED });
+        }
         self.checked(None, |rib| {
             rib.put_own(prefix.trunc(), Source::Local, NO_PORT, LOCAL);
             Ok(())
@@ -105,10 +108,16 @@ impl Rib {
         self.change(|rib| rib.take_own(prefix.trunc(), Source::Local, NO_PORT))
     }
 
-    fn put_addresses(&mut self, id: PortId, addresses: &[IpNet]) {
+    pub(super) fn put_addresses(&mut self, id: PortId, addresses: &[IpNet]) {
         let Some(port) = self.ports.iter_mut().find(|known| known.id == id) else { return };
         let before = std::mem::replace(&mut port.addresses, addresses.to_vec());
-        let (before, after) = (own_routes(&before), own_routes(addresses));
+        let class_e = self.class_e;
+        let accepted = |net: &IpNet| class_e || !super::class_e().contains(&net.trunc());
+        let routes = |mut nets: Vec<IpNet>| {
+            nets.retain(accepted);
+            own_routes(&nets)
+        };
+        let (before, after) = (routes(before), routes(addresses.to_vec()));
         let metric = id.index() as u64;
         for &(prefix, source) in after.difference(&before) {
             let hop = match source {

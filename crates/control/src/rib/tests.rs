@@ -139,6 +139,28 @@ fn routes_are_read_piece_by_piece() {
 }
 
 #[test]
+fn class_e_is_forwarded_if_it_is_accepted() {
+    let mut bench = Bench::without_readers();
+    let route = |to: &str| unicast(to, &[(0, "10.0.1.2", 1)]);
+    let refused = bench.rib.add(route("240.1.0.0/16")).unwrap_err().to_string();
+    assert!(refused.contains("class_e = true"), "{refused}");
+    assert!(bench.rib.add_local(net("240.9.9.9/32")).is_err());
+    // An address that a port has all along counts from then on.
+    let addresses = ["10.0.1.1/24", "250.0.0.1/24"].map(net);
+    bench.rib.set_addresses(port(0), &addresses).unwrap();
+    assert_eq!(bench.hop("250.0.0.7"), NextHop::Martian);
+    bench.rib.accept_class_e();
+    assert_eq!(bench.hop("250.0.0.7"), NextHop::Glean { port: port(0) });
+    assert_eq!(bench.hop("250.0.0.1"), NextHop::Local);
+    assert_eq!(bench.hop("240.0.0.1"), NextHop::NoRoute);
+    assert_eq!(bench.hop("255.255.255.255"), NextHop::Local);
+    assert_eq!(bench.hop("10.0.1.7"), NextHop::Glean { port: port(0) });
+    bench.rib.add(route("240.1.0.0/16")).unwrap();
+    assert_ne!(bench.hop("240.1.2.3"), NextHop::NoRoute);
+    bench.rib.add(route("255.255.255.255/32")).unwrap_err();
+}
+
+#[test]
 fn ports_make_connected_local_and_reserved_routes() {
     let bench = Bench::without_readers();
     for (address, hop) in [

@@ -25,8 +25,12 @@ pub(crate) fn entries() -> Vec<Entry> {
         step("ip4-checksum-offload", complete_checksum::OUTPUTS, IP4, &[], |_| {
             Box::new(CompleteChecksum)
         }),
-        step("ip4-validate", ip4_validate::OUTPUTS, IP4, &[("ok", Facts::VALID)], |_| {
-            Box::new(Ip4Validate)
+        step("ip4-validate", ip4_validate::OUTPUTS, IP4, &[("ok", Facts::VALID)], |tables| {
+            if tables.class_e {
+                Box::new(Ip4Validate::<true>)
+            } else {
+                Box::new(Ip4Validate::<false>)
+            }
         }),
         step("ip4-reverse-path", reverse_path::OUTPUTS, VALID4, &[], |tables| {
             Box::new(Ip4ReversePath::new(tables.clone()))
@@ -45,7 +49,7 @@ pub(crate) fn entries() -> Vec<Entry> {
         step("ip4-redirect", redirect::OUTPUTS, ROUTED4, &[], |tables| {
             Box::new(Redirect::new(tables))
         }),
-        step("ip4-mtu", mtu::OUTPUTS, ROUTED4, &[], |tables| Box::new(Mtu::new(tables))),
+        step("ip4-mtu", mtu::OUTPUTS, ROUTED4, &[], |tables| Box::new(Mtu::<false>::new(tables))),
         step("ip4-rewrite", ip4_rewrite::OUTPUTS, ROUTED4, &[("transmit", REWRITTEN)], |tables| {
             Box::new(Ip4Rewrite::new(tables))
         }),
@@ -72,7 +76,7 @@ pub(crate) fn entries() -> Vec<Entry> {
         step("ip6-redirect", redirect::OUTPUTS, ROUTED6, &[], |tables| {
             Box::new(Redirect::new(tables))
         }),
-        step("ip6-mtu", mtu::OUTPUTS, ROUTED6, &[], |tables| Box::new(Mtu::new(tables))),
+        step("ip6-mtu", mtu::OUTPUTS, ROUTED6, &[], |tables| Box::new(Mtu::<true>::new(tables))),
         step("ip6-rewrite", ip6_rewrite::OUTPUTS, ROUTED6, &[("transmit", REWRITTEN)], |tables| {
             Box::new(Ip6Rewrite::new(tables))
         }),

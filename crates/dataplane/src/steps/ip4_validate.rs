@@ -8,16 +8,19 @@
 //! | punt `ip4-options` | valid, with options |
 //! | drop `ip4-version` | version is not 4 |
 //! | drop `ip4-header-length` | IHL below 5, or the header is longer than the frame |
-//! | drop `ip4-total-length` | total length below the header's, or beyond the frame |
+//! | drop `ip4-total-length` | total length below the header's, or beyond the frame in a header that is wrong otherwise too |
+//! | punt `truncated` | total length beyond the frame, everything else in the header right |
 //! | drop `ip4-checksum` | header checksum wrong |
 //! | punt `local` | 0.0.0.0 to 255.255.255.255, on a port with a host interface |
-//! | drop `ip4-martian-source` | source 0/8 (0.0.0.0 included), 127/8, 224/4, 240/4 |
+//! | drop `ip4-martian-source` | source 0/8 (0.0.0.0 included), 127/8, 224/4, 240/4 (with `CLASS_E` of these only 255.255.255.255) |
 //!
 //! The checks are those of RFC 1812 5.2.2 in its order; a packet failing several is counted once,
 //! under the first. Martian sources: RFC 1812 5.3.7. A host that has no address yet may send from
 //! 0.0.0.0 (RFC 1122 3.2.1.3 a), as DHCP clients do (RFC 2131 4.1): that is for a server or relay of
-//! the machine. Bytes behind the total length (link padding)
-//! are cut off.
+//! the machine. 240/4 is "reserved for future use" (RFC 1112 4), and RFC 1812 4.2.2.11 has a router
+//! discard it unless it is told otherwise (`turnpike.forwarding { class_e = true }`); which it is is
+//! known when the step is built, so it costs a packet nothing. Bytes behind the total length (link
+//! padding) are cut off.
 
 use crate::batch::{Batch, ETHERNET, HEAD};
 use crate::graph::{Output, Outputs, Step};
@@ -32,6 +35,7 @@ const TOTAL_LENGTH: usize = 4;
 const CHECKSUM: usize = 5;
 const MARTIAN_SOURCE: usize = 6;
 const NO_ADDRESS_YET: usize = 7;
+const TRUNCATED: usize = 8;
 
 pub(super) const OUTPUTS: &[Output] = &[
     Output::Next("ok"),
@@ -42,13 +46,14 @@ pub(super) const OUTPUTS: &[Output] = &[
     Output::Drop(DropReason::Ip4Checksum),
     Output::Drop(DropReason::Ip4MartianSource),
     Output::Punt(PuntReason::Local),
+    Output::Punt(PuntReason::Truncated),
 ];
 
-/// See the module's documentation.
+/// See the module's documentation. `CLASS_E`: hosts may have addresses in 240/4.
 #[derive(Debug, Default)]
-pub struct Ip4Validate;
+pub struct Ip4Validate<const CLASS_E: bool>;
 
-impl Step for Ip4Validate {
+impl<const CLASS_E: bool> Step for Ip4Validate<CLASS_E> {
     fn outputs(&self) -> &'static [Output] {
         OUTPUTS
     }
@@ -64,13 +69,13 @@ impl Step for Ip4Validate {
                 & (end >= ETHERNET + 20)
                 & (end <= len)
                 & plain_checksum_ok(head)
-                & !martian_source(head);
+                & !martian_source::<CLASS_E>(&source_of(head));
             plain |= Mask::when(valid, i);
             padded |= Mask::when(end < len, i);
         });
         out[OK] = plain;
         for i in input.without(plain).slots() {
-            out[verdict(batch.frame(i))] |= Mask::when(true, i);
+            out[verdict::<CLASS_E>(batch.frame(i))] |= Mask::when(true, i);
         }
         if batch.in_port_info.host {
             out[NO_ADDRESS_YET] = without_address(batch, out[MARTIAN_SOURCE]);
@@ -104,9 +109,19 @@ fn fold(sum: u64) -> u64 {
     (sum & 0xffff) + (sum >> 16)
 }
 
-fn martian_source(head: &[u8; HEAD]) -> bool {
-    let first = head[26];
-    (first == 0) | (first == 127) | (first >= 224)
+fn source_of(head: &[u8; HEAD]) -> [u8; 4] {
+    [head[26], head[27], head[28], head[29]]
+}
+
+#[inline(always)]
+fn martian_source<const CLASS_E: bool>(source: &[u8; 4]) -> bool {
+    let first = source[0];
+    let reserved = if CLASS_E {
+        (first & 0xf0 == 224) | (u32::from_ne_bytes(*source) == u32::MAX)
+    } else {
+        first >= 224
+    };
+    (first == 0) | (first == 127) | reserved
 }
 
 /// The packets from hosts that have no address yet to all on their link.
@@ -119,7 +134,7 @@ fn without_address(batch: &Batch, packets: Mask) -> Mask {
 }
 
 /// The output for a packet that is not a valid one with a plain header, check by check.
-fn verdict(frame: &[u8]) -> usize {
+fn verdict<const CLASS_E: bool>(frame: &[u8]) -> usize {
     let Some((head, packet)) = frame.first_chunk::<{ ETHERNET + 20 }>().zip(frame.get(ETHERNET..))
     else {
         return TOTAL_LENGTH;
@@ -132,16 +147,20 @@ fn verdict(frame: &[u8]) -> usize {
     let Some(header) = packet.get(..header_length).filter(|_| header_length >= 20) else {
         return HEADER_LENGTH;
     };
-    if total < header_length || total > packet.len() {
-        return TOTAL_LENGTH;
+    let right = wire::checksum::checksum(header) == 0;
+    let martian = martian_source::<CLASS_E>(&[head[26], head[27], head[28], head[29]]);
+    if total < header_length {
+        TOTAL_LENGTH
+    } else if total > packet.len() {
+        // Nobody is told because of a header that says anything.
+        if right && !martian { TRUNCATED } else { TOTAL_LENGTH }
+    } else if !right {
+        CHECKSUM
+    } else if martian {
+        MARTIAN_SOURCE
+    } else {
+        OPTIONS
     }
-    if wire::checksum::checksum(header) != 0 {
-        return CHECKSUM;
-    }
-    if head[26] == 0 || head[26] == 127 || head[26] >= 224 {
-        return MARTIAN_SOURCE;
-    }
-    OPTIONS
 }
 
 #[cfg(test)]
@@ -161,6 +180,8 @@ mod tests {
         let good = FrameBuilder::ip4().udp(1, 2, b"payload").build();
         let mut checksum = good.clone();
         checksum[24] ^= 1;
+        let mut long_and_wrong = with(|f| f[16..18].copy_from_slice(&36u16.to_be_bytes()));
+        long_and_wrong[25] ^= 4;
         let frames = [
             good.clone(),
             with(|f| f[14] = 0x65),
@@ -175,15 +196,43 @@ mod tests {
             with(|f| f[26] = 255),
             FrameBuilder::ip4().options(&[1, 1, 1, 0]).udp(1, 2, b"x").build(),
             with(|f| f[26] = 223),
+            with(|f| {
+                f[16..18].copy_from_slice(&36u16.to_be_bytes());
+                f[26] = 127;
+            }),
+            long_and_wrong,
         ];
-        let (result, _) = run_step(&mut Ip4Validate, &frames);
+        let (result, _) = run_step(&mut Ip4Validate::<false>, &frames);
         assert_eq!(result["ok"], [0, 12]);
         assert_eq!(result["ip4-version"], [1]);
         assert_eq!(result["ip4-header-length"], [2, 3]);
-        assert_eq!(result["ip4-total-length"], [4, 5]);
+        assert_eq!(result["ip4-total-length"], [4, 13, 14]);
+        assert_eq!(result["truncated"], [5]);
         assert_eq!(result["ip4-checksum"], [6]);
         assert_eq!(result["ip4-martian-source"], [7, 8, 9, 10]);
         assert_eq!(result["ip4-options"], [11]);
+    }
+
+    #[test]
+    fn class_e_sources_pass_if_the_router_is_told_so() {
+        let frames = [
+            with(|f| f[26] = 239),
+            with(|f| f[26] = 240),
+            with(|f| f[26] = 255),
+            with(|f| f[26..30].fill(255)),
+            with(|f| f[26] = 127),
+            with(|f| f[26] = 0),
+            with(|f| {
+                f[14] = 0x46;
+                f[26] = 250;
+            }),
+        ];
+        let (result, _) = run_step(&mut Ip4Validate::<true>, &frames);
+        assert_eq!(result["ok"], [1, 2]);
+        assert_eq!(result["ip4-martian-source"], [0, 3, 4, 5]);
+        assert_eq!(result["ip4-options"], [6]);
+        let (result, _) = run_step(&mut Ip4Validate::<false>, &frames);
+        assert_eq!(result["ip4-martian-source"], [0, 1, 2, 3, 4, 5, 6]);
     }
 
     #[test]
@@ -201,10 +250,10 @@ mod tests {
                 f.push(0xee);
             }),
         ];
-        let (result, _) = run_step(&mut Ip4Validate, &frames);
+        let (result, _) = run_step(&mut Ip4Validate::<false>, &frames);
         assert_eq!(result["ip4-martian-source"], [0, 1, 2, 3], "nobody to hear it");
         let (result, batch) =
-            run_step_on(&mut Ip4Validate, &frames, |batch| batch.in_port_info.host = true);
+            run_step_on(&mut Ip4Validate::<false>, &frames, |batch| batch.in_port_info.host = true);
         assert_eq!(result["local"], [0, 3]);
         assert_eq!(result["ip4-martian-source"], [1, 2]);
         assert_eq!(batch.frame(3).len() + 1, frames[3].len(), "padding is cut off");
@@ -214,7 +263,7 @@ mod tests {
     fn options_are_part_of_the_checksum() {
         let mut frame = FrameBuilder::ip4().options(&[1, 1, 1, 0]).build();
         frame[34] ^= 0xff;
-        let (result, _) = run_step(&mut Ip4Validate, &[frame]);
+        let (result, _) = run_step(&mut Ip4Validate::<false>, &[frame]);
         assert_eq!(result["ip4-checksum"], [0]);
     }
 
@@ -223,7 +272,7 @@ mod tests {
         let good = FrameBuilder::ip4().udp(1, 2, b"x").build();
         let mut padded = good.clone();
         padded.resize(60, 0xee);
-        let (result, batch) = run_step(&mut Ip4Validate, &[padded]);
+        let (result, batch) = run_step(&mut Ip4Validate::<false>, &[padded]);
         assert_eq!(result["ok"], [0]);
         assert_eq!(batch.frame(0), good);
     }
@@ -245,8 +294,8 @@ mod tests {
             if fix && usize::from(frame[14] & 0xf) * 4 + 14 <= frame.len() {
                 FrameBuilder::fix_ip4_checksum(&mut frame);
             }
-            let (result, _) = run_step(&mut Ip4Validate, std::slice::from_ref(&frame));
-            let slow = OUTPUTS[verdict(&frame)].name();
+            let (result, _) = run_step(&mut Ip4Validate::<false>, std::slice::from_ref(&frame));
+            let slow = OUTPUTS[verdict::<false>(&frame)].name();
             let expected = if slow == "ip4-options" && frame[14] == 0x45 { "ok" } else { slow };
             proptest::prop_assert_eq!(&result[expected], &[0usize]);
         }

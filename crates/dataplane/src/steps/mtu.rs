@@ -5,7 +5,7 @@
 //! | output | packets |
 //! |---|---|
 //! | `ok` | not longer than the egress port's MTU |
-//! | punt `too-big` | longer: the slow path fragments (IPv4 without DF) or tells the sender |
+//! | punt `too-big` | longer: the slow path fragments (IPv4 without DF) or tells the sender; every IPv6 packet to a link that takes less than 1280 bytes |
 //! | drop `port-down` | the egress port does not exist |
 //!
 //! Sources: RFC 1812 4.2.2.7, RFC 1191 4, RFC 8201 4, RFC 8200 5.
@@ -25,34 +25,37 @@ const PORT_DOWN: usize = 2;
 pub(super) const OUTPUTS: &[Output] =
     &[Output::Next("ok"), Output::Punt(PuntReason::TooBig), Output::Drop(DropReason::PortDown)];
 
-/// See the module's documentation.
-pub struct Mtu {
+/// See the module's documentation. `IP6`: the packets are IPv6.
+pub struct Mtu<const IP6: bool> {
     tables: Arc<Tables>,
 }
 
-impl Mtu {
+impl<const IP6: bool> Mtu<IP6> {
     /// Asks these tables for the MTU of a port.
     pub fn new(tables: &Arc<Tables>) -> Self {
         Self { tables: tables.clone() }
     }
 }
 
-impl Step for Mtu {
+impl<const IP6: bool> Step for Mtu<IP6> {
     fn outputs(&self) -> &'static [Output] {
         OUTPUTS
     }
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
         let mut too_long = Mask::EMPTY;
-        let mut no_port = Mask::EMPTY;
         let mtus = &self.tables.mtus;
         input.for_each(|i| {
-            let mtu = mtus.get_index(batch.out_port[i]);
+            let port = batch.out_port[i];
+            let mtu = if IP6 { mtus.get_index_ip6(port) } else { mtus.get_index(port) };
             too_long |= Mask::when(batch.lens()[i].wrapping_sub(ETHERNET as u16) > mtu, i);
-            no_port |= Mask::when(mtu == 0, i);
         });
+        let mut no_port = Mask::EMPTY;
+        for i in too_long.slots() {
+            no_port |= Mask::when(mtus.get_index(batch.out_port[i]) == 0, i);
+        }
         out[OK] = input.without(too_long);
-        out[PORT_DOWN] = too_long & no_port;
+        out[PORT_DOWN] = no_port;
         out[TOO_BIG] = too_long.without(no_port);
     }
 }
@@ -67,7 +70,7 @@ mod tests {
     fn the_limit_is_the_egress_ports() {
         let frame = |payload: usize| FrameBuilder::ip4().payload(&vec![0; payload]).build();
         let frames = [frame(1480), frame(1481), frame(980), frame(981), frame(10)];
-        let mut step = Mtu::new(&TestTables::every_kind());
+        let mut step = Mtu::<false>::new(&TestTables::every_kind());
         // Ports 0 to 3 have an MTU of 1500, port 4 of 1000, port 9 does not exist.
         let (result, _) = run_step_on(&mut step, &frames, |batch| {
             batch.out_port[..5].copy_from_slice(&[0, 0, 4, 4, 9]);
@@ -78,9 +81,28 @@ mod tests {
     }
 
     #[test]
+    fn no_ipv6_goes_to_a_link_that_is_too_small_for_it() {
+        let tables = TestTables::every_kind();
+        let mut step = Mtu::<true>::new(&tables);
+        let frame = FrameBuilder::ip6().payload(&[0; 10]).build();
+        for (mtu, output) in [(1000, "too-big"), (1279, "too-big"), (1280, "ok"), (0, "port-down")]
+        {
+            tables.mtus.set(PortId::new(3).unwrap(), mtu);
+            let (result, _) = run_step_on(&mut step, std::slice::from_ref(&frame), |batch| {
+                batch.out_port[0] = 3;
+            });
+            assert_eq!(result[output], [0], "{mtu}");
+        }
+        // From the start, too: port 4 has 1000.
+        let mut step = Mtu::<true>::new(&TestTables::every_kind());
+        let (result, _) = run_step_on(&mut step, &[frame], |batch| batch.out_port[0] = 4);
+        assert_eq!(result["too-big"], [0]);
+    }
+
+    #[test]
     fn a_new_mtu_holds_for_the_next_packet() {
         let tables = TestTables::every_kind();
-        let mut step = Mtu::new(&tables);
+        let mut step = Mtu::<false>::new(&tables);
         let frame = FrameBuilder::ip4().payload(&[0; 1000]).build();
         for (mtu, output) in [(1020, "ok"), (1019, "too-big"), (9000, "ok")] {
             tables.mtus.set(PortId::new(3).unwrap(), mtu);

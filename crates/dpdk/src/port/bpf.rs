@@ -20,23 +20,30 @@ const BPF_LINK_CREATE: libc::c_long = 28;
 pub(super) struct Hook {
     program_type: u32,
     attach_type: u32,
+    program_flags: u32,
     link_flags: u32,
     verdict: i32,
 }
 
 /// XDP in the driver: let every packet pass. What it is good for is its presence: the kernel
 /// stops the peer of a veth interface from sending super-frames (TCP segmentation is done in
-/// software), because XDP programs cannot take them.
-pub(super) const XDP_PASS_NATIVE: Hook =
-    Hook { program_type: 6, attach_type: 37, link_flags: 1 << 2, verdict: 2 };
+/// software), because XDP programs cannot take them. It says that it takes packets in several pieces,
+/// without which the kernel refuses it on links with more than about 3,500 bytes of MTU.
+pub(super) const XDP_PASS_NATIVE: Hook = Hook {
+    program_type: 6,
+    attach_type: 37,
+    program_flags: 1 << 5,
+    link_flags: 1 << 2,
+    verdict: 2,
+};
 
 /// XDP in whichever way the interface supports: to try whether there is one.
-pub(super) const XDP_PASS: Hook = Hook { link_flags: 0, ..XDP_PASS_NATIVE };
+pub(super) const XDP_PASS: Hook = Hook { program_flags: 0, link_flags: 0, ..XDP_PASS_NATIVE };
 
 /// Traffic control, on reception: drop every packet. Packet sockets have seen it by then; the
 /// host's network stack does not. Needs Linux 6.6.
 pub(super) const TC_DROP: Hook =
-    Hook { program_type: 3, attach_type: 46, link_flags: 0, verdict: 2 };
+    Hook { program_type: 3, attach_type: 46, program_flags: 0, link_flags: 0, verdict: 2 };
 
 /// `struct bpf_insn`.
 #[repr(C)]
@@ -101,6 +108,7 @@ fn load(hook: Hook) -> Result<OwnedFd, Errno> {
         instruction_count: program.len() as u32,
         instructions: program.as_ptr() as u64,
         license: c"Apache-2.0".as_ptr() as u64,
+        flags: hook.program_flags,
         name: *b"turnpike\0\0\0\0\0\0\0\0",
         expected_attach_type: hook.attach_type,
         ..LoadAttributes::default()

@@ -3,9 +3,10 @@
 use anyhow::{Context, Result};
 use control::config::{self, Config};
 use dataplane::port::{PortId, PortInfo};
-use dpdk::{Device, Driver, Eal, Mempool, Port, PortConfig};
+use dpdk::{Device, Driver, Eal, Port, PortConfig};
 use ipnet::IpNet;
 
+use super::buffers::Buffers;
 use super::fd_store::FdStore;
 use super::host::{HostInterface, HostView};
 use super::wiring::Queues;
@@ -35,14 +36,14 @@ pub fn open_all(
     config: &Config,
     forwarders: usize,
     eal: &Eal,
-    pool: &Mempool,
+    buffers: &Buffers,
 ) -> Result<(Vec<OpenPort>, Vec<Queues>)> {
     let mut ports = Vec::new();
     let mut queues = Vec::new();
     let mut store = FdStore::of_environment();
     for (index, wanted) in config.ports.iter().enumerate() {
         let id = PortId::new(index as u16).context("the configuration has too many ports")?;
-        let (port, its_queues) = open(id, wanted, forwarders, eal, pool, &mut store)
+        let (port, its_queues) = open(id, wanted, forwarders, eal, buffers, &mut store)
             .with_context(|| format!("port \"{}\"", wanted.name))?;
         ports.push(port);
         queues.push(its_queues);
@@ -56,7 +57,7 @@ fn open(
     wanted: &config::Port,
     forwarders: usize,
     eal: &Eal,
-    pool: &Mempool,
+    buffers: &Buffers,
     store: &mut FdStore,
 ) -> Result<(OpenPort, Queues)> {
     let device = wanted.device.to_string();
@@ -70,7 +71,7 @@ fn open(
         config::Driver::AfXdp => Driver::AfXdp,
         config::Driver::AfPacket => Driver::AfPacket,
     });
-    let (port, rx, tx) = Port::open(eal, &request, pool)?;
+    let (port, rx, tx) = Port::open(eal, &request, buffers.of(wanted))?;
     for note in port.notes() {
         tracing::info!("port \"{}\": {note}", wanted.name);
     }

@@ -1,13 +1,19 @@
 //! What a port says of itself: from the configuration to the slow path.
 
 use control::config;
-use slowpath::{Advertise, PortSettings, Preference, Prefix};
+use slowpath::{Advertise, Discovery, PortSettings, Preference, Prefix};
 
 /// A port's settings.
 pub fn of(port: &config::Port) -> PortSettings {
     let advertise = port.advertise.as_ref().map(advertise);
     let config::Port { unreachables, redirects, dad, .. } = *port;
-    PortSettings { unreachables, redirects, dad, advertise }
+    let discovery = port.discovery.map(discovery);
+    PortSettings { unreachables, redirects, dad, advertise, discovery }
+}
+
+fn discovery(wanted: config::Discovery) -> Discovery {
+    let config::Discovery { interval, least_interval, lifetime, preference, broadcast } = wanted;
+    Discovery { interval, least_interval, lifetime, preference, broadcast }
 }
 
 fn advertise(wanted: &config::Advertise) -> Advertise {

@@ -232,7 +232,7 @@ fn dns(fields: &mut Fields<'_, '_>) -> Vec<Ipv6Addr> {
     let mut servers = Vec::new();
     for text in fields.texts("dns", "an IPv6 address, or a list of them") {
         match text.parse::<Ipv6Addr>() {
-            Ok(address) => match not_a_host(address.into()) {
+            Ok(address) => match not_a_host(address.into(), false) {
                 Some(reason) => {
                     fields.error("dns", format!("dns \"{text}\": {reason}, not a server's"))
                 }

@@ -49,8 +49,9 @@ fn route(context: &mut Context<'_>, statement: &Statement) -> Option<MulticastRo
             None
         }
     };
+    let class_e = context.class_e;
     let mut fields = context.fields(what.clone(), statement, KNOWN);
-    let source = source(&mut fields, group);
+    let source = source(&mut fields, group, class_e);
     let from = fields.text("from", "a port's name").map(str::to_owned);
     if from.is_none() && fields.get("from").is_none() {
         fields.error("from", "from missing; write from = \"PORT\", where the packets come in");
@@ -112,10 +113,10 @@ fn parse_group(text: &str) -> Result<IpAddr, String> {
     Ok(group)
 }
 
-fn source(fields: &mut Fields<'_, '_>, group: Option<IpAddr>) -> Option<IpAddr> {
+fn source(fields: &mut Fields<'_, '_>, group: Option<IpAddr>, class_e: bool) -> Option<IpAddr> {
     let text = fields.text("source", "an address")?;
     let source = text.parse::<IpAddr>().map_err(|_| "not an IP address".to_owned());
-    let checked = source.and_then(|source| match (not_a_host(source), group) {
+    let checked = source.and_then(|source| match (not_a_host(source, class_e), group) {
         (Some(why), _) => Err(format!("is {why}, which sends nothing")),
         (None, Some(group)) if group.is_ipv4() != source.is_ipv4() => {
             Err("is not of the group's family".to_owned())

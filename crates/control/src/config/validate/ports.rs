@@ -12,7 +12,7 @@ use super::super::network::{
 use super::super::script::Statement;
 use super::super::value::Fields;
 use super::super::{Device, Driver, Port};
-use super::{Context, advertise, host};
+use super::{Context, advertise, discovery, host};
 
 const KNOWN: &[&str] = &[
     "device",
@@ -27,6 +27,7 @@ const KNOWN: &[&str] = &[
     "redirects",
     "dad",
     "advertise",
+    "router_discovery",
 ];
 
 /// Linux takes 15 characters for an interface's name; ours are the same.
@@ -49,8 +50,9 @@ pub(super) fn read<'s>(
         check_name(context, statement);
         let index = context.port_names.len();
         context.port_names.push((statement.name.clone(), statement.line));
+        let class_e = context.class_e;
         let mut fields = context.fields(what(&statement.name), statement, KNOWN);
-        let addresses = addresses(&mut fields);
+        let addresses = addresses(&mut fields, class_e);
         let address_line = fields.line_of("address");
         let mtu = mtu(&mut fields, &addresses);
         let host = host::read(&mut fields, host_by_default);
@@ -64,6 +66,7 @@ pub(super) fn read<'s>(
             rx_queues: fields.number("rx_queues", 1..=64).map(|queues| queues as u16),
             reverse_path: reverse_path(&mut fields),
             advertise: advertise::read(&mut fields, &addresses, mtu, host.is_some()),
+            discovery: discovery::read(&mut fields, &addresses, host.is_some()),
             host,
             unreachables: fields.flag_or("unreachables", true),
             redirects: fields.flag("redirects"),
@@ -251,10 +254,10 @@ fn mtu(fields: &mut Fields<'_, '_>, addresses: &[IpNet]) -> Option<u16> {
     Some(mtu as u16)
 }
 
-fn addresses(fields: &mut Fields<'_, '_>) -> Vec<IpNet> {
+fn addresses(fields: &mut Fields<'_, '_>, class_e: bool) -> Vec<IpNet> {
     let mut addresses: Vec<IpNet> = Vec::new();
     for text in fields.texts("address", "an address such as \"10.0.1.1/24\", or a list of them") {
-        match parse_address(text) {
+        match parse_address(text, class_e) {
             Ok(net) if addresses.iter().any(|other| other.addr() == net.addr()) => {
                 fields.error("address", format!("address \"{text}\" given twice; remove one"));
             }
@@ -265,10 +268,10 @@ fn addresses(fields: &mut Fields<'_, '_>) -> Vec<IpNet> {
     addresses
 }
 
-fn parse_address(text: &str) -> Result<IpNet, String> {
+fn parse_address(text: &str, class_e: bool) -> Result<IpNet, String> {
     let net = parse_prefix(text, "\"10.0.1.1/24\" or \"fd00:1::1/64\"")?;
     let address = net.addr();
-    if let Some(reason) = not_a_host(address) {
+    if let Some(reason) = not_a_host(address, class_e) {
         return Err(format!("{reason}, not a port's; use a unicast address"));
     }
     if is_link_local(address) {

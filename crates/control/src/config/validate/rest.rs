@@ -14,7 +14,9 @@ use super::super::error::suggestion;
 use super::super::network::is_link_local;
 use super::super::script::Statement;
 use super::super::value::{Fields, Value, whole_number};
-use super::super::{Fib, Forwarders, Icmp, Log, Memory, Neighbour, Quarantine, Slowpath, Tx};
+use super::super::{
+    Fib, Forwarders, Forwarding, Icmp, Log, Memory, Neighbour, Quarantine, Slowpath, Tx,
+};
 use super::Context;
 use super::routes::{named_port, port_of};
 use crate::cores::parse_cores;
@@ -132,6 +134,15 @@ pub(super) fn forwarders<'s>(
         Vec::new()
     });
     Forwarders { line: Some(fields.line_of("cores")), cores }
+}
+
+pub(super) fn forwarding<'s>(
+    context: &mut Context<'_>,
+    statements: impl Iterator<Item = &'s Statement>,
+) -> Forwarding {
+    let Some(statement) = single(context, statements) else { return Forwarding::default() };
+    let mut fields = plain(context, statement, &["class_e"]);
+    Forwarding { class_e: fields.flag("class_e") }
 }
 
 pub(super) fn tx<'s>(

@@ -58,7 +58,7 @@ fn what(name: &str) -> String {
 }
 
 fn route(context: &mut Context<'_>, statement: &Statement) -> Option<Route> {
-    let prefix = match parse_destination(&statement.name) {
+    let prefix = match parse_destination(&statement.name, context.class_e) {
         Ok(prefix) => Some(prefix),
         Err(reason) => {
             let message = format!("{}: {reason}", what(&statement.name));
@@ -122,7 +122,7 @@ fn resilient(fields: &mut Fields<'_, '_>, refuses: bool) -> Option<Resilient> {
 }
 
 /// A route's destination.
-fn parse_destination(text: &str) -> Result<IpNet, String> {
+fn parse_destination(text: &str, class_e: bool) -> Result<IpNet, String> {
     let prefix = match text.parse::<IpAddr>() {
         Ok(host) => IpNet::from(host),
         Err(_) => parse_prefix(text, "\"198.51.100.0/24\" or \"2001:db8::/32\"")?,
@@ -130,7 +130,7 @@ fn parse_destination(text: &str) -> Result<IpNet, String> {
     if prefix.trunc() != prefix {
         return Err(format!("host bits are set; the prefix is {}", prefix.trunc()));
     }
-    if let Some(range) = crate::rib::reserved_range(&prefix) {
+    if let Some(range) = crate::rib::refused_range(&prefix, class_e) {
         return Err(format!("lies in {range}, which is never forwarded; remove the route"));
     }
     Ok(prefix)
@@ -324,7 +324,7 @@ fn place_of(
         return Ok(None);
     }
     let networks = context.networks.0.iter().map(|connected| (connected.port, connected.net));
-    let place = place_of_gateway(networks, via, named);
+    let place = place_of_gateway(networks, via, named, context.class_e);
     let place = place.map_err(|why| no_gateway(context, via, named, why))?;
     Ok(match place {
         Place::Network(port) => port_id(port).map(Place::Network),

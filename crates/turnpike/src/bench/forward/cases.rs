@@ -292,6 +292,7 @@ fn tables(case: &Case, (fib4, fib6): Lookups) -> Result<Arc<Tables>> {
         redirects: RedirectGates::default(),
         ports,
         flows: FlowHash::new(1),
+        class_e: false,
     }))
 }
 

@@ -55,7 +55,8 @@ impl Owner {
         let ports = self.rib.ports();
         let networks =
             ports.iter().flat_map(|port| port.addresses.iter().map(|&net| (port.id, net)));
-        let path = match place_of_gateway(networks, via, named) {
+        let class_e = self.rib.accepts_class_e();
+        let path = match place_of_gateway(networks, via, named, class_e) {
             Ok(Place::Elsewhere) => Path::recursive(via),
             Ok(Place::Network(port)) => Path::over(port, via),
             Ok(Place::Link(port)) => Path { on_link: true, ..Path::over(port, via) },
@@ -119,7 +120,7 @@ impl Owner {
         let NeighbourAdd { address, lladdr, port } = add;
         let what = || format!("neighbour {address}");
         let port = self.port_named(port).with_context(what)?;
-        if let Some(reason) = control::config::not_a_host(*address) {
+        if let Some(reason) = control::config::not_a_host(*address, self.rib.accepts_class_e()) {
             bail!("neighbour {address}: {reason}, not a neighbour's; use its unicast address");
         }
         let mac: MacAddr = lladdr

@@ -35,6 +35,9 @@ pub fn build_rib(
     };
     let ports = ports.iter().map(rib_port).collect();
     let mut rib = Rib::new(ports, fib4, fib6, next_hops, grace())?;
+    if config.forwarding.class_e {
+        rib.accept_class_e();
+    }
     for neighbour in &config.neighbours {
         rib.add_static_neighbour(neighbour.port, neighbour.address, neighbour.mac)?;
     }

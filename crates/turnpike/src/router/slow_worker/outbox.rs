@@ -14,12 +14,13 @@ use dataplane::port::PortId;
 use dataplane::punts::owner;
 use dataplane::reason::DropReason;
 use dataplane::tables::Tables;
-use dpdk::{Mbuf, Mempool, Producer};
+use dpdk::{Mbuf, Producer};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use slowpath::{Event, Output, Packet, RouteAnswer, Waiting};
 use tokio::sync::mpsc as events;
 use wire::MacAddr;
 
+use super::super::buffers::Buffers;
 use super::super::wiring::{EXPRESS_SIZE, HostLink};
 
 /// Frames taken from one host interface before the next has its turn.
@@ -58,7 +59,7 @@ pub struct Outbox {
     /// For each port, the forwarder that owns its transmit queue.
     pub homes: Vec<usize>,
     /// Buffers for packets made here.
-    pub pool: Mempool,
+    pub buffers: Buffers,
     /// What is counted.
     pub counters: Arc<SlowCounters>,
     /// The way to the owner.
@@ -200,7 +201,7 @@ impl Outbox {
             let room = EXPRESS_SIZE.saturating_sub(link.express.len()).min(HOST_TURN);
             for _ in 0..room {
                 // First the buffer: what has been read must not be lost.
-                let Some(mut packet) = self.pool.alloc() else { return found };
+                let Some(mut packet) = self.buffers.largest().alloc() else { return found };
                 let Some(length) = link.interface.read(buffer) else { break };
                 found += 1;
                 self.counters.from_host.add(1);
@@ -242,7 +243,7 @@ impl Output<Frame> for Outbox {
 
     fn originate(&mut self, port: PortId, frame: &[u8]) {
         // Without a free buffer the packet was never made, so it is not counted as one.
-        if let Some(packet) = self.pool.copy_of(frame) {
+        if let Some(packet) = self.buffers.copy_of(frame) {
             self.counters.originated.add(1);
             self.inject(port, packet);
         }

@@ -113,6 +113,7 @@ impl Lab {
             redirects: RedirectGates::default(),
             ports: vec![info],
             flows: FlowHash::new(1),
+            class_e: false,
         };
         let engine = SlowPath::new(slowpath::Config {
             ports: vec![slowpath::PortConfig {
@@ -138,7 +139,7 @@ impl Lab {
             outbox: Outbox {
                 injectors: vec![ring("inject").0],
                 homes: vec![0],
-                pool: pool.clone(),
+                buffers: pool.clone().into(),
                 counters: Arc::default(),
                 events: events::unbounded_channel().0,
                 tables: Arc::new(tables),

@@ -1,0 +1,119 @@
+//! Packet buffers: a pool for what ordinary links carry, and one of larger buffers where a port's MTU
+//! asks for it.
+//!
+//! A frame lies in one buffer, whatever its size, so that a step reads it without looking for a next
+//! segment. Ports up to an MTU of about 1,900 bytes share buffers of 2 kB, of which a cache holds
+//! many; what came by a jumbo port is in a buffer of that port's size until it has left.
+
+use anyhow::Result;
+use control::config::{Config, Device};
+use dpdk::{Eal, Mbuf, Mempool, MempoolConfig};
+
+/// Bytes of a usual packet buffer behind its headroom.
+const DATA_ROOM: u16 = 2048;
+
+/// Bytes beside the data: headroom, the buffer's header, the pool's.
+const BESIDE: usize = 512;
+
+/// Packet buffers for each queue of a port: its descriptors both ways, and what an AF_XDP socket
+/// keeps for the kernel.
+const MBUFS_PER_QUEUE: usize = 8192;
+
+/// Packet buffers for what is between the queues of one forwarder and one slow path worker: bursts,
+/// rings, packets waiting for neighbours.
+const MBUFS_INSIDE: usize = 16_384;
+
+/// What the router needs of packet memory.
+pub struct Plan {
+    usual: usize,
+    /// How many and how large; none if no port needs them.
+    jumbo: Option<(usize, u16)>,
+}
+
+impl Plan {
+    /// For the ports of this configuration, as they are to be or as their devices are now.
+    pub fn of(config: &Config, forwarders: usize) -> Self {
+        let rooms: Vec<u16> = config.ports.iter().map(|port| dpdk::data_room(mtu(port))).collect();
+        let (large, small): (Vec<_>, Vec<_>) =
+            rooms.into_iter().partition(|&room| room > DATA_ROOM);
+        let count = |ports: usize| {
+            let inside = mbufs_inside(config, forwarders);
+            let wanted = config.memory.mbufs.map(|mbufs| mbufs as usize);
+            wanted.unwrap_or(inside + ports * forwarders * MBUFS_PER_QUEUE)
+        };
+        let jumbo = large.iter().max().map(|&room| (count(large.len()), room));
+        Self { usual: count(small.len()), jumbo }
+    }
+
+    /// Megabytes.
+    pub fn megabytes(&self) -> usize {
+        let (count, room) = self.jumbo.unwrap_or((0, 0));
+        let bytes = |count: usize, room: u16| count * (usize::from(room) + BESIDE);
+        (bytes(self.usual, DATA_ROOM) + bytes(count, room)) / 1_000_000
+    }
+}
+
+/// Packet buffers for what is between the queues: each further pair of a forwarder and a worker has
+/// rings of its own.
+fn mbufs_inside(config: &Config, forwarders: usize) -> usize {
+    let rings: usize = config.slowpath.classes.iter().map(|class| class.queue).sum();
+    MBUFS_INSIDE + (forwarders * config.slowpath.workers - 1) * rings
+}
+
+/// The MTU that a port is going to have.
+fn mtu(port: &control::config::Port) -> u16 {
+    let of_device = || match &port.device {
+        Device::Kernel(name) => dpdk::kernel_mtu(name),
+        _ => None,
+    };
+    port.mtu.or_else(of_device).unwrap_or(1500)
+}
+
+/// The pools.
+#[derive(Clone)]
+pub struct Buffers {
+    usual: Mempool,
+    jumbo: Option<Mempool>,
+}
+
+impl From<Mempool> for Buffers {
+    /// All buffers of one size.
+    fn from(usual: Mempool) -> Self {
+        Self { usual, jumbo: None }
+    }
+}
+
+impl Buffers {
+    /// Allocates what is planned.
+    pub fn new(eal: &Eal, plan: &Plan) -> Result<Self> {
+        let pool = |name: &str, count, data_room| {
+            Mempool::new(eal, &MempoolConfig { name: name.into(), count, cache: 256, data_room })
+        };
+        let usual = pool("packets", plan.usual, DATA_ROOM)?;
+        let jumbo = plan.jumbo.map(|(count, room)| pool("jumbo", count, room)).transpose()?;
+        Ok(Self { usual, jumbo })
+    }
+
+    /// The pool for a port.
+    pub fn of(&self, port: &control::config::Port) -> &Mempool {
+        let large = self.jumbo.as_ref().filter(|_| dpdk::data_room(mtu(port)) > DATA_ROOM);
+        large.unwrap_or(&self.usual)
+    }
+
+    /// A packet with these bytes; `None` when there is no buffer left, or none so large.
+    pub fn copy_of(&self, bytes: &[u8]) -> Option<Mbuf> {
+        let large = self.jumbo.as_ref().filter(|_| bytes.len() > usize::from(DATA_ROOM));
+        large.unwrap_or(&self.usual).copy_of(bytes)
+    }
+
+    /// The pool whose buffers hold any frame that a port takes.
+    pub fn largest(&self) -> &Mempool {
+        self.jumbo.as_ref().unwrap_or(&self.usual)
+    }
+
+    /// Buffers, and those of them that somebody holds.
+    pub fn count(&self) -> (usize, usize) {
+        let pools = || std::iter::once(&self.usual).chain(&self.jumbo);
+        (pools().map(Mempool::size).sum(), pools().map(Mempool::in_use).sum())
+    }
+}
