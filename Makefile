@@ -69,7 +69,7 @@ lint: deps
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 
 # Seconds for each target; the targets are in fuzz/.
-FUZZ_SECONDS ?= 30
+FUZZ_SECONDS ?= 60
 fuzz: deps
 	scripts/fuzz.sh $(FUZZ_SECONDS)
 

@@ -2,7 +2,7 @@
 # Runs every fuzz target of fuzz/ for the given number of seconds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-seconds=${1:-30}
+seconds=${1:-60}
 
 if ! compgen -G 'fuzz/fuzz_targets/*.rs' >/dev/null; then
     echo "no fuzz targets in fuzz/fuzz_targets/" >&2
