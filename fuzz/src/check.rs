@@ -48,15 +48,20 @@ pub fn passes(port: usize, frame: &[u8]) {
     leaves(port, frame);
     let packet = &frame[14..];
     if frame[12..14] == [8, 0] {
-        let martian = |first: u8| matches!(first, 0 | 127 | 224..);
+        let martian = |first: u8| matches!(first, 0 | 127 | 240..);
         assert!(!martian(packet[12]) && !martian(packet[16]), "addresses: {packet:02x?}");
+        assert!(packet[12] < 224, "source: {packet:02x?}");
+        assert_eq!(packet[16] >= 224, frame[..3] == [1, 0, 0x5e], "MAC of a group: {frame:02x?}");
     } else {
         let (source, destination) = (&packet[8..24], &packet[24..40]);
         for address in [source, destination] {
             let small = address[..15] == [0; 15] && address[15] < 2;
             let link = address[0] == 0xfe && address[1] & 0xc0 == 0x80;
-            assert!(!small && !link && address[0] != 0xff, "addresses: {packet:02x?}");
+            assert!(!small && !link, "addresses: {packet:02x?}");
         }
+        assert!(source[0] != 0xff, "source: {packet:02x?}");
+        assert_eq!(destination[0] == 0xff, frame[..2] == [0x33, 0x33], "MAC of a group: {frame:02x?}");
+        assert!(destination[0] != 0xff || destination[1] & 0xf > 2, "scope: {packet:02x?}");
     }
 }
 

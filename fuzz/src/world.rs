@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dataplane::flow::FlowHash;
+use dataplane::multicast::{MulticastRoute, MulticastRoutes, MulticastTable};
 use dataplane::next_hop::{self, NextHop, NextHopTable};
 use dataplane::port::{Mtus, PortId, PortInfo, RedirectGates, ReversePath};
 use dataplane::reason::DropReason;
@@ -132,8 +133,11 @@ pub fn tables() -> Arc<Tables> {
     for prefix in ["0.0.0.0/8", "127.0.0.0/8", "240.0.0.0/4", "::/128", "::1/128"] {
         fibs.route(prefix, next_hop::MARTIAN);
     }
-    for prefix in ["224.0.0.0/4", "255.255.255.255/32", "fe80::/10", "ff00::/8"] {
+    for prefix in ["255.255.255.255/32", "fe80::/10"] {
         fibs.route(prefix, next_hop::LOCAL);
+    }
+    for prefix in ["224.0.0.0/4", "ff00::/8"] {
+        fibs.route(prefix, next_hop::MULTICAST);
     }
     let ports: Vec<_> = (0..PORTS).map(info).collect();
     Arc::new(Tables {
@@ -145,7 +149,22 @@ pub fn tables() -> Arc<Tables> {
         ports,
         flows: FlowHash::new(1),
         class_e: false,
+        multicast: multicast(),
     })
+}
+
+/// 239.1.2.3 and ff0e::101 from port 0 to 2, 3 and, beyond a TTL of 9, 4.
+fn multicast() -> MulticastTable {
+    let mut routes = MulticastRoutes::default();
+    let route = |to: &[(u16, u8)]| {
+        let to = to.iter().map(|&(number, ttl)| (port(number), ttl));
+        MulticastRoute::new(port(0), to, Arc::default())
+    };
+    routes.ip4.insert(None, [239, 1, 2, 3].into(), route(&[(2, 0), (3, 1), (4, 9)]));
+    routes.ip6.insert(None, [0xff0e, 0, 0, 0, 0, 0, 0, 0x101].into(), route(&[(2, 0), (3, 9)]));
+    let table = MulticastTable::default();
+    table.publish(routes);
+    table
 }
 
 /// An engine that knows the hosts and the gateway's address; `small`: with little room for anything.
