@@ -18,6 +18,7 @@ needs=(
     command:ethtool             ethtool
     command:bird                bird2
     command:valgrind            valgrind
+    command:dpdk-testpmd        dpdk
     file:/usr/lib/frr/zebra     frr
     python:ensurepip            python3-venv
 )
