@@ -8,6 +8,8 @@
 #   make bench-check   instructions per packet, compared with those in bench/instructions.json
 #   make bench-record  writes them there, to be committed with the change that explains them
 #   make miri          the route tables under miri, with a nightly compiler (takes long)
+#   make fuzz          a minute of each fuzz target (FUZZ_SECONDS=600: longer), with a nightly compiler
+#   make asan          unit tests and frame scenarios with AddressSanitizer, with a nightly compiler
 #   make lint          formatting and lints, warnings are errors
 #   make build         target/release/turnpike
 
@@ -72,6 +74,9 @@ lint: deps
 FUZZ_SECONDS ?= 60
 fuzz: deps
 	scripts/fuzz.sh $(FUZZ_SECONDS)
+
+asan: deps $(PYTHON)
+	scripts/asan.sh
 
 # The scenarios' Python packages, made again when their list changes.
 $(PYTHON): tests/requirements.txt
