@@ -25,7 +25,7 @@ from lib.lab import Lab
 from lib.netns import veth
 
 ROWS = ["idle", "load", "separated"]
-PUBLISHED = "with a core for control the transaction rate did not change under load, without it fell; numbers were not at hand."
+PUBLISHED = "with a core for control the transaction rate does not change under forwarding load; numbers were not at hand."
 
 CONFIG = """
 local turnpike = require "turnpike"

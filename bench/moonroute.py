@@ -119,7 +119,7 @@ def subnets(given):
         {"Turnpike": [(1 << n, cycles) for n, cycles in middle.items()]}, log_x=True,
     )
     said = "Cycles above io: " + ", ".join(f"2^{n}: {cycles:.0f}" for n, cycles in middle.items()) + "."
-    return common.Part(drawn, runs, said, "a step where the table outgrows a cache; its figures were not at hand.")
+    return common.Part(drawn, runs, said, "the effect of the caches shows; its figures were not at hand.")
 
 
 def bursts(given, option, values, title):
@@ -127,7 +127,7 @@ def bursts(given, option, values, title):
     middle, runs = common.sweep(given.runs, values, measure)
     drawn = common.figure(title, "packets", "cycles per packet above io", {"Turnpike": middle.items()}, log_x=True)
     said = "Cycles above io: " + ", ".join(f"{count}: {cycles:.0f}" for count, cycles in middle.items()) + "."
-    return common.Part(drawn, runs, said, "larger bursts are faster, up to a point; its figures were not at hand.")
+    return common.Part(drawn, runs, said, "its figures were not at hand.")
 
 
 def steps(given):
@@ -170,7 +170,7 @@ def latency(given):
     middle, runs = common.sweep(given.runs, [1, 8, 32, 64], measure)
     drawn = common.figure("Delay by transmit burst, 20,000 packets/s", "packets", "microseconds, median", {"veth": middle.items()}, log_x=True)
     said = "Median delay over veth pairs at 20,000 packets/s: " + ", ".join(f"{b}: {us:.0f} us" for b, us in middle.items()) + "."
-    return common.Part(drawn, runs, said, "delay grows with the batch at low rates.")
+    return common.Part(drawn, runs, said, "its figures were not at hand.")
 
 
 PARTS = {

@@ -72,14 +72,14 @@ def ports(given):
         series[name] = middle.items()
     drawn = common.figure("Throughput by ports, one core", "ports", "million packets/s", series)
     said = "On one core " + "; ".join(f"{name}: " + ", ".join(f"{count} ports {rate:.1f} Mpps" for count, rate in points) for name, points in series.items()) + "."
-    return common.Part(drawn, runs, said, "the same aggregate rate for any number of ports, shared evenly; numbers were not at hand.")
+    return common.Part(drawn, runs, said, "numbers were not at hand.")
 
 
 def sizes(given):
     middle, runs = common.sweep(given.runs, [64, 128, 256, 512, 1024, 1518], lambda size: moonroute.two_ports(given, size=size))
     drawn = common.figure("Throughput by frame size", "frame, bytes", "million packets/s", {"1 core": middle.items()})
     said = "On one core " + ", ".join(f"{size} B: {rate:.1f} Mpps" for size, rate in middle.items()) + "."
-    return common.Part(drawn, runs, said, "the bus limits large frames, the processor small ones; numbers were not at hand.")
+    return common.Part(drawn, runs, said, "numbers were not at hand.")
 
 
 PARTS = {"overload": overload, "directions": directions, "ports": ports, "sizes": sizes}
