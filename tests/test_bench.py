@@ -106,7 +106,9 @@ def bench(*options):
 def test_forward_has_all_cases_and_keys():
     small = ("--rounds", 1, "--packets", 10_000, "--destinations", 4096, "--table", "synthetic:50000", "--table6", "synthetic:1000")
     outcomes = bench("forward", *small)
-    assert {outcome["case"] for outcome in outcomes} == {"4r1e", "4r4e", "full4", "full6", "mixed", "noop"}
+    assert {outcome["case"] for outcome in outcomes} == {
+        "4r1e", "4r4e", "full4", "full6", "lua-empty", "lua-voip", "mixed", "noop", "rust-voip"
+    }
     for outcome in outcomes:
         assert set(outcome) == {
             "case", "cycles_io_median", "cycles_above_io_median", "cycles_above_io_min", "instructions",

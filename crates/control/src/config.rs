@@ -23,7 +23,8 @@
 //! turnpike.fib { ipv4 = "runmap", ipv6 = "runmap" }
 //! turnpike.log { level = "info" }
 //! turnpike.quarantine { directory = "/var/tmp/turnpike", packets = 1000, mib = 16 }
-//! turnpike.graph:remove("ip6-hop-limit")                    -- see default_graph.lua
+//! local mark = turnpike.step "mark" { process = function(batch, mask) … return mask end }
+//! turnpike.graph:insert_after("ip4-validate", mark)         -- see default_graph.lua
 //! ```
 //!
 //! A file is read in three stages, each in a module of its own: `script` runs it in a restricted
@@ -46,6 +47,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ::script::{CounterNames, StepSettings};
 use dataplane::catalogue::Catalogue;
 use dataplane::class::{ByClass, ClassLimits, default_limits};
 use dataplane::plan::Plans;
@@ -100,6 +102,19 @@ pub struct Config {
     pub quarantine: Quarantine,
     /// Where packets go.
     pub graphs: Plans,
+    /// What forwarders run of the script, if it has steps.
+    pub script: Option<Script>,
+}
+
+/// The part of a configuration that runs on forwarders.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Script {
+    /// The whole text.
+    pub text: String,
+    /// The steps that it makes.
+    pub steps: Vec<StepSettings>,
+    /// Its counters.
+    pub counters: CounterNames,
 }
 
 /// `turnpike.multicast`: packets to a group, from a source or from any.

@@ -115,6 +115,12 @@ impl Batch {
         Mask(self.burst.multi_segment())
     }
 
+    /// Where the slots' bytes and lengths are, see [`Burst::addresses`].
+    #[inline]
+    pub fn addresses(&mut self) -> (*const *mut u8, *const u16) {
+        self.burst.addresses()
+    }
+
     /// Cuts the frame to `len` bytes; a longer `len` than the frame's changes nothing.
     #[inline]
     pub fn trim(&mut self, slot: usize, len: usize) {

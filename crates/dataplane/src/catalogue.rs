@@ -203,17 +203,26 @@ impl Catalogue {
     }
 }
 
-/// The outputs of a step that is described at run time, as [`Step::outputs`] wants them. Kept for
-/// ever, once for each different list.
-pub fn intern_outputs(names: &[String]) -> &'static [Output] {
+/// The outputs of a step that is described at run time, as [`Step::outputs`] wants them: one for each
+/// name, then `ends`. Kept for ever, once for each different list.
+pub fn intern_outputs(names: &[String], ends: &[Output]) -> &'static [Output] {
     static KNOWN: Mutex<Vec<&'static [Output]>> = Mutex::new(Vec::new());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let same = |list: &&&'static [Output]| list.iter().map(|output| output.name()).eq(names);
+    let same = |list: &&&'static [Output]| {
+        let (next, rest) = list.split_at(names.len().min(list.len()));
+        rest == ends
+            && next
+                .iter()
+                .zip(names)
+                .all(|(have, name)| matches!(have, Output::Next(next) if next == name))
+            && list.len() == names.len() + ends.len()
+    };
     if let Some(list) = known.iter().find(same) {
         return list;
     }
     let next = |name: &String| Output::Next(Box::leak(name.clone().into_boxed_str()));
-    let list: &'static [Output] = Box::leak(names.iter().map(next).collect());
+    let list = names.iter().map(next).chain(ends.iter().copied());
+    let list: &'static [Output] = Box::leak(list.collect());
     known.push(list);
     list
 }
@@ -221,6 +230,7 @@ pub fn intern_outputs(names: &[String]) -> &'static [Output] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reason::DropReason;
     use crate::testing::TestTables;
 
     #[test]
@@ -256,8 +266,13 @@ mod tests {
     #[test]
     fn described_outputs_are_kept_once() {
         let names = ["next", "voice"].map(str::to_owned);
-        let first = intern_outputs(&names);
-        assert!(std::ptr::eq(first, intern_outputs(&names)));
+        let first = intern_outputs(&names, &[]);
+        assert!(std::ptr::eq(first, intern_outputs(&names, &[])));
         assert_eq!(first[1], Output::Next("voice"));
+        let end = [Output::Drop(DropReason::StepFailed)];
+        let longer = intern_outputs(&names, &end);
+        assert_eq!(longer, [first, &end].concat());
+        assert!(std::ptr::eq(longer, intern_outputs(&names, &end)));
+        assert_eq!(intern_outputs(&names[..1], &[]).len(), 1);
     }
 }

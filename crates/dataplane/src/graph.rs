@@ -174,6 +174,7 @@ impl std::error::Error for GraphError {}
 
 struct Node {
     name: String,
+    kind: String,
     step: Box<dyn Step>,
     targets: Vec<Option<Target>>,
 }
@@ -208,11 +209,17 @@ impl GraphBuilder {
 
     /// Adds a step under a name of its own; punts and drops are connected at once.
     pub fn add(&mut self, name: &str, step: impl Step + 'static) -> Result<(), GraphError> {
-        self.add_boxed(name, Box::new(step))
+        self.add_boxed(name, name, Box::new(step))
     }
 
-    /// [`Self::add`] for a step whose type only its maker knows.
-    pub fn add_boxed(&mut self, name: &str, step: Box<dyn Step>) -> Result<(), GraphError> {
+    /// [`Self::add`] for a step whose type only its maker knows, and which may be one of several of its
+    /// kind.
+    pub fn add_boxed(
+        &mut self,
+        name: &str,
+        kind: &str,
+        step: Box<dyn Step>,
+    ) -> Result<(), GraphError> {
         if self.nodes.iter().any(|node| node.name == name) {
             return Err(GraphError::DuplicateStep(name.to_owned()));
         }
@@ -231,7 +238,7 @@ impl GraphBuilder {
                 Output::Drop(reason) => Some(Target::Drop(reason)),
             })
             .collect();
-        self.nodes.push(Node { name: name.to_owned(), step, targets });
+        self.nodes.push(Node { name: name.to_owned(), kind: kind.to_owned(), step, targets });
         Ok(())
     }
 
@@ -324,6 +331,7 @@ impl GraphBuilder {
             let edges = targets.len();
             shape.push(StepShape {
                 name: node.name,
+                kind: node.kind,
                 outputs: node
                     .step
                     .outputs()
@@ -429,6 +437,8 @@ struct Placed {
 pub struct StepShape {
     /// The step's name in the graph.
     pub name: String,
+    /// What it is, by its name in the catalogue or in the configuration.
+    pub kind: String,
     /// Its outputs and where they lead.
     pub outputs: Vec<(&'static str, Target)>,
     /// Index of its first output in [`EdgeCounters`].

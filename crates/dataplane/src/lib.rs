@@ -24,8 +24,8 @@ pub mod reason;
 pub mod replicate;
 pub mod steps;
 pub mod tables;
-#[cfg(test)]
-mod testing;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 
 pub use batch::Batch;
 pub use default_graph::{default_graph, default_steps};

@@ -538,7 +538,7 @@ impl Plan {
             let step = step.ok_or_else(|| {
                 PlanError::new(node.line, format!("step \"{}\": nothing makes it", node.kind))
             })?;
-            builder.add_boxed(&node.name, step).map_err(|error| native(&error))?;
+            builder.add_boxed(&node.name, &node.kind, step).map_err(|error| native(&error))?;
         }
         for node in &plan.nodes {
             for edge in &node.edges {
@@ -585,6 +585,11 @@ impl Plans {
         if errors.is_empty() { Ok(()) } else { Err(errors) }
     }
 
+    /// The kinds of the steps of all.
+    pub fn kinds(&self) -> impl Iterator<Item = &str> {
+        self.main.kinds().chain(self.by_port.iter().flat_map(|(_, plan)| plan.kinds()))
+    }
+
     /// [`Plan::build`] of all as one graph: where there are plans for ports, its first step is
     /// `by-port`, and their steps are called `PORTS:STEP`, by the ports' names.
     ///
@@ -605,7 +610,7 @@ impl Plans {
         let others = std::iter::once("others".to_owned());
         let names: Vec<String> =
             others.chain(self.by_port.iter().map(|(ports, _)| prefix(ports))).collect();
-        let entry = Entry::described(BY_PORT, intern_outputs(&names));
+        let entry = Entry::described(BY_PORT, intern_outputs(&names, &[]));
         let mut whole = Plan::new();
         whole.add(&NewStep::of(&entry, None))?;
         let mut plans = vec![self.main.clone()];

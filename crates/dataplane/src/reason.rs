@@ -72,6 +72,7 @@ reasons! {
         ReversePath = "reverse-path", "Its source is not to be reached by the port it came from, or not at all (RFC 3704); the port asks for that.";
         // steps of the configuration
         ByStep = "by-step", "A step that the configuration put into the graph said: drop.";
+        StepFailed = "step-failed", "A step in Lua met an error over the packet, or did not end in time (show steps).";
         // lookup
         Blackhole = "blackhole", "The route says: drop in silence.";
         // ip4-multicast, ip6-multicast, replication

@@ -1,4 +1,4 @@
-//! What the unit tests of this crate share: frames, batches on real packet buffers, tables.
+//! What unit tests of steps share: frames, batches on real packet buffers, tables.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -61,6 +61,7 @@ pub fn batch_of(frames: &[Vec<u8>]) -> Batch {
 }
 
 /// Which slots took which output.
+#[derive(Debug)]
 pub struct Sorted(BTreeMap<&'static str, Vec<usize>>);
 
 impl Index<&str> for Sorted {
@@ -98,7 +99,7 @@ pub fn run_step_on(
 }
 
 /// Builds frames for tests: a chain of settings, then [`FrameBuilder::build`].
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct FrameBuilder {
     to: [u8; 6],
     from: [u8; 6],
@@ -111,6 +112,7 @@ pub struct FrameBuilder {
     payload: Vec<u8>,
 }
 
+#[allow(missing_docs, reason = "the names of header fields")]
 impl FrameBuilder {
     pub fn ethernet(to: [u8; 6], ethertype: u16) -> Self {
         Self {
@@ -239,8 +241,8 @@ impl FrameBuilder {
     }
 }
 
-/// RFC 1071, the slow and obvious way.
-fn ones_sum(bytes: &[u8]) -> u16 {
+/// RFC 1071, the slow and obvious way: the sum, not its complement.
+pub fn ones_sum(bytes: &[u8]) -> u16 {
     let mut sum = 0u32;
     for pair in bytes.chunks(2) {
         sum += u32::from(pair[0]) << 8 | pair.get(1).copied().map_or(0, u32::from);
@@ -250,6 +252,7 @@ fn ones_sum(bytes: &[u8]) -> u16 {
 }
 
 /// Tables for tests of steps.
+#[derive(Debug)]
 pub struct TestTables;
 
 impl TestTables {

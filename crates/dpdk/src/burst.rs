@@ -168,6 +168,14 @@ impl Burst {
         }
     }
 
+    /// Where the array of the slots' first bytes and that of their lengths are: what [`Burst::head`] and
+    /// [`Burst::lens`] read, for code that is not in Rust. Valid until the burst is changed; behind each
+    /// first byte are [`HEAD`] bytes, or as many as the length says if that is more.
+    #[inline]
+    pub fn addresses(&mut self) -> (*const *mut u8, *const u16) {
+        (self.heads.as_ptr().cast(), self.lens.as_ptr())
+    }
+
     /// The packet's tag, see [`Mbuf::tag`]; 0 for a slot without a packet.
     #[inline]
     pub fn tag(&self, slot: usize) -> u64 {

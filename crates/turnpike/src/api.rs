@@ -100,6 +100,8 @@ pub enum Show {
     Protection,
     /// [`report::Graph`].
     Graph,
+    /// [`report::Steps`]: the steps, and how those in Lua do.
+    Steps,
 }
 
 /// Which routes to show; a filter that says nothing shows those that forwarders use.

@@ -14,6 +14,7 @@
 mod buffers;
 pub mod cores;
 mod fd_store;
+mod graphs;
 pub mod host;
 mod owner;
 mod ports;
@@ -40,7 +41,6 @@ use dataplane::forwarder::{Forwarder, ForwarderParts, IdlePolicy};
 use dataplane::graph::Graph;
 use dataplane::multicast::MulticastTable;
 use dataplane::next_hop::NextHopTable;
-use dataplane::plan::NewStep;
 use dataplane::port::{Mtus, RedirectGates};
 use dataplane::punts::Punts;
 use dataplane::quarantine::Quarantine;
@@ -53,6 +53,7 @@ use tokio::sync::mpsc as events;
 
 use crate::api::server::Socket;
 use buffers::Buffers;
+use graphs::{GraphMaker, LuaView};
 use owner::{Owner, OwnerParts};
 use ports::OpenPort;
 use reports::{ForwarderView, Ledger, SlowViews};
@@ -168,10 +169,11 @@ impl Router {
             seed,
         };
         let (workers, slow, orders) = slow_workers(common, plan.workers, &qsbr)?;
+        let mut maker = GraphMaker::new(catalogue, &tables);
         let mut views = Vec::new();
         let mut units = Vec::new();
         for (wires, punts) in plan.forwarders.into_iter().zip(plan.punts) {
-            let graph = graph(config, catalogue, &tables)?;
+            let graph = maker.make(config)?;
             let own = Own {
                 replicator: replicator(&ports, buffers),
                 quiescent: qsbr.register()?,
@@ -183,11 +185,19 @@ impl Router {
         }
         let shape = units[0].shape().clone();
         let handles = ports.iter().map(|open| open.port.clone()).collect();
-        let ledger = Ledger { forwarders: views, slow, shape, limits: config.slowpath };
+        let script_counters = config.script.as_ref().map(|script| script.counters.clone());
+        let ledger = Ledger {
+            forwarders: views,
+            slow,
+            shape,
+            limits: config.slowpath,
+            script_counters: script_counters.unwrap_or_default(),
+        };
         let sources = owner::Sources::start(config)?;
         let groups = owner::Groups::new(config.multicast.clone(), sources.groups(), tables.clone());
         let flows = FlowHash::new(seed);
-        let parts = OwnerParts { rib, orders, events, sources, groups, ledger, ports, flows };
+        let parts =
+            OwnerParts { rib, orders, events, sources, groups, ledger, maker, ports, flows };
         let owner = Owner::new(parts);
         let mut slow_path = Vec::new();
         for (index, worker) in workers.into_iter().enumerate() {
@@ -257,17 +267,6 @@ impl Router {
     }
 }
 
-/// One forwarder's copy of the graph that the configuration describes.
-fn graph(config: &Config, catalogue: &Catalogue, tables: &Arc<Tables>) -> Result<Graph> {
-    let mut graphs = config.graphs.clone();
-    if cfg!(feature = "faulty-step") {
-        let faulty = catalogue.find("faulty").context("built with the faulty step")?;
-        graphs.main.insert_after("ip4-mtu", &NewStep::of(faulty, None))?;
-    }
-    let names: Vec<_> = config.ports.iter().map(|port| port.name.clone()).collect();
-    Ok(graphs.build(catalogue, tables, &names, &mut |_| None)?)
-}
-
 /// What each forwarder has of its own, besides its connections.
 struct Own {
     replicator: Replicator,
@@ -282,7 +281,7 @@ fn replicator(ports: &[OpenPort], buffers: &Buffers) -> Replicator {
 
 fn forwarder(
     config: &Config,
-    graph: Graph,
+    (graph, lua): (Graph, Option<LuaView>),
     wires: Wires,
     punts: Punts,
     own: Own,
@@ -295,7 +294,8 @@ fn forwarder(
         }
     }
     let counters = Arc::new(ForwarderCounters::default());
-    let view = ForwarderView { counters: counters.clone(), edges: graph.counters().clone() };
+    let edges = graph.counters().clone();
+    let view = ForwarderView { counters: counters.clone(), edges, lua };
     let unit = Forwarder::new(ForwarderParts {
         rx: wires.rx,
         inlets: wires.inlets,

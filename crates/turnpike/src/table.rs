@@ -5,8 +5,8 @@ use comfy_table::{CellAlignment, Table};
 use dataplane::reason::{DropReason, PuntClass};
 
 use crate::api::report::{
-    Counters, HostInterface, Multicast, MulticastPort, Neighbour, Path, Port, Protection, Remote,
-    ResolvedPath, Route, RouteAnswer, RouteSummary, Source,
+    Compiler, Counters, HostInterface, Multicast, MulticastPort, Neighbour, Path, Port, Protection,
+    Remote, ResolvedPath, Route, RouteAnswer, RouteSummary, Source, Steps,
 };
 
 fn columns(header: &[&str]) -> Table {
@@ -242,13 +242,36 @@ pub fn counters(counters: &Counters) -> String {
         table.add_row([reason.name(), &packets.to_string(), reason.help()]);
     }
     right_align(&mut table, 1..2);
+    let mut text = finish(&table);
+    if !counters.steps.is_empty() {
+        let mut table = columns(&["counted by steps", ""]);
+        for (name, count) in &counters.steps {
+            table.add_row([name.clone(), count.to_string()]);
+        }
+        right_align(&mut table, 1..2);
+        text += &format!("\n\n{}", finish(&table));
+    }
     let verdict = match counters.unaccounted {
         0 => "the sum closes".to_owned(),
         n => format!("{n} unaccounted: packets are moving, ask again"),
     };
     format!(
-        "{}\n\nreceived {} + originated {} + replicated {}\n  = sent {} + to host {} + dropped {} + in flight {}\n{verdict}",
-        finish(&table),
+        Compiler,
+        Counters,
+        HostInterface,
+        Multicast,
+        MulticastPort,
+        Neighbour,
+        Path,
+        Port,
+        Protection,
+        Remote,
+        ResolvedPath,
+        Route,
+        RouteAnswer,
+        RouteSummary,
+        Source,
+        Steps,
         counters.received,
         counters.originated,
         counters.replicated,
@@ -257,6 +280,38 @@ pub fn counters(counters: &Counters) -> String {
         counters.dropped_total,
         counters.in_flight,
     )
+}
+
+/// One line a step, then one a compiler.
+pub fn steps(report: &Steps) -> String {
+    let mut table =
+        columns(&["step", "kind", "packets", "failures", "overruns", "dropped", "state"]);
+    for step in &report.steps {
+        let [failures, overruns, dropped, state] = match &step.lua {
+            None => ["-", "-", "-", "native"].map(str::to_owned),
+            Some(lua) => {
+                let state = match lua.disabled {
+                    0 => "lua".to_owned(),
+                    n => format!("lua, disabled on {n} forwarders"),
+                };
+                [lua.failures.to_string(), lua.overruns.to_string(), lua.dropped.to_string(), state]
+            }
+        };
+        let packets = step.packets.to_string();
+        table.add_row([&step.name, &step.kind, &packets, &failures, &overruns, &dropped, &state]);
+    }
+    right_align(&mut table, 2..6);
+    let mut text = finish(&table);
+    for compiler in &report.compilers {
+        let Compiler { forwarder, compiled, aborted, flushed, .. } = compiler;
+        text += &format!("\n\nLuaJIT on forwarder {forwarder}: ");
+        text +=
+            &format!("traces compiled {compiled}, given up {aborted}, thrown away {flushed} times");
+        if let Some(reason) = &compiler.last_abort {
+            text += &format!("\n  last given up: {reason}");
+        }
+    }
+    text
 }
 
 /// One line a class, then the bounds of ICMP errors.
@@ -391,6 +446,7 @@ mod tests {
     fn counters_list_every_reason_and_the_verdict() {
         let text = |unaccounted| {
             counters(&Counters {
+                steps: [("voip".to_owned(), 7)].into(),
                 received: 7,
                 originated: 1,
                 replicated: 0,

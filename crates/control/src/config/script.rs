@@ -5,6 +5,7 @@
 //! limited, so that a slip of the pen cannot hang or exhaust the machine.
 
 mod graph;
+mod steps;
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -17,6 +18,8 @@ use mlua::{
     Function, HookTriggers, Lua, LuaOptions, StdLib, Table as LuaTable, Value as LuaValue,
     Variadic, VmState,
 };
+
+use ::script::{CounterNames, StepSettings};
 
 use super::error::{Collector, did_you_mean, suggestion};
 use super::value::{Table, Value};
@@ -138,6 +141,8 @@ struct Record {
     waiting: Vec<(u64, Keyword, String, usize)>,
     next: u64,
     drafts: Drafts,
+    steps: Vec<StepSettings>,
+    counters: CounterNames,
     errors: Collector,
 }
 
@@ -147,6 +152,9 @@ type Shared = Rc<RefCell<Record>>;
 pub(super) struct Said {
     pub(super) statements: Vec<Statement>,
     pub(super) graphs: Graphs,
+    /// The steps that it makes, and the counters.
+    pub(super) steps: Vec<StepSettings>,
+    pub(super) counters: CounterNames,
     /// Everything that was wrong in writing it.
     pub(super) errors: Collector,
 }
@@ -158,6 +166,8 @@ pub(super) fn run(file: &Path, text: &str, limits: Limits, catalogue: &Catalogue
         waiting: Vec::new(),
         next: 0,
         drafts: Drafts::new(catalogue.clone()),
+        steps: Vec::new(),
+        counters: CounterNames::default(),
         errors: Collector::new(file),
     }));
     if let Err(error) = run_recorded(text, limits, &record) {
@@ -176,6 +186,8 @@ pub(super) fn run(file: &Path, text: &str, limits: Limits, catalogue: &Catalogue
     Said {
         statements: std::mem::take(&mut record.statements),
         graphs: record.drafts.finish(),
+        steps: std::mem::take(&mut record.steps),
+        counters: std::mem::take(&mut record.counters),
         errors: std::mem::replace(&mut record.errors, Collector::new(file)),
     }
 }
@@ -251,6 +263,7 @@ fn require(lua: &Lua, module: LuaTable) -> mlua::Result<Function> {
 /// The table that `require "turnpike"` gives: a function for each keyword, and the graph.
 fn module(lua: &Lua, functions: &LuaTable, record: &Shared) -> mlua::Result<LuaTable> {
     graph::add_to(lua, functions, record)?;
+    steps::add_to(lua, functions, record)?;
     for keyword in Keyword::ALL {
         let function = match keyword.named_by() {
             Some(_) => named_statement(lua, keyword, record)?,

@@ -1413,3 +1413,70 @@ fn what_is_wrong_with_a_graph_is_said_with_its_line() {
         ["6: graph: on_port: port \"left\" has a graph of line 5"]
     );
 }
+
+#[test]
+fn steps_in_lua_are_described_and_their_mistakes_named() {
+    let config = read(&format!(
+        "{PORTS}turnpike.counter 'all' turnpike.counters('some', 4)\n\
+         local step = turnpike.step 'mark' {{ outputs = {{ 'next', 'odd' }}, takes = 'valid-ip4', limit = 7,\n\
+           on_failure = 'drop', budget_us = 2000, process = function(b, m) return m end }}\n\
+         turnpike.graph:insert_after('ip4-validate', step)\n\
+         turnpike.graph:path('mark.odd', 'drop')"
+    ))
+    .unwrap_or_else(|errors| panic!("{errors}"));
+    let script = config.script.unwrap();
+    let [step] = &script.steps[..] else { panic!("{:?}", script.steps) };
+    assert_eq!((step.name.as_str(), step.limit, step.budget_us), ("mark", 7, 2000));
+    assert_eq!(step.policy, ::script::Policy::Drop);
+    assert_eq!(step.outputs, ["next", "odd"]);
+    assert_eq!(script.counters.all().count(), 5);
+    assert_eq!(config.graphs.main.kinds().filter(|kind| *kind == "mark").count(), 1);
+
+    let step = |settings: &str| errors_below_ports(&format!("turnpike.step 'x' {settings}"));
+    for (settings, message) in [
+        ("{}", "process missing; write process = function(batch, mask) … end"),
+        ("(7)", "expected a table of settings, got number 7"),
+        ("{ process = 3 }", "key \"process\": expected a function, got number 3"),
+        (
+            "{ process = print, output = {} }",
+            "key \"output\": unknown; did you mean \"outputs\"? known: outputs, process, takes, limit, \
+             on_failure, budget_us",
+        ),
+        ("{ process = print, outputs = {} }", "key \"outputs\": 1 to 15 names, each once"),
+        (
+            "{ process = print, outputs = { 'a', 'a' } }",
+            "key \"outputs\": 1 to 15 names, each once",
+        ),
+        (
+            "{ process = print, outputs = { 'a.b' } }",
+            "key \"outputs\": string \"a.b\" is no name of an output",
+        ),
+        (
+            "{ process = print, budget_us = 5 }",
+            "key \"budget_us\": 5; a whole number from 1000 to 1000000000",
+        ),
+        (
+            "{ process = print, on_failure = 'stop' }",
+            "key \"on_failure\": expected \"bypass\" or \"drop\", got string \"stop\"",
+        ),
+    ] {
+        assert_eq!(step(settings), [format!("4: step \"x\": {message}")], "{settings}");
+    }
+    let takes = errors_below_ports(
+        "local s = turnpike.step 'six' { takes = 'ip6', process = print }\n\
+         turnpike.graph:insert_after('ip4-validate', s)",
+    );
+    assert_eq!(
+        takes,
+        ["5: graph: \"six\" takes IPv6 packets, but \"ip4-validate.ok\" gives valid IPv4 packets"]
+    );
+    let twice = errors_below_ports("turnpike.step 'ip4-ttl' { process = print }");
+    assert_eq!(twice, ["4: step \"ip4-ttl\" exists already; choose another name"]);
+    let counter = errors_below_ports("turnpike.counter 'a' turnpike.counters('a', 2)");
+    assert_eq!(counter, ["4: counter \"a\": made with 1 elements already, now 2"]);
+    assert!(
+        errors_below_ports("turnpike.ip4 '1.2.3'")[0]
+            .starts_with("4: turnpike.ip4: \"1.2.3\" is no")
+    );
+    assert!(read(PORTS).unwrap().script.is_none());
+}

@@ -12,12 +12,12 @@ mod sources;
 
 use std::path::Path;
 
-use super::Config;
 use super::error::{Collector, ConfigErrors};
 use super::network::Networks;
 use super::script::{Keyword, Said, Statement};
 use super::source::Source;
 use super::value::Fields;
+use super::{Config, Script};
 
 /// What the readers of statements share.
 pub(super) struct Context<'a> {
@@ -60,7 +60,8 @@ impl<'a> Context<'a> {
 }
 
 pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, ConfigErrors> {
-    let Said { statements, graphs, errors } = said;
+    let Said { statements, graphs, steps, counters, errors } = said;
+    let script = (!steps.is_empty()).then(|| Script { text: text.to_owned(), steps, counters });
     let mut context = Context {
         source: Source::new(text),
         errors,
@@ -82,6 +83,7 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
     let config = Config {
         file: file.to_owned(),
         graphs,
+        script,
         ports,
         fpm: sources::fpm(&mut context, of(Keyword::Fpm), &routes_from),
         routes_from,

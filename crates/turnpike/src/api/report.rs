@@ -307,6 +307,9 @@ pub struct Counters {
     pub dropped_total: u64,
     /// Packets inside: in rings, in transmit bursts, waiting for a neighbour.
     pub in_flight: u64,
+    /// What steps of the configuration counted, by the names that they gave.
+    #[serde(default)]
+    pub steps: BTreeMap<String, u64>,
     /// What is missing or too much; 0 when nothing moves. While packets move, the counters are read
     /// at slightly different moments.
     pub unaccounted: i64,
@@ -339,6 +342,56 @@ pub struct Edge {
     pub to: String,
     /// Packets that took it.
     pub packets: u64,
+}
+
+/// The steps of the graph, and how those in Lua do.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Steps {
+    /// The steps in the order in which they run.
+    pub steps: Vec<StepState>,
+    /// The compilers of forwarders with Lua steps.
+    pub compilers: Vec<Compiler>,
+}
+
+/// A step.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StepState {
+    /// Its name in the graph.
+    pub name: String,
+    /// What it is: its name in the catalogue or in the script.
+    pub kind: String,
+    /// Packets it handled.
+    pub packets: u64,
+    /// How it does if it is in Lua; the same for all steps of its kind.
+    pub lua: Option<LuaStep>,
+}
+
+/// How the steps of one kind do, on all forwarders together.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct LuaStep {
+    /// Calls that ended with an error or did not end in time.
+    pub failures: u64,
+    /// Those that did not end in time.
+    pub overruns: u64,
+    /// Packets dropped for that.
+    pub dropped: u64,
+    /// On how many forwarders it has failed too often and is not called any more.
+    pub disabled: usize,
+}
+
+/// What LuaJIT does on one forwarder.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Compiler {
+    /// The forwarder's number.
+    pub forwarder: usize,
+    /// Traces compiled so far.
+    pub compiled: u64,
+    /// Traces given up; what they would have covered is interpreted until it is tried again.
+    pub aborted: u64,
+    /// Times that all traces were thrown away.
+    pub flushed: u64,
+    /// Why the last trace was given up, and where.
+    pub last_abort: Option<String>,
 }
 
 /// How the slow path is protected from too much, and what that refused.

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::routes::{self, RoutesArgs};
 use crate::api::report::{
-    Counters, Graph, Multicast, Neighbour, Port, Protection, RouteAnswer, Source,
+    Counters, Graph, Multicast, Neighbour, Port, Protection, RouteAnswer, Source, Steps,
 };
 use crate::api::{DEFAULT_SOCKET, Flow, Request, Show, client};
 use crate::{picture, table};
@@ -52,6 +52,8 @@ enum What {
     Counters,
     /// What the slow path takes of each kind of packet, and what it refused
     Protection,
+    /// The steps of the graph, and how those in Lua do
+    Steps,
     /// The graph of steps with the packets on its edges
     Graph {
         /// Text for people, DOT for Graphviz, mermaid for Markdown
@@ -126,6 +128,7 @@ pub fn show(args: &ShowArgs) -> Result<()> {
         What::Counters => Show::Counters,
         What::Protection => Show::Protection,
         What::Graph { .. } => Show::Graph,
+        What::Steps => Show::Steps,
     };
     let report = client::ask(&args.socket, &Request::Show(show))?;
     crate::print(&if args.json {
@@ -146,6 +149,7 @@ fn text(what: &What, report: Value) -> Result<String> {
         What::Multicast => table::multicast(&read::<Vec<Multicast>>(report)?),
         What::Counters => table::counters(&read::<Counters>(report)?),
         What::Protection => table::protection(&read::<Protection>(report)?),
+        What::Steps => table::steps(&read::<Steps>(report)?),
         What::Graph { format, .. } => draw(&read(report)?, *format),
     })
 }

@@ -43,6 +43,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
+use super::graphs::{FailureLog, GraphMaker};
 use super::ports::OpenPort;
 use super::reports::Ledger;
 use super::slow_worker::Orders;
@@ -80,6 +81,8 @@ pub struct OwnerParts {
     pub groups: Groups,
     /// Everybody's counters.
     pub ledger: Ledger,
+    /// Makes graphs, and has what looks after their steps.
+    pub maker: GraphMaker,
     /// The ports by their numbers.
     pub ports: Vec<OpenPort>,
     /// How forwarders choose among paths.
@@ -94,6 +97,8 @@ pub struct Owner {
     sources: Sources,
     groups: Groups,
     ledger: Ledger,
+    _maker: GraphMaker,
+    failures: FailureLog,
     ports: Vec<OpenPort>,
     links: Vec<Link>,
     flows: FlowHash,
@@ -104,7 +109,8 @@ pub struct Owner {
 impl Owner {
     /// Tells the slow path what the RIB knows already, and the kernel the configured addresses.
     pub fn new(parts: OwnerParts) -> Self {
-        let OwnerParts { rib, orders, events, sources, groups, ledger, ports, flows } = parts;
+        let OwnerParts { rib, orders, events, sources, groups, ledger, maker, ports, flows } =
+            parts;
         let links = vec![Link::default(); ports.len()];
         let mut owner = Self {
             rib,
@@ -113,6 +119,8 @@ impl Owner {
             sources,
             groups,
             ledger,
+            _maker: maker,
+            failures: FailureLog::default(),
             ports,
             links,
             flows,
@@ -162,6 +170,7 @@ impl Owner {
                     if count.is_multiple_of(RIB_TICKS) {
                         self.rib.tick();
                         self.sources.finish_audit(&mut self.rib);
+                        self.failures.look(self.ledger.lua());
                     }
                 }
             }

@@ -5,10 +5,13 @@ use std::sync::Arc;
 
 use control::config;
 use dataplane::counters::{ClassCounters, Counter, ForwarderCounters};
-use dataplane::graph::{EdgeCounters, Shape, Target};
+use dataplane::graph::{EdgeCounters, Shape, StepShape, Target};
 use dataplane::port::{MAX_PORTS, PortId};
 use dataplane::reason::{DropReason, PuntClass};
 
+use script::CounterNames;
+
+use super::graphs::LuaView;
 use super::slow_worker::SlowCounters;
 use crate::api::report::{self, Counters, Edge, Graph, Protection, Step};
 
@@ -18,6 +21,8 @@ pub struct ForwarderView {
     pub counters: Arc<ForwarderCounters>,
     /// On the graph's edges.
     pub edges: Arc<EdgeCounters>,
+    /// Of its Lua steps, if there are some.
+    pub lua: Option<LuaView>,
 }
 
 /// What the slow path's workers counted.
@@ -44,6 +49,8 @@ pub struct Ledger {
     pub limits: config::Slowpath,
     /// The form of the graph, the same for all forwarders.
     pub shape: Arc<Shape>,
+    /// The names of the counters that the configuration's steps have.
+    pub script_counters: CounterNames,
 }
 
 impl Ledger {
@@ -84,6 +91,7 @@ impl Ledger {
             dropped,
             dropped_total,
             in_flight,
+            steps: self.step_counters(),
             unaccounted: entered.wrapping_sub(left) as i64,
         }
     }
@@ -103,6 +111,59 @@ impl Ledger {
             }
         }
         DropReason::ALL.iter().map(|r| (r.name().to_owned(), drops[r.index()])).collect()
+    }
+
+    /// The Lua states of forwarders, by the forwarders' numbers.
+    pub fn lua(&self) -> impl Iterator<Item = (usize, &LuaView)> {
+        self.forwarders.iter().enumerate().filter_map(|(n, view)| Some((n, view.lua.as_ref()?)))
+    }
+
+    /// What Lua steps counted; elements of arrays only if they are not 0.
+    fn step_counters(&self) -> BTreeMap<String, u64> {
+        let sum = |index| self.lua().map(|(_, lua)| lua.counters.get(index)).sum::<u64>();
+        let all = self.script_counters.all().map(|(name, index)| (name, sum(index)));
+        all.filter(|(name, count)| *count > 0 || !name.ends_with(']')).collect()
+    }
+
+    /// How each step does.
+    pub fn steps(&self) -> report::Steps {
+        let graph = self.graph();
+        let shape = &self.shape.steps;
+        let lua = |name: &str| -> Option<report::LuaStep> {
+            let mut sum = report::LuaStep::default();
+            let mut found = false;
+            for (_, view) in self.lua() {
+                for (_, status) in view.steps.iter().filter(|(kind, _)| kind == name) {
+                    let (failures, overruns) = status.failures();
+                    found = true;
+                    sum.failures += failures;
+                    sum.overruns += overruns;
+                    sum.dropped += status.dropped();
+                    sum.disabled += usize::from(status.is_disabled());
+                }
+            }
+            found.then_some(sum)
+        };
+        let step = |(step, shape): (Step, &StepShape)| report::StepState {
+            lua: lua(&shape.kind),
+            kind: shape.kind.clone(),
+            name: step.name,
+            packets: step.packets,
+        };
+        let compiler = |(forwarder, view): (usize, &LuaView)| {
+            let [compiled, aborted, flushed] = view.jit.counts();
+            report::Compiler {
+                forwarder,
+                compiled,
+                aborted,
+                flushed,
+                last_abort: view.jit.last_abort(),
+            }
+        };
+        report::Steps {
+            steps: graph.steps.into_iter().zip(shape).map(step).collect(),
+            compilers: self.lua().map(compiler).collect(),
+        }
     }
 
     fn edge(&self, edge: usize) -> u64 {

@@ -59,6 +59,7 @@ impl Owner {
             Show::Counters => json(&self.ledger.counters()),
             Show::Protection => json(&self.ledger.protection()),
             Show::Graph => json(&self.ledger.graph()),
+            Show::Steps => json(&self.ledger.steps()),
         }
     }
 

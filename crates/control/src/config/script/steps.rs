@@ -1,0 +1,154 @@
+//! Steps in Lua: `turnpike.step`, and the counters they use.
+//!
+//! The configuration only describes them; each forwarder runs the script once more and takes its own
+//! functions out of it (crate `script`).
+
+use ::script::{Policy, StepSettings};
+use dataplane::catalogue::{Entry, Facts};
+use mlua::{Function, Lua, Table as LuaTable, Value as LuaValue};
+
+use super::super::error::suggestion;
+use super::super::value::{Table, Value};
+use super::graph::StepHandle;
+use super::{Shared, calling_line};
+
+/// Failures after which a step is disabled, unless it says otherwise.
+const LIMIT: u64 = 100;
+
+/// The longest call of a step in microseconds, unless it says otherwise.
+const BUDGET_US: u64 = 5000;
+
+/// The most outputs of a step in Lua.
+const OUTPUTS_MAX: usize = 15;
+
+const KNOWN: [&str; 6] = ["outputs", "process", "takes", "limit", "on_failure", "budget_us"];
+
+/// Adds `step`, `counter`, `counters`, `mask` and the helpers to the module.
+pub(super) fn add_to(lua: &Lua, module: &LuaTable, record: &Shared) -> mlua::Result<()> {
+    lua.load(::script::HELPERS).set_name("=helpers.lua").call::<()>(module)?;
+    module.set("step", step(lua, record)?)?;
+    let one = record.clone();
+    let counter = move |lua: &Lua, name: LuaValue| count(lua, &one, &name, 1.0);
+    module.set("counter", lua.create_function(counter)?)?;
+    let many = record.clone();
+    let counters = move |lua: &Lua, (name, size): (LuaValue, f64)| count(lua, &many, &name, size);
+    module.set("counters", lua.create_function(counters)?)?;
+    module.set("mask", lua.create_function(|lua, ()| lua.create_table())?)
+}
+
+/// Writes a counter down; what a step adds to is another one, on its forwarder.
+fn count(lua: &Lua, record: &Shared, name: &LuaValue, size: f64) -> mlua::Result<LuaTable> {
+    let registered = match Value::from_lua(name) {
+        Value::Text(name) => record.borrow_mut().counters.register(&name, size as usize),
+        other => Err(format!("counter: expected a name, got {other}")),
+    };
+    if let Err(message) = registered {
+        record.borrow_mut().errors.add(calling_line(lua), message);
+    }
+    lua.create_table()
+}
+
+/// `turnpike.step "NAME" { … }`
+fn step(lua: &Lua, record: &Shared) -> mlua::Result<Function> {
+    let record = record.clone();
+    lua.create_function(move |lua, name: LuaValue| {
+        let line = calling_line(lua);
+        let name = match Value::from_lua(&name) {
+            Value::Text(name) => name,
+            other => {
+                let message = format!(
+                    "step: expected a name, got {other}; write turnpike.step \"NAME\" {{ … }}"
+                );
+                record.borrow_mut().errors.add(line, message);
+                String::new()
+            }
+        };
+        let record = record.clone();
+        lua.create_function(move |_, settings: LuaValue| {
+            let mut record = record.borrow_mut();
+            let (step, takes, wrong) = read(&name, &Value::from_lua(&settings));
+            for message in wrong {
+                record.errors.add(line, format!("step \"{name}\": {message}"));
+            }
+            let entry = Entry::described(&name, step.graph_outputs()).takes(takes);
+            if let Err(message) = record.drafts.catalogue.add(entry) {
+                record.errors.add(line, message);
+            }
+            record.steps.push(step);
+            Ok(StepHandle(name.clone()))
+        })
+    })
+}
+
+/// A step's settings, and what is wrong with them.
+fn read(name: &str, settings: &Value) -> (StepSettings, Facts, Vec<String>) {
+    let mut step = StepSettings {
+        name: name.to_owned(),
+        outputs: vec!["next".to_owned()],
+        limit: LIMIT,
+        policy: Policy::Bypass,
+        budget_us: BUDGET_US,
+    };
+    let (mut takes, mut wrong) = (Facts::FRAME, Vec::new());
+    let Value::Table(settings) = settings else {
+        return (step, takes, vec![format!("expected a table of settings, got {settings}")]);
+    };
+    for (key, value) in &settings.named {
+        let read = match (key.as_str(), value) {
+            ("outputs", Value::Table(list)) => outputs(list).map(|list| step.outputs = list),
+            ("process", Value::Other("function")) => Ok(()),
+            ("takes", Value::Text(kind)) => kind_of_packets(kind).map(|facts| takes = facts),
+            ("limit", Value::Number(n)) => whole(*n, 0).map(|n| step.limit = n),
+            ("budget_us", Value::Number(n)) => whole(*n, 1000).map(|n| step.budget_us = n),
+            ("on_failure", Value::Text(word)) if word == "bypass" || word == "drop" => {
+                step.policy = if word == "drop" { Policy::Drop } else { Policy::Bypass };
+                Ok(())
+            }
+            ("outputs", _) => Err(format!("expected a list of names, got {value}")),
+            ("process", _) => Err(format!("expected a function, got {value}")),
+            ("takes", _) => Err(format!("expected a kind of packets as text, got {value}")),
+            ("on_failure", _) => Err(format!("expected \"bypass\" or \"drop\", got {value}")),
+            ("limit" | "budget_us", _) => Err(format!("expected a number, got {value}")),
+            _ => Err(format!("unknown{}", suggestion(key, "known", &KNOWN))),
+        };
+        wrong.extend(read.err().map(|message| format!("key \"{key}\": {message}")));
+    }
+    if !settings.list.is_empty() {
+        wrong.push(format!("a value has no key; known: {}", KNOWN.join(", ")));
+    }
+    if !settings.named.contains_key("process") {
+        wrong.push("process missing; write process = function(batch, mask) … end".to_owned());
+    }
+    (step, takes, wrong)
+}
+
+fn outputs(list: &Table) -> Result<Vec<String>, String> {
+    let text = |value: &Value| match value {
+        Value::Text(name) if !name.is_empty() && !name.contains('.') => Ok(name.clone()),
+        other => Err(format!("{other} is no name of an output")),
+    };
+    let names: Vec<String> = list.list.iter().map(text).collect::<Result<_, _>>()?;
+    let mut sorted = names.clone();
+    sorted.sort_unstable();
+    sorted.dedup();
+    if names.is_empty() || names.len() > OUTPUTS_MAX || sorted.len() < names.len() {
+        return Err(format!("1 to {OUTPUTS_MAX} names, each once"));
+    }
+    Ok(names)
+}
+
+fn kind_of_packets(name: &str) -> Result<Facts, String> {
+    let known = Facts::NAMED.map(|(name, _)| name);
+    let found = Facts::NAMED.iter().find(|(known, _)| *known == name);
+    found
+        .map(|(_, facts)| *facts)
+        .ok_or_else(|| format!("\"{name}\" unknown{}", suggestion(name, "known", &known)))
+}
+
+fn whole(number: f64, least: u64) -> Result<u64, String> {
+    const MOST: u64 = 1_000_000_000;
+    if number.fract() != 0.0 || number < least as f64 || number > MOST as f64 {
+        return Err(format!("{number}; a whole number from {least} to {MOST}"));
+    }
+    Ok(number as u64)
+}

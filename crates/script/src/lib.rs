@@ -1,0 +1,35 @@
+//! Steps in Lua: LuaJIT on each forwarder, on packet memory.
+//!
+//! ```lua
+//! local voip = turnpike.step "mark-voip" {
+//!   outputs = { "next" },
+//!   process = function(batch, mask)
+//!     for i in batch:each(mask) do
+//!       local ip = batch:ip4(i)
+//!       if ip.protocol == 17 and batch:udp(i).dst == 5060 then ip:set_dscp(46) end
+//!     end
+//!     return mask
+//!   end,
+//! }
+//! ```
+//!
+//! The configuration runs once when it is read, and once more in a Lua state of each forwarder
+//! ([`ForwarderLua`]), where only its steps and counters mean something: each forwarder has its own
+//! variables. A step ([`LuaStep`]) calls its function through one C call a batch, without arguments: the
+//! batch is described by a structure that Lua reads through its foreign function interface, and the
+//! answer is written there. See `state.rs` for what is unsafe in it, `lua/prelude.lua` for what a step
+//! can do, `watchdog.rs` for what happens when it does not end.
+#![deny(unsafe_code)]
+
+mod state;
+mod status;
+mod step;
+mod watchdog;
+
+pub use state::{ForwarderLua, JitStatus, LoadError, Source};
+pub use status::{COUNTERS_MAX, CounterNames, Failure, ScriptCounters, StepStatus};
+pub use step::{LuaStep, Policy, StepSettings};
+pub use watchdog::Watchdog;
+
+/// What scripts have wherever they run: addresses to numbers and back.
+pub const HELPERS: &str = include_str!("lua/helpers.lua");

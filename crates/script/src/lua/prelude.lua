@@ -1,0 +1,632 @@
+-- What a forwarder's Lua state begins with: views of packets, masks, counters, and the environment in
+-- which the configuration runs a second time to find its steps.
+--
+-- Steps get no pointer and no array: a view knows its slot and nothing else, every read and write of a
+-- packet goes through functions here, and these look at the packet's length first. The first 64 bytes
+-- of a slot can always be read and written, whatever is in it; offsets beyond are checked against the
+-- length, and those of an earlier batch are forgotten.
+
+local ffi, jit, debug, host, port_names, text, chunk = ...
+
+ffi.cdef [[
+typedef struct { uint64_t bits; } tp_mask;
+typedef struct {
+    uint8_t **heads;
+    const uint16_t *lens;
+    uint64_t *counters;
+    uint64_t *traces;
+    tp_mask input;
+    tp_mask out[15];
+    uint16_t l4[64];
+    uint32_t port;
+} tp_context;
+typedef struct { int32_t unused; } tp_batch;
+typedef struct { const int32_t slot; } tp_ethernet;
+typedef struct { const int32_t slot; } tp_vlan;
+typedef struct { const int32_t slot; } tp_arp;
+typedef struct { const int32_t slot, at; } tp_ip4;
+typedef struct { const int32_t slot, at; } tp_ip6;
+typedef struct { const int32_t slot; } tp_udp;
+typedef struct { const int32_t slot; } tp_tcp;
+typedef struct { const int32_t slot; } tp_icmp;
+typedef struct { const int32_t unused; } tp_absent;
+typedef struct { const int32_t at; } tp_counter;
+typedef struct { const int32_t at, size; } tp_counters;
+]]
+
+local band, bor, bxor, bnot = bit.band, bit.bor, bit.bxor, bit.bnot
+local lshift, rshift, bswap = bit.lshift, bit.rshift, bit.bswap
+local error, type, tostring = error, type, tostring
+
+local ctx = ffi.cast("tp_context *", host.context)
+local next_set = ffi.cast("int32_t (*)(uint64_t, int32_t)", host.next_set)
+local count_set = ffi.cast("int32_t (*)(uint64_t)", host.count_set)
+local words16, words32 = ffi.typeof "uint16_t *", ffi.typeof "int32_t *"
+local cast = ffi.cast
+
+----------------------------------------------------------------------------------------------- masks
+
+local mask_type
+
+local function next_slot(mask, i)
+    i = i + 1
+    if i < 64 and band(rshift(mask.bits, i), 1ULL) ~= 0ULL then return i end
+    i = next_set(mask.bits, i)
+    if i < 64 then return i end
+end
+
+local masks = {}
+-- The mask has slot i.
+function masks.has(mask, i) return band(rshift(mask.bits, i), 1ULL) ~= 0ULL end
+function masks.add(mask, i) mask.bits = bor(mask.bits, lshift(1ULL, i)) end
+function masks.remove(mask, i) mask.bits = band(mask.bits, bnot(lshift(1ULL, i))) end
+function masks.count(mask) return count_set(mask.bits) end
+function masks.empty(mask) return mask.bits == 0ULL end
+function masks.equals(a, b) return a.bits == b.bits end
+function masks.copy(mask) return mask_type(mask.bits) end
+
+mask_type = ffi.metatype("tp_mask", {
+    __index = masks,
+    __add = function(a, b) return mask_type(bor(a.bits, b.bits)) end,
+    __sub = function(a, b) return mask_type(band(a.bits, bnot(b.bits))) end,
+    __mul = function(a, b) return mask_type(band(a.bits, b.bits)) end,
+    __tostring = function(mask)
+        local slots = {}
+        for i = 0, 63 do if mask:has(i) then slots[#slots + 1] = i end end
+        return "{" .. table.concat(slots, ", ") .. "}"
+    end,
+})
+
+------------------------------------------------------------------------------------------- checksums
+
+-- RFC 1624: the checksum at `p[at]` after a 16-bit word behind it has changed from old to new.
+local function adjust(p, at, old, new)
+    local sum = bxor(p[at] * 256 + p[at + 1], 0xffff) + bxor(old, 0xffff) + new
+    sum = band(sum, 0xffff) + rshift(sum, 16)
+    sum = band(sum, 0xffff) + rshift(sum, 16)
+    sum = bxor(sum, 0xffff)
+    p[at], p[at + 1] = rshift(sum, 8), band(sum, 255)
+end
+
+-- The same for UDP, where 0 means that there is none (RFC 768), and for a word of 32 bits.
+local function adjust_udp(p, at, old, new)
+    if p[at] == 0 and p[at + 1] == 0 then return end
+    adjust(p, at, old, new)
+    if p[at] == 0 and p[at + 1] == 0 then p[at], p[at + 1] = 255, 255 end
+end
+
+local function get16(p, at) return p[at] * 256 + p[at + 1] end
+local function get32(p, at) return bswap(cast(words32, p + at)[0]) end
+local function get48(p, at)
+    return (p[at] * 256 + p[at + 1]) * 4294967296 + p[at + 2] * 16777216
+        + (p[at + 3] * 65536 + p[at + 4] * 256 + p[at + 5])
+end
+local function set16(p, at, value) p[at], p[at + 1] = band(rshift(value, 8), 255), band(value, 255) end
+local function set32(p, at, value) cast(words32, p + at)[0] = bswap(value) end
+local function set48(p, at, value)
+    local high = math.floor(value / 4294967296)
+    local low = value - high * 4294967296
+    set16(p, at, high)
+    set16(p, at + 2, math.floor(low / 65536))
+    set16(p, at + 4, low % 65536)
+end
+
+-------------------------------------------------------------------------------------------- packets
+
+local function short(what, i)
+    error(("slot %d: %s reaches past the packet's %d bytes"):format(i, what, ctx.lens[band(i, 63)]), 3)
+end
+local function no_slot(i) error(("slot %s: a batch has slots 0 to 63"):format(tostring(i)), 3) end
+local function no_field(view, key) error(("%s: no field or method \"%s\""):format(view, tostring(key)), 3) end
+
+-- A header that a packet does not have: its fields are nil.
+local absent = ffi.metatype("tp_absent", {
+    __index = function(_, key)
+        if type(key) == "string" and key:sub(1, 4) == "set_" then
+            error(("%s: the packet has no such header"):format(key), 2)
+        end
+        return nil
+    end,
+    __newindex = function(_, key) error(("%s: fields are set by set_%s"):format(key, key), 2) end,
+})()
+
+local function read_only(_, key)
+    error(("%s cannot be assigned; setters are methods: set_%s(VALUE)"):format(tostring(key), tostring(key)), 2)
+end
+
+-- 64 views of a kind, by slot.
+local function views(ctype, at)
+    local list = {}
+    for i = 0, 63 do list[i] = at and ctype(i, at) or ctype(i) end
+    return list
+end
+
+-- Where the transport header of an IP header at `at` begins if it is of this protocol; 0 if not.
+local function transport4(p, at, protocol)
+    if p[at + 9] ~= protocol or band(p[at + 6], 0x1f) ~= 0 or p[at + 7] ~= 0 then return 0 end
+    return at + band(p[at], 15) * 4
+end
+
+-- The checksum of the transport header that covers the addresses: its place, and whether 0 means none.
+local function covering(i, at, version)
+    local p = ctx.heads[i]
+    local protocol, start
+    if version == 4 then
+        protocol = p[at + 9]
+        start = transport4(p, at, protocol)
+    else
+        protocol, start = p[at + 6], at + 40
+    end
+    local place = protocol == 6 and 16 or protocol == 17 and 6 or protocol == 58 and version == 6 and 2
+    if not place or start == 0 then return 0, false end
+    if start + place + 2 > ctx.lens[i] then short("the checksum", i) end
+    return start + place, protocol == 17
+end
+
+local function change32(i, at, place, udp, value)
+    local p = ctx.heads[i]
+    local old = get32(p, at)
+    set32(p, at, value)
+    if place == 0 then return end
+    local change = udp and adjust_udp or adjust
+    change(p, place, band(rshift(old, 16), 0xffff), band(rshift(value, 16), 0xffff))
+    change(p, place, band(old, 0xffff), band(value, 0xffff))
+end
+
+-- Ethernet -----------------------------------------------------------------------------------------
+
+local ethernet = {}
+function ethernet.set_dst(v, mac) set48(ctx.heads[v.slot], 0, mac) end
+function ethernet.set_src(v, mac) set48(ctx.heads[v.slot], 6, mac) end
+function ethernet.set_type(v, number) set16(ctx.heads[v.slot], 12, number) end
+local ethernet_views = views(ffi.metatype("tp_ethernet", {
+    __index = function(v, k)
+        local p = ctx.heads[v.slot]
+        if k == "type" then return get16(p, 12)
+        elseif k == "dst" then return get48(p, 0)
+        elseif k == "src" then return get48(p, 6)
+        end
+        return ethernet[k] or no_field("ethernet", k)
+    end,
+    __newindex = read_only,
+}))
+
+-- VLAN tag -----------------------------------------------------------------------------------------
+
+local vlan = {}
+function vlan.set_id(v, id)
+    local p = ctx.heads[v.slot]
+    set16(p, 14, bor(band(get16(p, 14), 0xf000), band(id, 0xfff)))
+end
+function vlan.set_pcp(v, pcp)
+    local p = ctx.heads[v.slot]
+    p[14] = bor(band(p[14], 0x1f), lshift(band(pcp, 7), 5))
+end
+local vlan_views = views(ffi.metatype("tp_vlan", {
+    __index = function(v, k)
+        local p = ctx.heads[v.slot]
+        if k == "id" then return band(get16(p, 14), 0xfff)
+        elseif k == "pcp" then return rshift(p[14], 5)
+        elseif k == "type" then return get16(p, 16)
+        end
+        return vlan[k] or no_field("vlan", k)
+    end,
+    __newindex = read_only,
+}))
+
+-- ARP ----------------------------------------------------------------------------------------------
+
+local arp_views = views(ffi.metatype("tp_arp", {
+    __index = function(v, k)
+        local p = ctx.heads[v.slot]
+        if k == "operation" then return get16(p, 20)
+        elseif k == "sender_mac" then return get48(p, 22)
+        elseif k == "sender_ip" then return get32(p, 28)
+        elseif k == "target_mac" then return get48(p, 32)
+        elseif k == "target_ip" then return get32(p, 38)
+        end
+        return no_field("arp", k)
+    end,
+    __newindex = read_only,
+}))
+
+-- IPv4 ---------------------------------------------------------------------------------------------
+
+local ip4 = {}
+-- Changes one byte of the header and the header's checksum.
+local function change_byte(v, k, value)
+    local p = ctx.heads[v.slot] + v.at
+    local word = k - k % 2
+    local old = get16(p, word)
+    p[k] = value
+    adjust(p, 10, old, get16(p, word))
+end
+function ip4.set_dscp(v, dscp)
+    local tos = ctx.heads[v.slot][v.at + 1]
+    change_byte(v, 1, bor(lshift(band(dscp, 63), 2), band(tos, 3)))
+end
+function ip4.set_ecn(v, ecn)
+    local tos = ctx.heads[v.slot][v.at + 1]
+    change_byte(v, 1, bor(band(tos, 252), band(ecn, 3)))
+end
+function ip4.set_ttl(v, ttl) change_byte(v, 8, band(ttl, 255)) end
+local function set_address4(v, at, address)
+    local p = ctx.heads[v.slot] + v.at
+    local place, udp = covering(v.slot, v.at, 4)
+    local old = get32(p, at)
+    change32(v.slot, v.at + at, place, udp, address)
+    adjust(p, 10, band(rshift(old, 16), 0xffff), band(rshift(address, 16), 0xffff))
+    adjust(p, 10, band(old, 0xffff), band(address, 0xffff))
+end
+function ip4.set_src(v, address) set_address4(v, 12, address) end
+function ip4.set_dst(v, address) set_address4(v, 16, address) end
+local ip4_type = ffi.metatype("tp_ip4", {
+    __index = function(v, k)
+        local p = ctx.heads[v.slot] + v.at
+        if k == "protocol" then return p[9]
+        elseif k == "src" then return get32(p, 12)
+        elseif k == "dst" then return get32(p, 16)
+        elseif k == "dscp" then return rshift(p[1], 2)
+        elseif k == "ecn" then return band(p[1], 3)
+        elseif k == "ttl" then return p[8]
+        elseif k == "total_length" then return get16(p, 2)
+        elseif k == "id" then return get16(p, 4)
+        elseif k == "version" then return rshift(p[0], 4)
+        elseif k == "header_length" then return band(p[0], 15) * 4
+        elseif k == "df" then return band(p[6], 0x40) ~= 0
+        elseif k == "mf" then return band(p[6], 0x20) ~= 0
+        elseif k == "fragment_offset" then return band(get16(p, 6), 0x1fff) * 8
+        elseif k == "checksum" then return get16(p, 10)
+        end
+        return ip4[k] or no_field("ip4", k)
+    end,
+    __newindex = read_only,
+})
+local ip4_views, tagged_ip4_views = views(ip4_type, 14), views(ip4_type, 18)
+
+-- IPv6 ---------------------------------------------------------------------------------------------
+
+local ip6 = {}
+local function set_class(v, class)
+    local p = ctx.heads[v.slot] + v.at
+    p[0] = bor(0x60, rshift(class, 4))
+    p[1] = bor(band(p[1], 15), lshift(band(class, 15), 4))
+end
+local function class_of(p) return bor(lshift(band(p[0], 15), 4), rshift(p[1], 4)) end
+function ip6.set_dscp(v, dscp)
+    set_class(v, bor(lshift(band(dscp, 63), 2), band(class_of(ctx.heads[v.slot] + v.at), 3)))
+end
+function ip6.set_ecn(v, ecn)
+    set_class(v, bor(band(class_of(ctx.heads[v.slot] + v.at), 252), band(ecn, 3)))
+end
+function ip6.set_hop_limit(v, hops) ctx.heads[v.slot][v.at + 7] = hops end
+local function set_address6(v, at, a, b, c, d)
+    local place, udp = covering(v.slot, v.at, 6)
+    at = v.at + at
+    change32(v.slot, at, place, udp, a)
+    change32(v.slot, at + 4, place, udp, b)
+    change32(v.slot, at + 8, place, udp, c)
+    change32(v.slot, at + 12, place, udp, d)
+end
+function ip6.set_src(v, a, b, c, d) set_address6(v, 8, a, b, c, d) end
+function ip6.set_dst(v, a, b, c, d) set_address6(v, 24, a, b, c, d) end
+function ip6.src(v)
+    local p = ctx.heads[v.slot] + v.at
+    return get32(p, 8), get32(p, 12), get32(p, 16), get32(p, 20)
+end
+function ip6.dst(v)
+    local p = ctx.heads[v.slot] + v.at
+    return get32(p, 24), get32(p, 28), get32(p, 32), get32(p, 36)
+end
+local ip6_type = ffi.metatype("tp_ip6", {
+    __index = function(v, k)
+        local p = ctx.heads[v.slot] + v.at
+        if k == "next_header" then return p[6]
+        elseif k == "dscp" then return rshift(class_of(p), 2)
+        elseif k == "ecn" then return band(class_of(p), 3)
+        elseif k == "hop_limit" then return p[7]
+        elseif k == "payload_length" then return get16(p, 4)
+        elseif k == "flow" then return band(p[1], 15) * 65536 + get16(p, 2)
+        elseif k == "version" then return rshift(p[0], 4)
+        end
+        return ip6[k] or no_field("ip6", k)
+    end,
+    __newindex = read_only,
+})
+local ip6_views, tagged_ip6_views = views(ip6_type, 14), views(ip6_type, 18)
+
+-- UDP, TCP, ICMP -----------------------------------------------------------------------------------
+
+-- `ctx.l4` says where the header is; 0 after a new batch, which is harmless to read.
+local function set_port(v, at, checksum, change, port)
+    local p = ctx.heads[v.slot] + ctx.l4[v.slot]
+    local old = get16(p, at)
+    set16(p, at, port)
+    change(p, checksum, old, band(port, 0xffff))
+end
+local udp = {}
+function udp.set_src(v, port) set_port(v, 0, 6, adjust_udp, port) end
+function udp.set_dst(v, port) set_port(v, 2, 6, adjust_udp, port) end
+local udp_views = views(ffi.metatype("tp_udp", {
+    __index = function(v, k)
+        local p = ctx.heads[v.slot] + ctx.l4[v.slot]
+        if k == "dst" then return get16(p, 2)
+        elseif k == "src" then return get16(p, 0)
+        elseif k == "length" then return get16(p, 4)
+        elseif k == "checksum" then return get16(p, 6)
+        end
+        return udp[k] or no_field("udp", k)
+    end,
+    __newindex = read_only,
+}))
+local tcp = {}
+function tcp.set_src(v, port) set_port(v, 0, 16, adjust, port) end
+function tcp.set_dst(v, port) set_port(v, 2, 16, adjust, port) end
+local tcp_views = views(ffi.metatype("tp_tcp", {
+    __index = function(v, k)
+        local p = ctx.heads[v.slot] + ctx.l4[v.slot]
+        if k == "dst" then return get16(p, 2)
+        elseif k == "src" then return get16(p, 0)
+        elseif k == "flags" then return p[13]
+        elseif k == "syn" then return band(p[13], 2) ~= 0
+        elseif k == "ack" then return band(p[13], 16) ~= 0
+        elseif k == "fin" then return band(p[13], 1) ~= 0
+        elseif k == "rst" then return band(p[13], 4) ~= 0
+        elseif k == "sequence" then return get32(p, 4)
+        elseif k == "acknowledgement" then return get32(p, 8)
+        elseif k == "window" then return get16(p, 14)
+        elseif k == "checksum" then return get16(p, 16)
+        end
+        return tcp[k] or no_field("tcp", k)
+    end,
+    __newindex = read_only,
+}))
+local icmp_views = views(ffi.metatype("tp_icmp", {
+    __index = function(v, k)
+        local p = ctx.heads[v.slot] + ctx.l4[v.slot]
+        if k == "type" then return p[0]
+        elseif k == "code" then return p[1]
+        elseif k == "id" then return get16(p, 4)
+        elseif k == "sequence" then return get16(p, 6)
+        elseif k == "checksum" then return get16(p, 2)
+        end
+        return no_field("icmp", k)
+    end,
+    __newindex = read_only,
+}))
+
+-- Batches ------------------------------------------------------------------------------------------
+
+local batches = {}
+
+-- for i in batch:each(mask): the mask's slots in ascending order.
+function batches.each(_, mask) return next_slot, mask, -1 end
+function batches.len(_, i) return ctx.lens[band(i, 63)] end
+function batches.port() return port_names[ctx.port] end
+
+function batches.ethernet(_, i)
+    local v = ethernet_views[i] or no_slot(i)
+    if ctx.lens[i] < 14 then short("the Ethernet header", i) end
+    return v
+end
+
+function batches.vlan(_, i)
+    local v = vlan_views[i] or no_slot(i)
+    local kind = cast(words16, ctx.heads[i])[6]
+    if kind ~= 0x0081 and kind ~= 0xa888 or ctx.lens[i] < 14 then return absent end
+    if ctx.lens[i] < 18 then short("the VLAN tag", i) end
+    return v
+end
+
+function batches.arp(_, i)
+    local v = arp_views[i] or no_slot(i)
+    if ctx.lens[i] < 14 or cast(words16, ctx.heads[i])[6] ~= 0x0608 then return absent end
+    if ctx.lens[i] < 42 then short("the ARP message", i) end
+    return v
+end
+
+local function tagged(i, kind, least, list, what)
+    local words = cast(words16, ctx.heads[i])
+    local tag = words[6]
+    if ctx.lens[i] < 18 or tag ~= 0x0081 and tag ~= 0xa888 or words[8] ~= kind then return absent end
+    if ctx.lens[i] < 18 + least then short(what, i) end
+    return list[i]
+end
+
+function batches.ip4(_, i)
+    local v = ip4_views[i] or no_slot(i)
+    if cast(words16, ctx.heads[i])[6] == 0x0008 then
+        if ctx.lens[i] < 34 then
+            if ctx.lens[i] < 14 then return absent end
+            short("the IPv4 header", i)
+        end
+        return v
+    end
+    return tagged(i, 0x0008, 20, tagged_ip4_views, "the IPv4 header")
+end
+
+function batches.ip6(_, i)
+    local v = ip6_views[i] or no_slot(i)
+    if cast(words16, ctx.heads[i])[6] == 0xdd86 then
+        if ctx.lens[i] < 54 then
+            if ctx.lens[i] < 14 then return absent end
+            short("the IPv6 header", i)
+        end
+        return v
+    end
+    return tagged(i, 0xdd86, 40, tagged_ip6_views, "the IPv6 header")
+end
+
+-- Where the header of a transport protocol is; 0 if the packet has none.
+local function transport(i, protocol4, protocol6, size, what)
+    local p, len, at = ctx.heads[i], ctx.lens[i], 14
+    local kind = cast(words16, p)[6]
+    if kind == 0x0081 or kind == 0xa888 then at, kind = 18, cast(words16, p)[8] end
+    local start = 0
+    if kind == 0x0008 and len >= at + 20 then
+        start = transport4(p, at, protocol4)
+    elseif kind == 0xdd86 and len >= at + 40 and p[at + 6] == protocol6 then
+        start = at + 40
+    end
+    if start == 0 then return 0 end
+    if start + size > len then short(what, i) end
+    ctx.l4[i] = start
+    return start
+end
+
+function batches.udp(_, i)
+    local v = udp_views[i] or no_slot(i)
+    if transport(i, 17, 17, 8, "the UDP header") == 0 then return absent end
+    return v
+end
+function batches.tcp(_, i)
+    local v = tcp_views[i] or no_slot(i)
+    if transport(i, 6, 6, 20, "the TCP header") == 0 then return absent end
+    return v
+end
+function batches.icmp(_, i)
+    local v = icmp_views[i] or no_slot(i)
+    if transport(i, 1, 58, 8, "the ICMP header") == 0 then return absent end
+    return v
+end
+
+-- Bytes at an offset of the frame; setters here keep no checksum.
+local function reach(i, at, size)
+    if not ethernet_views[i] then no_slot(i) end
+    if type(at) ~= "number" or at < 0 or at % 1 ~= 0 or at + size > ctx.lens[i] then
+        error(("slot %d: %d bytes at %s reach past the packet's %d bytes"):format(i, size, tostring(at),
+            ctx.lens[i]), 3)
+    end
+    return ctx.heads[i]
+end
+function batches.u8(_, i, at) return reach(i, at, 1)[at] end
+function batches.u16(_, i, at) return get16(reach(i, at, 2), at) end
+function batches.u32(_, i, at) return get32(reach(i, at, 4), at) end
+function batches.set_u8(_, i, at, value) reach(i, at, 1)[at] = band(value, 255) end
+function batches.set_u16(_, i, at, value) set16(reach(i, at, 2), at, value) end
+function batches.set_u32(_, i, at, value) set32(reach(i, at, 4), at, value) end
+
+local batch = ffi.metatype("tp_batch", { __index = batches })()
+
+------------------------------------------------------------------------------------------- counters
+
+local counter_type = ffi.metatype("tp_counter", {
+    __index = {
+        add = function(counter, n)
+            local at = counter.at
+            ctx.counters[at] = ctx.counters[at] + (n or 1)
+        end,
+    },
+})
+local counters_type = ffi.metatype("tp_counters", {
+    __index = {
+        add = function(counters, k, n)
+            if k < 0 or k >= counters.size then
+                error(("counter %s: there are 0 to %d"):format(tostring(k), counters.size - 1), 2)
+            end
+            local at = counters.at + k
+            ctx.counters[at] = ctx.counters[at] + (n or 1)
+        end,
+    },
+})
+
+--------------------------------------------------------------------------------------- what JIT does
+
+-- ctx.traces: compiled, aborted, flushed. The words for the most frequent reasons of an abort.
+local reasons = host.abort_reasons
+jit.attach(function(what, _, func, _, code, info)
+    if what == "stop" then
+        ctx.traces[0] = ctx.traces[0] + 1
+    elseif what == "flush" then
+        ctx.traces[2] = ctx.traces[2] + 1
+    elseif what == "abort" then
+        ctx.traces[1] = ctx.traces[1] + 1
+        local place = debug.getinfo(func, "S")
+        local reason = reasons[code] or ("reason " .. tostring(code))
+        if reason:find "%%" and type(info) ~= "function" then reason = reason:gsub("%%[sd]", tostring(info)) end
+        host.aborted(("%s at %s:%d"):format(reason, place.short_src, place.linedefined))
+    end
+end, "trace")
+
+----------------------------------------------------------------------------------------- the script
+
+-- Answers everything with itself: on a forwarder, statements other than steps do nothing.
+local sink = {}
+local function again() return sink end
+setmetatable(sink, { __index = again, __call = again, __concat = function() return "" end,
+    __newindex = function() end, __tostring = function() return "" end })
+
+local found = {}
+local module = {}
+function module.step(name)
+    return function(settings)
+        found[name] = settings.process
+        return sink
+    end
+end
+function module.counter(name) return counter_type(host.counter(name, 1)) end
+function module.counters(name, size) return counters_type(host.counter(name, size), size) end
+function module.mask() return mask_type(0) end
+host.helpers(module)
+setmetatable(module, { __index = again, __newindex = function() end })
+
+local environment = {}
+for _, name in ipairs { "assert", "error", "ipairs", "next", "pairs", "pcall", "rawequal", "rawget",
+    "rawset", "select", "setmetatable", "tonumber", "tostring", "type", "unpack", "xpcall", "_VERSION" } do
+    environment[name] = _G[name]
+end
+local function copy(library, without)
+    local list = {}
+    for name, value in pairs(library) do if name ~= without then list[name] = value end end
+    return list
+end
+environment.table, environment.math, environment.bit = copy(table), copy(math), copy(bit)
+environment.string = copy(string, "dump")
+getmetatable("").__index = environment.string
+environment._G = environment
+-- A line for each packet, or for each forwarder, is not what anybody wants.
+environment.print = function() end
+environment.require = function(name)
+    if name == "turnpike" then return module end
+    error(("require: no module %q; known: \"turnpike\""):format(tostring(name)), 2)
+end
+
+local script = assert(loadstring(text, chunk))
+setfenv(script, environment)()
+
+-- A function for each step that takes the context's input and fills its outputs.
+local function runner(name, outputs)
+    local process = found[name]
+    if type(process) ~= "function" then
+        error(("step %q: the script does not make it on a forwarder; it must not depend on chance"):format(name), 0)
+    end
+    local out = {}
+    for k, output in ipairs(outputs) do out[output] = ctx.out[k - 1] end
+    local input = ctx.input
+    -- Written for as many outputs as there are: fixed numbers of values are compiled well.
+    local values, clear, read, write, keep = {}, {}, {}, {}, {}
+    for k = 1, #outputs do
+        values[k] = "m" .. k
+        clear[k] = ("out%d.bits = 0ULL"):format(k)
+        -- The masks that were returned may be those of `out`: all are read before one is written.
+        read[k] = ("local b%d = 0ULL if m%d then b%d = m%d.bits end"):format(k, k, k, k)
+        write[k] = ("out%d.bits = b%d"):format(k, k)
+        keep[k] = ("local out%d = ctx.out[%d]"):format(k, k - 1)
+    end
+    local function lines(list) return table.concat(list, "\n") end
+    local all = table.concat(values, ", ")
+    local code = lines {
+        "local process, batch, input, out, ctx = ...",
+        lines(keep),
+        "return function()",
+        #outputs > 1 and lines(clear) or "",
+        ("local %s = process(batch, input, out)"):format(all),
+        ("if %s then"):format(table.concat(values, " or ")),
+        lines(read), lines(write),
+        #outputs == 1 and "else out1.bits = 0ULL" or "",
+        "end end",
+    }
+    return assert(loadstring(code, "=" .. name))(process, batch, input, out, ctx)
+end
+
+return runner

@@ -1,0 +1,440 @@
+//! The Lua state of a forwarder.
+//!
+//! Unsafe here, and why it holds: LuaJIT's foreign function interface, which reads packets through the
+//! pointers of [`Context`]. Only the prelude has the interface; it gives steps no pointer and no array,
+//! and checks every offset beyond the 64 bytes that each slot of a burst has (see there). The pointers
+//! are set for each call from the batch that the forwarder has, and used only within the call.
+#![allow(unsafe_code)] // A marked hot spot: see above.
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use dataplane::batch::{BATCH_MAX, Batch};
+use dataplane::graph::MAX_OUTPUTS;
+use dataplane::mask::Mask;
+use mlua::{Function, LightUserData, Lua, LuaOptions, StdLib, Table, ffi};
+
+use crate::status::{CounterNames, ScriptCounters};
+use crate::step::{LuaStep, StepSettings};
+use crate::watchdog::{OVERRUN, Watch, Watchdog, stop};
+
+/// Outputs of a step in Lua; one more is for its failures.
+pub(crate) const OUTPUTS_MAX: usize = MAX_OUTPUTS - 1;
+
+/// The most memory that the script of one forwarder may have.
+const MEMORY: usize = 256 << 20;
+
+/// Why a script cannot run on a forwarder.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct LoadError(String);
+
+impl From<mlua::Error> for LoadError {
+    fn from(error: mlua::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
+/// What a call tells Lua, and what Lua answers; `tp_context` in the prelude.
+#[repr(C)]
+struct Context {
+    heads: *const *mut u8,
+    lens: *const u16,
+    counters: *const AtomicU64,
+    traces: *const AtomicU64,
+    input: u64,
+    out: [u64; OUTPUTS_MAX],
+    l4: [u16; BATCH_MAX],
+    port: u32,
+}
+
+/// What the compiler of one forwarder did.
+#[derive(Debug, Default)]
+pub struct JitStatus {
+    /// Traces compiled, aborted; times that all were thrown away.
+    counts: [AtomicU64; 3],
+    last_abort: Mutex<Option<String>>,
+}
+
+impl JitStatus {
+    /// Traces compiled, aborted, and how often all were thrown away.
+    pub fn counts(&self) -> [u64; 3] {
+        [0, 1, 2].map(|k: usize| self.counts[k].load(Ordering::Relaxed))
+    }
+
+    /// Why the last trace was given up, and where.
+    pub fn last_abort(&self) -> Option<String> {
+        self.last_abort.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// A loaded script, before its steps are taken out of it.
+pub struct ForwarderLua {
+    state: Arc<State>,
+    runner: Function,
+}
+
+/// The state behind all Lua steps of one forwarder.
+pub(crate) struct State {
+    context: UnsafeCell<Box<Context>>,
+    /// A thread of the state with a stack of its own: first the function that makes tracebacks, then
+    /// those of the steps. The registry keeps it.
+    stack: *mut ffi::lua_State,
+    watch: Arc<Watch>,
+    counters: Arc<ScriptCounters>,
+    jit: Arc<JitStatus>,
+    /// Last, so that it goes last.
+    lua: Lua,
+}
+
+// SAFETY: a state and everything that refers into it (the steps made by `ForwarderLua::into_steps`, which
+// takes the last other handles with it) are part of one graph, which one thread has at a time; nothing
+// is used from two threads, and moving the whole between threads moves all reference counts with it.
+unsafe impl Send for State {}
+// SAFETY: as above; `Sync` is needed only to share it among the steps of that graph.
+unsafe impl Sync for State {}
+
+/// What a script is loaded with.
+pub struct Source<'a> {
+    /// The configuration's text.
+    pub text: &'a str,
+    /// Its file, for messages.
+    pub file: &'a str,
+    /// The names of the ports by their numbers.
+    pub ports: &'a [String],
+}
+
+impl ForwarderLua {
+    /// Runs the script in a state of its own.
+    ///
+    /// # Errors
+    /// The script fails there.
+    pub fn load(source: &Source<'_>, watchdog: &Watchdog) -> Result<Self, LoadError> {
+        let libraries = StdLib::TABLE
+            | StdLib::STRING
+            | StdLib::MATH
+            | StdLib::BIT
+            | StdLib::JIT
+            | StdLib::FFI
+            | StdLib::DEBUG;
+        // SAFETY: the interface and the debug library stay with the prelude, see the module's text.
+        let lua = unsafe { Lua::unsafe_new_with(libraries, LuaOptions::default()) };
+        lua.set_memory_limit(MEMORY)?;
+        let counters = Arc::new(ScriptCounters::default());
+        let jit = Arc::new(JitStatus::default());
+        let context = Box::new(Context {
+            heads: ptr::null(),
+            lens: ptr::null(),
+            counters: counters.as_ptr(),
+            traces: jit.counts.as_ptr(),
+            input: 0,
+            out: [0; OUTPUTS_MAX],
+            l4: [0; BATCH_MAX],
+            port: 0,
+        });
+        let stack = new_stack(&lua)?;
+        let watch = Watch::new(stack);
+        let state = State { context: UnsafeCell::new(context), stack, watch, counters, jit, lua };
+        state.find_out_whether_loops_can_be_stopped()?;
+        let runner = state.run_prelude(source)?;
+        watchdog.add(state.watch.clone());
+        Ok(Self { state: Arc::new(state), runner })
+    }
+
+    /// The counters that the script makes on this forwarder.
+    pub fn counters(&self) -> Arc<ScriptCounters> {
+        self.state.counters.clone()
+    }
+
+    /// What its compiler does.
+    pub fn jit(&self) -> Arc<JitStatus> {
+        self.state.jit.clone()
+    }
+
+    /// Takes out a step; one that stands in a graph several times is taken out as often. `self` must be
+    /// gone before the graph goes to its thread, which [`Self::into_steps`] sees to.
+    fn step(&self, settings: &StepSettings) -> Result<LuaStep, LoadError> {
+        let names = settings.outputs.clone();
+        let function: Function = self.runner.call((settings.name.clone(), names))?;
+        let place = self.state.keep(function)?;
+        Ok(LuaStep::new(settings.clone(), self.state.clone(), place))
+    }
+
+    /// Takes out these steps, in their order; one may be wanted several times.
+    ///
+    /// # Errors
+    /// The script did not make one of them.
+    pub fn into_steps<'a>(
+        self,
+        wanted: impl IntoIterator<Item = &'a StepSettings>,
+    ) -> Result<Vec<LuaStep>, LoadError> {
+        wanted.into_iter().map(|settings| self.step(settings)).collect()
+    }
+}
+
+/// A thread of the state whose stack begins with what makes a traceback.
+fn new_stack(lua: &Lua) -> Result<*mut ffi::lua_State, LoadError> {
+    let debug: Table = lua.globals().get("debug")?;
+    let traceback: Function = debug.get("traceback")?;
+    let handler: Function = lua
+        .load("local trace = ... return function(e) return trace(tostring(e), 2) end")
+        .set_name("=turnpike")
+        .call(traceback)?;
+    let mut stack = ptr::null_mut();
+    // SAFETY: within `exec_raw` the stack has the handler on top and room; the new thread is kept in
+    // the registry, so it lives as long as the state.
+    unsafe {
+        lua.exec_raw::<()>(handler, |state| {
+            stack = ffi::lua_newthread(state);
+            ffi::lua_insert(state, -2);
+            ffi::lua_xmove(state, stack, 1);
+            ffi::luaL_ref(state, ffi::LUA_REGISTRYINDEX);
+        })?;
+    }
+    Ok(stack)
+}
+
+impl State {
+    fn run_prelude(&self, source: &Source<'_>) -> Result<Function, LoadError> {
+        let globals = self.lua.globals();
+        let host = self.lua.create_table()?;
+        let light = |pointer: *const c_void| LightUserData(pointer.cast_mut());
+        // SAFETY: only the address is taken.
+        let context = unsafe { ptr::from_ref::<Context>(&**self.context.get()) };
+        host.set("context", light(context.cast()))?;
+        host.set("next_set", light(next_set as extern "C" fn(u64, i32) -> i32 as *const c_void))?;
+        host.set("count_set", light(count_set as extern "C" fn(u64) -> i32 as *const c_void))?;
+        let reasons = self.lua.create_table()?;
+        for (code, reason) in (0..).zip(ABORT_REASONS) {
+            reasons.raw_set(code, *reason)?;
+        }
+        host.set("abort_reasons", reasons)?;
+        let jit = self.jit.clone();
+        let aborted = move |_: &Lua, reason: String| {
+            *jit.last_abort.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
+            Ok(())
+        };
+        host.set("aborted", self.lua.create_function(aborted)?)?;
+        let names = Mutex::new(CounterNames::default());
+        let counter = move |_: &Lua, (name, size): (String, usize)| {
+            let mut names = names.lock().unwrap_or_else(PoisonError::into_inner);
+            names.register(&name, size).map_err(mlua::Error::runtime)
+        };
+        host.set("counter", self.lua.create_function(counter)?)?;
+        let helpers = self.lua.load(crate::HELPERS).set_name("=helpers.lua").into_function()?;
+        host.set("helpers", helpers)?;
+        let ports = self.lua.create_table()?;
+        for (index, name) in (0..).zip(source.ports) {
+            ports.raw_set(index, name.as_str())?;
+        }
+        let ffi: mlua::Value = globals.get("ffi")?;
+        let jit: mlua::Value = globals.get("jit")?;
+        let debug: mlua::Value = globals.get("debug")?;
+        let chunk = format!("={}", source.file);
+        let prelude = self.lua.load(include_str!("lua/prelude.lua")).set_name("=prelude.lua");
+        Ok(prelude.call((ffi, jit, debug, host, ports, source.text, chunk))?)
+    }
+
+    /// Compiles nothing any more.
+    #[cfg(test)]
+    pub(crate) fn interpret(&self) {
+        self.lua.load("jit.off() jit.flush()").exec().unwrap();
+    }
+
+    #[cfg(test)]
+    pub(crate) fn jit(&self) -> Arc<JitStatus> {
+        self.jit.clone()
+    }
+
+    /// Throws all compiled traces away.
+    #[cfg(test)]
+    pub(crate) fn flush(&self) {
+        self.lua.load("jit.flush()").exec().unwrap();
+    }
+
+    /// Puts a function onto the stack of the calls; its place there.
+    fn keep(&self, function: Function) -> Result<c_int, LoadError> {
+        let stack = self.stack;
+        let mut place = 0;
+        // SAFETY: within `exec_raw` the function is on top; both stacks are of one state.
+        unsafe {
+            self.lua.exec_raw::<()>(function, |state| {
+                ffi::lua_xmove(state, stack, 1);
+                place = ffi::lua_gettop(stack);
+                // Room for the next, and for a call.
+                ffi::lua_checkstack(stack, 8);
+            })?;
+        }
+        Ok(place)
+    }
+
+    /// Calls the function at this place for the packets of `input`, for at most `budget_us`.
+    ///
+    /// # Errors
+    /// What the function raised, with a traceback, and whether it ran too long.
+    #[inline]
+    pub(crate) fn call(
+        &self,
+        place: c_int,
+        budget_us: u64,
+        batch: &mut Batch,
+        input: Mask,
+    ) -> Result<&[u64; OUTPUTS_MAX], (String, bool)> {
+        let (heads, lens) = batch.addresses();
+        // SAFETY: the thread that has the graph is the only one here, and no reference into the
+        // context is held during the call, in which Lua writes to it. The addresses are those of the
+        // batch's slots, which stay where they are while `batch` is borrowed. The stack has the
+        // handler at 1 and the function at `place`, and room for a copy.
+        unsafe {
+            let context: *mut Context = &raw mut **self.context.get();
+            (*context).heads = heads;
+            (*context).lens = lens;
+            (*context).input = input.0;
+            (*context).l4 = [0; BATCH_MAX];
+            (*context).port = batch.in_port.index() as u32;
+            let top = ffi::lua_gettop(self.stack);
+            ffi::lua_pushvalue(self.stack, place);
+            self.watch.enter(budget_us);
+            let status = ffi::lua_pcall(self.stack, 0, 0, 1);
+            if self.watch.leave() {
+                ffi::lua_sethook(self.stack, None, 0, 0);
+            }
+            if status != 0 {
+                return Err(self.failure(top));
+            }
+            Ok(&(*context).out)
+        }
+    }
+
+    /// Takes the error off the stack.
+    #[cold]
+    fn failure(&self, top: c_int) -> (String, bool) {
+        // SAFETY: the error is on top; its bytes are copied before they are popped.
+        let message = unsafe {
+            let mut length = 0;
+            let text = ffi::lua_tolstring(self.stack, -1, &raw mut length);
+            let message = if text.is_null() {
+                "an error that is no text".to_owned()
+            } else {
+                String::from_utf8_lossy(std::slice::from_raw_parts(text.cast(), length))
+                    .into_owned()
+            };
+            ffi::lua_settop(self.stack, top);
+            message
+        };
+        let overrun = message.contains(OVERRUN);
+        (message, overrun)
+    }
+
+    /// Sets the hook in a loop that is compiled, and looks how far the loop goes on.
+    fn find_out_whether_loops_can_be_stopped(&self) -> Result<(), LoadError> {
+        let mut probe = Probe { calls: 0, state: self.stack };
+        let ffi: mlua::Value = self.lua.globals().get("ffi")?;
+        let address = ptr::from_mut(&mut probe).cast::<c_void>();
+        let arm = LightUserData(arm as extern "C" fn(*mut Probe) as *mut c_void);
+        let spin = self.lua.load(PROBE).set_name("=probe");
+        let spin: Function = spin.call((ffi, arm, LightUserData(address)))?;
+        let place = self.keep(spin)?;
+        // SAFETY: the function is on top of the stack, above the handler; it is taken off by the call.
+        unsafe {
+            let status = ffi::lua_pcall(self.stack, 0, 0, 1);
+            ffi::lua_sethook(self.stack, None, 0, 0);
+            if status != 0 {
+                ffi::lua_settop(self.stack, place - 1);
+            }
+        }
+        if probe.calls > ARMED_AT + 10 {
+            let message = "this binary's LuaJIT cannot stop a compiled loop that does not end; build it with \
+                           TARGET_CFLAGS=-DLUAJIT_ENABLE_CHECKHOOK in the environment, as .cargo/config.toml \
+                           does, after `cargo clean -p mlua-sys`";
+            return Err(LoadError(message.to_owned()));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        self.watch.retire();
+    }
+}
+
+/// A loop that is compiled long before it ends.
+const PROBE: &str = "
+    local ffi, arm, probe = ...
+    arm = ffi.cast('void (*)(void *)', arm)
+    probe = ffi.cast('void *', probe)
+    return function() for _ = 1, 4000 do arm(probe) end end
+";
+
+/// The call in which the probe sets the hook.
+const ARMED_AT: u32 = 1000;
+
+struct Probe {
+    calls: u32,
+    state: *mut ffi::lua_State,
+}
+
+extern "C" fn arm(probe: *mut Probe) {
+    // SAFETY: the probe's loop gives what it was given, which lives until the loop has ended; setting
+    // a hook is allowed at any time.
+    unsafe {
+        (*probe).calls += 1;
+        if (*probe).calls == ARMED_AT {
+            ffi::lua_sethook((*probe).state, Some(stop), ffi::LUA_MASKCOUNT, 1);
+        }
+    }
+}
+
+/// The first slot from `from` on; 64 if there is none.
+extern "C" fn next_set(bits: u64, from: i32) -> i32 {
+    let from = from.clamp(0, 64) as u32;
+    let rest = bits.checked_shr(from).unwrap_or(0);
+    if rest == 0 { 64 } else { (from + rest.trailing_zeros()) as i32 }
+}
+
+extern "C" fn count_set(bits: u64) -> i32 {
+    bits.count_ones() as i32
+}
+
+/// LuaJIT's reasons to give up a trace, in the order of `lj_traceerr.h`.
+const ABORT_REASONS: &[&str] = &[
+    "error thrown or hook called during recording",
+    "trace too short",
+    "trace too long",
+    "trace too deep",
+    "too many snapshots",
+    "blacklisted",
+    "retry recording",
+    "NYI: bytecode %s",
+    "leaving loop in root trace",
+    "inner loop in root trace",
+    "loop unroll limit reached",
+    "bad argument type",
+    "JIT compilation disabled for function",
+    "call unroll limit reached",
+    "down-recursion, restarting",
+    "NYI: unsupported variant of FastFunc %s",
+    "NYI: return to lower frame",
+    "store with nil or NaN key",
+    "missing metamethod",
+    "looping index lookup",
+    "NYI: mixed sparse/dense table",
+    "symbol not in cache",
+    "NYI: unsupported C type conversion",
+    "NYI: unsupported C function type",
+    "guard would always fail",
+    "too many PHIs",
+    "persistent type instability",
+    "failed to allocate mcode memory",
+    "machine code too long",
+    "hit mcode limit (retrying)",
+    "too many spill slots",
+    "inconsistent register allocation",
+    "NYI: cannot assemble IR instruction %d",
+    "NYI: PHI shuffling too complex",
+    "NYI: register coalescing too complex",
+];

@@ -1,0 +1,146 @@
+//! What steps in Lua count and report; written by a forwarder, read by anyone.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// The most counters that the script of one router can make, each element of an array being one.
+pub const COUNTERS_MAX: usize = 65_536;
+
+/// The counters of one forwarder, in the order in which the script made them.
+pub struct ScriptCounters(Box<[AtomicU64]>);
+
+impl Default for ScriptCounters {
+    fn default() -> Self {
+        Self((0..COUNTERS_MAX).map(|_| AtomicU64::new(0)).collect())
+    }
+}
+
+impl ScriptCounters {
+    /// The value of the counter with this index; 0 if there is none.
+    pub fn get(&self, index: usize) -> u64 {
+        self.0.get(index).map_or(0, |counter| counter.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn as_ptr(&self) -> *const AtomicU64 {
+        self.0.as_ptr()
+    }
+}
+
+/// The names of a script's counters.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CounterNames {
+    /// Name, index of the first, and how many there are: more than one for an array.
+    names: Vec<(String, usize, usize)>,
+}
+
+impl CounterNames {
+    /// The index of the first of `size` counters of this name, which may have been made before.
+    ///
+    /// # Errors
+    /// There are too many, or the name was used for another number of them.
+    pub fn register(&mut self, name: &str, size: usize) -> Result<usize, String> {
+        if let Some((_, first, known)) = self.names.iter().find(|(known, ..)| known == name) {
+            if *known != size {
+                return Err(format!(
+                    "counter \"{name}\": made with {known} elements already, now {size}"
+                ));
+            }
+            return Ok(*first);
+        }
+        let first = self.names.last().map_or(0, |(_, first, size)| first + size);
+        if size == 0 || first + size > COUNTERS_MAX {
+            return Err(format!(
+                "counter \"{name}\": {size} elements; 1 to {COUNTERS_MAX} of all counters together"
+            ));
+        }
+        self.names.push((name.to_owned(), first, size));
+        Ok(first)
+    }
+
+    /// Every counter: its name, with its place in the array if it is of one, and its index.
+    pub fn all(&self) -> impl Iterator<Item = (String, usize)> {
+        self.names.iter().flat_map(|(name, first, size)| {
+            (0..*size).map(move |k| match size {
+                1 => (name.clone(), *first),
+                _ => (format!("{name}[{k}]"), first + k),
+            })
+        })
+    }
+}
+
+/// The last failure of a step on one forwarder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The error, with a traceback.
+    pub message: String,
+    /// How many there have been so far.
+    pub count: u64,
+}
+
+/// How a step in Lua does on one forwarder.
+#[derive(Debug, Default)]
+pub struct StepStatus {
+    /// Calls that ended with an error or did not end in time.
+    pub(crate) failures: AtomicU64,
+    /// Those of them that did not end in time.
+    pub(crate) overruns: AtomicU64,
+    /// Packets that were dropped for that.
+    pub(crate) dropped: AtomicU64,
+    pub(crate) disabled: AtomicBool,
+    last: Mutex<Option<Failure>>,
+}
+
+impl StepStatus {
+    /// Failures and overruns among them.
+    pub fn failures(&self) -> (u64, u64) {
+        (self.failures.load(Ordering::Relaxed), self.overruns.load(Ordering::Relaxed))
+    }
+
+    /// Packets dropped because the step failed over them.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// The step has failed too often and is not called any more.
+    pub fn is_disabled(&self) -> bool {
+        self.disabled.load(Ordering::Relaxed)
+    }
+
+    /// Takes the last failure that nobody has taken yet.
+    pub fn take_failure(&self) -> Option<Failure> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn last_for_tests(&self) -> std::sync::MutexGuard<'_, Option<Failure>> {
+        self.last.lock().unwrap()
+    }
+
+    /// Writes a failure down if nobody is just reading.
+    pub(crate) fn failed(&self, message: &str, overrun: bool) -> u64 {
+        let count = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
+        self.overruns.fetch_add(u64::from(overrun), Ordering::Relaxed);
+        if let Ok(mut last) = self.last.try_lock() {
+            *last = Some(Failure { message: message.to_owned(), count });
+        }
+        count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_have_names_and_places() {
+        let mut names = CounterNames::default();
+        assert_eq!(names.register("voip", 1), Ok(0));
+        assert_eq!(names.register("dscp", 3), Ok(1));
+        assert_eq!(names.register("voip", 1), Ok(0), "the same");
+        let all: Vec<_> = names.all().collect();
+        let expected = [("voip", 0), ("dscp[0]", 1), ("dscp[1]", 2), ("dscp[2]", 3)];
+        assert_eq!(all, expected.map(|(name, index)| (name.to_owned(), index)));
+        assert!(names.register("dscp", 4).unwrap_err().contains("3 elements already"));
+        assert!(names.register("much", COUNTERS_MAX).is_err());
+    }
+}

@@ -1,0 +1,179 @@
+//! A step whose work is a function in Lua.
+//!
+//! Takes what its place in the graph gives it. Its outputs are those that the script names, and one for
+//! packets over which it fails:
+//!
+//! | output | packets |
+//! |---|---|
+//! | as named | those of the mask that the function returned for it, or filled; the first mask wins |
+//! | drop `step-failed` | the function raised an error over them, or did not end in time |
+//! | (lost) drop `step-lost` | those in none of the masks |
+//!
+//! When a call fails, the batch's packets are given to the function again one at a time, and only those
+//! over which it fails again are dropped; a function that changes packets thus sees some of them twice.
+//! A second call of a batch that does not end in time drops the rest of the batch. After
+//! [`StepSettings::limit`] failures (not ending in time counts as ten) the function is not called any
+//! more, and [`Policy`] decides.
+
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use dataplane::batch::Batch;
+use dataplane::catalogue::intern_outputs;
+use dataplane::graph::{Output, Outputs, Step};
+use dataplane::mask::Mask;
+use dataplane::reason::DropReason;
+
+use crate::state::{OUTPUTS_MAX, State};
+use crate::status::StepStatus;
+
+/// What not ending in time counts, in failures.
+const OVERRUN_COUNTS: u64 = 10;
+
+/// What a disabled step does with packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// They take the first output.
+    #[default]
+    Bypass,
+    /// They are dropped as `step-failed`.
+    Drop,
+}
+
+/// A step as the configuration describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StepSettings {
+    /// Its name, unique.
+    pub name: String,
+    /// Its outputs, 1 to 15.
+    pub outputs: Vec<String>,
+    /// Failures after which it is disabled; 0: never.
+    pub limit: u64,
+    /// What then becomes of packets.
+    pub policy: Policy,
+    /// The longest call, in microseconds of processor time.
+    pub budget_us: u64,
+}
+
+impl StepSettings {
+    /// Its outputs as the graph knows them, that for failures last.
+    pub fn graph_outputs(&self) -> &'static [Output] {
+        intern_outputs(&self.outputs, &[Output::Drop(DropReason::StepFailed)])
+    }
+}
+
+/// See the module's documentation.
+pub struct LuaStep {
+    settings: StepSettings,
+    outputs: &'static [Output],
+    state: Arc<State>,
+    place: c_int,
+    status: Arc<StepStatus>,
+    /// Failures and what overruns count besides.
+    score: u64,
+    disabled: bool,
+}
+
+impl LuaStep {
+    pub(crate) fn new(settings: StepSettings, state: Arc<State>, place: c_int) -> Self {
+        let outputs = settings.graph_outputs();
+        let status = Arc::default();
+        Self { settings, outputs, state, place, status, score: 0, disabled: false }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.settings.name
+    }
+
+    /// How it does.
+    pub fn status(&self) -> Arc<StepStatus> {
+        self.status.clone()
+    }
+
+    #[cfg(test)]
+    fn state_for_tests(&self) -> Arc<crate::JitStatus> {
+        self.state.jit()
+    }
+
+    #[cfg(test)]
+    fn interpret_for_tests(&self) {
+        self.state.interpret();
+    }
+
+    #[cfg(test)]
+    fn flush_for_tests(&self) {
+        self.state.flush();
+    }
+
+    fn call(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) -> Result<(), bool> {
+        let count = self.settings.outputs.len().min(OUTPUTS_MAX);
+        match self.state.call(self.place, self.settings.budget_us, batch, input) {
+            Ok(masks) => {
+                let mut rest = input;
+                for (out, &mask) in out.iter_mut().zip(masks).take(count) {
+                    *out |= rest & Mask(mask);
+                    rest = rest.without(Mask(mask));
+                }
+                Ok(())
+            }
+            Err((message, overrun)) => {
+                self.status.failed(&message, overrun);
+                self.score += if overrun { OVERRUN_COUNTS } else { 1 };
+                Err(overrun)
+            }
+        }
+    }
+
+    /// One at a time, after a call has failed.
+    #[cold]
+    fn one_by_one(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs, overrun: bool) {
+        let mut overruns = u32::from(overrun);
+        let mut failed = Mask::EMPTY;
+        // The call for all of them was no failure besides those of single packets.
+        let alone = input.count() == 1;
+        for slot in input.slots() {
+            let one = Mask::when(true, slot);
+            if alone || overruns > 1 || self.worn_out() {
+                failed |= one;
+                continue;
+            }
+            if let Err(overrun) = self.call(batch, one, out) {
+                failed |= one;
+                overruns += u32::from(overrun);
+            }
+        }
+        self.status.dropped.fetch_add(u64::from(failed.count()), Ordering::Relaxed);
+        out[self.settings.outputs.len()] |= failed;
+        if self.worn_out() {
+            self.disabled = true;
+            self.status.disabled.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn worn_out(&self) -> bool {
+        self.settings.limit > 0 && self.score >= self.settings.limit
+    }
+}
+
+impl Step for LuaStep {
+    fn outputs(&self) -> &'static [Output] {
+        self.outputs
+    }
+
+    fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
+        if self.disabled {
+            let output = match self.settings.policy {
+                Policy::Bypass => 0,
+                Policy::Drop => self.settings.outputs.len(),
+            };
+            out[output] = input;
+        } else if let Err(overrun) = self.call(batch, input, out) {
+            self.one_by_one(batch, input, out, overrun);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

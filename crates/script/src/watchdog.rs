@@ -1,0 +1,229 @@
+//! Stops steps that do not end.
+//!
+//! Compiled loops do not count instructions, so time is what bounds a step: each call has a budget of
+//! processor time. A forwarder says by one store that it enters a step and by another that it has left it;
+//! the watchdog, a thread, looks once a millisecond, and sends a signal to a forwarder that has worked in
+//! the same call for longer than its budget (time in which the kernel ran something else does not count).
+//! The signal's handler, on the forwarder's own thread, sets LuaJIT's hook (as
+//! the interpreter's own main program does for Ctrl-C), and the hook raises an error in the step.
+//!
+//! Compiled code looks at the hook in every loop, because LuaJIT is built with
+//! `LUAJIT_ENABLE_CHECKHOOK` (`.cargo/config.toml`); where it is not, the state finds that out when it is
+//! made and refuses to be. What does not hold: the budget is kept to a millisecond or two, and a step
+//! that is inside one long library call (`string.rep` of a gigabyte) is stopped behind it.
+#![allow(unsafe_code)] // A marked hot spot: a signal handler and LuaJIT's hook.
+
+use std::cell::Cell;
+use std::ffi::c_int;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use mlua::ffi;
+use nix::sys::pthread::{Pthread, pthread_kill, pthread_self};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use nix::time::{ClockId, clock_gettime};
+
+/// Ignored unless somebody handles it, so that a stray one harms nobody.
+const SIGNAL: Signal = Signal::SIGURG;
+
+/// Between two looks.
+const PERIOD: Duration = Duration::from_millis(1);
+
+/// What a forwarder's Lua state and the watchdog share.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    /// Odd while a step runs; raised by one at each entry and exit.
+    call: AtomicU64,
+    /// The call that is to end.
+    late: AtomicU64,
+    /// The handler has set the hook.
+    fired: AtomicBool,
+    budget_us: AtomicU64,
+    state: AtomicPtr<ffi::lua_State>,
+    /// The thread that runs the steps, and the clock of its processor time.
+    thread: Mutex<Option<(Pthread, ClockId)>>,
+}
+
+thread_local! {
+    /// What this thread runs; the handler reads it.
+    static CURRENT: Cell<*const Watch> = const { Cell::new(ptr::null()) };
+}
+
+impl Watch {
+    pub(crate) fn new(state: *mut ffi::lua_State) -> Arc<Self> {
+        Arc::new(Self {
+            call: AtomicU64::new(0),
+            late: AtomicU64::new(u64::MAX),
+            fired: AtomicBool::new(false),
+            budget_us: AtomicU64::new(0),
+            state: AtomicPtr::new(state),
+            thread: Mutex::new(None),
+        })
+    }
+
+    /// The calling thread enters a step that may run for `budget_us` microseconds.
+    #[inline]
+    pub(crate) fn enter(&self, budget_us: u64) {
+        if CURRENT.get() != ptr::from_ref(self) {
+            self.adopt();
+        }
+        self.budget_us.store(budget_us, Ordering::Relaxed);
+        let call = self.call.load(Ordering::Relaxed);
+        self.call.store(call + 1, Ordering::Release);
+    }
+
+    /// It has left the step; true if it was late and the hook is set.
+    #[inline]
+    pub(crate) fn leave(&self) -> bool {
+        let call = self.call.load(Ordering::Relaxed);
+        self.call.store(call + 1, Ordering::Release);
+        self.fired.load(Ordering::Relaxed) && self.fired.swap(false, Ordering::Relaxed)
+    }
+
+    /// Says which thread the signal is for.
+    #[cold]
+    fn adopt(&self) {
+        install();
+        CURRENT.set(self);
+        let thread = pthread_self();
+        let mut clock = 0;
+        // SAFETY: the calling thread is there, and the clock's number is written to a variable.
+        let found = unsafe { nix::libc::pthread_getcpuclockid(thread, &raw mut clock) };
+        let clock = if found == 0 { ClockId::from_raw(clock) } else { ClockId::CLOCK_MONOTONIC };
+        *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some((thread, clock));
+    }
+
+    /// This thread's handler must not look at it any more.
+    pub(crate) fn retire(&self) {
+        if CURRENT.get() == ptr::from_ref(self) {
+            CURRENT.set(ptr::null());
+        }
+        *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+/// Installs the handler, once in a process.
+fn install() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let action =
+            SigAction::new(SigHandler::Handler(too_late), SaFlags::SA_RESTART, SigSet::empty());
+        // SAFETY: the handler does only what may be done at any point of its thread, see there.
+        if let Err(error) = unsafe { sigaction(SIGNAL, &action) } {
+            tracing::warn!("steps in Lua are not stopped when they do not end: {error}");
+        }
+    });
+}
+
+/// Sets the hook if the call is still the one that is late.
+extern "C" fn too_late(_: c_int) {
+    let watch = CURRENT.get();
+    if watch.is_null() {
+        return;
+    }
+    // SAFETY: a thread's CURRENT is set by `adopt` and reset by `retire` before the watch goes; the
+    // handler runs on that thread. Atomics and `lua_sethook` may be used in a handler; LuaJIT's manual
+    // documents the latter for just this.
+    unsafe {
+        let watch = &*watch;
+        if watch.call.load(Ordering::Acquire) == watch.late.load(Ordering::Acquire) {
+            watch.fired.store(true, Ordering::Relaxed);
+            let state = watch.state.load(Ordering::Relaxed);
+            ffi::lua_sethook(state, Some(stop), ffi::LUA_MASKCOUNT, 1);
+        }
+    }
+}
+
+/// What the error says; the step's status counts it apart.
+pub(crate) const OVERRUN: &str = "ran longer than its budget and was stopped";
+
+/// The hook. It stays set, so that every further instruction fails: `pcall` does not help a step to go
+/// on. Whoever called the step resets it.
+pub(crate) unsafe extern "C-unwind" fn stop(state: *mut ffi::lua_State, _: *mut ffi::lua_Debug) {
+    // SAFETY: called by LuaJIT as a hook, which may raise errors; both texts end with a zero.
+    unsafe {
+        ffi::luaL_error(
+            state,
+            c"%s".as_ptr(),
+            c"ran longer than its budget and was stopped".as_ptr(),
+        )
+    };
+}
+
+/// A state that is looked after, the call it was in at the last look, and its thread's clock when that
+/// call was first seen.
+#[derive(Debug)]
+struct Looked {
+    watch: Arc<Watch>,
+    call: u64,
+    since: Duration,
+}
+
+/// The thread that looks after all forwarders; it ends when this is dropped.
+#[derive(Debug)]
+pub struct Watchdog {
+    all: Arc<Mutex<Vec<Looked>>>,
+    ended: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watchdog {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// No thread can be made.
+    pub fn start() -> std::io::Result<Self> {
+        let (all, ended) = (Arc::<Mutex<Vec<Looked>>>::default(), Arc::<AtomicBool>::default());
+        let (looked_after, end) = (all.clone(), ended.clone());
+        let body = move || {
+            while !end.load(Ordering::Relaxed) {
+                thread::sleep(PERIOD);
+                let mut all = looked_after.lock().unwrap_or_else(PoisonError::into_inner);
+                all.iter_mut().for_each(look);
+            }
+        };
+        let thread = thread::Builder::new().name("lua-watchdog".into()).spawn(body)?;
+        Ok(Self { all, ended, thread: Some(thread) })
+    }
+
+    /// Looks after one more.
+    pub(crate) fn add(&self, watch: Arc<Watch>) {
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        // Those that only the watchdog still knows are of states that are gone.
+        all.retain(|looked| Arc::strong_count(&looked.watch) > 1);
+        all.push(Looked { watch, call: 0, since: Duration::ZERO });
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn look(looked: &mut Looked) {
+    let call = looked.watch.call.load(Ordering::Acquire);
+    if call.is_multiple_of(2) {
+        looked.call = call;
+        return;
+    }
+    // A thread that is in a call is there.
+    let thread = looked.watch.thread.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some((thread, clock)) = *thread else { return };
+    let Ok(now) = clock_gettime(clock).map(Duration::from) else { return };
+    if call != looked.call {
+        (looked.call, looked.since) = (call, now);
+        return;
+    }
+    let budget = Duration::from_micros(looked.watch.budget_us.load(Ordering::Relaxed));
+    if now.saturating_sub(looked.since) >= budget {
+        looked.watch.late.store(call, Ordering::Release);
+        let _ = pthread_kill(thread, SIGNAL);
+    }
+}

@@ -1,0 +1,129 @@
+//! Makes each forwarder's copy of the graph, with its Lua steps, and hears of their failures.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use control::config::Config;
+use dataplane::catalogue::Catalogue;
+use dataplane::graph::{Graph, Step};
+use dataplane::plan::{NewStep, Plans};
+use dataplane::tables::Tables;
+use script::{ForwarderLua, JitStatus, LuaStep, ScriptCounters, Source, StepStatus, Watchdog};
+
+/// Between two reports of a step's failures.
+const REPORT: Duration = Duration::from_secs(1);
+
+/// What can be seen of a forwarder's Lua state.
+#[derive(Clone)]
+pub struct LuaView {
+    /// Its script's counters.
+    pub counters: Arc<ScriptCounters>,
+    /// What its compiler did.
+    pub jit: Arc<JitStatus>,
+    /// Its steps by their names in the script; one that stands in the graph twice is here twice.
+    pub steps: Vec<(String, Arc<StepStatus>)>,
+}
+
+/// Steps by kind.
+type LuaSteps = HashMap<String, Vec<LuaStep>>;
+
+/// Makes graphs.
+pub struct GraphMaker {
+    catalogue: Catalogue,
+    tables: Arc<Tables>,
+    /// Looks after all Lua steps, once there are some.
+    watchdog: Option<Watchdog>,
+}
+
+impl GraphMaker {
+    /// Of these steps, for these tables.
+    pub fn new(catalogue: &Catalogue, tables: &Arc<Tables>) -> Self {
+        Self { catalogue: catalogue.clone(), tables: tables.clone(), watchdog: None }
+    }
+
+    /// One forwarder's copy of the graph that the configuration describes.
+    pub fn make(&mut self, config: &Config) -> Result<(Graph, Option<LuaView>)> {
+        let mut plans = config.graphs.clone();
+        if cfg!(feature = "faulty-step") {
+            let faulty = self.catalogue.find("faulty").context("built with the faulty step")?;
+            plans.main.insert_after("ip4-mtu", &NewStep::of(faulty, None))?;
+        }
+        let names: Vec<_> = config.ports.iter().map(|port| port.name.clone()).collect();
+        let (mut steps, view) = self.lua_steps(config, &plans, &names)?;
+        let mut script = |kind: &str| -> Option<Box<dyn Step>> {
+            let step = steps.get_mut(kind)?.pop()?;
+            Some(Box::new(step))
+        };
+        let graph = plans.build(&self.catalogue, &self.tables, &names, &mut script)?;
+        Ok((graph, view))
+    }
+
+    /// The Lua steps that the plans name, by kind, each as often as it stands there.
+    fn lua_steps(
+        &mut self,
+        config: &Config,
+        plans: &Plans,
+        ports: &[String],
+    ) -> Result<(LuaSteps, Option<LuaView>)> {
+        let Some(script) = &config.script else { return Ok((HashMap::new(), None)) };
+        if self.watchdog.is_none() {
+            self.watchdog = Some(Watchdog::start().context("the watchdog of Lua steps")?);
+        }
+        let Some(watchdog) = &self.watchdog else { return Ok((HashMap::new(), None)) };
+        let file = config.file.display().to_string();
+        let name =
+            config.file.file_name().map_or(file.clone(), |name| name.to_string_lossy().into());
+        let source = Source { text: &script.text, file: &name, ports };
+        let lua = ForwarderLua::load(&source, watchdog)
+            .with_context(|| format!("{file}: the script cannot be run on a forwarder"))?;
+        let (counters, jit) = (lua.counters(), lua.jit());
+        let of = |kind: &str| script.steps.iter().find(|step| step.name == kind);
+        let steps = lua.into_steps(plans.kinds().filter_map(of)).with_context(|| file.clone())?;
+        let status = |step: &LuaStep| (step.name().to_owned(), step.status());
+        let view = LuaView { counters, jit, steps: steps.iter().map(status).collect() };
+        let mut by_kind = LuaSteps::new();
+        for step in steps {
+            by_kind.entry(step.name().to_owned()).or_default().push(step);
+        }
+        Ok((by_kind, Some(view)))
+    }
+}
+
+/// Writes failures of Lua steps to the log, each step's at most once a second.
+#[derive(Default)]
+pub struct FailureLog {
+    last: HashMap<(usize, usize), Instant>,
+    /// What was told of being disabled.
+    told: Vec<(usize, usize)>,
+}
+
+impl FailureLog {
+    /// Looks at the steps of all forwarders.
+    pub fn look<'a>(&mut self, views: impl Iterator<Item = (usize, &'a LuaView)>) {
+        for (forwarder, view) in views {
+            for (place, (name, status)) in view.steps.iter().enumerate() {
+                let key = (forwarder, place);
+                if status.is_disabled() && !self.told.contains(&key) {
+                    self.told.push(key);
+                    let (failures, _) = status.failures();
+                    tracing::error!(
+                        "step \"{name}\" on forwarder {forwarder}: disabled after {failures} failures"
+                    );
+                }
+                if self.last.get(&key).is_some_and(|last| last.elapsed() < REPORT) {
+                    continue;
+                }
+                if let Some(failure) = status.take_failure() {
+                    self.last.insert(key, Instant::now());
+                    tracing::warn!(
+                        "step \"{name}\" on forwarder {forwarder}, failure {}: {}",
+                        failure.count,
+                        failure.message
+                    );
+                }
+            }
+        }
+    }
+}
