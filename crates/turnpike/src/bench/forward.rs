@@ -12,6 +12,9 @@
 //! |---|---|---|---|
 //! | `4r1e` | 4 of /2 | 1 | IPv4, random unicast |
 //! | `noop` | as `4r1e`, with one more step, which does nothing | 1 | IPv4 |
+//! | `lua-empty` | as `4r1e`, with a step in Lua that does nothing | 1 | IPv4 |
+//! | `lua-voip` | as `4r1e`, with a step in Lua that looks at every packet's UDP port | 1 | IPv4 |
+//! | `rust-voip` | the same step in Rust | 1 | IPv4 |
 //! | `4r4e` | 4 of /2 | 4 | IPv4 |
 //! | `full4` | a full table and a default route | 4 | IPv4 |
 //! | `full6` | the same of IPv6 | 4 | IPv6, random prefixes of the table, random host bits |
@@ -23,6 +26,7 @@
 pub mod cases;
 mod l3fwd;
 mod noop;
+mod steps;
 
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -38,6 +42,7 @@ use serde::Serialize;
 
 use self::cases::{BareLoop, Bursts, Case, FullTables, PORT, Router};
 use self::l3fwd::L3fwd;
+use self::steps::More;
 use super::meter::{self, Cost, Meter, median};
 use super::progress;
 use super::source::{self, Mix};
@@ -127,7 +132,7 @@ pub fn run(args: &ForwardArgs) -> Result<()> {
     };
     for group in groups {
         let peer = match (&args.l3fwd, group[0]) {
-            (Some(binary), case) if case.mix == Mix::V4 && !case.noop => {
+            (Some(binary), case) if case.mix == Mix::V4 && case.more == More::Nothing => {
                 let (pcap, memory) = (bench.pcap(case.mix), bench.eal.memory());
                 let cores = (&allowed[..], core);
                 Some(L3fwd::start(binary, case, &full.v4, &pcap, memory, cores)?)

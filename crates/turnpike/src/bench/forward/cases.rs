@@ -19,10 +19,12 @@ use dataplane::replicate::Replicator;
 use dataplane::tables::Tables;
 use dpdk::qsbr::Qsbr;
 use dpdk::{Burst, PacketList, TxQueue};
+use script::{StepStatus, Watchdog};
 use wire::MacAddr;
 
 use super::Bench;
 use super::noop::Noop;
+use super::steps::{LUA_EMPTY, LUA_VOIP, MarkVoip, More, lua_step};
 use crate::bench::source::{self, Mix};
 use crate::workload::routes::Routes;
 
@@ -43,18 +45,21 @@ pub struct Case {
     pub egress: usize,
     /// What it receives.
     pub mix: Mix,
-    /// Whether its graph has one step more.
-    pub noop: bool,
+    /// What its graph has besides the default steps.
+    pub more: More,
 }
 
 /// All cases, those with the same source side by side.
-pub const CASES: [Case; 6] = [
-    Case { name: "4r1e", full: false, egress: 1, mix: Mix::V4, noop: false },
-    Case { name: "noop", full: false, egress: 1, mix: Mix::V4, noop: true },
-    Case { name: "4r4e", full: false, egress: 4, mix: Mix::V4, noop: false },
-    Case { name: "full4", full: true, egress: 4, mix: Mix::V4, noop: false },
-    Case { name: "full6", full: true, egress: 4, mix: Mix::V6, noop: false },
-    Case { name: "mixed", full: true, egress: 4, mix: Mix::Both, noop: false },
+pub const CASES: [Case; 9] = [
+    Case { name: "4r1e", full: false, egress: 1, mix: Mix::V4, more: More::Nothing },
+    Case { name: "noop", full: false, egress: 1, mix: Mix::V4, more: More::Noop },
+    Case { name: "lua-empty", full: false, egress: 1, mix: Mix::V4, more: More::LuaEmpty },
+    Case { name: "lua-voip", full: false, egress: 1, mix: Mix::V4, more: More::LuaVoip },
+    Case { name: "rust-voip", full: false, egress: 1, mix: Mix::V4, more: More::RustVoip },
+    Case { name: "4r4e", full: false, egress: 4, mix: Mix::V4, more: More::Nothing },
+    Case { name: "full4", full: true, egress: 4, mix: Mix::V4, more: More::Nothing },
+    Case { name: "full6", full: true, egress: 4, mix: Mix::V6, more: More::Nothing },
+    Case { name: "mixed", full: true, egress: 4, mix: Mix::Both, more: More::Nothing },
 ];
 
 /// The cases with these names, or all.
@@ -146,6 +151,8 @@ pub struct Router {
     counters: Arc<ForwarderCounters>,
     /// Whether there are routes enough for packets to leave by all ports.
     spread: bool,
+    /// How its step in Lua does, if it has one, and what looks after it.
+    lua: Option<(Arc<StepStatus>, Watchdog)>,
     /// Keep the tables' writers, and with them the tables, alive.
     _writers: Option<Writers>,
 }
@@ -180,8 +187,18 @@ impl Router {
         let counters = Arc::new(ForwarderCounters::default());
         let rings = class_rings(bench.eal(), case.name, &class::default_limits())?.0;
         let mut steps = dataplane::default_steps(&tables)?;
-        if case.noop {
-            steps.insert("noop", Noop, "next", "ip4-rewrite")?;
+        let mut lua = None;
+        match case.more {
+            More::Nothing => {}
+            More::Noop => steps.insert("noop", Noop, "next", "ip4-rewrite")?,
+            More::RustVoip => steps.insert("mark-voip", MarkVoip, "next", "ip4-lookup")?,
+            More::LuaEmpty | More::LuaVoip => {
+                let text = if case.more == More::LuaVoip { LUA_VOIP } else { LUA_EMPTY };
+                let watchdog = Watchdog::start()?;
+                let step = lua_step(text, &watchdog)?;
+                lua = Some((step.status(), watchdog));
+                steps.insert("lua", step, "next", "ip4-lookup")?;
+            }
         }
         let tx = TxConfig { burst: bursts.tx, ..TxConfig::default() };
         let mut forwarder = Forwarder::new(ForwarderParts {
@@ -197,7 +214,7 @@ impl Router {
             idle: IdlePolicy::default(),
         });
         forwarder.set_rx_burst(bursts.rx);
-        Ok(Self { case, forwarder, counters, spread: true, _writers: None })
+        Ok(Self { case, forwarder, counters, lua, spread: true, _writers: None })
     }
 
     /// Puts these in the place of its sources, and gives back those that it had.
@@ -225,6 +242,8 @@ impl Router {
     /// Refuses to report a router that did not forward: all packets left, but for those in bursts.
     pub fn check(&self) -> Result<()> {
         let name = self.case.name;
+        let failures = self.lua.as_ref().map_or(0, |(status, _)| status.failures().0);
+        ensure!(failures == 0, "case {name}: its step failed {failures} times");
         let received = self.counters.rx(PortId::FIRST).packets.get();
         let mut sent = 0;
         for index in 0..self.case.egress {
@@ -303,8 +322,12 @@ mod tests {
     #[test]
     fn unknown_cases_are_named() {
         let error = choose(&["4r1e".into(), "4r2e".into()]).err().unwrap().to_string();
-        assert_eq!(error, "--case 4r2e: not found; known: 4r1e, noop, 4r4e, full4, full6, mixed");
-        assert_eq!(choose(&[]).unwrap().len(), 6);
+        assert_eq!(
+            error,
+            "--case 4r2e: not found; known: 4r1e, noop, lua-empty, lua-voip, \
+             rust-voip, 4r4e, full4, full6, mixed"
+        );
+        assert_eq!(choose(&[]).unwrap().len(), 9);
         let chosen = choose(&["mixed".into(), "4r1e".into()]).unwrap();
         assert_eq!(chosen.iter().map(|case| case.name).collect::<Vec<_>>(), ["4r1e", "mixed"]);
     }

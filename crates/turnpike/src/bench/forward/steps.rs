@@ -1,0 +1,108 @@
+//! The steps of the cases `lua-empty`, `lua-voip` and `rust-voip`: what a step in Lua costs, and the same
+//! one in Rust.
+
+use anyhow::Result;
+use dataplane::batch::ETHERNET;
+use dataplane::graph::{Output, Outputs, Step};
+use dataplane::{Batch, Mask};
+use script::{ForwarderLua, LuaStep, Policy, Source, StepSettings, Watchdog};
+
+/// What a case's graph has besides the default steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum More {
+    /// Nothing.
+    Nothing,
+    /// A native step that does nothing.
+    Noop,
+    /// A step in Lua that does nothing.
+    LuaEmpty,
+    /// [`LUA_VOIP`].
+    LuaVoip,
+    /// [`MarkVoip`].
+    RustVoip,
+}
+
+/// Does nothing.
+pub const LUA_EMPTY: &str = r#"
+local turnpike = require "turnpike"
+turnpike.step "step" { process = function(batch, mask) return mask end }
+"#;
+
+/// Marks what goes to SIP's port. No packet of the source does, so that all cost the same.
+pub const LUA_VOIP: &str = r#"
+local turnpike = require "turnpike"
+turnpike.step "step" {
+  outputs = { "next" },
+  process = function(batch, mask)
+    for i in batch:each(mask) do
+      local ip = batch:ip4(i)
+      if ip.protocol == 17 and batch:udp(i).dst == 5060 then ip:set_dscp(46) end
+    end
+    return mask
+  end,
+}
+"#;
+
+/// The step that such a script makes.
+pub fn lua_step(text: &str, watchdog: &Watchdog) -> Result<LuaStep> {
+    let settings = StepSettings {
+        name: "step".to_owned(),
+        outputs: vec!["next".to_owned()],
+        limit: 0,
+        policy: Policy::Bypass,
+        budget_us: 100_000,
+    };
+    let source = Source { text, file: "bench", ports: &[] };
+    let steps = ForwarderLua::load(&source, watchdog)?.into_steps([&settings])?;
+    Ok(steps.into_iter().next().expect("one was wanted"))
+}
+
+/// What [`LUA_VOIP`] does.
+pub struct MarkVoip;
+
+impl Step for MarkVoip {
+    fn outputs(&self) -> &'static [Output] {
+        &[Output::Next("next")]
+    }
+
+    fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
+        for i in input.slots() {
+            let head = batch.head(i);
+            let start = ETHERNET + usize::from(head[ETHERNET] & 15) * 4;
+            let first = head[20] & 0x1f == 0 && head[21] == 0;
+            if head[23] == 17 && first && batch.len(i) >= start + 8 {
+                let frame = batch.frame_mut(i);
+                if frame[start + 2..start + 4] == 5060u16.to_be_bytes() {
+                    mark(&mut frame[ETHERNET..], 46);
+                }
+            }
+        }
+        out[0] = input;
+    }
+}
+
+/// Sets the DSCP and mends the header's checksum (RFC 1624).
+fn mark(header: &mut [u8], dscp: u8) {
+    let old = u16::from_be_bytes([header[0], header[1]]);
+    header[1] = dscp << 2 | header[1] & 3;
+    let new = u16::from_be_bytes([header[0], header[1]]);
+    let sum =
+        u32::from(!u16::from_be_bytes([header[10], header[11]])) + u32::from(!old) + u32::from(new);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    header[10..12].copy_from_slice(&sum.to_be_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::mark;
+
+    #[test]
+    fn a_mark_keeps_the_checksum() {
+        let mut header = [0x45, 0, 0, 46, 1, 2, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+        let sum = wire::checksum::checksum(&header);
+        header[10..12].copy_from_slice(&sum.to_be_bytes());
+        mark(&mut header, 46);
+        assert_eq!((header[1], wire::checksum::checksum(&header)), (46 << 2, 0));
+    }
+}

@@ -1,0 +1,117 @@
+//! The Turnpike software router: `turnpike run`, `check`, `show`, `route`, `neighbour`,
+//! `generate-table`, `bench`.
+#![forbid(unsafe_code)]
+
+mod api;
+mod bench;
+mod commands;
+mod generate;
+mod grace;
+mod picture;
+mod router;
+mod table;
+#[cfg(test)]
+mod testing;
+mod workload;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use dataplane::catalogue::{Catalogue, Entry};
+
+use crate::commands::change::{NeighbourArgs, RouteArgs};
+use crate::commands::run::RunArgs;
+use crate::commands::show::ShowArgs;
+
+/// A software router: packets by DPDK, routes by a Lua file, the kernel or FRR
+#[derive(Debug, Parser)]
+#[command(name = "turnpike", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the router that a configuration describes, until SIGTERM or Ctrl-C
+    Run(RunArgs),
+    /// Say whether a configuration is right, without touching any device
+    Check {
+        /// The configuration
+        file: PathBuf,
+        /// Leave out what depends on this machine: cores, devices
+        #[arg(long)]
+        offline: bool,
+    },
+    /// Ask a running router
+    Show(ShowArgs),
+    /// Add or remove routes of a running router
+    Route(RouteArgs),
+    /// Give or forget a neighbour's MAC in a running router
+    Neighbour(NeighbourArgs),
+    /// Write a made-up table with realistic prefix lengths, one PREFIX<TAB>AS a line
+    GenerateTable {
+        /// Number of IPv4 prefixes
+        ipv4: usize,
+        /// The file; compressed if its name ends in .gz
+        file: PathBuf,
+        /// Number of IPv6 prefixes
+        #[arg(long, default_value_t = 0)]
+        ipv6: usize,
+    },
+    /// Send packets at a rate, and say what comes back of them
+    Generate(generate::GenerateArgs),
+    /// Measure
+    #[command(subcommand)]
+    Bench(bench::Bench),
+}
+
+/// The data plane, for steps of other crates.
+pub use dataplane;
+
+/// The program `turnpike` with further steps in its catalogue: a router of one's own is a `main` that
+/// calls this. See `examples/rust-step`.
+pub fn main_with(steps: impl IntoIterator<Item = Entry>) -> ExitCode {
+    let mut catalogue = Catalogue::default();
+    for step in steps {
+        if let Err(error) = catalogue.add(step) {
+            eprintln!("{error}");
+            return ExitCode::FAILURE;
+        }
+    }
+    match execute(Cli::parse().command, &catalogue) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn execute(command: Command, catalogue: &Catalogue) -> Result<()> {
+    match command {
+        Command::Run(args) => commands::run::run(&args, catalogue),
+        Command::Check { file, offline } => {
+            print(&commands::check::check(&file, offline, catalogue)?)
+        }
+        Command::Show(args) => commands::show::show(&args),
+        Command::Route(args) => print(&commands::change::route(&args)?),
+        Command::Neighbour(args) => print(&commands::change::neighbour(&args)?),
+        Command::GenerateTable { ipv4, file, ipv6 } => {
+            print(&commands::generate::generate(ipv4, ipv6, &file)?)
+        }
+        Command::Generate(args) => generate::run(&args),
+        Command::Bench(bench) => bench::run(&bench),
+    }
+}
+
+/// Prints a report. A reader that has seen enough (`show routes | head`) is not an error.
+fn print(report: &str) -> Result<()> {
+    use std::io::{ErrorKind, Write};
+    match writeln!(std::io::stdout(), "{report}") {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
