@@ -154,7 +154,7 @@ def test_each_output_leads_its_own_way(lab):
         end
       end,
     }
-    turnpike.graph:insert_after("ip4-lookup", sort)
+    turnpike.graph:insert_after("ip4-lookup.forward", sort)
     turnpike.graph:path("sort.refused", "drop")
     """
     wires = Wires(lab, config, calm=True)
