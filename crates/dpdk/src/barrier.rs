@@ -36,38 +36,51 @@ fn membarrier(command: libc::c_int) -> libc::c_long {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, compiler_fence};
+    use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
     use super::*;
 
-    /// Dekker's two flags: one side stores, and loads the other's flag behind a barrier for the compiler
-    /// only; the other side does it behind a process barrier. They never both miss each other.
+    /// Waits until another thread has come as far.
+    fn meet(other: &AtomicU64, round: u64) {
+        while other.load(Ordering::Acquire) < round {
+            std::hint::spin_loop();
+            // The other one may want this core.
+            if other.load(Ordering::Acquire) + 1 < round {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Two threads each set a flag and look at the other's. With a barrier for the compiler on one side
+    /// and a process barrier on the other they never both miss each other; without the latter they do,
+    /// since a processor's stores wait behind its loads.
     #[test]
     fn it_orders_stores_before_loads_of_a_thread_that_has_no_barrier() {
+        const ROUNDS: u64 = 20_000;
         let barrier = ProcessBarrier::register().unwrap();
-        let (fast, slow) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let (missed, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let flags = [AtomicU64::new(0), AtomicU64::new(0)];
+        let (ready, done, seen) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let mut round = 0;
-                while !stop.load(Ordering::Relaxed) {
-                    round += 1;
-                    fast.store(round, Ordering::Relaxed);
+                for round in 1..=ROUNDS {
+                    meet(&ready, round);
+                    flags[0].store(round, Ordering::Relaxed);
                     compiler_fence(Ordering::SeqCst);
-                    missed.store(slow.load(Ordering::Relaxed), Ordering::Relaxed);
+                    seen.store(flags[1].load(Ordering::Relaxed), Ordering::Relaxed);
+                    done.store(round, Ordering::Release);
                 }
             });
-            for round in 1..2000 {
-                slow.store(round, Ordering::Relaxed);
+            for round in 1..=ROUNDS {
+                ready.store(round, Ordering::Release);
+                // Different distances between the two.
+                (0..round % 64).for_each(|_| std::hint::spin_loop());
+                flags[1].store(round, Ordering::Relaxed);
                 barrier.issue();
-                let before = fast.load(Ordering::Relaxed);
-                // What it loads in a later round than that one is our store or a later one.
-                while fast.load(Ordering::Relaxed) < before + 2 && before > 0 {
-                    std::thread::yield_now();
-                }
-                assert!(before == 0 || missed.load(Ordering::Relaxed) >= round);
+                let ours = flags[0].load(Ordering::Relaxed);
+                meet(&done, round);
+                let theirs = seen.load(Ordering::Relaxed);
+                assert!(ours == round || theirs == round, "round {round}: both missed the other");
             }
-            stop.store(true, Ordering::Relaxed);
         });
     }
 }
