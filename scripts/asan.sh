@@ -20,7 +20,7 @@ export ASAN_OPTIONS="detect_leaks=1:exitcode=99:detect_stack_use_after_return=1"
 export LSAN_OPTIONS="suppressions=$PWD/scripts/asan.supp:print_suppressions=0"
 
 unit() {
-    cargo +nightly test --locked --workspace --target "$target" --lib --bins --tests
+    cargo +nightly test --locked --workspace --target "$target" --lib --bins --tests --no-fail-fast
 }
 
 # Each router of these scenarios has to end with status 0, which a report prevents.

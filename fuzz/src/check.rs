@@ -119,7 +119,8 @@ pub fn made(port: usize, frame: &[u8]) {
 fn about4(quoted: &[u8]) {
     assert!(quoted.len() >= 20, "{quoted:02x?}");
     assert_eq!(word(quoted, 6) & 0x1fff, 0, "an error about a later fragment: {quoted:02x?}");
-    assert!(quoted[16] < 224, "an error about a multicast or broadcast: {quoted:02x?}");
+    let to_many = matches!(quoted[16], 224..240) || quoted[16..20] == [0xff; 4];
+    assert!(!to_many, "an error about a multicast or broadcast: {quoted:02x?}");
     assert!(!matches!(quoted[12], 0 | 127 | 224..), "an error to nobody: {quoted:02x?}");
     let header = usize::from(quoted[0] & 0xf) * 4;
     if quoted[9] == 1

@@ -98,7 +98,9 @@ impl Step for Ip6Multicast {
         for slot in input.slots() {
             let (source, group, hop_limit) = addresses6(batch.head(slot));
             // Interface-local, link-local, and scope 0, which means as much (RFC 7346 2).
-            let stays = group.octets()[1] & 0xf <= 2 || source.is_unicast_link_local();
+            let stays = group.octets()[1] & 0xf <= 2
+                || source.is_unicast_link_local()
+                || source.is_unspecified();
             let route = if stays { None } else { routes.ip6.find(source, group) };
             let (output, ports) = decide(&self.tables, batch, slot, route, hop_limit);
             out[output] |= Mask::when(true, slot);
@@ -228,12 +230,13 @@ mod tests {
             to("ff0e::2").build(),
             to("ff02::7").build(),
             to("ff0e::1").source6("fe80::1").build(),
+            to("ff0e::1").source6("::").build(),
         ];
         let (result, batch) = run_step(&mut Ip6Multicast::new(&tables()), &frames);
         assert_eq!(result["replicate"], [0, 1]);
         assert_eq!(ports(&batch, 1), [1, 4]);
         assert_eq!(result["multicast-no-receiver"], [2]);
-        assert_eq!(result["local"], [3, 4, 5]);
+        assert_eq!(result["local"], [3, 4, 5, 6]);
         assert_eq!(batch.head(0)[..6], [0x33, 0x33, 0, 0, 0, 1]);
         assert_eq!(batch.head(0)[21], 63);
     }
