@@ -16,6 +16,8 @@ if ! cargo +nightly --version >/dev/null 2>&1; then
     echo "== installing the nightly compiler, which cargo-fuzz needs"
     rustup toolchain install nightly --profile minimal
 fi
+# What DPDK keeps for the process's life is no leak; see there.
+export LSAN_OPTIONS="suppressions=$PWD/scripts/asan.supp:print_suppressions=0"
 for target in fuzz/fuzz_targets/*.rs; do
     name=$(basename "$target" .rs)
     echo "== $name"

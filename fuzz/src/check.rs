@@ -19,6 +19,16 @@ pub fn ones_sum(pieces: &[&[u8]]) -> u16 {
 
 /// A frame of any origin that leaves by this port.
 pub fn leaves(port: usize, frame: &[u8]) {
+    framed(port, frame);
+    let packet = &frame[14..];
+    if frame[12..14] == [8, 0] {
+        let header = usize::from(packet[0] & 0xf) * 4;
+        assert_eq!(ones_sum(&[&packet[..header]]), 0xffff, "checksum: {packet:02x?}");
+    }
+}
+
+/// The same, but for a checksum that nobody has looked at.
+pub fn framed(port: usize, frame: &[u8]) {
     assert!(frame.len() >= 14, "{frame:02x?}");
     assert_eq!(frame[6..12], port_mac(port as u16), "source MAC: {frame:02x?}");
     assert_ne!(frame[..6], [0; 6], "destination MAC: {frame:02x?}");
@@ -30,7 +40,6 @@ pub fn leaves(port: usize, frame: &[u8]) {
             let header = usize::from(packet[0] & 0xf) * 4;
             assert!(packet[0] >> 4 == 4 && header >= 20 && header <= packet.len(), "{packet:02x?}");
             assert_eq!(word(packet, 2), packet.len(), "total length: {packet:02x?}");
-            assert_eq!(ones_sum(&[&packet[..header]]), 0xffff, "checksum: {packet:02x?}");
             assert!(packet[8] > 0, "time to live: {packet:02x?}");
         }
         [0x86, 0xdd] => {

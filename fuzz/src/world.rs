@@ -244,7 +244,7 @@ impl<P: Packet> Output<P> for World {
         if self.validated {
             check::passes(port.index(), packet.bytes());
         } else {
-            check::leaves(port.index(), packet.bytes());
+            check::framed(port.index(), packet.bytes());
         }
     }
 

@@ -568,8 +568,12 @@ impl Attached {
         args: &str,
     ) -> Result<Self, Error> {
         if let Some(id) = port_of(&device) {
-            // PCI devices are probed when the EAL starts.
-            return Self { id, bus, device, af_xdp: None, eal: eal.share() }.unused(config);
+            // PCI devices are probed when the EAL starts. A device can be one port only.
+            if is_configured(id) {
+                let name = device.to_string_lossy();
+                return Err(config.refuse(format!("device {name} is in use by another port")));
+            }
+            return Ok(Self { id, bus, device, af_xdp: None, eal: eal.share() });
         }
         let (bus_name, args) = (config.c_string(bus)?, config.c_string(args)?);
         let _one_at_a_time = HOTPLUG.lock().unwrap_or_else(PoisonError::into_inner);
@@ -586,19 +590,6 @@ impl Attached {
             return Err(config.refuse(format!("device {name} is no network device")));
         };
         Ok(Self { id, bus, device, af_xdp: None, eal: eal.share() })
-    }
-
-    /// A device can be one port only.
-    fn unused(self, config: &PortConfig) -> Result<Self, Error> {
-        let info = self.info(config);
-        // SAFETY: asks for a state; the port exists.
-        let configured = info.is_ok_and(|info| info.nb_rx_queues + info.nb_tx_queues > 0);
-        if configured {
-            let name = self.device.to_string_lossy().into_owned();
-            std::mem::forget(self);
-            return Err(config.refuse(format!("device {name} is in use by another port")));
-        }
-        Ok(self)
     }
 
     fn info(&self, config: &PortConfig) -> Result<sys::rte_eth_dev_info, Error> {
@@ -803,6 +794,18 @@ fn kernel_device(driver: Driver, interface: &str) -> CString {
         Driver::AfPacket => format!("net_af_packet_{interface}"),
     };
     CString::new(name).unwrap_or_default()
+}
+
+/// Whether a device has queues: it is somebody's port.
+fn is_configured(id: u16) -> bool {
+    let mut info = MaybeUninit::<sys::rte_eth_dev_info>::zeroed();
+    // SAFETY: the port exists; the function writes the information, or fails.
+    if unsafe { sys::rte_eth_dev_info_get(id, info.as_mut_ptr()) } != 0 {
+        return false;
+    }
+    // SAFETY: zeroed, which is a value, and written.
+    let info = unsafe { info.assume_init() };
+    info.nb_rx_queues + info.nb_tx_queues > 0
 }
 
 /// DPDK's number of the port that a device has become.
