@@ -159,11 +159,14 @@ def check_fragments_by_af_packet(wires):
     first, last = wires.right.expect(2)
     assert first[34:] + last[34:] == datagram and len(first) == 1514
     assert change(received=1) == {"received": 1, "originated": 1, "sent": 2}
-    # Too large for a packet buffer: the driver cuts it off. A loss, and counted as one.
+    # Too large for a packet buffer: the driver cuts it off. A loss, counted as one; the sender is told.
     _, frames = fragments(4000, 3)
     change = Change(wires.router)
     wires.left.send(*frames)
-    assert change(received=1) == {"received": 1, "dropped": {"ip4-total-length": 1}}
+    told = {"received": 1, "originated": 1, "sent": 1, "dropped": {"ip4-total-length": 1}}
+    assert change(received=1) == told
+    (error,) = wires.left.expect(1)
+    assert error[34:36] == bytes([12, 0])
 
 
 @pytest.mark.parametrize("protocol", [0xFD, 6, 17, 41, 47, 50, 89, 132])

@@ -370,7 +370,8 @@ def cases6_headers():
         "unknown, skip": "1e 04 00 00 00 00", "unknown, discard": "5e 04 00 00 00 00",
         "unknown, tell": "9e 04 00 00 00 00", "unknown, tell unless multicast": "de 04 00 00 00 00",
         "PadN with data": "01 04 01 02 03 04", "PadN of 10": "01 0c" + "00" * 12, "beyond the header": "1e 09 00 00 00 00",
-        "jumbo payload": "c2 04 00 01 00 00", "jumbo payload, too small": "c2 04 00 00 00 10", "a lone type at the end": "00 00 00 00 00 1e",
+        "jumbo payload": "c2 04 00 01 00 00", "jumbo payload, too small": "c2 04 00 00 00 10",
+        "jumbo payload of a wrong length": "c2 01 00 00 00 10", "a lone type at the end": "00 00 00 00 00 1e",
         "router alert, of 3": "05 03 00 00 00 00",
     }
     for name, text in texts.items():
@@ -380,6 +381,7 @@ def cases6_headers():
         yield f"destination options {name}, to the router", destination_options(text, dst=OWN6)
     yield "hop-by-hop, longer than the packet", ip6(Raw(bytes([17, 200, 1, 4, 0, 0, 0, 0])), nh=0)
     yield "hop-by-hop, hop limit 1", hop_by_hop("01 04 00 00 00 00", hlim=1)
+    yield "hop-by-hop, not there, hop limit 1", ip6(Raw(b""), nh=0, hlim=1)
     yield "hop-by-hop, nowhere", hop_by_hop("01 04 00 00 00 00", dst="2001:db9::1")
     yield "hop-by-hop, too big", ip6(extension("01 04 00 00 00 00", 17), Raw(pattern(1400)), nh=0)
     yield "hop-by-hop behind another", ip6(extension("01 04 00 00 00 00", 0), extension("01 04 00 00 00 00", 58), echo6(), nh=60, dst=OWN6)

@@ -207,6 +207,15 @@ RULES = [
          "RFC 2675 is for links that take more than 65,575 bytes: without one the option is unknown (RFC 8200 4.2, its "
          "bits say \"tell\"). Linux knows it and says that it is wrong.",
          own("icmp code", "icmp word"), lambda sent, found: sent.extension(0)[2:3] == b"\xc2"),
+    Rule("options or hop limit first",
+         "RFC 8200 does not say which comes first for a packet that has expired and whose options are malformed. "
+         "Turnpike tells of the options, Linux of the hop limit.",
+         own("class and flow", "icmp data", "icmp type", "icmp code", "icmp word", "length") | BOTH,
+         lambda sent, found: sent.v6 and sent.packet[6] == 0 and sent.packet[7] <= 1),
+    Rule("jumbo options of a wrong length",
+         "The same: unknown to Turnpike, which tells (RFC 8200 4.2). Linux drops them in silence.",
+         BOTH, lambda sent, found: sent.extension(0)[2:3] == b"\xc2" and sent.extension(0)[3:4] != b"\x04"
+         and only_turnpike(found, (4, 2))),
     Rule("router alerts of another length",
          "RFC 2711 2.1 has two bytes. Turnpike passes the packet, whose business it is not; Linux drops it.",
          BOTH, lambda sent, found: sent.extension(0)[2:4] == b"\x05\x03"),
