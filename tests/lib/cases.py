@@ -208,6 +208,8 @@ def cases4():
                           ("172.16.2.1", "the unreachable"), ("198.51.100.255", "a network behind a router")):
         yield f"to {what}", ip(dst=address)
         yield f"an error to {what}", ip(error(3, 1), dst=address)
+    yield "a router solicitation to nowhere", ip(ICMP(type=10), dst="9.9.9.9")
+    yield "tos 12, to nowhere", ip(dst="9.9.9.9", tos=12)
     yield "by broadcast", ip(link=BROADCAST)
     yield "by multicast", ip(link=group("01:00:5e:00:00:01"))
     yield "to another MAC", ip(link=Ether(src=HOST_A_MAC, dst=OTHER_MAC))
@@ -284,6 +286,7 @@ def cases4_host():
     yield "an unknown protocol to the router", ip(DATA, dst=OWN4, proto=253)
     yield "udp to the router", ip(dst=OWN4)
     yield "udp to the far address", ip(dst=FAR4)
+    yield "udp with a wrong checksum to the router", ip(UDP(sport=4000, dport=5000, chksum=1), DATA, dst=OWN4)
     yield "tcp to the router", ip(TCP(sport=4000, dport=80, flags="S", seq=5), dst=OWN4)
     yield "tcp reset to the router", ip(TCP(sport=4000, dport=80, flags="R", seq=5), dst=OWN4)
     yield "echo with a wrong checksum", ip(ICMP(id=3, chksum=1) / b"echo", dst=OWN4)
@@ -326,6 +329,7 @@ def cases6():
     for length in (41, 65535):
         yield f"payload length {length} of 40", raw6(payload_length=length)
     yield "runt 6", raw6()[:50]
+    yield "to another host on the same link 6", ip6(dst="fd00:1::77")
     yield "too big 6", ip6(Raw(pattern(1400)), nh=17)
     yield "too big by one 6", ip6(Raw(pattern(1261)), nh=17)
     yield "as big as it may be 6", ip6(Raw(pattern(1260)), nh=17)
@@ -417,6 +421,8 @@ def cases6_host():
     yield "echo with code 5 6", ip6(ICMPv6EchoRequest(id=3, code=5), dst=OWN6)
     yield "echo with class 6", ip6(echo6(), dst=OWN6, tc=0xBB, fl=0x12345)
     yield "udp to the router 6", ip6(dst=OWN6)
+    yield "udp with a wrong checksum to the router 6", ip6(UDP(sport=4000, dport=5000, chksum=1), DATA, dst=OWN6)
+    yield "routing 2, 1 left, to the anycast address", ip6(IPv6ExtHdrRouting(type=2, segleft=1, addresses=[B6]), echo6(), dst="fd00:1::")
     yield "tcp to the router 6", ip6(TCP(sport=4000, dport=80, flags="S", seq=5), dst=OWN6)
     yield "udp without checksum to the router", ip6(UDP(sport=4000, dport=5000, chksum=0), DATA, dst=OWN6)
     yield "unknown information to the router", ip6(ICMPv6Unknown(type=200), dst=OWN6)

@@ -199,7 +199,7 @@ RULES = [
     Rule("long or filled PadN",
          "RFC 4942 2.1.9.5 suggests to be wary of them, RFC 8200 4.2 only that senders pad up to seven bytes with zeros. "
          "Linux drops, Turnpike passes.",
-         BOTH, lambda sent, found: (sent.extension(0) or sent.extension(60))[2:3] == b"\x01"),
+         BOTH, lambda sent, found: sent.extension(0, 60)[2:3] == b"\x01" or bytes(8) in sent.extension(0, 60)),
     Rule("options beyond their header",
          "RFC 4443 3.4: a parameter problem. Linux drops in silence.",
          BOTH, lambda sent, found: bool(sent.extension(0, 60)) and only_turnpike(found, (4, 0))),
@@ -219,10 +219,30 @@ RULES = [
     Rule("router alerts of another length",
          "RFC 2711 2.1 has two bytes. Turnpike passes the packet, whose business it is not; Linux drops it.",
          BOTH, lambda sent, found: sent.extension(0)[2:4] == b"\x05\x03"),
+    Rule("IPv6 redirects",
+         "RFC 4861 8.2: a router should send them, limited in rate. Turnpike does so where a port asks for it (redirects), "
+         "Linux has no setting that stops it.",
+         BOTH, lambda sent, found: in_network(sent.destination, "fd00:1::/64", "fe80::/10") and all(
+             frame.get("icmp type") == 137 for ours, theirs in found.values() if isinstance(theirs, list)
+             for frame in theirs[len(ours):])),
     Rule("routing headers of other types",
          "RFC 8200 4.4: without segments left to be ignored, with some a parameter problem. Linux knows types 3 and 4 and "
          "drops them where they are not switched on.",
          BOTH, lambda sent, found: sent.to_router and sent.extension(43)[2:3] in (b"\x03", b"\x04")),
+    Rule("UDP with a wrong checksum",
+         "RFC 1122 4.1.3.4: to be discarded in silence by who has UDP. Turnpike has none, and says that nobody listens.",
+         BOTH, lambda sent, found: sent.to_router and sent.protocol == 17 and only_turnpike(found, (3, 3), (1, 4))),
+    Rule("errors about router discovery",
+         "RFC 1122 3.2.2 counts types 3, 4, 5, 11 and 12 as errors, about which there is none; Linux counts 9 and 10 too.",
+         BOTH, lambda sent, found: sent.v4 and icmp(sent) is not None and icmp(sent)[0] in (9, 10)),
+    Rule("the type of service of errors",
+         "RFC 1349 5.1: errors have the default type of service (with the precedence of RFC 1812 4.3.2.5). Linux takes the "
+         "packet's.",
+         own("tos"), lambda sent, found: sent.v4 and sent.packet[1] & 0x1E),
+    Rule("errors about packets to an anycast address",
+         "RFC 4291 2.6: it is not a source. Linux answers from it.",
+         frozenset({"left passed class and flow", "left passed source"}),
+         lambda sent, found: in_network(sent.destination, "fd00:1::/128", "fd00:2::/128")),
     Rule("UDP without checksum over IPv6",
          "RFC 8200 8.1: to be discarded, which both do; Turnpike has no UDP and says that nobody listens.",
          BOTH, lambda sent, found: sent.v6 and sent.protocol == 17 and sent.payload[6:8] == b"\0\0" and sent.to_router),
