@@ -1,4 +1,8 @@
 //! What the commands of the binary do; `bench` has a module of its own.
+//!
+//! A command that talks to a running router is a variant of [`RouterCommand`]. It works with a
+//! [`Console`], so that it neither knows nor cares whether it was typed into a Unix shell, into `turnpike
+//! shell` or over telnet.
 
 pub mod change;
 pub mod check;
@@ -6,4 +10,95 @@ pub mod generate;
 pub mod routes;
 pub mod run;
 pub mod show;
-mod words;
+pub mod words;
+
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use serde_json::Value;
+
+use crate::api::{DEFAULT_SOCKET, Request, client};
+use change::{NeighbourArgs, RouteArgs};
+use show::ShowArgs;
+
+/// A command to a running router. What stands here is known to the Unix shell, to `turnpike shell` and
+/// over telnet, with its help and its completion.
+#[derive(Debug, Subcommand)]
+pub enum RouterCommand {
+    /// Ask a running router
+    Show(ShowArgs),
+    /// Add or remove routes of a running router
+    Route(RouteArgs),
+    /// Give or forget a neighbour's MAC in a running router
+    Neighbour(NeighbourArgs),
+}
+
+/// Which router is asked, and how it answers.
+#[derive(Debug, Args)]
+pub struct RouterArgs {
+    /// The router's socket
+    #[arg(long, global = true, default_value = DEFAULT_SOCKET)]
+    pub socket: PathBuf,
+    /// Print JSON
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+impl RouterCommand {
+    /// Which router it is for, and how that is to answer.
+    pub fn router(&self) -> &RouterArgs {
+        match self {
+            Self::Show(args) => &args.router,
+            Self::Route(args) => &args.router,
+            Self::Neighbour(args) => &args.router,
+        }
+    }
+
+    /// Does what it says.
+    ///
+    /// # Errors
+    /// The router refuses or cannot be reached, or nobody reads the answer.
+    pub fn execute(&self, console: &mut Console<'_>) -> Result<()> {
+        match self {
+            Self::Show(args) => show::show(args, console),
+            Self::Route(args) => change::route(args, console),
+            Self::Neighbour(args) => change::neighbour(args, console),
+        }
+    }
+}
+
+/// What a command works with.
+pub struct Console<'a> {
+    /// The router's socket.
+    pub socket: &'a Path,
+    /// Answers are printed as JSON.
+    pub json: bool,
+    /// Where they are printed.
+    pub out: &'a mut dyn Write,
+}
+
+impl Console<'_> {
+    /// Prints a text and ends its line.
+    pub fn print(&mut self, text: &str) -> Result<()> {
+        Ok(writeln!(self.out, "{text}")?)
+    }
+
+    /// Asks the router and prints its report: as JSON, or what `text` makes of it.
+    pub fn report(
+        &mut self,
+        request: &Request,
+        text: impl FnOnce(Value) -> Result<String>,
+    ) -> Result<()> {
+        let report = client::ask(self.socket, request)?;
+        let text = if self.json { serde_json::to_string_pretty(&report)? } else { text(report)? };
+        self.print(&text)
+    }
+}
+
+/// Does nobody read what is printed? A reader that has seen enough (`show routes | head`) is not an
+/// error.
+pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
+}

@@ -21,9 +21,8 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use dataplane::catalogue::{Catalogue, Entry};
 
-use crate::commands::change::{NeighbourArgs, RouteArgs};
 use crate::commands::run::RunArgs;
-use crate::commands::show::ShowArgs;
+use crate::commands::{Console, RouterCommand};
 
 /// A software router: packets by DPDK, routes by a Lua file, the kernel or FRR
 #[derive(Debug, Parser)]
@@ -45,12 +44,8 @@ enum Command {
         #[arg(long)]
         offline: bool,
     },
-    /// Ask a running router
-    Show(ShowArgs),
-    /// Add or remove routes of a running router
-    Route(RouteArgs),
-    /// Give or forget a neighbour's MAC in a running router
-    Neighbour(NeighbourArgs),
+    #[command(flatten)]
+    Router(RouterCommand),
     /// Write a made-up table with realistic prefix lengths, one PREFIX<TAB>AS a line
     GenerateTable {
         /// Number of IPv4 prefixes
@@ -96,14 +91,21 @@ fn execute(command: Command, catalogue: &Catalogue) -> Result<()> {
         Command::Check { file, offline } => {
             print(&commands::check::check(&file, offline, catalogue)?)
         }
-        Command::Show(args) => commands::show::show(&args),
-        Command::Route(args) => print(&commands::change::route(&args)?),
-        Command::Neighbour(args) => print(&commands::change::neighbour(&args)?),
+        Command::Router(command) => ask(&command),
         Command::GenerateTable { ipv4, file, ipv6 } => {
             print(&commands::generate::generate(ipv4, ipv6, &file)?)
         }
         Command::Generate(args) => generate::run(&args),
         Command::Bench(bench) => bench::run(&bench),
+    }
+}
+
+fn ask(command: &RouterCommand) -> Result<()> {
+    let args = command.router();
+    let out = &mut std::io::stdout().lock();
+    match command.execute(&mut Console { socket: &args.socket, json: args.json, out }) {
+        Err(error) if commands::is_broken_pipe(&error) => Ok(()),
+        other => other,
     }
 }
 

@@ -1,26 +1,14 @@
 //! `turnpike route add|del` and `turnpike neighbour add|del`.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 
-use super::words;
+use super::{Console, RouterArgs, words};
+use crate::api::Request;
 use crate::api::change::{NeighbourAdd, NeighbourChange, NeighbourDel, RouteChange};
 use crate::api::report::Change;
-use crate::api::{DEFAULT_SOCKET, Request, client};
-
-/// Of which router.
-#[derive(Debug, Args)]
-pub struct SocketArgs {
-    /// The router's socket
-    #[arg(long, global = true, default_value = DEFAULT_SOCKET)]
-    socket: PathBuf,
-    /// Print JSON
-    #[arg(long, global = true)]
-    json: bool,
-}
 
 /// A change of the routes.
 #[derive(Debug, Args)]
@@ -28,7 +16,7 @@ pub struct RouteArgs {
     #[command(subcommand)]
     change: Route,
     #[command(flatten)]
-    socket: SocketArgs,
+    pub(super) router: RouterArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -54,7 +42,7 @@ pub struct NeighbourArgs {
     #[command(subcommand)]
     change: Neighbour,
     #[command(flatten)]
-    socket: SocketArgs,
+    pub(super) router: RouterArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -78,8 +66,8 @@ enum Neighbour {
 }
 
 /// Changes the routes and says what became of it.
-pub fn route(args: &RouteArgs) -> Result<String> {
-    let (change, prefix) = match &args.change {
+pub fn route(args: &RouteArgs, console: &mut Console<'_>) -> Result<()> {
+    let (wanted, prefix) = match &args.change {
         Route::Add { route } => {
             let add = words::route_add(route)?;
             (RouteChange::Add(add.clone()), add.prefix)
@@ -89,12 +77,12 @@ pub fn route(args: &RouteArgs) -> Result<String> {
             (RouteChange::Del(del.clone()), del.prefix)
         }
     };
-    change_it(&args.socket, &Request::Route(change), &format!("route {prefix}"))
+    change(console, &Request::Route(wanted), &format!("route {prefix}"))
 }
 
 /// Changes the neighbours and says what became of it.
-pub fn neighbour(args: &NeighbourArgs) -> Result<String> {
-    let (change, address) = match &args.change {
+pub fn neighbour(args: &NeighbourArgs, console: &mut Console<'_>) -> Result<()> {
+    let (wanted, address) = match &args.change {
         Neighbour::Add { address, settings } => {
             let [lladdr, port] = named(settings, ["lladdr", "dev"])?;
             let add = NeighbourAdd { address: *address, lladdr, port };
@@ -105,7 +93,7 @@ pub fn neighbour(args: &NeighbourArgs) -> Result<String> {
             (NeighbourChange::Del(NeighbourDel { address: *address, port }), address)
         }
     };
-    change_it(&args.socket, &Request::Neighbour(change), &format!("neighbour {address}"))
+    change(console, &Request::Neighbour(wanted), &format!("neighbour {address}"))
 }
 
 /// The values behind these keywords, which may stand in any order.
@@ -124,13 +112,12 @@ fn named<const N: usize>(words: &[String], keywords: [&str; N]) -> Result<[Strin
     Ok(values.map(Option::unwrap_or_default))
 }
 
-fn change_it(args: &SocketArgs, request: &Request, what: &str) -> Result<String> {
-    let report = client::ask(&args.socket, request)?;
-    if args.json {
-        return Ok(serde_json::to_string_pretty(&report)?);
-    }
-    let Change { change } = serde_json::from_value(report)?;
-    Ok(format!("{what}: {change}"))
+/// Asks for a change and says what became of it.
+pub fn change(console: &mut Console<'_>, request: &Request, what: &str) -> Result<()> {
+    console.report(request, |report| {
+        let Change { change } = serde_json::from_value(report)?;
+        Ok(format!("{what}: {change}"))
+    })
 }
 
 #[cfg(test)]

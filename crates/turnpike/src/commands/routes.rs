@@ -1,12 +1,12 @@
 //! `turnpike show routes`: printed as they come, however many there are.
 
-use std::io::{self, BufWriter, ErrorKind, Write};
+use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use anyhow::Result;
 use clap::Args;
 
-use super::words;
+use super::{Console, words};
 use crate::api::report::{Route, RouteSummary};
 use crate::api::{Request, RouteFilter, Show, client};
 use crate::table;
@@ -31,38 +31,26 @@ pub struct RoutesArgs {
     summary: bool,
 }
 
-/// Asks and prints. A reader that has seen enough (`show routes | head`) is not an error.
-pub fn show(args: &RoutesArgs, socket: &Path, json: bool) -> Result<()> {
-    let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
-    let printed = if args.summary {
-        summary(&mut out, socket, json)
-    } else {
-        let prefix = args.prefix.as_deref().map(words::prefix).transpose()?;
-        let (source, longer, all) = (args.source.clone(), args.longer, args.all);
-        print(&mut out, socket, RouteFilter { source, prefix, longer, all }, json)
-    };
+/// Asks and prints.
+pub fn show(args: &RoutesArgs, console: &mut Console<'_>) -> Result<()> {
+    if args.summary {
+        return console.report(&Request::Show(Show::Summary), |report| {
+            Ok(table::summary(&serde_json::from_value::<RouteSummary>(report)?))
+        });
+    }
+    let prefix = args.prefix.as_deref().map(words::prefix).transpose()?;
+    let (source, longer, all) = (args.source.clone(), args.longer, args.all);
+    let mut out = BufWriter::with_capacity(1 << 16, &mut *console.out);
+    let filter = RouteFilter { source, prefix, longer, all };
+    let printed = print(&mut out, console.socket, filter, console.json);
     match printed.and_then(|()| Ok(out.flush()?)) {
-        Err(error) if is_broken_pipe(&error) => {
+        Err(error) => {
             // What is left in the buffer would fail once more when it is dropped.
             drop(out.into_parts());
-            Ok(())
+            Err(error)
         }
-        other => other,
+        Ok(()) => Ok(()),
     }
-}
-
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
-}
-
-fn summary(out: &mut impl Write, socket: &Path, json: bool) -> Result<()> {
-    let report = client::ask(socket, &Request::Show(Show::Summary))?;
-    if json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
-    } else {
-        writeln!(out, "{}", table::summary(&serde_json::from_value::<RouteSummary>(report)?))?;
-    }
-    Ok(())
 }
 
 /// One line a route; as JSON an array with one route a line.

@@ -1,7 +1,6 @@
 //! `turnpike show`: asks the running router and prints what it says, as a table or as JSON.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
@@ -10,10 +9,11 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::routes::{self, RoutesArgs};
+use super::{Console, RouterArgs};
 use crate::api::report::{
     Counters, Graph, Multicast, Neighbour, Port, Protection, RouteAnswer, Source, Steps,
 };
-use crate::api::{DEFAULT_SOCKET, Flow, Request, Show, client};
+use crate::api::{Flow, Request, Show};
 use crate::{picture, table};
 
 /// What to show, of which router, and how.
@@ -21,12 +21,8 @@ use crate::{picture, table};
 pub struct ShowArgs {
     #[command(subcommand)]
     what: What,
-    /// The router's socket
-    #[arg(long, global = true, default_value = DEFAULT_SOCKET)]
-    socket: PathBuf,
-    /// Print JSON
-    #[arg(long, global = true)]
-    json: bool,
+    #[command(flatten)]
+    pub(super) router: RouterArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -116,10 +112,10 @@ enum Format {
 }
 
 /// Asks and prints.
-pub fn show(args: &ShowArgs) -> Result<()> {
+pub fn show(args: &ShowArgs, console: &mut Console<'_>) -> Result<()> {
     let show = match &args.what {
-        What::Routes(routes) => return routes::show(routes, &args.socket, args.json),
-        What::Graph { lua: true, .. } => return crate::print(DEFAULT_GRAPH.trim_end()),
+        What::Routes(routes) => return routes::show(routes, console),
+        What::Graph { lua: true, .. } => return console.print(DEFAULT_GRAPH.trim_end()),
         What::Ports => Show::Ports,
         What::Route { address, flow } => Show::Route { address: *address, flow: flow.flow() },
         What::Neighbours => Show::Neighbours,
@@ -130,12 +126,7 @@ pub fn show(args: &ShowArgs) -> Result<()> {
         What::Graph { .. } => Show::Graph,
         What::Steps => Show::Steps,
     };
-    let report = client::ask(&args.socket, &Request::Show(show))?;
-    crate::print(&if args.json {
-        serde_json::to_string_pretty(&report)?
-    } else {
-        text(&args.what, report)?
-    })
+    console.report(&Request::Show(show), |report| text(&args.what, report))
 }
 
 fn text(what: &What, report: Value) -> Result<String> {
