@@ -1,4 +1,4 @@
-//! The Turnpike software router: `turnpike run`, `check`, `show`, `route`, `neighbour`,
+//! The Turnpike software router: `turnpike run`, `check`, `show`, `route`, `neighbour`, `shell`,
 //! `generate-table`, `bench`.
 #![forbid(unsafe_code)]
 
@@ -9,6 +9,7 @@ mod generate;
 mod grace;
 mod picture;
 mod router;
+mod shell;
 mod table;
 #[cfg(test)]
 mod testing;
@@ -46,6 +47,8 @@ enum Command {
     },
     #[command(flatten)]
     Router(RouterCommand),
+    /// Type commands to a running router, one after the other
+    Shell(shell::ShellArgs),
     /// Write a made-up table with realistic prefix lengths, one PREFIX<TAB>AS a line
     GenerateTable {
         /// Number of IPv4 prefixes
@@ -92,6 +95,7 @@ fn execute(command: Command, catalogue: &Catalogue) -> Result<()> {
             print(&commands::check::check(&file, offline, catalogue)?)
         }
         Command::Router(command) => ask(&command),
+        Command::Shell(args) => shell::shell(&args),
         Command::GenerateTable { ipv4, file, ipv6 } => {
             print(&commands::generate::generate(ipv4, ipv6, &file)?)
         }

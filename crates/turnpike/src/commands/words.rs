@@ -1,4 +1,5 @@
-//! Reads `route add` and `route del` as they are written: word by word, as `ip route` does.
+//! Reads `route add` and `route del` as they are written: word by word, as `ip route` does; and knows
+//! what can come next in them.
 
 use std::net::IpAddr;
 
@@ -92,6 +93,50 @@ pub fn prefix(text: &str) -> Result<IpNet> {
         bail!("\"{text}\": host bits are set; the prefix is {}", net.trunc());
     }
     Ok(net)
+}
+
+/// The keywords that can stand behind the words of these commands, with what they mean, or the value
+/// that must stand there; `None` for other commands.
+pub fn next(commands: &[&str], words: &[String]) -> Option<Vec<(&'static str, &'static str)>> {
+    const VIA: (&str, &str) = ("via", "A gateway: ADDRESS");
+    const DEV: (&str, &str) = ("dev", "Its port: PORT");
+    const METRIC: (&str, &str) = ("metric", "The smallest wins: N");
+    const LLADDR: (&str, &str) = ("lladdr", "Its MAC");
+    const REFUSALS: [(&str, &str); 3] = [
+        ("blackhole", "Packets are dropped in silence"),
+        ("unreachable", "Their senders are told: host unreachable"),
+        ("prohibit", "Their senders are told: prohibited"),
+    ];
+    let value = |keyword: &str| match keyword {
+        "via" => Some(("ADDRESS", "The gateway's")),
+        "dev" => Some(("PORT", "A port")),
+        "weight" | "metric" => Some(("N", "A number")),
+        "lladdr" => Some(("MAC", "Such as 02:00:00:00:00:01")),
+        _ => None,
+    };
+    let said = |keyword: &&(&str, &str)| words.iter().any(|word| word == keyword.0);
+    let missing = |keywords: &[(&'static str, &'static str)]| {
+        keywords.iter().filter(|keyword| !said(keyword)).copied().collect()
+    };
+    let keywords = match commands {
+        ["route", ..] if words.is_empty() => vec![("PREFIX", "Such as 198.51.100.0/24")],
+        _ if words.last().and_then(|word| value(word)).is_some() => {
+            words.last().and_then(|word| value(word)).into_iter().collect()
+        }
+        ["route", "add"] if words.len() == 1 => [&[VIA, DEV][..], &REFUSALS].concat(),
+        ["route", "add"] if words.iter().any(|word| REFUSALS.iter().any(|r| r.0 == word)) => {
+            missing(&[METRIC])
+        }
+        ["route", "add"] => {
+            let weight = ("weight", "Its share of the flows: N");
+            [vec![VIA, DEV, weight], missing(&[METRIC])].concat()
+        }
+        ["route", "del"] => missing(&[METRIC]),
+        ["neighbour", "add"] => missing(&[LLADDR, DEV]),
+        ["neighbour", "del"] => missing(&[DEV]),
+        _ => return None,
+    };
+    Some(keywords)
 }
 
 struct Words<'a>(std::slice::Iter<'a, String>);

@@ -1,0 +1,450 @@
+//! Runs lines: the one engine behind `turnpike shell` and telnet.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, anyhow, bail};
+use clap::error::ErrorKind;
+use clap::{Command, FromArgMatches, Subcommand};
+use control::rib::Source;
+
+use super::grammar::{Grammar, Kind, Next, Values};
+use super::line::Line;
+use super::pipe::{PipeArgs, Pipes};
+use crate::api::{Request, Show, client};
+use crate::commands::{Console, RouterCommand, is_broken_pipe, words};
+
+/// What a line leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// The next line.
+    GoOn,
+    /// The end.
+    Quit,
+}
+
+/// Commands that are about the shell itself.
+#[derive(Debug, Subcommand)]
+enum ShellCommand {
+    /// Say which commands there are, or what one does
+    Help {
+        /// A command
+        command: Vec<String>,
+    },
+    /// Leave
+    #[command(visible_alias = "exit")]
+    Quit,
+}
+
+/// Runs lines for one router.
+pub struct Engine {
+    socket: PathBuf,
+    commands: Grammar,
+    pipes: Grammar,
+}
+
+/// What can come next in a line.
+#[derive(Debug, Default)]
+pub struct Choice {
+    /// The byte at which the word begins that is being written.
+    pub start: usize,
+    /// What can stand there.
+    pub next: Vec<Next>,
+    /// The line can be run as it is.
+    pub complete: bool,
+}
+
+impl Engine {
+    /// For the router behind this socket, which need not be there yet.
+    pub fn new(socket: &Path) -> Self {
+        let root = ShellCommand::augment_subcommands(Command::new("turnpike"));
+        let root = RouterCommand::augment_subcommands(root);
+        let pipes = PipeArgs::augment_subcommands(Command::new("|"));
+        let (commands, pipes) = (Grammar::new(root), Grammar::new(pipes));
+        Self { socket: socket.to_owned(), commands, pipes }
+    }
+
+    /// Runs a line; what it says goes to `out`. A reader of `out` that is gone is not an error.
+    ///
+    /// # Errors
+    /// The line is wrong, or the router refuses it or cannot be reached.
+    pub fn run(&self, text: &str, out: &mut dyn Write) -> Result<Then> {
+        match self.run_line(text, out) {
+            Err(error) if is_broken_pipe(&error) => Ok(Then::GoOn),
+            Err(error) => match error.downcast::<clap::Error>() {
+                Ok(error) if is_help(&error) => {
+                    write!(out, "{}", error.render())?;
+                    Ok(Then::GoOn)
+                }
+                Ok(error) => Err(anyhow!("{}", said(&error))),
+                Err(error) => Err(error),
+            },
+            other => other,
+        }
+    }
+
+    fn run_line(&self, text: &str, out: &mut dyn Write) -> Result<Then> {
+        let line = Line::read(text);
+        if line.is_empty() {
+            return Ok(Then::GoOn);
+        }
+        if let Some(before) = question(text, &line) {
+            out.write_all(self.explain(before)?.as_bytes())?;
+            return Ok(Then::GoOn);
+        }
+        if let Some(quote) = line.open {
+            bail!("quote {quote} is not closed");
+        }
+        let stages = line.texts();
+        let (command, pipes) = self.read(&stages)?;
+        let json = pipes.json;
+        let mut out = pipes.to(out);
+        let then = match command {
+            Typed::Shell(ShellCommand::Quit) => Then::Quit,
+            Typed::Shell(ShellCommand::Help { command }) => {
+                out.write_all(self.help(command)?.as_bytes())?;
+                Then::GoOn
+            }
+            Typed::Router(command) => {
+                let json = json || command.router().json;
+                command.execute(&mut Console { socket: &self.socket, json, out: &mut out })?;
+                Then::GoOn
+            }
+        };
+        out.finish()?;
+        Ok(then)
+    }
+
+    fn read(&self, stages: &[Vec<String>]) -> Result<(Typed, Pipes)> {
+        let [command, behind @ ..] = stages else { bail!("no command") };
+        if command.is_empty() {
+            bail!("no command before the pipe; write one, such as show ports");
+        }
+        let mut pipes = Pipes::default();
+        for stage in behind {
+            if stage.is_empty() {
+                bail!("nothing behind the pipe; known: {}", names(&self.pipes));
+            }
+            pipes.add(PipeArgs::from_arg_matches(&self.pipes.parse(stage)?)?)?;
+        }
+        // It is the shell's router that is asked.
+        if let Some(word) = command.iter().find(|word| word.starts_with("--soc")) {
+            bail!(
+                "\"{word}\": not in the shell, which speaks with one router; see turnpike shell --socket"
+            );
+        }
+        let matches = self.commands.parse(command)?;
+        let name = matches.subcommand_name().unwrap_or_default();
+        let command = if ShellCommand::has_subcommand(name) {
+            Typed::Shell(ShellCommand::from_arg_matches(&matches)?)
+        } else {
+            Typed::Router(RouterCommand::from_arg_matches(&matches)?)
+        };
+        Ok((command, pipes))
+    }
+
+    /// All commands, or everything about one.
+    fn help(&self, mut words: Vec<String>) -> Result<String> {
+        if !words.is_empty() {
+            words.push("--help".to_owned());
+            return match self.commands.parse(&words) {
+                Ok(_) => Ok(String::new()),
+                Err(error) => match error.downcast::<clap::Error>() {
+                    Ok(error) if is_help(&error) => Ok(error.render().to_string()),
+                    Ok(error) => Err(error.into()),
+                    Err(error) => Err(error),
+                },
+            };
+        }
+        let pipes = format!("\nBehind a command, after |:\n{}", table(&self.pipes.commands()));
+        let hint =
+            "\nWords may be cut short. ? says what can come next, help COMMAND everything.\n";
+        Ok(table(&self.commands.commands()) + &pipes + hint)
+    }
+
+    /// What can come next behind this text, one a line.
+    ///
+    /// # Errors
+    /// Something in the text is wrong.
+    pub fn explain(&self, text: &str) -> Result<String> {
+        let choice = self.next(text)?;
+        let mut listed = choice.next;
+        if choice.complete {
+            listed.push(Next::word("<Enter>", "Run it"));
+            if !listed.iter().any(|next| next.text == "|") {
+                listed.push(Next::word("|", names(&self.pipes)));
+            }
+        }
+        Ok(if listed.is_empty() { "nothing\n".to_owned() } else { table(&listed) })
+    }
+
+    /// What can come next behind this text.
+    ///
+    /// # Errors
+    /// Something in the text is wrong.
+    pub fn next(&self, text: &str) -> Result<Choice> {
+        let line = Line::read(text);
+        let stages = line.texts();
+        let behind = stages.len() > 1;
+        let (mut words, mut partial, mut start) = (Vec::new(), String::new(), text.len());
+        if let (Some(texts), Some(stage)) = (stages.last(), line.stages.last()) {
+            words.clone_from(texts);
+            if let Some(last) = stage.last().filter(|word| word.end == text.len()) {
+                start = last.start;
+                partial = words.pop().unwrap_or_default();
+            }
+        }
+        let grammar = if behind { &self.pipes } else { &self.commands };
+        let next = grammar.next(&words, &partial, self)?;
+        let complete = line.open.is_none() && partial.is_empty() && self.read(&stages).is_ok();
+        Ok(Choice { start, next, complete })
+    }
+
+    /// The values of this name that are known.
+    fn known(&self, name: &str) -> Option<Vec<Next>> {
+        let (show, key) = match name {
+            "PORT" => (Show::Ports, None),
+            "STEP" => (Show::Steps, Some("steps")),
+            "SOURCE" => {
+                return Some(Source::ALL.map(|source| Next::word(source.name(), "")).into());
+            }
+            _ => return None,
+        };
+        // Without a router there is nothing to choose from; a command will say so.
+        let report = client::ask(&self.socket, &Request::Show(show)).ok()?;
+        let list = key.map_or(Some(&report), |key| report.get(key))?.as_array()?;
+        let name =
+            |item: &serde_json::Value| item.get("name")?.as_str().map(|name| Next::word(name, ""));
+        Some(list.iter().filter_map(name).collect())
+    }
+}
+
+/// A command of a line.
+#[derive(Debug)]
+enum Typed {
+    Shell(ShellCommand),
+    Router(RouterCommand),
+}
+
+impl Values for Engine {
+    fn values(&self, commands: &[&str], given: &[String], name: &str) -> Option<Vec<Next>> {
+        let keywords = match name {
+            "ROUTE" | "SETTINGS" => words::next(commands, given),
+            _ => None,
+        };
+        let Some(keywords) = keywords else { return self.known(name) };
+        let next = |(text, help): (&str, &str)| {
+            if text.starts_with(|c: char| c.is_ascii_lowercase()) {
+                return vec![Next::word(text, help)];
+            }
+            self.known(text).unwrap_or_else(|| vec![Next::value(text, help)])
+        };
+        Some(keywords.into_iter().flat_map(next).collect())
+    }
+}
+
+/// The text before a `?` that ends the line and asks what can come next. Behind `grep` it is part of
+/// an expression.
+fn question<'t>(text: &'t str, line: &Line) -> Option<&'t str> {
+    let last = line.stages.last()?.last()?;
+    let raw = text.get(last.start..last.end)?;
+    let alone = raw == "?";
+    let first = line.stages.len() == 1 && line.open.is_none() && !raw.starts_with(['\'', '"']);
+    (alone || first && raw.ends_with('?')).then(|| &text[..last.end - 1])
+}
+
+/// Can a `?` that is typed behind this text be a question?
+pub fn may_ask(text: &str) -> bool {
+    let line = Line::read(&format!("{text}?"));
+    line.open.is_none() && question(&format!("{text}?"), &line).is_some()
+}
+
+fn names(grammar: &Grammar) -> String {
+    grammar.commands().into_iter().map(|next| next.text).collect::<Vec<_>>().join(", ")
+}
+
+/// A line each, the help in a column.
+fn table(list: &[Next]) -> String {
+    let width = list.iter().map(|next| next.text.len()).max().unwrap_or(0);
+    let line = |next: &Next| {
+        let help = next.help.lines().next().unwrap_or_default();
+        format!("{:<width$}  {help}", next.text).trim_end().to_owned() + "\n"
+    };
+    list.iter().map(|next| format!("  {}", line(next))).collect()
+}
+
+fn is_help(error: &clap::Error) -> bool {
+    matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion)
+}
+
+fn said(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    text.strip_prefix("error: ").unwrap_or(&text).trim_end().to_owned()
+}
+
+/// How the word would be typed.
+pub fn quoted(next: &Next) -> Option<String> {
+    match next.kind {
+        Kind::Word | Kind::Option if next.text.contains([' ', '|', '\'', '"', '\\', '#']) => {
+            Some(format!("'{}'", next.text.replace('\'', "'\\''")))
+        }
+        Kind::Word | Kind::Option => Some(next.text.clone()),
+        Kind::Value | Kind::File => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Without a router: what is read is known by how far it comes.
+    fn engine() -> Engine {
+        Engine::new(Path::new("/nonexistent/router.sock"))
+    }
+
+    fn run(line: &str) -> String {
+        let mut out = Vec::new();
+        match engine().run(line, &mut out) {
+            Ok(_) => String::from_utf8(out).unwrap(),
+            Err(error) => format!("{error:#}"),
+        }
+    }
+
+    fn typed(line: &str) -> String {
+        match engine().read(&Line::read(line).texts()) {
+            Ok((Typed::Router(command), pipes)) => format!("{command:?} {}", pipes.json),
+            Ok((Typed::Shell(command), _)) => format!("{command:?}"),
+            Err(error) => format!("{error:#}"),
+        }
+    }
+
+    fn next(line: &str) -> Vec<String> {
+        engine().next(line).unwrap().next.into_iter().map(|next| next.text).collect()
+    }
+
+    #[test]
+    fn words_may_be_cut_short() {
+        let full = typed("show counters");
+        assert!(full.contains("Counters") && typed("sh cou") == full, "{full}");
+        let routes = typed("show routes --source kernel");
+        assert!(routes.contains("source: Some(\"kernel\")"), "{routes}");
+        assert_eq!(typed("show routes --sou kernel"), routes);
+        // "ro" may be "route", which wants an address, or "routes", which takes none.
+        assert_eq!(typed("sh ro"), typed("show routes"));
+        assert_eq!(typed("sh ro 192.0.2.1"), typed("show route 192.0.2.1"));
+        assert_eq!(typed("r a 192.0.2.0/24 blackhole"), typed("route add 192.0.2.0/24 blackhole"));
+        assert_eq!(typed("exit"), "Quit");
+    }
+
+    #[test]
+    fn a_word_that_may_mean_several_things_is_refused_with_them() {
+        let expected = "\"p\": may mean ports, protection; write more of it";
+        assert_eq!(run("show p"), expected);
+        assert_eq!(run("sh p | json"), expected);
+        assert_eq!(engine().next("show p x").unwrap_err().to_string(), expected);
+        assert!(run("shw ports").contains("unrecognized subcommand 'shw'"), "{}", run("shw ports"));
+        assert!(run("show route nowhere").contains("invalid value 'nowhere'"));
+    }
+
+    #[test]
+    fn pipes_belong_to_commands() {
+        assert!(typed("show ports | json").ends_with("true"));
+        assert!(typed("show ports --json").contains("json: true"));
+        assert!(run("| json").contains("no command before the pipe"));
+        assert!(run("show ports |").contains("nothing behind the pipe; known: grep, json, count"));
+        assert!(run("show ports | grep (").starts_with("grep: "));
+        assert!(run("show ports | sort").contains("unrecognized subcommand 'sort'"));
+        assert!(run("show ports --socket /x").contains("speaks with one router"));
+        assert!(run("show 'ports").contains("quote ' is not closed"));
+        // The help of a command can be searched as well.
+        assert_eq!(
+            run("help | grep neigh"),
+            "  neighbour  Give or forget a neighbour's MAC in a running router\n"
+        );
+    }
+
+    #[test]
+    fn a_router_that_is_away_is_an_error() {
+        let error = run("show ports");
+        assert!(
+            error.contains("socket /nonexistent/router.sock: cannot reach a router"),
+            "{error}"
+        );
+        assert!(run("show graph --lua | count").parse::<u32>().is_err());
+        assert!(run("show graph --lua | count").trim().parse::<u32>().unwrap() > 10);
+    }
+
+    #[test]
+    fn what_can_come_next_is_known() {
+        assert!(next("sh")[..] == ["show"] && next("r")[..] == ["route"]);
+        assert_eq!(next("show p"), ["ports", "protection"]);
+        assert_eq!(next("sh gra --format "), ["text", "dot", "mermaid"]);
+        assert_eq!(next("show routes --s"), ["--source", "--summary"]);
+        assert!(next("show routes --source ").contains(&"kernel".to_owned()));
+        assert_eq!(next("show route ")[0], "ADDRESS");
+        assert_eq!(next("route add ")[..1], ["PREFIX"]);
+        assert_eq!(next("route add ::/0 ")[..4], ["via", "dev", "blackhole", "unreachable"]);
+        assert_eq!(next("route add ::/0 via ")[0], "ADDRESS");
+        assert_eq!(next("route add ::/0 via ::1 dev ")[0], "PORT");
+        assert_eq!(next("route del 192.0.2.0/24 m"), ["metric"]);
+        assert_eq!(next("neighbour add ")[0], "ADDRESS");
+        assert_eq!(next("neighbour add ::1 ")[..2], ["lladdr", "dev"]);
+        assert_eq!(next("neighbour add ::1 lladdr x ")[..1], ["dev"]);
+        assert_eq!(next("show ports | "), ["grep", "json", "count"]);
+        assert_eq!(next("show ports | grep -")[..], ["--invert", "--ignore-case"]);
+        assert!(engine().next("show ports ").unwrap().complete);
+        assert!(!engine().next("show ").unwrap().complete);
+    }
+
+    #[test]
+    fn a_question_is_answered_where_it_is_one() {
+        assert!(run("show ?").contains("  ports       Ports: device, addresses, link, packets\n"));
+        assert!(run("show p?").contains("protection") && !run("show p?").contains("routes"));
+        assert!(run("show ports ?").contains("<Enter>"));
+        assert!(run("show ports | ?").contains("grep"));
+        assert!(
+            run("show route ?").contains("ADDRESS     The destination"),
+            "{}",
+            run("show route ?")
+        );
+        assert!(may_ask("show ") && may_ask("") && may_ask("show ports | "));
+        assert!(!may_ask("show ports | grep a") && !may_ask("show 'a"));
+    }
+
+    #[test]
+    fn help_says_everything() {
+        let help = run("help");
+        assert!(help.contains("  show ") && help.contains("  count"), "{help}");
+        assert!(run("help show rou").contains("may mean routes, route"));
+        assert!(run("help show routes").contains("--longer"));
+        assert_eq!(run("show routes --help"), run("help show routes"));
+        assert!(!run("help show routes").contains("--socket"));
+        assert!(run("help show routes | count").trim().parse::<u32>().unwrap() > 5);
+        assert!(run("help nonsense").contains("unrecognized subcommand 'nonsense'"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_line_is_read(line in "\\PC{0,40}") {
+            let engine = engine();
+            let _ = engine.run(&line, &mut Vec::new());
+            let _ = engine.next(&line);
+            may_ask(&line);
+        }
+
+        /// Lines that get further than any.
+        #[test]
+        fn any_words_are_read(
+            words in proptest::collection::vec(
+                "show|r|route|routes|add|del|--json|--source|-|--|via|dev|[|]|grep|'|\"|[?]|é|help|1.1.1.1|-v",
+                0..8,
+            ),
+        ) {
+            let (engine, line) = (engine(), words.join(" "));
+            let _ = engine.run(&line, &mut Vec::new());
+            let _ = engine.next(&line);
+        }
+    }
+}
