@@ -32,10 +32,12 @@
 //! everything that is wrong with them; [`check_machine`] compares a sound configuration with the
 //! machine it is to run on. A script may compute: loops, functions and tables are Lua's.
 
+mod diff;
 mod error;
 mod machine;
 mod network;
 mod script;
+mod settings;
 mod source;
 #[cfg(test)]
 mod tests;
@@ -45,6 +47,7 @@ mod value;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ::script::{CounterNames, StepSettings};
@@ -58,6 +61,7 @@ use wire::MacAddr;
 
 use crate::rib::{self, Resilient, RouteKind};
 
+pub use diff::{Changes, Diff, Setting};
 pub use error::{ConfigError, ConfigErrors};
 pub use machine::{Machine, check_machine, check_machine_with};
 pub use network::{NoGateway, Place, not_a_host, place_of_gateway};
@@ -68,6 +72,8 @@ pub use script::{DEFAULT_GRAPH, Limits};
 pub struct Config {
     /// The file it was read from, as it was named.
     pub file: PathBuf,
+    /// The script.
+    pub text: Arc<str>,
     /// The ports; a port's [`PortId`] is its position.
     pub ports: Vec<Port>,
     /// The static routes.
@@ -109,8 +115,6 @@ pub struct Config {
 /// The part of a configuration that runs on forwarders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script {
-    /// The whole text.
-    pub text: String,
     /// The steps that it makes.
     pub steps: Vec<StepSettings>,
     /// Its counters.

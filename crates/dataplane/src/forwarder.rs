@@ -26,6 +26,7 @@ use dpdk::{Burst, Consumer, RxQueue};
 use crate::batch::{BATCH_MAX, Batch};
 use crate::counters::ForwarderCounters;
 use crate::distribution::Distribution;
+use crate::exchange::Exchange;
 use crate::graph::{Ends, Graph, Shape};
 use crate::mask::Mask;
 use crate::port::{PortId, PortInfo, ReversePath};
@@ -98,6 +99,7 @@ pub struct Forwarder {
     sleep: Duration,
     /// Packets taken from a receive queue at once.
     rx_burst: usize,
+    exchange: Arc<Exchange>,
 }
 
 impl Forwarder {
@@ -135,13 +137,22 @@ impl Forwarder {
             idle_rounds: 0,
             sleep,
             rx_burst: BATCH_MAX,
+            exchange: Arc::default(),
         }
+    }
+
+    /// Where it can be given other steps while it runs.
+    pub fn exchange(&self) -> Arc<Exchange> {
+        self.exchange.clone()
     }
 
     /// Runs until `stop` is set, then sends or drops what it holds.
     pub fn run(&mut self, stop: &AtomicBool) {
         self.parts.quiescent.online();
         while !stop.load(Ordering::Relaxed) {
+            if self.exchange.is_waiting() {
+                self.take_replacement();
+            }
             if self.round() > 0 {
                 self.idle_rounds = 0;
                 self.sleep = self.parts.idle.first_sleep;
@@ -151,6 +162,17 @@ impl Forwarder {
         }
         self.parts.quiescent.offline();
         self.shut_down();
+    }
+
+    /// Takes over what the owner has laid ready, and leaves what was there before.
+    #[cold]
+    fn take_replacement(&mut self) {
+        let parts = &mut self.parts;
+        self.exchange.serve(|new| {
+            if let Some(graph) = &mut new.graph {
+                std::mem::swap(graph, &mut parts.graph);
+            }
+        });
     }
 
     /// One round: every receive queue and every inlet once. Returns the packets it found.

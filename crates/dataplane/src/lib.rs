@@ -10,6 +10,7 @@ pub mod class;
 pub mod counters;
 mod default_graph;
 pub mod distribution;
+pub mod exchange;
 pub mod flow;
 pub mod forwarder;
 pub mod graph;

@@ -198,6 +198,19 @@ impl Plan {
         self.nodes.iter().map(|node| node.kind.as_str())
     }
 
+    /// What the plan says, line by line, whatever lines of a configuration said it: every step with its
+    /// kind, every output with where it leads.
+    pub fn described(&self) -> impl Iterator<Item = (String, String)> {
+        self.nodes.iter().flat_map(|node| {
+            let step = (format!("step \"{}\"", node.name), written(node));
+            let way = |edge: &Edge| {
+                let to = edge.to.as_ref().map_or("", Way::name);
+                (format!("{}.{}", node.name, edge.output), format!("\"{to}\""))
+            };
+            std::iter::once(step).chain(node.edges.iter().map(way))
+        })
+    }
+
     /// Adds a step that nothing leads to yet.
     ///
     /// # Errors

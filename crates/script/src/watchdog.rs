@@ -13,7 +13,7 @@
 //! that is inside one long library call (`string.rep` of a gigabyte) is stopped behind it.
 #![allow(unsafe_code)] // A marked hot spot: a signal handler and LuaJIT's hook.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
@@ -50,6 +50,20 @@ pub(crate) struct Watch {
 thread_local! {
     /// What this thread runs; the handler reads it.
     static CURRENT: Cell<*const Watch> = const { Cell::new(ptr::null()) };
+    /// The same, so that it is there as long as the handler may look at it: a graph that a forwarder has
+    /// given back is freed by another thread.
+    static HELD: RefCell<Held> = const { RefCell::new(Held(None)) };
+}
+
+/// A watch that the thread may look at, until this is dropped.
+struct Held(Option<Arc<Watch>>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.0.is_some() {
+            CURRENT.set(ptr::null());
+        }
+    }
 }
 
 impl Watch {
@@ -66,8 +80,8 @@ impl Watch {
 
     /// The calling thread enters a step that may run for `budget_us` microseconds.
     #[inline]
-    pub(crate) fn enter(&self, budget_us: u64) {
-        if CURRENT.get() != ptr::from_ref(self) {
+    pub(crate) fn enter(self: &Arc<Self>, budget_us: u64) {
+        if CURRENT.get() != Arc::as_ptr(self) {
             self.adopt();
         }
         self.budget_us.store(budget_us, Ordering::Relaxed);
@@ -85,9 +99,10 @@ impl Watch {
 
     /// Says which thread the signal is for.
     #[cold]
-    fn adopt(&self) {
+    fn adopt(self: &Arc<Self>) {
         install();
-        CURRENT.set(self);
+        drop(HELD.replace(Held(Some(self.clone()))));
+        CURRENT.set(Arc::as_ptr(self));
         let thread = pthread_self();
         let mut clock = 0;
         // SAFETY: the calling thread is there, and the clock's number is written to a variable.
@@ -124,8 +139,9 @@ extern "C" fn too_late(_: c_int) {
     if watch.is_null() {
         return;
     }
-    // SAFETY: a thread's CURRENT is set by `adopt` and reset by `retire` before the watch goes; the
-    // handler runs on that thread. Atomics and `lua_sethook` may be used in a handler; LuaJIT's manual
+    // SAFETY: a thread's CURRENT is set by `adopt`, which keeps the watch in HELD until it sets another,
+    // or reset by `retire`; the handler runs on that thread. The Lua state is touched only within a call,
+    // in which it is there: behind it `call` differs from `late`. Atomics and `lua_sethook` may be used in a handler; LuaJIT's manual
     // documents the latter for just this.
     unsafe {
         let watch = &*watch;

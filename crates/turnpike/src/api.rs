@@ -9,6 +9,8 @@
 //! <- {"ok":[{"prefix":"10.1.0.0/16",…},…]}
 //! -> {"route":{"add":{"prefix":"198.51.100.0/24","paths":[{"via":"10.0.2.2","weight":2}]}}}
 //! <- {"ok":{"change":"added"}}
+//! -> {"apply":{"file":"/etc/turnpike/router.lua","text":"…","confirm_s":60}}
+//! <- {"ok":{"number":2,…}}
 //! ```
 //!
 //! The answer to `routes` is written piece by piece while the router works on, so it is one line of
@@ -18,6 +20,7 @@
 
 pub mod change;
 pub mod client;
+pub mod configuration;
 pub mod report;
 pub mod server;
 
@@ -27,6 +30,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use change::{NeighbourChange, RouteChange};
+use configuration::{ApplyRequest, PlanRequest, RollbackRequest};
 
 /// The socket used unless told otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/turnpike.sock";
@@ -41,6 +45,14 @@ pub enum Request {
     Route(RouteChange),
     /// A change of the neighbours; the answer is [`report::Change`].
     Neighbour(NeighbourChange),
+    /// What a configuration would change: [`report::Plan`].
+    Plan(PlanRequest),
+    /// A change to another configuration; the answer is [`report::Applied`].
+    Apply(ApplyRequest),
+    /// Keeps what was applied on condition; the answer is [`report::Change`].
+    Confirm {},
+    /// A change back to a configuration of the history; the answer is [`report::Applied`].
+    Rollback(RollbackRequest),
 }
 
 impl Request {
@@ -102,6 +114,21 @@ pub enum Show {
     Graph,
     /// [`report::Steps`]: the steps, and how those in Lua do.
     Steps,
+    /// `Vec<`[`report::HistoryEntry`]`>`: the configurations that were applied.
+    History,
+    /// [`report::Configuration`]: one of them.
+    Configuration {
+        /// Its number in the history.
+        number: u64,
+    },
+    /// [`report::Plan`]: what a rollback to one of them would change.
+    Difference {
+        /// Its number in the history.
+        number: u64,
+        /// Every route, however many there are.
+        #[serde(default)]
+        all: bool,
+    },
 }
 
 /// Which routes to show; a filter that says nothing shows those that forwarders use.
@@ -211,5 +238,12 @@ mod tests {
             port: "right".to_owned(),
         };
         assert_eq!(neighbour, Request::Neighbour(NeighbourChange::Add(expected)));
+        let apply = read(r#"{"apply":{"file":"/r.lua","text":"-- none","confirm_s":60}}"#);
+        let (file, text) = ("/r.lua".into(), "-- none".to_owned());
+        let expected = ApplyRequest { file, text, confirm_s: Some(60) };
+        assert_eq!(apply, Request::Apply(expected));
+        assert_eq!(read(r#"{"confirm":{}}"#), Request::Confirm {});
+        let expected = RollbackRequest { to: Some(3), confirm_s: None };
+        assert_eq!(read(r#"{"rollback":{"to":3}}"#), Request::Rollback(expected));
     }
 }

@@ -6,6 +6,7 @@
 
 pub mod change;
 pub mod check;
+pub mod configuration;
 pub mod generate;
 pub mod routes;
 pub mod run;
@@ -14,6 +15,7 @@ pub mod words;
 
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
@@ -21,12 +23,24 @@ use serde_json::Value;
 
 use crate::api::{DEFAULT_SOCKET, Request, client};
 use change::{NeighbourArgs, RouteArgs};
+use configuration::{ApplyArgs, ConfirmArgs, HistoryArgs, PlanArgs, RollbackArgs};
 use show::ShowArgs;
 
 /// A command to a running router. What stands here is known to the Unix shell, to `turnpike shell` and
 /// over telnet, with its help and its completion.
 #[derive(Debug, Subcommand)]
 pub enum RouterCommand {
+    /// Say what a configuration would change in a running router; exits with 2 if it would change
+    /// something
+    Plan(PlanArgs),
+    /// Change a running router to a configuration, all of it or nothing
+    Apply(ApplyArgs),
+    /// Keep what `apply --confirm` or `rollback --confirm` changed
+    Confirm(ConfirmArgs),
+    /// Change a running router back to a configuration that it had
+    Rollback(RollbackArgs),
+    /// The configurations that a running router has had
+    History(HistoryArgs),
     /// Ask a running router
     Show(ShowArgs),
     /// Add or remove routes of a running router
@@ -50,22 +64,33 @@ impl RouterCommand {
     /// Which router it is for, and how that is to answer.
     pub fn router(&self) -> &RouterArgs {
         match self {
+            Self::Plan(args) => &args.router,
+            Self::Apply(args) => &args.router,
+            Self::Confirm(args) => &args.router,
+            Self::Rollback(args) => &args.router,
+            Self::History(args) => &args.router,
             Self::Show(args) => &args.router,
             Self::Route(args) => &args.router,
             Self::Neighbour(args) => &args.router,
         }
     }
 
-    /// Does what it says.
+    /// Does what it says; what comes back is the exit status where it is typed into a Unix shell.
     ///
     /// # Errors
     /// The router refuses or cannot be reached, or nobody reads the answer.
-    pub fn execute(&self, console: &mut Console<'_>) -> Result<()> {
+    pub fn execute(&self, console: &mut Console<'_>) -> Result<ExitCode> {
         match self {
+            Self::Plan(args) => return configuration::plan(args, console),
+            Self::Apply(args) => configuration::apply(args, console),
+            Self::Confirm(_) => configuration::confirm(console),
+            Self::Rollback(args) => configuration::rollback(args, console),
+            Self::History(args) => configuration::history(args, console),
             Self::Show(args) => show::show(args, console),
             Self::Route(args) => change::route(args, console),
             Self::Neighbour(args) => change::neighbour(args, console),
-        }
+        }?;
+        Ok(ExitCode::SUCCESS)
     }
 }
 

@@ -1,5 +1,5 @@
-//! The Turnpike software router: `turnpike run`, `check`, `show`, `route`, `neighbour`, `shell`,
-//! `generate-table`, `bench`.
+//! The Turnpike software router: `turnpike run`, `check`, `plan`, `apply`, `show`, `route`, `neighbour`,
+//! `shell`, `generate-table`, `bench`.
 #![forbid(unsafe_code)]
 
 mod api;
@@ -80,7 +80,7 @@ pub fn main_with(steps: impl IntoIterator<Item = Entry>) -> ExitCode {
         }
     }
     match execute(Cli::parse().command, &catalogue) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("{error:#}");
             ExitCode::FAILURE
@@ -88,27 +88,28 @@ pub fn main_with(steps: impl IntoIterator<Item = Entry>) -> ExitCode {
     }
 }
 
-fn execute(command: Command, catalogue: &Catalogue) -> Result<()> {
+fn execute(command: Command, catalogue: &Catalogue) -> Result<ExitCode> {
     match command {
         Command::Run(args) => commands::run::run(&args, catalogue),
         Command::Check { file, offline } => {
             print(&commands::check::check(&file, offline, catalogue)?)
         }
-        Command::Router(command) => ask(&command),
+        Command::Router(command) => return ask(&command),
         Command::Shell(args) => shell::shell(&args),
         Command::GenerateTable { ipv4, file, ipv6 } => {
             print(&commands::generate::generate(ipv4, ipv6, &file)?)
         }
         Command::Generate(args) => generate::run(&args),
         Command::Bench(bench) => bench::run(&bench),
-    }
+    }?;
+    Ok(ExitCode::SUCCESS)
 }
 
-fn ask(command: &RouterCommand) -> Result<()> {
+fn ask(command: &RouterCommand) -> Result<ExitCode> {
     let args = command.router();
     let out = &mut std::io::stdout().lock();
     match command.execute(&mut Console { socket: &args.socket, json: args.json, out }) {
-        Err(error) if commands::is_broken_pipe(&error) => Ok(()),
+        Err(error) if commands::is_broken_pipe(&error) => Ok(ExitCode::SUCCESS),
         other => other,
     }
 }

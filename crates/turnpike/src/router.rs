@@ -18,6 +18,7 @@ mod graphs;
 pub mod host;
 mod owner;
 mod ports;
+mod prepare;
 mod quarantine;
 mod reports;
 mod settings;
@@ -54,19 +55,20 @@ use tokio::sync::mpsc as events;
 use crate::api::server::Socket;
 use buffers::Buffers;
 use graphs::{GraphMaker, LuaView};
-use owner::{Owner, OwnerParts};
+use owner::{Configurations, Owner, OwnerParts};
 use ports::OpenPort;
-use reports::{ForwarderView, Ledger, SlowViews};
+use prepare::Workshop;
+use reports::{ForwarderView, Ledger, Retired, SlowViews};
 use slow_worker::{ClassRates, Orders, Outbox, SlowCounters, SlowWorker, Turns, mailboxes};
 use wiring::{Units, Wires, WorkerWires};
 
 /// Runs a router until SIGTERM or SIGINT. An error says why it did not start, or that it did not
 /// end cleanly.
-pub fn run(config: &Config, catalogue: &Catalogue, socket: &Path, no_huge: bool) -> Result<()> {
+pub fn run(config: Config, catalogue: &Catalogue, socket: &Path, no_huge: bool) -> Result<()> {
     let socket = Socket::bind(socket)?;
-    let cores = forwarder_cores(config)?;
-    let plan = buffers::Plan::of(config, cores.len());
-    let eal = start_dpdk(config, plan.megabytes(), no_huge)?;
+    let cores = forwarder_cores(&config)?;
+    let plan = buffers::Plan::of(&config, cores.len());
+    let eal = start_dpdk(&config, plan.megabytes(), no_huge)?;
     let buffers = Buffers::new(&eal, &plan)?;
     let router = Router::start(config, catalogue, &cores, eal.clone(), &buffers)?;
     let outcome = router.serve(socket);
@@ -121,13 +123,13 @@ struct Router {
 
 impl Router {
     fn start(
-        config: &Config,
+        config: Config,
         catalogue: &Catalogue,
         cores: &[usize],
         eal: Arc<Eal>,
         buffers: &Buffers,
     ) -> Result<Self> {
-        let (ports, queues) = ports::open_all(config, cores.len(), &eal, buffers)?;
+        let (ports, queues) = ports::open_all(&config, cores.len(), &eal, buffers)?;
         let seed = seed();
         let count = config.slowpath.workers;
         let units = Units {
@@ -139,7 +141,7 @@ impl Router {
         let plan = wiring::plan(&eal, &units, queues)?;
         let qsbr = Qsbr::new(cores.len() + count);
         let next_hops = Arc::new(NextHopTable::new());
-        let (rib, readers) = owner::build_rib(config, &ports, next_hops.clone(), &qsbr)?;
+        let (rib, routes, readers) = owner::build_rib(&config, &ports, next_hops.clone(), &qsbr)?;
         let infos: Vec<_> = ports.iter().map(|port| port.info).collect();
         let tables = Arc::new(Tables {
             fib4: readers.0,
@@ -159,7 +161,7 @@ impl Router {
         let names = ports.iter().map(|port| port.name.clone()).collect();
         let (quarantine, keeper) = quarantine::start(&config.quarantine, names)?;
         let common = Common {
-            config,
+            config: &config,
             ports: &ports,
             homes: &plan.homes,
             buffers,
@@ -173,13 +175,13 @@ impl Router {
         let mut views = Vec::new();
         let mut units = Vec::new();
         for (wires, punts) in plan.forwarders.into_iter().zip(plan.punts) {
-            let graph = maker.make(config)?;
+            let graph = maker.make(&config)?;
             let own = Own {
                 replicator: replicator(&ports, buffers),
                 quiescent: qsbr.register()?,
                 quarantine: quarantine.clone(),
             };
-            let unit = forwarder(config, graph, wires, punts, own)?;
+            let unit = forwarder(&config, graph, wires, punts, own)?;
             views.push(unit.1);
             units.push(unit.0);
         }
@@ -192,12 +194,25 @@ impl Router {
             shape,
             limits: config.slowpath,
             script_counters: script_counters.unwrap_or_default(),
+            retired: Retired::default(),
         };
-        let sources = owner::Sources::start(config)?;
+        let sources = owner::Sources::start(&config)?;
         let groups = owner::Groups::new(config.multicast.clone(), sources.groups(), tables.clone());
         let flows = FlowHash::new(seed);
-        let parts =
-            OwnerParts { rib, orders, events, sources, groups, ledger, maker, ports, flows };
+        let exchanges = units.iter().map(Forwarder::exchange).collect();
+        let workshop = Workshop::new(maker, units.len());
+        let configurations = Configurations::new(config, routes, exchanges, workshop);
+        let parts = OwnerParts {
+            rib,
+            orders,
+            events,
+            sources,
+            groups,
+            ledger,
+            configurations,
+            ports,
+            flows,
+        };
         let owner = Owner::new(parts);
         let mut slow_path = Vec::new();
         for (index, worker) in workers.into_iter().enumerate() {

@@ -1,5 +1,7 @@
 //! Reports as tables for people: columns of text, no frames, so that `grep` and `awk` work on them.
 
+mod configurations;
+
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 use dataplane::reason::{DropReason, PuntClass};
@@ -8,6 +10,8 @@ use crate::api::report::{
     Compiler, Counters, HostInterface, Multicast, MulticastPort, Neighbour, Path, Port, Protection,
     Remote, ResolvedPath, Route, RouteAnswer, RouteSummary, Source, Steps,
 };
+
+pub use configurations::{history, plan};
 
 fn columns(header: &[&str]) -> Table {
     let mut table = Table::new();

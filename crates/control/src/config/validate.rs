@@ -61,7 +61,7 @@ impl<'a> Context<'a> {
 
 pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, ConfigErrors> {
     let Said { statements, graphs, steps, counters, errors } = said;
-    let script = (!steps.is_empty()).then(|| Script { text: text.to_owned(), steps, counters });
+    let script = (!steps.is_empty()).then_some(Script { steps, counters });
     let mut context = Context {
         source: Source::new(text),
         errors,
@@ -82,6 +82,7 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
     let graphs = graphs::read(&mut context, graphs, &ports);
     let config = Config {
         file: file.to_owned(),
+        text: text.into(),
         graphs,
         script,
         ports,

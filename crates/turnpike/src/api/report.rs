@@ -239,6 +239,84 @@ pub struct Change {
     pub change: String,
 }
 
+/// What a configuration would change, or has changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Its file.
+    pub file: String,
+    /// The changes; of routes the first of each kind, if not all were asked for.
+    pub changes: Vec<PlannedChange>,
+    /// Of how many routes there are changes.
+    pub routes: RouteChanges,
+    /// Some of it needs a restart, so `apply` would refuse all of it.
+    pub restart: bool,
+}
+
+/// Routes that are new, gone and different.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RouteChanges {
+    /// New.
+    pub added: usize,
+    /// Gone.
+    pub removed: usize,
+    /// Different.
+    pub changed: usize,
+}
+
+/// A change of one setting or route.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedChange {
+    /// What is changed.
+    pub what: String,
+    /// What it was; nothing if it was not there.
+    pub from: Option<String>,
+    /// What it is to be; nothing if it is not to be there.
+    pub to: Option<String>,
+    /// It can be changed while the router runs.
+    pub live: bool,
+}
+
+/// What became of a change to another configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Applied {
+    /// Its number in the history.
+    pub number: u64,
+    /// What was changed, in a few words.
+    pub summary: String,
+    /// Seconds in which it is to be confirmed.
+    pub confirm_s: Option<u64>,
+}
+
+/// A configuration that was applied.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HistoryEntry {
+    /// Its number.
+    pub number: u64,
+    /// When, in seconds since 1970.
+    pub time: u64,
+    /// Its file.
+    pub file: String,
+    /// `start`, `apply`, `rollback to N`, `N was not confirmed`.
+    pub origin: String,
+    /// What it changed, in a few words.
+    pub summary: String,
+    /// `current`, `waiting` for confirmation, or nothing.
+    pub state: Option<String>,
+    /// Seconds that are left to confirm it.
+    pub confirm_s: Option<u64>,
+}
+
+/// A configuration of the history.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Configuration {
+    /// Its number.
+    pub number: u64,
+    /// The file that it is from.
+    pub file: String,
+    /// Its text.
+    pub text: String,
+}
+
 /// A neighbour: a station on a port's network.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Neighbour {

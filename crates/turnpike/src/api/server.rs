@@ -20,8 +20,8 @@ use tokio::sync::{mpsc, oneshot};
 use super::report::Route;
 use super::{Answer, Request, RouteFilter, Show};
 
-/// The longest request line, in bytes.
-const LINE_MAX: u64 = 64 * 1024;
+/// The longest request line, in bytes: a configuration with a million routes.
+const LINE_MAX: u64 = 256 << 20;
 
 /// A request on its way to the owner, and the way back; the asker may be gone.
 pub enum Question {

@@ -30,7 +30,7 @@ pub fn run(args: &RunArgs, catalogue: &Catalogue) -> Result<()> {
     config::check_machine(&config).map_err(|errors| anyhow!("{errors}"))?;
     start_log(&config);
     let no_huge = args.no_huge || config.memory.no_huge;
-    router::run(&config, catalogue, &args.socket, no_huge)
+    router::run(config, catalogue, &args.socket, no_huge)
 }
 
 /// Logs to stderr: by the environment's RUST_LOG, else the configuration's level, else `info`.

@@ -26,6 +26,9 @@ pub struct LuaView {
     pub steps: Vec<(String, Arc<StepStatus>)>,
 }
 
+/// A graph for a forwarder, and what can be seen of its Lua state if it has one.
+pub type ForwarderGraph = (Graph, Option<LuaView>);
+
 /// Steps by kind.
 type LuaSteps = HashMap<String, Vec<LuaStep>>;
 
@@ -43,8 +46,13 @@ impl GraphMaker {
         Self { catalogue: catalogue.clone(), tables: tables.clone(), watchdog: None }
     }
 
+    /// The steps that graphs are made of.
+    pub fn catalogue(&self) -> &Catalogue {
+        &self.catalogue
+    }
+
     /// One forwarder's copy of the graph that the configuration describes.
-    pub fn make(&mut self, config: &Config) -> Result<(Graph, Option<LuaView>)> {
+    pub fn make(&mut self, config: &Config) -> Result<ForwarderGraph> {
         let mut plans = config.graphs.clone();
         if cfg!(feature = "faulty-step") {
             let faulty = self.catalogue.find("faulty").context("built with the faulty step")?;
@@ -75,7 +83,7 @@ impl GraphMaker {
         let file = config.file.display().to_string();
         let name =
             config.file.file_name().map_or(file.clone(), |name| name.to_string_lossy().into());
-        let source = Source { text: &script.text, file: &name, ports };
+        let source = Source { text: &config.text, file: &name, ports };
         let lua = ForwarderLua::load(&source, watchdog)
             .with_context(|| format!("{file}: the script cannot be run on a forwarder"))?;
         let (counters, jit) = (lua.counters(), lua.jit());

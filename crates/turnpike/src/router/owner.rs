@@ -21,10 +21,14 @@
 //! | `questions.rs`, `flow.rs` | what the API shows |
 //! | `changes.rs` | what commands change |
 //! | `multicast.rs` | multicast routes |
+//! | `configurations.rs`, `apply.rs`, `history.rs` | changes to another configuration |
 
+mod apply;
 mod changes;
+mod configurations;
 mod events;
 mod flow;
+mod history;
 mod initial;
 mod limiter;
 mod links;
@@ -43,13 +47,14 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
-use super::graphs::{FailureLog, GraphMaker};
+use super::graphs::FailureLog;
 use super::ports::OpenPort;
 use super::reports::Ledger;
 use super::slow_worker::Orders;
 use crate::api::server::Socket;
 use links::Link;
 
+pub use configurations::Configurations;
 pub use initial::build_rib;
 pub use multicast::Groups;
 pub use sources::Sources;
@@ -81,8 +86,8 @@ pub struct OwnerParts {
     pub groups: Groups,
     /// Everybody's counters.
     pub ledger: Ledger,
-    /// Makes graphs, and has what looks after their steps.
-    pub maker: GraphMaker,
+    /// The configuration, and what it can be changed by.
+    pub configurations: Configurations,
     /// The ports by their numbers.
     pub ports: Vec<OpenPort>,
     /// How forwarders choose among paths.
@@ -97,7 +102,7 @@ pub struct Owner {
     sources: Sources,
     groups: Groups,
     ledger: Ledger,
-    _maker: GraphMaker,
+    configurations: Configurations,
     failures: FailureLog,
     ports: Vec<OpenPort>,
     links: Vec<Link>,
@@ -109,8 +114,17 @@ pub struct Owner {
 impl Owner {
     /// Tells the slow path what the RIB knows already, and the kernel the configured addresses.
     pub fn new(parts: OwnerParts) -> Self {
-        let OwnerParts { rib, orders, events, sources, groups, ledger, maker, ports, flows } =
-            parts;
+        let OwnerParts {
+            rib,
+            orders,
+            events,
+            sources,
+            groups,
+            ledger,
+            configurations,
+            ports,
+            flows,
+        } = parts;
         let links = vec![Link::default(); ports.len()];
         let mut owner = Self {
             rib,
@@ -119,7 +133,7 @@ impl Owner {
             sources,
             groups,
             ledger,
-            _maker: maker,
+            configurations,
             failures: FailureLog::default(),
             ports,
             links,
@@ -157,6 +171,7 @@ impl Owner {
                 Some(question) = questions.recv() => self.answer(question).await,
                 Some(event) = self.events.recv() => self.hear_all(event),
                 batch = self.sources.receive() => self.take_in(batch),
+                Some(job) = self.configurations.prepared() => self.finish(job).await,
                 () = self.groups.changed() => self.groups.publish(),
                 // Lets the API's tasks run before the next piece of work.
                 () = tokio::task::yield_now(), if busy => self.work(),
@@ -164,6 +179,7 @@ impl Owner {
                     count = count.wrapping_add(1);
                     self.poll_devices();
                     self.watch_first_synchronisation();
+                    self.watch_confirmation();
                     if count.is_multiple_of(SAMPLE_TICKS) {
                         self.groups.sample();
                     }

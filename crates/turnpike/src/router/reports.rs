@@ -51,9 +51,43 @@ pub struct Ledger {
     pub shape: Arc<Shape>,
     /// The names of the counters that the configuration's steps have.
     pub script_counters: CounterNames,
+    /// What graphs counted that forwarders do not have any more.
+    pub retired: Retired,
+}
+
+/// What graphs counted that are gone: counters never go back.
+pub struct Retired {
+    drops: [u64; DropReason::COUNT],
+    /// Of steps of the configuration, by the names that they gave.
+    steps: BTreeMap<String, u64>,
+}
+
+impl Default for Retired {
+    fn default() -> Self {
+        Self { drops: [0; DropReason::COUNT], steps: BTreeMap::new() }
+    }
 }
 
 impl Ledger {
+    /// Forwarders have other graphs, of this form, which have counted nothing when they began; what the
+    /// old ones counted is kept.
+    pub fn replace_graphs(
+        &mut self,
+        shape: Arc<Shape>,
+        views: Vec<(Arc<EdgeCounters>, Option<LuaView>)>,
+        script_counters: CounterNames,
+    ) {
+        self.retired.drops = self.graph_drops();
+        let counted: Vec<_> = self.all_step_counters().filter(|(_, count)| *count > 0).collect();
+        self.retired.steps.extend(counted);
+        for (view, (edges, lua)) in self.forwarders.iter_mut().zip(views) {
+            view.edges = edges;
+            view.lua = lua;
+        }
+        self.shape = shape;
+        self.script_counters = script_counters;
+    }
+
     /// Where every packet went.
     pub fn counters(&self) -> Counters {
         let sum = |of: fn(&ForwarderCounters) -> u64| -> u64 {
@@ -97,12 +131,18 @@ impl Ledger {
     }
 
     fn drops(&self) -> BTreeMap<String, u64> {
-        let mut drops = [0; DropReason::COUNT];
+        let mut drops = self.graph_drops();
         for &reason in DropReason::ALL {
             let outside = |view: &ForwarderView| view.counters.drops.get(reason);
             drops[reason.index()] += self.slow.sum(|slow| slow.drops.get(reason));
             drops[reason.index()] += self.forwarders.iter().map(outside).sum::<u64>();
         }
+        DropReason::ALL.iter().map(|r| (r.name().to_owned(), drops[r.index()])).collect()
+    }
+
+    /// Drops in graphs, those of former ones included.
+    fn graph_drops(&self) -> [u64; DropReason::COUNT] {
+        let mut drops = self.retired.drops;
         for step in &self.shape.steps {
             for (edge, (_, target)) in (step.first_edge..).zip(&step.outputs) {
                 if let Target::Drop(reason) = target {
@@ -110,7 +150,7 @@ impl Ledger {
                 }
             }
         }
-        DropReason::ALL.iter().map(|r| (r.name().to_owned(), drops[r.index()])).collect()
+        drops
     }
 
     /// The Lua states of forwarders, by the forwarders' numbers.
@@ -120,9 +160,17 @@ impl Ledger {
 
     /// What Lua steps counted; elements of arrays only if they are not 0.
     fn step_counters(&self) -> BTreeMap<String, u64> {
-        let sum = |index| self.lua().map(|(_, lua)| lua.counters.get(index)).sum::<u64>();
-        let all = self.script_counters.all().map(|(name, index)| (name, sum(index)));
+        let all = self.all_step_counters();
         all.filter(|(name, count)| *count > 0 || !name.ends_with(']')).collect()
+    }
+
+    /// Every counter of the configuration, with what former graphs counted under its name.
+    fn all_step_counters(&self) -> impl Iterator<Item = (String, u64)> {
+        self.script_counters.all().map(|(name, index)| {
+            let now = self.lua().map(|(_, lua)| lua.counters.get(index)).sum::<u64>();
+            let before = self.retired.steps.get(&name).copied().unwrap_or_default();
+            (name, now + before)
+        })
     }
 
     /// How each step does.
@@ -213,10 +261,10 @@ impl Ledger {
     pub fn graph(&self) -> Graph {
         let steps = &self.shape.steps;
         let mut incoming = vec![0; steps.len()];
-        let batches = |view: &ForwarderView| -> u64 {
-            ports().map(|port| view.counters.rx(port).packets.get()).sum()
-        };
-        incoming[0] = self.forwarders.iter().map(batches).sum();
+        // What the first step has handled since forwarders have this graph.
+        incoming[0] = steps.first().map_or(0, |first| {
+            (first.first_edge..).take(first.outputs.len()).map(|edge| self.edge(edge)).sum()
+        });
         let mut report = Vec::new();
         for (place, step) in steps.iter().enumerate() {
             let mut outputs = Vec::new();

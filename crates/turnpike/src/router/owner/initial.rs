@@ -1,5 +1,6 @@
 //! The RIB with everything that the configuration says: routes, neighbours, imported tables.
 
+use std::collections::HashMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -8,6 +9,7 @@ use control::config::{self, Config};
 use control::rib::{self, GroupKey, GroupSpec, Rib, RibPort, RouteKind, Source};
 use dataplane::next_hop::NextHopTable;
 use dpdk::qsbr::Qsbr;
+use ipnet::IpNet;
 
 use super::super::ports::OpenPort;
 use crate::grace::Grace;
@@ -15,13 +17,62 @@ use crate::grace::Grace;
 /// Both families' lookup sides.
 pub type Readers = (Arc<dyn fib::Lookup<Ipv4Addr>>, Arc<dyn fib::Lookup<Ipv6Addr>>);
 
+/// The configuration's routes in the RIB. The paths of a resilient route are a group of their own, so
+/// that other paths move no more flows than they must.
+#[derive(Debug, Default)]
+pub struct StaticRoutes {
+    /// By prefix and metric.
+    groups: HashMap<(IpNet, u32), GroupKey>,
+    next: u32,
+}
+
+impl StaticRoutes {
+    /// Puts a route into the RIB; one of the same prefix and metric is replaced.
+    pub fn put(&mut self, rib: &mut Rib, route: &config::Route) -> Result<(), rib::Error> {
+        let id = (route.prefix, route.metric);
+        let before = self.groups.get(&id).copied();
+        let group = match (&route.kind, route.resilient) {
+            (RouteKind::Unicast(paths), Some(resilient)) => {
+                let key = before.unwrap_or_else(|| self.new_group());
+                self.groups.insert(id, key);
+                let (paths, resilient) = (paths.clone(), Some(resilient));
+                rib.set_group(key, GroupSpec { paths, resilient, ..GroupSpec::default() })?;
+                Some(key)
+            }
+            _ => None,
+        };
+        let kind = group.map_or_else(|| route.kind.clone(), RouteKind::NextHopGroup);
+        let (prefix, metric) = (route.prefix, route.metric.into());
+        rib.add(rib::Route { prefix, source: Source::Static, kind, metric })?;
+        if let (Some(unused), None) = (before, group) {
+            self.groups.remove(&id);
+            rib.remove_group(unused);
+        }
+        Ok(())
+    }
+
+    /// Takes a route out of the RIB.
+    pub fn remove(&mut self, rib: &mut Rib, route: &config::Route) {
+        rib.remove_one(route.prefix, Source::Static, route.metric.into());
+        if let Some(group) = self.groups.remove(&(route.prefix, route.metric)) {
+            rib.remove_group(group);
+        }
+    }
+
+    fn new_group(&mut self) -> GroupKey {
+        let id = self.next;
+        self.next += 1;
+        GroupKey { source: Source::Static, id }
+    }
+}
+
 /// Makes the RIB.
 pub fn build_rib(
     config: &Config,
     ports: &[OpenPort],
     next_hops: Arc<NextHopTable>,
     qsbr: &Arc<Qsbr>,
-) -> Result<(Rib, Readers)> {
+) -> Result<(Rib, StaticRoutes, Readers)> {
     let grace = || Box::new(Grace(qsbr.clone()));
     let fib4 = fib::new_ipv4(config.fib.ipv4, grace())?;
     let fib6 = fib::new_ipv6(config.fib.ipv6, grace())?;
@@ -41,8 +92,10 @@ pub fn build_rib(
     for neighbour in &config.neighbours {
         rib.add_static_neighbour(neighbour.port, neighbour.address, neighbour.mac)?;
     }
-    for (id, route) in (0..).zip(&config.routes) {
-        add_route(&mut rib, id, route)
+    let mut routes = StaticRoutes::default();
+    for route in &config.routes {
+        routes
+            .put(&mut rib, route)
             .with_context(|| format!("{}:{}", config.file.display(), route.line))?;
     }
     for (rank, import) in (0..).zip(&config.imports) {
@@ -50,19 +103,8 @@ pub fn build_rib(
             .with_context(|| format!("{}:{}: import", config.file.display(), import.line))?;
         tracing::info!("{report}");
     }
-    Ok((rib, readers))
+    Ok((rib, routes, readers))
 }
 
-/// Adds a route; the paths of a resilient one are a group of their own, with this number.
-fn add_route(rib: &mut Rib, id: u32, route: &config::Route) -> Result<(), rib::Error> {
-    let mut kind = route.kind.clone();
-    if let (RouteKind::Unicast(paths), Some(resilient)) = (&kind, route.resilient) {
-        let key = GroupKey { source: Source::Static, id };
-        let spec =
-            GroupSpec { paths: paths.clone(), resilient: Some(resilient), ..GroupSpec::default() };
-        rib.set_group(key, spec)?;
-        kind = RouteKind::NextHopGroup(key);
-    }
-    let metric = route.metric.into();
-    rib.add(rib::Route { prefix: route.prefix, source: Source::Static, kind, metric })
-}
+#[cfg(test)]
+mod tests;

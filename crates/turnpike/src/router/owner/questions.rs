@@ -29,6 +29,7 @@ impl Owner {
         // Whoever asked may be gone.
         match question {
             Question::Request(request, answer) => {
+                let Some((request, answer)) = self.begin(request, answer) else { return };
                 let report = match self.report(request).await {
                     Ok(report) => Answer::Ok(report),
                     Err(error) => Answer::Error(format!("{error:#}")),
@@ -47,9 +48,16 @@ impl Owner {
             Request::Show(show) => show,
             Request::Route(change) => return json(&self.change_route(change)?),
             Request::Neighbour(change) => return json(&self.change_neighbour(change)?),
+            Request::Confirm {} => return json(&self.configurations.confirm()?),
+            Request::Plan(_) | Request::Apply(_) | Request::Rollback(_) => {
+                bail!("configurations are prepared first")
+            }
         };
         match show {
             Show::Ports => json(&self.ports.iter().map(|port| self.port(port)).collect::<Vec<_>>()),
+            Show::Difference { .. } => bail!("configurations are prepared first"),
+            Show::History => json(&self.configurations.report()),
+            Show::Configuration { number } => json(&self.configurations.configuration(number)?),
             Show::Routes(_) => bail!("routes are asked for by pages"),
             Show::Summary => json(&self.summary()),
             Show::Route { address, flow } => json(&self.lookup(address, flow)?),
@@ -309,6 +317,6 @@ fn kind(target: &Target) -> &'static str {
     }
 }
 
-fn json(report: &impl Serialize) -> Result<serde_json::Value> {
+pub(super) fn json(report: &impl Serialize) -> Result<serde_json::Value> {
     Ok(serde_json::to_value(report)?)
 }

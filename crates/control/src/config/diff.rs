@@ -1,0 +1,204 @@
+//! What is different between two configurations, for `turnpike plan` and `turnpike apply`.
+//!
+//! Lines do not count, nor does the order of statements: ports are known by their names, routes by
+//! prefix and metric, everything else by what its statement names.
+
+use std::collections::{HashMap, HashSet};
+
+use dataplane::port::PortId;
+use ipnet::IpNet;
+
+use super::settings::{self, Entry};
+use super::{Config, Route};
+use crate::rib::{self, RouteKind};
+
+/// What was added to, taken out of and changed in a list.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Changes<T> {
+    /// New ones.
+    pub added: Vec<T>,
+    /// Those that are gone.
+    pub removed: Vec<T>,
+    /// Before and after.
+    pub changed: Vec<(T, T)>,
+}
+
+impl<T> Default for Changes<T> {
+    fn default() -> Self {
+        Self { added: Vec::new(), removed: Vec::new(), changed: Vec::new() }
+    }
+}
+
+impl<T> Changes<T> {
+    /// Nothing is different.
+    pub fn is_empty(&self) -> bool {
+        self.added.is_empty() && self.removed.is_empty() && self.changed.is_empty()
+    }
+}
+
+/// A setting that is different.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// What it is: `port "left": mtu`.
+    pub what: String,
+    /// What it was; `None`: it was not there.
+    pub from: Option<String>,
+    /// What it is to be; `None`: it is not to be there.
+    pub to: Option<String>,
+    /// It can be changed while the router runs.
+    pub live: bool,
+}
+
+impl Setting {
+    /// It is one of the graph and its steps.
+    pub fn is_of_graph(&self) -> bool {
+        ["graph", "step in Lua", "steps in Lua"].iter().any(|begin| self.what.starts_with(begin))
+    }
+}
+
+/// Everything that is different between two configurations.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Diff {
+    /// Static routes.
+    pub routes: Changes<Route>,
+    /// Everything else.
+    pub settings: Vec<Setting>,
+    /// Forwarders need other graphs.
+    pub graph: bool,
+    /// The names of the ports by their numbers.
+    pub names: Vec<String>,
+}
+
+impl Diff {
+    /// From one configuration to another, whose ports are numbered alike: see [`Config::align`].
+    pub fn between(old: &Config, new: &Config) -> Self {
+        let names = union(old, new);
+        let mut settings = compare(&settings::list(old, &names), &settings::list(new, &names));
+        // The script runs on forwarders as a whole, and what its steps use may stand anywhere in it.
+        let rerun = old.script.is_some() && new.script.is_some() && old.text != new.text;
+        if rerun {
+            settings.push(Setting {
+                what: "steps in Lua: the script's text".to_owned(),
+                from: Some("as it is".to_owned()),
+                to: Some("another, so their variables begin anew".to_owned()),
+                live: true,
+            });
+        }
+        let graph = settings.iter().any(Setting::is_of_graph);
+        Self { routes: routes(&old.routes, &new.routes), settings, graph, names }
+    }
+
+    /// Nothing is different.
+    pub fn is_empty(&self) -> bool {
+        self.routes.is_empty() && self.settings.is_empty()
+    }
+
+    /// What only a restart changes.
+    pub fn fixed(&self) -> impl Iterator<Item = &Setting> {
+        self.settings.iter().filter(|setting| !setting.live)
+    }
+
+    /// What a route is, as messages write it: `via 10.0.2.2 (right)`.
+    pub fn describe(&self, route: &Route) -> String {
+        let mut text = match &route.kind {
+            RouteKind::Unicast(paths) => format!("via {}", settings::paths(paths, &self.names)),
+            RouteKind::Blackhole => "blackhole".to_owned(),
+            RouteKind::Prohibited => "prohibit".to_owned(),
+            RouteKind::Unreachable => "unreachable".to_owned(),
+            RouteKind::NextHopGroup(_) | RouteKind::Host => "host".to_owned(),
+        };
+        if let Some(resilient) = route.resilient {
+            text += &format!(", resilient in {} buckets", resilient.buckets);
+        }
+        text
+    }
+}
+
+/// The names of the old ports, then of those that only the new configuration has.
+fn union(old: &Config, new: &Config) -> Vec<String> {
+    let mut names: Vec<String> = old.ports.iter().map(|port| port.name.clone()).collect();
+    for port in &new.ports {
+        if !names.contains(&port.name) {
+            names.push(port.name.clone());
+        }
+    }
+    names
+}
+
+fn compare(old: &[Entry], new: &[Entry]) -> Vec<Setting> {
+    let before: HashMap<&str, &Entry> = old.iter().map(|entry| (&*entry.what, entry)).collect();
+    let after: HashSet<&str> = new.iter().map(|entry| &*entry.what).collect();
+    let gone = old.iter().filter(|entry| !after.contains(&*entry.what)).map(|entry| Setting {
+        what: entry.what.clone(),
+        from: Some(entry.value.clone()),
+        to: None,
+        live: entry.live,
+    });
+    let other = new.iter().filter_map(|entry| {
+        let from = before.get(&*entry.what).map(|before| before.value.clone());
+        (from.as_ref() != Some(&entry.value)).then(|| Setting {
+            what: entry.what.clone(),
+            from,
+            to: Some(entry.value.clone()),
+            live: entry.live,
+        })
+    });
+    gone.chain(other).collect()
+}
+
+fn routes(old: &[Route], new: &[Route]) -> Changes<Route> {
+    let key = |route: &Route| -> (IpNet, u32) { (route.prefix, route.metric) };
+    let before: HashMap<_, _> = old.iter().map(|route| (key(route), route)).collect();
+    let after: HashSet<_> = new.iter().map(key).collect();
+    let mut changes = Changes::default();
+    for route in new {
+        match before.get(&key(route)) {
+            None => changes.added.push(route.clone()),
+            Some(was) if was.kind != route.kind || was.resilient != route.resilient => {
+                changes.changed.push(((*was).clone(), route.clone()));
+            }
+            Some(_) => {}
+        }
+    }
+    let gone = old.iter().filter(|route| !after.contains(&key(route)));
+    changes.removed.extend(gone.cloned());
+    changes
+}
+
+impl Config {
+    /// Numbers the ports as another configuration does, new ones behind its own. Where a port of the
+    /// other is missing here, what comes out can be compared, and not run.
+    pub fn align(&mut self, like: &Self) {
+        let names = union(like, self);
+        let places: Vec<Option<PortId>> = self
+            .ports
+            .iter()
+            .map(|port| names.iter().position(|name| *name == port.name))
+            .map(|place| PortId::new(u16::try_from(place?).ok()?))
+            .collect();
+        // More ports than numbers: they are not the same routers, and both are shown as they are.
+        let Some(places) = places.into_iter().collect::<Option<Vec<PortId>>>() else { return };
+        let moved = |port: &mut PortId| *port = places.get(port.index()).copied().unwrap_or(*port);
+        let path = |path: &mut rib::Path| path.port.iter_mut().for_each(moved);
+        for route in &mut self.routes {
+            if let RouteKind::Unicast(paths) = &mut route.kind {
+                paths.iter_mut().for_each(path);
+            }
+        }
+        for import in &mut self.imports {
+            import.via4.iter_mut().chain(&mut import.via6).for_each(path);
+        }
+        self.neighbours.iter_mut().for_each(|neighbour| moved(&mut neighbour.port));
+        for route in &mut self.multicast {
+            moved(&mut route.from);
+            route.to.iter_mut().for_each(|(port, _)| moved(port));
+        }
+        for (ports, _) in &mut self.graphs.by_port {
+            ports.iter_mut().for_each(moved);
+        }
+        self.ports.sort_by_key(|port| names.iter().position(|name| *name == port.name));
+    }
+}
+
+#[cfg(test)]
+mod tests;

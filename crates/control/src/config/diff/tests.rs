@@ -1,0 +1,213 @@
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use dataplane::catalogue::Catalogue;
+use proptest::prelude::*;
+
+use super::super::{Limits, parse};
+use super::*;
+
+const PORTS: &str = "local turnpike = require 'turnpike'\n\
+    turnpike.port 'a' { device = 'eth0', address = '10.0.1.1/24' }\n\
+    turnpike.port 'b' { device = 'eth1', address = '10.0.2.1/24' }\n";
+
+fn read(text: &str) -> Config {
+    let catalogue = Catalogue::default();
+    parse(Path::new("r.lua"), text, Limits::default(), &catalogue).unwrap()
+}
+
+fn with(text: &str) -> Config {
+    read(&format!("{PORTS}{text}"))
+}
+
+/// The settings that are different, as lines.
+fn settings(old: &str, new: &str) -> Vec<String> {
+    let diff = Diff::between(&with(old), &with(new));
+    let none = || "-".to_owned();
+    let line = |s: &Setting| {
+        let (from, to) = (s.from.clone().unwrap_or_else(none), s.to.clone().unwrap_or_else(none));
+        format!("{}: {from} => {to}{}", s.what, if s.live { "" } else { " (restart)" })
+    };
+    diff.settings.iter().map(line).collect()
+}
+
+#[test]
+fn lines_comments_and_order_are_no_difference() {
+    let old = with("turnpike.route '10.3.0.0/16' { via = '10.0.1.2' }\nturnpike.tx { burst = 8 }");
+    let new = with(
+        "-- a comment\nturnpike.tx { burst = 8 }\n\nturnpike.route '10.3.0.0/16' { via = '10.0.1.2' }",
+    );
+    let diff = Diff::between(&old, &new);
+    assert!(diff.is_empty() && !diff.graph, "{diff:?}");
+}
+
+#[test]
+fn ports_in_another_order_are_the_same_ports() {
+    let rest = "turnpike.route '10.3.0.0/16' { via = '10.0.1.2' }\n\
+        turnpike.route '10.4.0.0/16' { port = 'b' }\n\
+        turnpike.neighbour '10.0.2.9' { port = 'b', mac = '02:00:00:00:00:09' }\n\
+        turnpike.multicast '239.1.1.1' { from = 'a', to = { 'b' } }\n\
+        turnpike.graph:on_port 'b'";
+    let turned = "local turnpike = require 'turnpike'\n\
+        turnpike.port 'b' { device = 'eth1', address = '10.0.2.1/24' }\n\
+        turnpike.port 'a' { device = 'eth0', address = '10.0.1.1/24' }\n";
+    let old = with(rest);
+    let mut new = read(&format!("{turned}{rest}"));
+    assert!(!Diff::between(&old, &new).is_empty(), "numbers differ before they are aligned");
+    new.align(&old);
+    let diff = Diff::between(&old, &new);
+    assert!(diff.is_empty(), "{diff:?}");
+    assert_eq!(new.ports[0].name, "a");
+}
+
+#[test]
+fn every_kind_of_setting_is_compared() {
+    let port = |setting: &str| {
+        format!("turnpike.port 'c' {{ device = 'eth2', address = '10.0.3.1/24', {setting} }}")
+    };
+    for (old, new, expected) in [
+        (port(""), port("mtu = 9000"), "port \"c\": mtu: the device's => 9000 (restart)"),
+        (port("redirects = true"), port(""), "port \"c\": redirects: true => false"),
+        (
+            port("reverse_path = 'loose'"),
+            port("reverse_path = 'strict'"),
+            "port \"c\": reverse_path: loose => strict",
+        ),
+        (
+            "turnpike.neighbour '10.0.2.9' { port = 'b', mac = '02:00:00:00:00:09' }".to_owned(),
+            String::new(),
+            "neighbour 10.0.2.9 on port \"b\": 02:00:00:00:00:09 => -",
+        ),
+        (
+            String::new(),
+            "turnpike.multicast '239.1.1.1' { from = 'a', to = { 'b' } }".to_owned(),
+            "multicast 239.1.1.1 from anybody: - => a -> b",
+        ),
+        (
+            String::new(),
+            "turnpike.slowpath { classes = { errors = { rate = 7 } } }".to_owned(),
+            "slowpath: classes.errors.rate: 50000 => 7",
+        ),
+        (
+            "turnpike.forwarders { cores = '0' }".to_owned(),
+            "turnpike.forwarders { cores = '0-1' }".to_owned(),
+            "forwarders: cores: 0 => 0, 1 (restart)",
+        ),
+    ] {
+        let lines = settings(&old, &new);
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(lines[0].starts_with(expected), "{lines:?}");
+    }
+}
+
+#[test]
+fn steps_are_shown_where_they_stand() {
+    let lines = settings(
+        "",
+        "turnpike.graph:insert_after('ip4-validate', { 'ip4-ttl', as = 'early-ttl' })",
+    );
+    let expected = [
+        "graph: ip4-validate.ok: \"ip4-reverse-path\" => \"early-ttl\"",
+        "graph: step \"early-ttl\": - => { \"ip4-ttl\", as = \"early-ttl\" }",
+        "graph: early-ttl.ok: - => \"ip4-reverse-path\"",
+    ];
+    for line in expected {
+        assert!(lines.iter().any(|found| found == line), "{line} is missing in {lines:?}");
+    }
+    assert_eq!(lines.len(), expected.len(), "{lines:?}");
+}
+
+#[test]
+fn a_script_with_steps_counts_as_a_whole() {
+    let script = |extra: &str| {
+        format!(
+            "{PORTS}{extra}\nlocal s = turnpike.step 's' {{ process = function(b, m) return m end }}\n\
+             turnpike.graph:insert_after('ip4-validate', s)"
+        )
+    };
+    let (plain, other) = (read(&script("")), read(&script("local answer = 42")));
+    assert!(!Diff::between(&plain, &read(&script(""))).graph);
+    let diff = Diff::between(&plain, &other);
+    assert!(diff.graph && diff.settings.len() == 1 && diff.settings[0].live, "{diff:?}");
+    // One with steps and one without: the graph says it.
+    assert!(Diff::between(&with(""), &plain).graph);
+}
+
+/// Routes by what they are known by.
+type ByKey = BTreeMap<(IpNet, u32), (RouteKind, Option<u16>)>;
+
+fn by_key(routes: &[Route]) -> ByKey {
+    let entry = |r: &Route| {
+        ((r.prefix, r.metric), (r.kind.clone(), r.resilient.map(|resilient| resilient.buckets)))
+    };
+    routes.iter().map(entry).collect()
+}
+
+fn statements() -> impl Strategy<Value = String> {
+    let route = (0u8..6, 0u32..2, 0usize..4).prop_map(|(net, metric, kind)| {
+        let kind = [
+            "via = '10.0.1.2'",
+            "via = { '10.0.1.2', '10.0.2.2' }",
+            "via = { '10.0.1.2', '10.0.2.2' }, resilient = true",
+            "blackhole = true",
+        ][kind];
+        (
+            (net, metric),
+            format!("turnpike.route '10.{}.0.0/16' {{ metric = {metric}, {kind} }}\n", net + 10),
+        )
+    });
+    let other = proptest::sample::subsequence(
+        vec![
+            "turnpike.tx { burst = 8 }\n",
+            "turnpike.icmp { ttl = 9 }\n",
+            "turnpike.graph:remove 'ip4-mtu'\n",
+            "turnpike.slowpath { retries = 5 }\n",
+            "turnpike.neighbour '10.0.2.9' { port = 'b', mac = '02:00:00:00:00:09' }\n",
+        ],
+        0..=5,
+    );
+    (proptest::collection::btree_map(0..12u8, route, 0..8), other).prop_map(|(routes, other)| {
+        let routes: BTreeMap<_, _> = routes.into_values().collect();
+        routes.into_values().chain(other.into_iter().map(str::to_owned)).collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// What is different, done to the old, gives the new; and nothing else is said to be different.
+    #[test]
+    fn the_difference_leads_from_one_to_the_other(old in statements(), new in statements()) {
+        let (old, new) = (with(&old), with(&new));
+        let diff = Diff::between(&old, &new);
+        let mut routes = by_key(&old.routes);
+        for route in &diff.routes.removed {
+            prop_assert!(routes.remove(&(route.prefix, route.metric)).is_some());
+        }
+        for (was, is) in &diff.routes.changed {
+            prop_assert_ne!(by_key(std::slice::from_ref(was)), by_key(std::slice::from_ref(is)));
+            prop_assert!(routes.remove(&(was.prefix, was.metric)).is_some());
+            routes.extend(by_key(std::slice::from_ref(is)));
+        }
+        let before = routes.len();
+        routes.extend(by_key(&diff.routes.added));
+        prop_assert_eq!(routes.len(), before + diff.routes.added.len());
+        prop_assert_eq!(routes, by_key(&new.routes));
+
+        let map = |config: &Config| -> BTreeMap<String, String> {
+            let entries = settings::list(config, &diff.names);
+            entries.into_iter().map(|entry| (entry.what, entry.value)).collect()
+        };
+        let mut settings = map(&old);
+        for Setting { what, from, to, .. } in &diff.settings {
+            prop_assert_eq!(settings.get(what), from.as_ref());
+            prop_assert_ne!(from, to);
+            match to {
+                Some(value) => settings.insert(what.clone(), value.clone()),
+                None => settings.remove(what),
+            };
+        }
+        prop_assert_eq!(settings, map(&new));
+        prop_assert_eq!(Diff::between(&old, &new).is_empty(), Diff::between(&new, &old).is_empty());
+    }
+}

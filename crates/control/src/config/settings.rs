@@ -1,0 +1,342 @@
+//! A configuration as a list of single settings, in the words of configurations: what two of them are
+//! compared by. Routes, of which there may be many, are compared apart.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use ::script::{Policy, StepSettings};
+use dataplane::class::ClassLimits;
+use dataplane::plan::Plans;
+use dataplane::port::{PortId, ReversePath};
+use dataplane::reason::PuntClass;
+
+use super::{
+    Advertise, Config, Discovery, Driver, Fib, Forwarders, Forwarding, Fpm, Icmp, Import,
+    KernelRoutes, Log, Memory, MulticastRoute, Neighbour, Port, Preference, Prefix, Quarantine,
+    RoutesFrom, Slowpath, Tx,
+};
+use crate::rib;
+
+/// One setting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    /// What it is, unique: `port "left": mtu`.
+    pub(super) what: String,
+    /// What it is set to.
+    pub(super) value: String,
+    /// It can be changed while the router runs.
+    pub(super) live: bool,
+}
+
+/// All settings, in the order in which they are shown; `names` has the ports by their numbers.
+pub(super) fn list(config: &Config, names: &[String]) -> Vec<Entry> {
+    // In full, so that a new setting cannot be forgotten here.
+    let Config {
+        file: _,
+        text: _,
+        ports,
+        routes: _,
+        neighbours,
+        imports,
+        multicast,
+        routes_from,
+        fpm,
+        forwarders,
+        forwarding,
+        tx,
+        slowpath,
+        icmp,
+        memory,
+        fib,
+        log,
+        quarantine,
+        graphs,
+        script,
+    } = config;
+    let mut list = List { names, entries: Vec::new() };
+    ports.iter().for_each(|port| list.port(port));
+    neighbours.iter().for_each(|neighbour| list.neighbour(neighbour));
+    multicast.iter().for_each(|route| list.multicast(route));
+    (1..).zip(imports).for_each(|(rank, import)| list.import(rank, import));
+    list.sources(routes_from, fpm.as_ref());
+    let Forwarders { line: _, cores } = forwarders;
+    list.fixed(
+        "forwarders: cores",
+        some(cores.iter().map(ToString::to_string), "the router's choice"),
+    );
+    let Forwarding { class_e } = forwarding;
+    list.fixed("forwarding: class_e", class_e);
+    let Tx { burst, flush } = tx;
+    list.fixed("tx: burst", burst);
+    list.fixed("tx: flush_us", flush.as_micros());
+    list.slowpath(slowpath);
+    let Icmp { ttl, echo } = icmp;
+    list.fixed("icmp: ttl", ttl);
+    list.fixed("icmp: echo", echo);
+    let Memory { mbufs, no_huge } = memory;
+    list.fixed("memory: mbufs", or(*mbufs, "as many as are needed"));
+    list.fixed("memory: no_huge", no_huge);
+    let Fib { ipv4, ipv6 } = fib;
+    list.fixed("fib: ipv4", ipv4.name());
+    list.fixed("fib: ipv6", ipv6.name());
+    let Log { level } = log;
+    list.fixed("log: level", level.unwrap_or("default"));
+    let Quarantine { directory, packets, bytes } = quarantine;
+    list.fixed("quarantine: directory", directory.display());
+    list.fixed("quarantine: packets", packets);
+    list.fixed("quarantine: mib", bytes >> 20);
+    list.graphs(graphs);
+    script.iter().flat_map(|script| &script.steps).for_each(|step| list.step(step));
+    list.entries
+}
+
+/// A port by its number.
+pub(super) fn port_name(names: &[String], port: PortId) -> &str {
+    names.get(port.index()).map_or("?", String::as_str)
+}
+
+/// Paths as messages write them: `10.0.2.2 (right) weight 2`.
+pub(super) fn paths(paths: &[rib::Path], names: &[String]) -> String {
+    let path = |path: &rib::Path| {
+        let place = match (path.via, path.port) {
+            (Some(via), Some(port)) => format!("{via} ({})", port_name(names, port)),
+            (Some(via), None) => format!("{via} (recursive)"),
+            (None, port) => port.map_or_else(String::new, |port| port_name(names, port).to_owned()),
+        };
+        if path.weight == 1 { place } else { format!("{place} weight {}", path.weight) }
+    };
+    paths.iter().map(path).collect::<Vec<_>>().join(", ")
+}
+
+fn some(items: impl Iterator<Item = String>, none: &str) -> String {
+    let items: Vec<String> = items.collect();
+    if items.is_empty() { none.to_owned() } else { items.join(", ") }
+}
+
+fn or(value: Option<impl Display>, none: &str) -> String {
+    value.map_or_else(|| none.to_owned(), |value| value.to_string())
+}
+
+fn seconds(duration: Duration) -> u64 {
+    duration.as_secs()
+}
+
+struct List<'a> {
+    names: &'a [String],
+    entries: Vec<Entry>,
+}
+
+impl List<'_> {
+    fn add(&mut self, live: bool, what: impl Into<String>, value: impl Display) {
+        self.entries.push(Entry { what: what.into(), value: value.to_string(), live });
+    }
+
+    /// What a running router has for good.
+    fn fixed(&mut self, what: impl Into<String>, value: impl Display) {
+        self.add(false, what, value);
+    }
+
+    fn live(&mut self, what: impl Into<String>, value: impl Display) {
+        self.add(true, what, value);
+    }
+
+    fn port(&mut self, port: &Port) {
+        let Port {
+            line: _,
+            name,
+            device,
+            driver,
+            addresses,
+            mac,
+            mtu,
+            rx_queues,
+            reverse_path,
+            host,
+            unreachables,
+            redirects,
+            dad,
+            advertise,
+            discovery,
+        } = port;
+        let key = |setting: &str| format!("port \"{name}\": {setting}");
+        let driver = driver.map(|driver| match driver {
+            Driver::AfXdp => "af_xdp",
+            Driver::AfPacket => "af_packet",
+        });
+        let host = host.as_ref().map(|host| match &host.netns {
+            Some(netns) => format!("in namespace {netns}"),
+            None => "in the router's namespace".to_owned(),
+        });
+        let reverse_path = match reverse_path {
+            ReversePath::Any => "any",
+            ReversePath::Loose => "loose",
+            ReversePath::Strict => "strict",
+        };
+        self.fixed(key("device"), device);
+        self.fixed(key("driver"), or(driver, "what works"));
+        self.fixed(key("address"), some(addresses.iter().map(ToString::to_string), "none"));
+        self.fixed(key("mac"), or(*mac, "the device's"));
+        self.fixed(key("mtu"), or(*mtu, "the device's"));
+        self.fixed(key("rx_queues"), or(*rx_queues, "one a forwarder"));
+        self.fixed(key("host"), or(host, "false"));
+        self.fixed(key("reverse_path"), reverse_path);
+        self.fixed(key("unreachables"), unreachables);
+        self.fixed(key("redirects"), redirects);
+        self.fixed(key("dad"), dad);
+        self.fixed(key("advertise"), or(advertise.as_ref().map(advertised), "false"));
+        self.fixed(key("router_discovery"), or(discovery.as_ref().map(discovered), "false"));
+    }
+
+    fn neighbour(&mut self, neighbour: &Neighbour) {
+        let Neighbour { line: _, port, address, mac } = neighbour;
+        let port = port_name(self.names, *port);
+        self.fixed(format!("neighbour {address} on port \"{port}\""), mac);
+    }
+
+    fn multicast(&mut self, route: &MulticastRoute) {
+        let MulticastRoute { line: _, group, source, from, to } = route;
+        let source = or(*source, "anybody");
+        let to = to.iter().map(|(port, ttl)| match ttl {
+            1 => port_name(self.names, *port).to_owned(),
+            ttl => format!("{} (ttl {ttl})", port_name(self.names, *port)),
+        });
+        let value = format!("{} -> {}", port_name(self.names, *from), some(to, "nowhere"));
+        self.fixed(format!("multicast {group} from {source}"), value);
+    }
+
+    fn import(&mut self, rank: usize, import: &Import) {
+        let Import { line: _, file, via4, via6 } = import;
+        let via = format!("{}; {}", paths(via4, self.names), paths(via6, self.names));
+        self.fixed(format!("import {rank}: file"), file.display());
+        self.fixed(format!("import {rank}: via"), via.trim_matches([';', ' ']));
+    }
+
+    fn sources(&mut self, routes_from: &RoutesFrom, fpm: Option<&Fpm>) {
+        let RoutesFrom { kernel, fpm: by_fpm } = routes_from;
+        self.fixed("routes_from: fpm", by_fpm);
+        self.fixed("routes_from: kernel", kernel.is_some());
+        if let Some(KernelRoutes { audit, receive_buffer }) = kernel {
+            self.fixed("routes_from: audit_s", or(audit.map(seconds), "never"));
+            self.fixed("routes_from: receive_buffer_mib", receive_buffer >> 20);
+        }
+        if let Some(Fpm { listen, keep }) = fpm {
+            self.fixed("fpm: listen", listen);
+            self.fixed("fpm: keep_s", seconds(*keep));
+        }
+    }
+
+    fn slowpath(&mut self, slowpath: &Slowpath) {
+        let Slowpath {
+            neighbours,
+            queue,
+            retries,
+            timeout,
+            reassembly,
+            workers,
+            icmp_rate,
+            icmp_burst,
+            icmp_prefix_rate,
+            icmp_prefix_burst,
+            classes,
+        } = slowpath;
+        self.fixed("slowpath: neighbours", neighbours);
+        self.fixed("slowpath: queue", queue);
+        self.fixed("slowpath: retries", retries);
+        self.fixed("slowpath: timeout_s", seconds(*timeout));
+        self.fixed("slowpath: reassembly_s", seconds(*reassembly));
+        self.fixed("slowpath: workers", workers);
+        self.fixed("slowpath: icmp_rate", icmp_rate);
+        self.fixed("slowpath: icmp_burst", icmp_burst);
+        self.fixed("slowpath: icmp_prefix_rate", icmp_prefix_rate);
+        self.fixed("slowpath: icmp_prefix_burst", icmp_prefix_burst);
+        for (class, ClassLimits { rate, share, queue }) in PuntClass::ALL.iter().zip(classes) {
+            let key = |setting: &str| format!("slowpath: classes.{}.{setting}", class.name());
+            self.fixed(key("rate"), rate);
+            self.fixed(key("share"), share);
+            self.fixed(key("queue"), queue);
+        }
+    }
+
+    fn graphs(&mut self, plans: &Plans) {
+        for (what, value) in plans.main.described() {
+            self.live(format!("graph: {what}"), value);
+        }
+        for (ports, plan) in &plans.by_port {
+            let ports =
+                some(ports.iter().map(|&port| port_name(self.names, port).to_owned()), "none");
+            for (what, value) in plan.described() {
+                self.live(format!("graph of {ports}: {what}"), value);
+            }
+        }
+    }
+
+    fn step(&mut self, step: &StepSettings) {
+        let StepSettings { name, outputs, limit, policy, budget_us } = step;
+        let on_failure = match policy {
+            Policy::Bypass => "bypass",
+            Policy::Drop => "drop",
+        };
+        let outputs = outputs.join(", ");
+        let value = format!(
+            "outputs {outputs}; limit {limit}, on_failure {on_failure}, budget_us {budget_us}"
+        );
+        self.live(format!("step in Lua \"{name}\""), value);
+    }
+}
+
+fn advertised(advertise: &Advertise) -> String {
+    let Advertise {
+        interval,
+        least_interval,
+        lifetime,
+        managed,
+        other,
+        preference,
+        hop_limit,
+        reachable,
+        retransmit,
+        mtu,
+        prefixes,
+        dns,
+    } = advertise;
+    let preference = match preference {
+        Preference::High => "high",
+        Preference::Medium => "medium",
+        Preference::Low => "low",
+    };
+    let prefixes = match prefixes {
+        None => "those of its addresses".to_owned(),
+        Some(prefixes) => some(prefixes.iter().map(prefix), "none"),
+    };
+    format!(
+        "interval_s {}, least_interval_s {}, lifetime_s {}, managed {managed}, other {other}, \
+         preference {preference}, hop_limit {hop_limit}, reachable_ms {}, retransmit_ms {}, mtu {}, \
+         prefixes {prefixes}, dns {}",
+        seconds(*interval),
+        seconds(*least_interval),
+        seconds(*lifetime),
+        reachable.as_millis(),
+        retransmit.as_millis(),
+        or(*mtu, "not said"),
+        some(dns.iter().map(ToString::to_string), "none"),
+    )
+}
+
+fn prefix(prefix: &Prefix) -> String {
+    let Prefix { net, valid, preferred, on_link, autonomous } = prefix;
+    format!(
+        "{net} (valid_s {}, preferred_s {}, on_link {on_link}, autonomous {autonomous})",
+        seconds(*valid),
+        seconds(*preferred)
+    )
+}
+
+fn discovered(discovery: &Discovery) -> String {
+    let Discovery { interval, least_interval, lifetime, preference, broadcast } = discovery;
+    format!(
+        "interval_s {}, least_interval_s {}, lifetime_s {}, preference {preference}, broadcast {broadcast}",
+        seconds(*interval),
+        seconds(*least_interval),
+        seconds(*lifetime)
+    )
+}

@@ -1,0 +1,177 @@
+//! `turnpike plan`, `apply`, `confirm`, `rollback`, `history`: other configurations for a running router.
+//!
+//! The file is read here, and its text is what the router reads: both see the same, and the router needs
+//! no right to read it. Paths in it are looked up by the router.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Args;
+
+use super::{Console, RouterArgs};
+use crate::api::configuration::{ApplyRequest, PlanRequest, RollbackRequest};
+use crate::api::report::{Applied, Change, Configuration, HistoryEntry, Plan};
+use crate::api::{Request, Show, client};
+use crate::table;
+
+/// The exit status of a plan that changes something; 1 is an error.
+const CHANGES: u8 = 2;
+
+/// What would be changed.
+#[derive(Debug, Args)]
+pub struct PlanArgs {
+    /// The configuration
+    file: PathBuf,
+    /// Show every route, however many there are
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    pub router: RouterArgs,
+}
+
+/// What is to be changed to.
+#[derive(Debug, Args)]
+pub struct ApplyArgs {
+    /// The configuration
+    file: PathBuf,
+    #[command(flatten)]
+    condition: Condition,
+    #[command(flatten)]
+    pub router: RouterArgs,
+}
+
+/// On which condition a change is kept.
+#[derive(Debug, Args)]
+struct Condition {
+    /// Go back by itself after this time (60s, 5m, 1h), unless `turnpike confirm` comes before
+    #[arg(long, value_name = "TIME", value_parser = seconds)]
+    confirm: Option<u64>,
+}
+
+/// To keep what was changed.
+#[derive(Debug, Args)]
+pub struct ConfirmArgs {
+    #[command(flatten)]
+    pub router: RouterArgs,
+}
+
+/// What is to be changed back to.
+#[derive(Debug, Args)]
+pub struct RollbackArgs {
+    /// A number of the history; without it the one before the current
+    number: Option<u64>,
+    #[command(flatten)]
+    condition: Condition,
+    #[command(flatten)]
+    pub router: RouterArgs,
+}
+
+/// Which past is to be shown.
+#[derive(Debug, Args)]
+pub struct HistoryArgs {
+    /// Show this one's text
+    number: Option<u64>,
+    /// Show what a rollback to it would change, in place of its text
+    #[arg(long, requires = "number")]
+    diff: bool,
+    #[command(flatten)]
+    pub router: RouterArgs,
+}
+
+/// Says what a configuration would change.
+pub fn plan(args: &PlanArgs, console: &mut Console<'_>) -> Result<ExitCode> {
+    let (file, text) = read(&args.file)?;
+    let request = Request::Plan(PlanRequest { file, text, all: args.all });
+    let report = client::ask(console.socket, &request)?;
+    let plan: Plan = serde_json::from_value(report.clone())?;
+    let text =
+        if console.json { serde_json::to_string_pretty(&report)? } else { table::plan(&plan) };
+    console.print(&text)?;
+    Ok(if plan.changes.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(CHANGES) })
+}
+
+/// Changes to a configuration, and says what became of it.
+pub fn apply(args: &ApplyArgs, console: &mut Console<'_>) -> Result<()> {
+    let (file, text) = read(&args.file)?;
+    let request = Request::Apply(ApplyRequest { file, text, confirm_s: args.condition.confirm });
+    console.report(&request, |report| Ok(applied(serde_json::from_value(report)?)))
+}
+
+/// Keeps what was changed.
+pub fn confirm(console: &mut Console<'_>) -> Result<()> {
+    let change = |report| Ok(serde_json::from_value::<Change>(report)?.change);
+    console.report(&Request::Confirm {}, change)
+}
+
+/// Changes back, and says what became of it.
+pub fn rollback(args: &RollbackArgs, console: &mut Console<'_>) -> Result<()> {
+    let request = RollbackRequest { to: args.number, confirm_s: args.condition.confirm };
+    let text = |report| Ok(applied(serde_json::from_value(report)?));
+    console.report(&Request::Rollback(request), text)
+}
+
+/// Shows what was applied, one configuration, or what is different to it.
+pub fn history(args: &HistoryArgs, console: &mut Console<'_>) -> Result<()> {
+    match args.number {
+        None => console.report(&Request::Show(Show::History), |report| {
+            Ok(table::history(&serde_json::from_value::<Vec<HistoryEntry>>(report)?))
+        }),
+        Some(number) if args.diff => {
+            let show = Request::Show(Show::Difference { number, all: false });
+            console.report(&show, |report| Ok(table::plan(&serde_json::from_value(report)?)))
+        }
+        Some(number) => console.report(&Request::Show(Show::Configuration { number }), |report| {
+            let Configuration { text, .. } = serde_json::from_value(report)?;
+            Ok(text.trim_end().to_owned())
+        }),
+    }
+}
+
+fn applied(applied: Applied) -> String {
+    let Applied { number, summary, confirm_s } = applied;
+    let condition = confirm_s.map_or_else(String::new, |seconds| {
+        format!("\nit is taken back in {seconds} s; `turnpike confirm` keeps it")
+    });
+    format!("configuration {number}: {summary}{condition}")
+}
+
+/// A file's absolute path and its text.
+fn read(file: &Path) -> Result<(PathBuf, String)> {
+    let text = fs::read_to_string(file)
+        .with_context(|| format!("{}: cannot be read as text in UTF-8", file.display()))?;
+    let file = std::path::absolute(file)
+        .with_context(|| format!("{}: no absolute path", file.display()))?;
+    Ok((file, text))
+}
+
+/// `60`, `60s`, `5m` or `1h`, in seconds.
+fn seconds(text: &str) -> Result<u64, String> {
+    let number = text.trim_end_matches(|last: char| last.is_ascii_alphabetic());
+    let unit = match &text[number.len()..] {
+        "" | "s" => Some(1),
+        "m" => Some(60),
+        "h" => Some(3600),
+        _ => None,
+    };
+    let time = number.parse::<u64>().ok().zip(unit).and_then(|(n, unit)| n.checked_mul(unit));
+    time.filter(|seconds| (1..=86_400).contains(seconds))
+        .ok_or_else(|| "expected a time from 1s to 24h, such as 60s, 5m or 1h".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::seconds;
+
+    #[test]
+    fn times_are_read_with_and_without_a_unit() {
+        let all = ["60", "60s", "5m", "1h", "24h"].map(|text| seconds(text).unwrap());
+        assert_eq!(all, [60, 60, 300, 3600, 86_400]);
+        for wrong in
+            ["", "s", "0", "0s", "25h", "-1s", "1d", "1.5m", "60ss", "99999999999999999999h"]
+        {
+            assert!(seconds(wrong).unwrap_err().contains("such as 60s"), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,410 @@
+//! Changes to another configuration: what clients ask, what is waiting to be confirmed, the history.
+//!
+//! ```text
+//!   apply, rollback, not confirmed --> prepare (a thread) --> finish --> apply.rs --> history
+//!   plan, history N --diff --------------^                      |
+//!                                                               +--> the answer
+//! ```
+//!
+//! A change is prepared beside the owner's work, against the configuration of that moment. If another
+//! change was made meanwhile it is prepared again.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use control::config::{Changes, Config, Diff, Route};
+use dataplane::exchange::Exchange;
+use tokio::sync::{mpsc, oneshot};
+
+use super::super::prepare::{Prepared, Wanted, Workshop};
+use super::history::{History, Origin};
+use super::initial::StaticRoutes;
+use super::{Owner, questions};
+use crate::api::configuration::{ApplyRequest, PlanRequest, RollbackRequest};
+use crate::api::report::{self, Applied, Change, HistoryEntry, Plan, PlannedChange, RouteChanges};
+use crate::api::{Answer, Request, Show};
+
+/// Routes of each kind that a plan shows unless all are asked for.
+const ROUTES_SHOWN: usize = 10;
+
+/// What is to be done with a change when it is prepared.
+enum Purpose {
+    /// To be shown, all routes or the first some.
+    Show { all: bool },
+    /// To be made.
+    Make { origin: Origin, confirm: Option<Duration> },
+}
+
+/// Somebody who waits for the answer; nobody when the router itself goes back.
+type Asker = Option<oneshot::Sender<Answer>>;
+
+/// A change that has been prepared, or why it cannot be.
+pub struct Job {
+    purpose: Purpose,
+    asker: Asker,
+    wanted: Wanted,
+    outcome: Result<Prepared>,
+}
+
+/// A configuration that is to be confirmed.
+struct Pending {
+    number: u64,
+    deadline: Instant,
+    /// What is gone back to.
+    back: Arc<Config>,
+    /// It was not confirmed, and the way back is being prepared.
+    expired: bool,
+}
+
+impl Pending {
+    fn seconds(&self) -> u64 {
+        self.deadline.saturating_duration_since(Instant::now()).as_secs_f64().ceil() as u64
+    }
+}
+
+/// The configuration of a running router and what it can be changed by.
+pub struct Configurations {
+    pub(super) current: Arc<Config>,
+    /// Its routes in the RIB.
+    pub(super) routes: StaticRoutes,
+    /// The ways to the forwarders.
+    pub(super) exchanges: Vec<Arc<Exchange>>,
+    workshop: Workshop,
+    history: History,
+    pending: Option<Pending>,
+    done: mpsc::UnboundedSender<Job>,
+    jobs: mpsc::UnboundedReceiver<Job>,
+}
+
+impl Configurations {
+    /// Of a router that starts with a configuration, whose routes are in the RIB.
+    pub fn new(
+        config: Config,
+        routes: StaticRoutes,
+        exchanges: Vec<Arc<Exchange>>,
+        workshop: Workshop,
+    ) -> Self {
+        let (done, jobs) = mpsc::unbounded_channel();
+        let summary = format!("{} ports, {} routes", config.ports.len(), config.routes.len());
+        // What messages name is what clients name: the whole path.
+        let file = std::path::absolute(&config.file).unwrap_or_else(|_| config.file.clone());
+        let history = History::new(file, config.text.clone(), summary);
+        let current = Arc::new(config);
+        Self { current, routes, exchanges, workshop, history, pending: None, done, jobs }
+    }
+
+    /// The next change that has been prepared.
+    pub(super) async fn prepared(&mut self) -> Option<Job> {
+        self.jobs.recv().await
+    }
+
+    /// Prepares a change beside the owner's work.
+    fn prepare(&self, wanted: Wanted, purpose: Purpose, asker: Asker) {
+        let (workshop, base, done) =
+            (self.workshop.clone(), self.current.clone(), self.done.clone());
+        tokio::task::spawn_blocking(move || {
+            let graphs = matches!(purpose, Purpose::Make { .. });
+            let outcome = workshop.prepare(base, wanted.clone(), graphs);
+            // The owner may have ended.
+            let _ = done.send(Job { purpose, asker, wanted, outcome });
+        });
+    }
+
+    /// Nothing waits to be confirmed, or what is to be done about it.
+    fn nothing_pending(&self, what: &str) -> Result<()> {
+        let Some(pending) = &self.pending else { return Ok(()) };
+        bail!(
+            "{what}: configuration {} is to be confirmed within {} s; turnpike confirm keeps it, turnpike \
+             rollback takes it back",
+            pending.number,
+            pending.seconds()
+        )
+    }
+
+    fn past(&self, number: u64) -> Result<Wanted> {
+        let entry = self.history.get(number)?;
+        Ok(Wanted::Text(entry.file.clone(), entry.text.clone()))
+    }
+
+    /// What a request wants, if it is about configurations; those that need no preparation come back.
+    fn job(&self, request: Request) -> Result<Result<(Wanted, Purpose), Request>> {
+        let confirm = |seconds: Option<u64>| seconds.map(Duration::from_secs);
+        Ok(Ok(match request {
+            Request::Plan(PlanRequest { file, text, all }) => {
+                (text_of(file, text)?, Purpose::Show { all })
+            }
+            Request::Show(Show::Difference { number, all }) => {
+                (self.past(number)?, Purpose::Show { all })
+            }
+            Request::Apply(ApplyRequest { file, text, confirm_s }) => {
+                self.nothing_pending("apply")?;
+                let purpose = Purpose::Make { origin: Origin::Apply, confirm: confirm(confirm_s) };
+                (text_of(file, text)?, purpose)
+            }
+            Request::Rollback(RollbackRequest { to, confirm_s }) => {
+                let previous = match (to, &self.pending) {
+                    (Some(number), None) => number,
+                    (Some(_), Some(_)) => {
+                        return Err(self.nothing_pending("rollback").err().context("")?);
+                    }
+                    (None, _) => self.history.previous()?.number,
+                };
+                let wanted = match &self.pending {
+                    Some(pending) => Wanted::Config(pending.back.clone()),
+                    None => self.past(previous)?,
+                };
+                let (origin, confirm) = (Origin::Rollback(previous), confirm(confirm_s));
+                (wanted, Purpose::Make { origin, confirm })
+            }
+            other => return Ok(Err(other)),
+        }))
+    }
+
+    /// Keeps what was applied on condition.
+    pub(super) fn confirm(&mut self) -> Result<Change> {
+        let pending = self.pending.take_if(|pending| !pending.expired).context(
+            "confirm: nothing waits to be confirmed; see turnpike history for what was applied",
+        )?;
+        tracing::info!("configuration {}: confirmed", pending.number);
+        Ok(Change { change: format!("configuration {} confirmed", pending.number) })
+    }
+
+    pub(super) fn report(&self) -> Vec<HistoryEntry> {
+        let entry = |entry: &super::history::Entry| {
+            let pending = self.pending.as_ref().filter(|pending| pending.number == entry.number);
+            let current = entry.number == self.history.current();
+            let state = match (pending, current) {
+                (Some(_), _) => Some("waiting"),
+                (None, true) => Some("current"),
+                (None, false) => None,
+            };
+            HistoryEntry {
+                number: entry.number,
+                time: entry
+                    .time
+                    .duration_since(std::time::UNIX_EPOCH)
+                    .unwrap_or_default()
+                    .as_secs(),
+                file: entry.file.display().to_string(),
+                origin: entry.origin.to_string(),
+                summary: entry.summary.clone(),
+                state: state.map(str::to_owned),
+                confirm_s: pending.map(Pending::seconds),
+            }
+        };
+        self.history.entries().map(entry).collect()
+    }
+
+    pub(super) fn configuration(&self, number: u64) -> Result<report::Configuration> {
+        let entry = self.history.get(number)?;
+        let (file, text) = (entry.file.display().to_string(), entry.text.to_string());
+        Ok(report::Configuration { number, file, text })
+    }
+}
+
+fn text_of(file: PathBuf, text: String) -> Result<Wanted> {
+    if !file.is_absolute() {
+        bail!(
+            "file {}: not an absolute path, and the router is in another directory",
+            file.display()
+        );
+    }
+    Ok(Wanted::Text(file, text.into()))
+}
+
+impl Owner {
+    /// Begins what a request about configurations asks for; other requests come back.
+    pub(super) fn begin(
+        &mut self,
+        request: Request,
+        asker: oneshot::Sender<Answer>,
+    ) -> Option<(Request, oneshot::Sender<Answer>)> {
+        match self.configurations.job(request) {
+            Ok(Ok((wanted, purpose))) => self.configurations.prepare(wanted, purpose, Some(asker)),
+            Ok(Err(request)) => return Some((request, asker)),
+            Err(error) => reply(Some(asker), Err(error)),
+        }
+        None
+    }
+
+    /// Shows or makes a change that has been prepared.
+    pub(super) async fn finish(&mut self, job: Job) {
+        let Job { purpose, asker, wanted, outcome } = job;
+        let returns = matches!(purpose, Purpose::Make { origin: Origin::NotConfirmed(_), .. });
+        if returns && self.configurations.pending.is_none() {
+            // Somebody has gone back meanwhile.
+            return;
+        }
+        let prepared = match outcome {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                say_failure(&purpose, &error);
+                return reply(asker, Err(error));
+            }
+        };
+        if !Arc::ptr_eq(&prepared.base, &self.configurations.current) {
+            return self.configurations.prepare(wanted, purpose, asker);
+        }
+        let answer = match &purpose {
+            Purpose::Show { all } => questions::json(&plan(&prepared, *all)),
+            Purpose::Make { origin, confirm } => {
+                let made = self.make(prepared, *origin, *confirm).await;
+                made.and_then(|applied| questions::json(&applied))
+            }
+        };
+        if let Err(error) = &answer {
+            say_failure(&purpose, error);
+        }
+        if returns {
+            self.configurations.pending = None;
+        }
+        reply(asker, answer);
+    }
+
+    async fn make(
+        &mut self,
+        prepared: Prepared,
+        origin: Origin,
+        confirm: Option<Duration>,
+    ) -> Result<Applied> {
+        // Another one may have been made on condition meanwhile.
+        if origin == Origin::Apply {
+            self.configurations.nothing_pending("apply")?;
+        }
+        let Prepared { base, config, diff, graphs } = prepared;
+        refuse_fixed(&diff)?;
+        if diff.is_empty() && base.text == config.text {
+            let (number, summary) = (self.configurations.history.current(), summary(&diff));
+            return Ok(Applied { number, summary, confirm_s: None });
+        }
+        let (file, text) = (config.file.clone(), config.text.clone());
+        let summary = summary(&diff);
+        self.carry_out(&config, &diff, graphs).await?;
+        let configurations = &mut self.configurations;
+        configurations.current = config;
+        let number = configurations.history.add(file.clone(), text, origin, summary.clone());
+        let confirm_s = confirm.map(|time| time.as_secs());
+        configurations.pending = confirm.map(|time| Pending {
+            number,
+            deadline: Instant::now() + time,
+            back: base,
+            expired: false,
+        });
+        let condition =
+            confirm_s.map_or_else(String::new, |s| format!("; to be confirmed within {s} s"));
+        tracing::info!(
+            "configuration {number} ({origin}, {}): {summary}{condition}",
+            file.display()
+        );
+        Ok(Applied { number, summary, confirm_s })
+    }
+
+    /// Goes back if what was applied on condition was not confirmed in time.
+    pub(super) fn watch_confirmation(&mut self) {
+        let late = |p: &&mut Pending| !p.expired && p.deadline <= Instant::now();
+        let Some(pending) = self.configurations.pending.as_mut().filter(late) else { return };
+        pending.expired = true;
+        let (number, back) = (pending.number, pending.back.clone());
+        tracing::warn!(
+            "configuration {number}: not confirmed in time, going back to the one before"
+        );
+        let purpose = Purpose::Make { origin: Origin::NotConfirmed(number), confirm: None };
+        self.configurations.prepare(Wanted::Config(back), purpose, None);
+    }
+}
+
+fn reply(asker: Asker, answer: Result<serde_json::Value>) {
+    let answer = match answer {
+        Ok(report) => Answer::Ok(report),
+        Err(error) => Answer::Error(format!("{error:#}")),
+    };
+    if let Some(asker) = asker {
+        // Whoever asked may be gone.
+        let _ = asker.send(answer);
+    }
+}
+
+/// A change that is not made leaves a word in the log; one that nobody asked for must.
+fn say_failure(purpose: &Purpose, error: &anyhow::Error) {
+    match purpose {
+        Purpose::Show { .. } => {}
+        Purpose::Make { origin: origin @ Origin::NotConfirmed(_), .. } => {
+            tracing::error!("{origin}, but the one before cannot be restored: {error:#}");
+        }
+        Purpose::Make { origin, .. } => tracing::warn!("{origin}: refused: {error:#}"),
+    }
+}
+
+fn refuse_fixed(diff: &Diff) -> Result<()> {
+    let all: Vec<&str> = diff.fixed().map(|setting| setting.what.as_str()).collect();
+    if all.is_empty() {
+        return Ok(());
+    }
+    bail!(
+        "nothing was changed, because only a restart can change: {}; restart the router with this file, or \
+         leave these as they are",
+        all.join(", ")
+    )
+}
+
+/// What a change changes, in a few words.
+fn summary(diff: &Diff) -> String {
+    let mut parts = Vec::new();
+    let routes = &diff.routes;
+    for (count, done) in [
+        (routes.added.len(), "added"),
+        (routes.removed.len(), "removed"),
+        (routes.changed.len(), "changed"),
+    ] {
+        if count > 0 {
+            parts.push(format!("{count} route{} {done}", if count == 1 { "" } else { "s" }));
+        }
+    }
+    if diff.graph {
+        parts.push("graph".to_owned());
+    }
+    let others = diff.settings.iter().filter(|setting| !setting.is_of_graph()).count();
+    if others > 0 {
+        parts.push(format!("{others} setting{}", if others == 1 { "" } else { "s" }));
+    }
+    if parts.is_empty() { "no change".to_owned() } else { parts.join(", ") }
+}
+
+fn plan(prepared: &Prepared, all: bool) -> Plan {
+    let Prepared { config, diff, .. } = prepared;
+    let Changes { added, removed, changed } = &diff.routes;
+    let shown = if all { usize::MAX } else { ROUTES_SHOWN };
+    let route = |from: Option<&Route>, to: Option<&Route>| {
+        let route = to.or(from);
+        let metric = route.map_or(0, |route| route.metric);
+        let metric = if metric == 0 { String::new() } else { format!(" metric {metric}") };
+        let prefix = route.map(|route| route.prefix.to_string()).unwrap_or_default();
+        let describe = |route: &Route| diff.describe(route);
+        PlannedChange {
+            what: format!("route {prefix}{metric}"),
+            from: from.map(describe),
+            to: to.map(describe),
+            live: true,
+        }
+    };
+    let mut changes: Vec<PlannedChange> = diff
+        .settings
+        .iter()
+        .cloned()
+        .map(|setting| PlannedChange {
+            what: setting.what,
+            from: setting.from,
+            to: setting.to,
+            live: setting.live,
+        })
+        .collect();
+    changes.extend(removed.iter().take(shown).map(|gone| route(Some(gone), None)));
+    changes.extend(changed.iter().take(shown).map(|(from, to)| route(Some(from), Some(to))));
+    changes.extend(added.iter().take(shown).map(|new| route(None, Some(new))));
+    let routes =
+        RouteChanges { added: added.len(), removed: removed.len(), changed: changed.len() };
+    let restart = diff.fixed().next().is_some();
+    Plan { file: config.file.display().to_string(), changes, routes, restart }
+}

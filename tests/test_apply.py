@@ -1,0 +1,347 @@
+"""Another configuration for a running router: plan, apply, confirm, rollback, history."""
+
+import json
+import time
+
+import pytest
+
+from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, PORTS, RIGHT_MAC, STATIC_NEIGHBOURS, Hosts, Wires
+from lib.netns import wait_for
+from lib.packets import ethernet, forwarded, ipv4, udp
+from lib.router import Change
+from lib.traffic import Sink, Stream
+
+BASE = PORTS + STATIC_NEIGHBOURS
+
+ROUTES = """
+turnpike.route "198.51.100.0/24" { via = "10.0.2.2" }
+turnpike.route "203.0.113.0/24"  { via = "10.0.2.2" }
+"""
+
+# Counts and passes on; `NAME` is another step for each apply.
+COUNTING = """
+local seen = turnpike.counter "seen"
+local step = turnpike.step "NAME" {
+  process = function(batch, mask) seen:add(mask:count()) return mask end,
+}
+turnpike.graph:insert_after("ip4-validate", step)
+"""
+
+NATIVE = 'turnpike.graph:insert_after("ip4-lookup.forward", { "ip4-ttl", as = "second-ttl" })\n'
+
+
+def write(router, text, name="new.lua"):
+    file = router.directory / name
+    file.write_text(text)
+    return file
+
+
+def apply(router, text, *options):
+    """Applies a configuration and returns the answer."""
+    done = router.command("apply", write(router, text), "--json", *options)
+    return json.loads(done.stdout)
+
+
+def plan(router, text, *options):
+    """The plan, and the exit status that said whether there is anything to be done."""
+    done = router.command("plan", write(router, text), "--json", *options, check=False)
+    assert done.returncode in (0, 2), done
+    return json.loads(done.stdout), done.returncode
+
+
+def refused(router, *words):
+    done = router.command(*words, check=False)
+    assert done.returncode == 1 and "panicked" not in done.stderr, done
+    return done.stderr
+
+
+def history(router):
+    return json.loads(router.command("history", "--json").stdout)
+
+
+def static_routes(router):
+    routes = router.show("routes", "--source", "static")
+    return {route["prefix"]: route["type"] for route in routes}
+
+
+def steps(router):
+    return [step["name"] for step in router.show("steps")["steps"]]
+
+
+def state(router):
+    """Everything that a change could change, as far as it can be seen."""
+    return static_routes(router), steps(router), router.show("neighbours"), [
+        {key: port[key] for key in ("name", "mtu", "addresses")} for port in router.show("ports")
+    ]
+
+
+def packet(destination, ttl=64):
+    datagram = udp("10.0.1.2", destination, 1000, 53, b"payload")
+    return ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, ipv4("10.0.1.2", destination, datagram, ttl=ttl))
+
+
+def arrives(wires, frame):
+    return wires.right.expect(1) == [forwarded(frame, RIGHT_MAC, HOST_B_MAC)]
+
+
+def test_a_plan_names_every_change_and_changes_nothing(lab):
+    wires = Wires(lab, ROUTES, calm=True)
+    router = wires.router
+    before = state(router)
+    same, status = plan(router, BASE + "-- a comment\n" + ROUTES)
+    assert (same["changes"], status) == ([], 0)
+    assert router.command("plan", router.config).stdout == "nothing would change\n"
+    other = BASE.replace('"tp-right",', '"tp-right", mtu = 1400,') + NATIVE + """
+    turnpike.route "198.51.100.0/24" { via = { "10.0.2.2", "10.0.1.2" } }
+    turnpike.route "192.0.2.0/24" { blackhole = true }
+    turnpike.memory { mbufs = 20000 }
+    """
+    report, status = plan(router, other)
+    assert status == 2 and report["restart"]
+    lines = {(c["what"], c["from"], c["to"], c["live"]) for c in report["changes"]}
+    assert lines == {
+        ('port "right": mtu', "the device's", "1400", False),
+        ("memory: mbufs", "as many as are needed", "20000", False),
+        ("graph: ip4-lookup.forward", '"ip4-ttl"', '"second-ttl"', True),
+        ('graph: step "second-ttl"', None, '{ "ip4-ttl", as = "second-ttl" }', True),
+        ("graph: second-ttl.ok", None, '"ip4-ttl"', True),
+        ("route 203.0.113.0/24", "via 10.0.2.2 (right)", None, True),
+        ("route 198.51.100.0/24", "via 10.0.2.2 (right)", "via 10.0.2.2 (right), 10.0.1.2 (left)", True),
+        ("route 192.0.2.0/24", None, "blackhole", True),
+    }
+    text = router.command("plan", write(router, other), check=False).stdout
+    assert '~ port "right": mtu: the device\'s -> 1400  [needs a restart]' in text
+    assert "8 changes, of which 2 need a restart: apply refuses them all" in text
+    error = refused(router, "apply", write(router, other))
+    assert 'port "right": mtu' in error and "memory: mbufs" in error and "nothing was changed" in error
+    assert state(router) == before and len(history(router)) == 1
+
+
+def test_many_routes_are_counted_and_shown_when_asked_for(lab):
+    router = Wires(lab).router
+    many = BASE + 'for i = 0, 255 do turnpike.route("10.50." .. i .. ".0/24") { via = "10.0.2.2" } end\n'
+    report, _ = plan(router, many)
+    assert report["routes"] == {"added": 256, "removed": 0, "changed": 0} and len(report["changes"]) == 10
+    assert "… and 246 more routes" in router.command("plan", write(router, many), check=False).stdout
+    report, _ = plan(router, many, "--all")
+    assert len(report["changes"]) == 256
+    assert apply(router, many)["summary"] == "256 routes added"
+    assert len(static_routes(router)) == 256
+    assert apply(router, BASE)["summary"] == "256 routes removed"
+    assert static_routes(router) == {}
+
+
+def test_what_is_wrong_is_said_and_nothing_changes(lab):
+    router = Wires(lab, ROUTES).router
+    before = state(router)
+    for text, expected in [
+        ("turnpike.port", "new.lua:1: "),
+        (BASE + 'turnpike.rout "10.0.0.0/8" { }', "rout"),
+        (BASE + 'turnpike.route "10.9.0.0/16" { via = "172.16.0.1" }', "is unreachable"),
+        (BASE + 'turnpike.graph:remove "nothing"', 'step "nothing" not found'),
+        (BASE.replace("tp-right", "tp-wrong"), "device tp-wrong not found"),
+        (BASE + 'turnpike.import { file = "missing", via = "10.0.2.2" }', "cannot be read"),
+        # A forwarder's state has less memory than the configuration's.
+        (BASE + COUNTING + 'local much = {} for i = 1, 36 do much[i] = ("x"):rep(2^23) .. i end', "on a forwarder"),
+    ]:
+        file = write(router, text)
+        for command in ["plan", "apply"]:
+            if command == "apply" or "on a forwarder" not in expected:
+                assert expected in refused(router, command, file), (command, text)
+    assert "cannot be read" in refused(router, "apply", "/nonexistent/file.lua")
+    assert state(router) == before and [entry["number"] for entry in history(router)] == [1]
+
+
+def test_routes_change_and_the_others_are_not_touched(lab):
+    wires = Wires(lab, ROUTES, calm=True)
+    router = wires.router
+    router.command("route", "add", "192.0.2.0/24", "via", "10.0.2.2")
+    answer = apply(router, BASE + ROUTES.replace("203.0.113.0/24", "203.0.112.0/24")
+                   + 'turnpike.route "100.64.0.0/10" { via = { "10.0.2.2", "10.0.1.2" }, resilient = true }')
+    assert answer == {"number": 2, "summary": "2 routes added, 1 route removed", "confirm_s": None}
+    assert static_routes(router).keys() == {"198.51.100.0/24", "203.0.112.0/24", "100.64.0.0/10"}
+    for address in ["198.51.100.1", "203.0.112.1", "192.0.2.1"]:
+        wires.left.send(packet(address))
+        assert arrives(wires, packet(address)), address
+    change = Change(router)
+    wires.left.send(packet("203.0.113.1"))
+    assert change(received=1)["dropped"] == {"no-route": 1}
+    apply(router, BASE + 'turnpike.route "198.51.100.0/24" { blackhole = true }')
+    assert static_routes(router) == {"198.51.100.0/24": "blackhole"}
+    wires.left.send(packet("198.51.100.1"))
+    assert wait_for(lambda: router.counters()["dropped"]["blackhole"] == 1)
+    router.stop()
+
+
+@pytest.mark.parametrize("cores", ["0", "0,1"])
+def test_graphs_change_under_way_and_no_packet_is_lost_doubled_or_overtaken(lab, cores):
+    settings = f'turnpike.forwarders {{ cores = "{cores}" }}\n'
+    hosts = Hosts(lab, settings)
+    router = hosts.router
+    assert hosts.left.run("ping", "-c", 1, "-W", 3, "10.0.2.2").returncode == 0
+    sink = Sink(hosts.right)
+    stream = Stream(hosts.left, ["10.0.2.2"], rate=2000)
+    assert sink.wait(1)
+    kinds = [NATIVE, "", COUNTING, COUNTING + "-- other text\n", NATIVE + COUNTING]
+    last = router.show("counters")
+    for n in range(50):
+        answer = apply(router, PORTS + settings + kinds[n % len(kinds)].replace("NAME", f"count-{n % 7}"))
+        assert answer["number"] == n + 2
+        counters = router.show("counters")
+        assert all(counters["dropped"][reason] >= count for reason, count in last["dropped"].items())
+        assert counters["received"] >= last["received"]
+        last = counters
+    sent = stream.stop()
+    arrived = [number for number, _ in sink.arrived()]
+    assert arrived == list(range(sent)), f"{sent} sent, {len(arrived)} arrived"
+    # What the Lua steps of all graphs counted is there still.
+    assert 0 < router.counters()["steps"]["seen"] < sent
+    assert len(history(router)) == 50 and history(router)[-1]["number"] == 51
+    router.stop()
+
+
+def test_what_graphs_dropped_stays_counted(lab):
+    wires = Wires(lab, calm=True)
+    router = wires.router
+    change = Change(router)
+    for n, extra in enumerate([NATIVE, COUNTING.replace("NAME", "a"), COUNTING.replace("NAME", "b"), ""]):
+        wires.left.send(packet("10.0.2.2"), packet("9.9.9.9"))
+        assert wires.right.expect(1)
+        assert wait_for(lambda: router.show("counters")["dropped"]["no-route"] == n + 1)
+        apply(router, BASE + extra)
+        shown = {step["name"]: step["packets"] for step in router.show("graph")["steps"]}
+        assert shown["classify"] == 0, "a new graph has counted nothing"
+    # Both have been in the second and the third graph.
+    assert change(received=8)["dropped"] == {"no-route": 4}
+    apply(router, BASE + COUNTING.replace("NAME", "a"))
+    assert router.counters()["steps"]["seen"] == 4
+    router.stop()
+
+
+def test_an_apply_that_is_not_confirmed_is_taken_back(lab):
+    wires = Wires(lab, ROUTES)
+    router = wires.router
+    before = state(router)
+    other = BASE + NATIVE + 'turnpike.route "192.0.2.0/24" { blackhole = true }'
+    answer = apply(router, other, "--confirm", "2s")
+    assert answer["confirm_s"] == 2 and state(router) != before
+    assert [entry["state"] for entry in history(router)] == [None, "waiting"]
+    error = refused(router, "apply", write(router, BASE))
+    assert "configuration 2 is to be confirmed within" in error and "turnpike confirm keeps it" in error
+    assert wait_for(lambda: len(history(router)) == 3, 10)
+    assert state(router) == before
+    assert "configuration 2: not confirmed in time" in router.log()
+    assert [(e["origin"], e["state"]) for e in history(router)][1:] == [("apply", None), ("2 was not confirmed", "current")]
+    assert "nothing waits to be confirmed" in refused(router, "confirm")
+    router.stop()
+
+
+def test_an_apply_that_is_confirmed_stays(lab):
+    router = Wires(lab, ROUTES).router
+    apply(router, BASE + NATIVE, "--confirm", "2s")
+    text = router.command("history").stdout
+    assert "waiting, " in text.splitlines()[1]
+    assert router.command("confirm").stdout == "configuration 2 confirmed\n"
+    time.sleep(2.5)
+    assert "second-ttl" in steps(router) and static_routes(router) == {} and len(history(router)) == 2
+    # Taken back by hand before the time is over.
+    apply(router, BASE, "--confirm", "1h")
+    assert "second-ttl" not in steps(router)
+    assert json.loads(router.command("rollback", "--json").stdout)["number"] == 4
+    assert "second-ttl" in steps(router)
+    assert "nothing waits to be confirmed" in refused(router, "confirm")
+
+
+def test_history_and_rollback(lab):
+    router = Wires(lab, ROUTES).router
+    assert "there is none before it" in refused(router, "rollback")
+    texts = [BASE + ROUTES, BASE + NATIVE, BASE + ROUTES + NATIVE, BASE]
+    for text in texts[1:]:
+        apply(router, text)
+    assert [(e["number"], e["origin"]) for e in history(router)] == [
+        (1, "start"), (2, "apply"), (3, "apply"), (4, "apply"),
+    ]
+    for number, text in enumerate(texts, 1):
+        assert router.command("history", number).stdout == text.rstrip() + "\n"
+    assert "+ route 198.51.100.0/24" in router.command("history", 3, "--diff").stdout
+    assert json.loads(router.command("rollback", 3, "--json").stdout)["summary"] == "2 routes added, graph"
+    assert "second-ttl" in steps(router) and len(static_routes(router)) == 2
+    router.command("rollback")
+    assert "second-ttl" not in steps(router) and static_routes(router) == {}
+    assert [e["origin"] for e in history(router)][4:] == ["rollback to 3", "rollback to 4"]
+    assert "configuration 9: not in the history; there are 1 to 6" in refused(router, "rollback", 9)
+    # The same once more is no change, and no entry.
+    assert apply(router, BASE)["summary"] == "no change" and len(history(router)) == 7 - 1
+    router.stop()
+
+
+def test_what_fails_half_way_is_undone(lab):
+    # One network with room for more gateways than the next-hop table has: some routes are put, then it is full.
+    wide = BASE.replace("10.0.2.1/24", "10.64.0.1/10")
+    wide = wide.replace('"10.0.2.2"', '"10.64.0.2"')
+    wires = Wires(lab, 'turnpike.route "192.0.2.0/24" { via = "10.64.0.2" }', ports=wide)
+    router = wires.router
+    before = state(router), router.show("routes", "--summary")["next_hops"]
+    many = wide + NATIVE + 'turnpike.route "192.0.2.0/24" { blackhole = true }\n' + """
+    for i = 1, 33000 do
+      local gateway = string.format("10.65.%d.%d", math.floor(i / 250), i % 250 + 1)
+      turnpike.route(string.format("100.64.%d.%d", math.floor(i / 250), i % 250)) { via = gateway }
+    end
+    """
+    error = refused(router, "apply", write(router, many))
+    assert "nothing was changed: line 15: route 100.64." in error and "next hops are in use" in error, error
+    # Numbers are free again after a grace period.
+    assert wait_for(lambda: (state(router), router.show("routes", "--summary")["next_hops"]) == before, 10)
+    assert len(history(router)) == 1
+    apply(router, wide + NATIVE)
+    assert "second-ttl" in steps(router)
+    router.stop()
+
+
+def test_a_forwarder_that_is_in_a_step_for_long_keeps_its_graph(lab):
+    # Turns round for some seconds over a packet to port 666.
+    slow = """
+    local slow = turnpike.step "slow" {
+      budget_us = 60000000,
+      process = function(batch, mask)
+        local x = 0
+        for i in batch:each(mask) do
+          if batch:udp(i).dst == 666 then for k = 1, ROUNDS do x = (x * 1103515245 + k) % 2147483648 end end
+        end
+        if x == 1 then error("never") end
+        return mask
+      end,
+    }
+    turnpike.graph:insert_after("ip4-validate", slow)
+    """
+    rounds = 4_000_000_000
+    wires = Wires(lab, slow.replace("ROUNDS", str(rounds)), calm=True)
+    router = wires.router
+    before = state(router)
+    datagram = udp("10.0.1.2", "10.0.2.2", 1000, 666, b"slow")
+    frame = ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, ipv4("10.0.1.2", "10.0.2.2", datagram))
+    wires.left.send(frame)
+    time.sleep(0.2)
+    error = refused(router, "apply", write(router, BASE + ROUTES + NATIVE))
+    assert "forwarder 0 has not come to the end of a batch" in error and "nothing was changed" in error
+    assert state(router) == before and len(history(router)) == 1
+    assert wires.right.expect(1, timeout=60) == [forwarded(frame, RIGHT_MAC, HOST_B_MAC)]
+    assert apply(router, BASE + NATIVE)["number"] == 2
+    wires.left.send(packet("10.0.2.2"))
+    assert wires.right.expect(1)
+    router.stop()
+
+
+def test_routes_of_the_kernel_stay(lab):
+    hosts = Hosts(lab, 'turnpike.routes_from { "kernel" }\n')
+    router = hosts.router
+    hosts.inside.run("ip", "route", "add", "198.18.0.0/15", "via", "10.0.2.2")
+    assert wait_for(lambda: router.show("routes", "--source", "kernel"))
+    kernel = router.show("routes", "--source", "kernel")
+    settings = PORTS + 'turnpike.routes_from { "kernel" }\n'
+    apply(router, settings + NATIVE + 'turnpike.route "198.18.0.0/15" { blackhole = true }')
+    assert router.show("route", "198.18.0.1")["type"] == "blackhole"
+    apply(router, settings)
+    assert router.show("route", "198.18.0.1")["source"] == "kernel"
+    assert router.show("routes", "--source", "kernel") == kernel
+    router.stop()
