@@ -67,3 +67,83 @@ impl Exchange {
         self.waiting.store(false, Ordering::Release);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::{GraphBuilder, Output, Outputs, Step};
+    use crate::{Batch, Mask};
+
+    struct Pass;
+
+    impl Step for Pass {
+        fn outputs(&self) -> &'static [Output] {
+            &[Output::Next("next")]
+        }
+
+        fn process(&mut self, _: &mut Batch, input: Mask, out: &mut Outputs) {
+            out[0] = input;
+        }
+    }
+
+    fn named(name: &str) -> Replacement {
+        let mut graph = GraphBuilder::new();
+        graph.add(name, Pass).unwrap();
+        graph.transmit(name, "next").unwrap();
+        Replacement { graph: Some(graph.build().unwrap()) }
+    }
+
+    fn name(replacement: &Replacement) -> &str {
+        replacement.graph.as_ref().map_or("", |graph| &graph.shape().steps[0].name)
+    }
+
+    #[test]
+    fn what_is_taken_leaves_the_old_in_its_place() {
+        let (exchange, mut has) = (Exchange::default(), named("old"));
+        assert!(exchange.take().is_none() && !exchange.is_waiting());
+        assert!(exchange.put(named("new")).is_none());
+        assert!(exchange.is_waiting());
+        exchange.serve(|new| std::mem::swap(new, &mut has));
+        assert!(!exchange.is_waiting());
+        let old = exchange.take().unwrap().ok().unwrap();
+        assert_eq!((name(&has), name(&old)), ("new", "old"));
+        // A second look finds nothing.
+        exchange.serve(|_| unreachable!());
+        assert!(exchange.take().is_none());
+    }
+
+    #[test]
+    fn what_is_taken_back_is_not_exchanged_any_more() {
+        let exchange = Exchange::default();
+        exchange.put(named("new"));
+        let back = exchange.take().unwrap().err().unwrap();
+        assert_eq!(name(&back), "new");
+        assert!(!exchange.is_waiting());
+        exchange.serve(|_| unreachable!());
+    }
+
+    #[test]
+    fn a_forwarder_does_not_wait_for_the_owner() {
+        let (exchange, mut has) = (Exchange::default(), named("old"));
+        exchange.put(named("new"));
+        let place = exchange.place.lock().unwrap();
+        exchange.serve(|_| unreachable!());
+        drop(place);
+        assert!(exchange.is_waiting(), "it looks again a round later");
+        exchange.serve(|new| std::mem::swap(new, &mut has));
+        assert_eq!(name(&has), "new");
+    }
+
+    #[test]
+    fn a_panic_of_the_owner_at_the_place_is_not_the_forwarder_s() {
+        let exchange = Exchange::default();
+        exchange.put(named("new"));
+        let poison = || {
+            let _place = exchange.place.lock().unwrap();
+            panic!("the owner's");
+        };
+        assert!(crate::quarantine::guard(poison).is_err());
+        exchange.serve(|_| unreachable!());
+        assert!(exchange.take().unwrap().is_err());
+    }
+}

@@ -13,6 +13,7 @@ use wire::MacAddr;
 use super::*;
 use crate::class::ByClass;
 use crate::distribution::{TX_BURST_MAX, TxConfig, TxPath};
+use crate::exchange::Replacement;
 use crate::graph::{GraphBuilder, Output, Outputs, Step};
 use crate::multicast::{MulticastRoute, MulticastRoutes};
 use crate::punts::ClassRing;
@@ -571,4 +572,43 @@ fn what_there_is_no_buffer_for_is_counted() {
     assert_eq!(lab.drops(DropReason::NoBuffer), 2);
     drop(held);
     assert_eq!(pool.leaked(), 0);
+}
+
+#[test]
+fn a_running_forwarder_takes_another_graph_between_two_rounds() {
+    let mut lab = Lab::default_graph(at_once());
+    let (exchange, old) = (lab.forwarder.exchange(), lab.forwarder.shape().clone());
+    let mut other = GraphBuilder::new();
+    other.add("everything", Discard).unwrap();
+    other.discard("everything", "next").unwrap();
+    let other = other.build().unwrap();
+    let counters = other.counters().clone();
+    assert_eq!(lab.receive(&[to("10.0.0.1")]), 1);
+    exchange.put(Replacement { graph: Some(other) });
+    let stop = Arc::new(AtomicBool::new(false));
+    let end = stop.clone();
+    let owner = std::thread::spawn(move || {
+        while exchange.is_waiting() {
+            std::thread::yield_now();
+        }
+        end.store(true, Ordering::Relaxed);
+        exchange.take()
+    });
+    lab.forwarder.run(&stop);
+    let given_back = owner.join().unwrap().unwrap().ok().unwrap().graph.unwrap();
+    assert_eq!(*given_back.shape(), old);
+    assert_eq!((lab.receive(&[to("10.0.0.1")]), counters.get(0)), (1, 1));
+}
+
+/// Leads everything one way.
+struct Discard;
+
+impl Step for Discard {
+    fn outputs(&self) -> &'static [Output] {
+        &[Output::Next("next")]
+    }
+
+    fn process(&mut self, _: &mut Batch, input: Mask, out: &mut Outputs) {
+        out[0] = input;
+    }
 }
