@@ -23,6 +23,7 @@
 //! turnpike.fib { ipv4 = "runmap", ipv6 = "runmap" }
 //! turnpike.log { level = "info" }
 //! turnpike.quarantine { directory = "/var/tmp/turnpike", packets = 1000, mib = 16 }
+//! turnpike.telnet { listen = "127.0.0.1:2323", public = false, sessions = 8, idle_s = 600 }
 //! local mark = turnpike.step "mark" { process = function(batch, mask) … return mask end }
 //! turnpike.graph:insert_after("ip4-validate", mark)         -- see default_graph.lua
 //! ```
@@ -106,6 +107,8 @@ pub struct Config {
     pub log: Log,
     /// Where packets go over which the router's code panics.
     pub quarantine: Quarantine,
+    /// Where telnet clients are served; `None`: nowhere.
+    pub telnet: Option<Telnet>,
     /// Where packets go.
     pub graphs: Plans,
     /// What forwarders run of the script, if it has steps.
@@ -549,6 +552,25 @@ impl Default for Quarantine {
     fn default() -> Self {
         // What is there survives a restart of the machine, and is looked at by people.
         Self { directory: "/var/tmp/turnpike".into(), packets: 1000, bytes: 16 << 20 }
+    }
+}
+
+/// Where telnet clients are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Telnet {
+    /// Address and port.
+    pub listen: SocketAddr,
+    /// The most clients at a time.
+    pub sessions: usize,
+    /// How long a client may say nothing, or not read what it is told.
+    pub idle: Duration,
+}
+
+impl Default for Telnet {
+    fn default() -> Self {
+        // A port that needs no privilege.
+        let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 2323));
+        Self { listen, sessions: 8, idle: Duration::from_secs(600) }
     }
 }
 

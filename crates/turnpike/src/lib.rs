@@ -11,6 +11,7 @@ mod picture;
 mod router;
 mod shell;
 mod table;
+mod telnet;
 #[cfg(test)]
 mod testing;
 mod workload;

@@ -53,6 +53,7 @@ use slowpath::SlowPath;
 use tokio::sync::mpsc as events;
 
 use crate::api::server::Socket;
+use crate::telnet::Telnet;
 use buffers::Buffers;
 use graphs::{GraphMaker, LuaView};
 use owner::{Configurations, Owner, OwnerParts};
@@ -65,13 +66,14 @@ use wiring::{Units, Wires, WorkerWires};
 /// Runs a router until SIGTERM or SIGINT. An error says why it did not start, or that it did not
 /// end cleanly.
 pub fn run(config: Config, catalogue: &Catalogue, socket: &Path, no_huge: bool) -> Result<()> {
+    let telnet = config.telnet.map(|telnet| Telnet::bind(&telnet, socket)).transpose()?;
     let socket = Socket::bind(socket)?;
     let cores = forwarder_cores(&config)?;
     let plan = buffers::Plan::of(&config, cores.len());
     let eal = start_dpdk(&config, plan.megabytes(), no_huge)?;
     let buffers = Buffers::new(&eal, &plan)?;
     let router = Router::start(config, catalogue, &cores, eal.clone(), &buffers)?;
-    let outcome = router.serve(socket);
+    let outcome = router.serve(socket, telnet);
     count_buffers(&buffers)?;
     outcome
 }
@@ -243,8 +245,8 @@ impl Router {
     }
 
     /// Answers questions until a signal comes, then stops everything in order.
-    fn serve(mut self, socket: Socket) -> Result<()> {
-        let served = self.owner.serve(socket);
+    fn serve(mut self, socket: Socket, telnet: Option<Telnet>) -> Result<()> {
+        let served = self.owner.serve(socket, telnet);
         self.stop_forwarders.store(true, Ordering::Relaxed);
         let mut units = Vec::new();
         let mut failed = false;

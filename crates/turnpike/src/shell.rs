@@ -8,7 +8,7 @@
 //! | `engine.rs` | runs a line; telnet uses it as well |
 //! | `terminal.rs` | line editing, completion, history |
 
-mod engine;
+pub mod engine;
 mod grammar;
 mod line;
 mod pipe;

@@ -61,10 +61,11 @@ pub(super) enum Keyword {
     Fib,
     Log,
     Quarantine,
+    Telnet,
 }
 
 impl Keyword {
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 17] = [
         Self::Port,
         Self::Route,
         Self::Neighbour,
@@ -81,6 +82,7 @@ impl Keyword {
         Self::Fib,
         Self::Log,
         Self::Quarantine,
+        Self::Telnet,
     ];
 
     pub(super) fn name(self) -> &'static str {
@@ -101,6 +103,7 @@ impl Keyword {
             Self::Fib => "fib",
             Self::Log => "log",
             Self::Quarantine => "quarantine",
+            Self::Telnet => "telnet",
         }
     }
 

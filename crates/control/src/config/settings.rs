@@ -13,7 +13,7 @@ use dataplane::reason::PuntClass;
 use super::{
     Advertise, Config, Discovery, Driver, Fib, Forwarders, Forwarding, Fpm, Icmp, Import,
     KernelRoutes, Log, Memory, MulticastRoute, Neighbour, Port, Preference, Prefix, Quarantine,
-    RoutesFrom, Slowpath, Tx,
+    RoutesFrom, Slowpath, Telnet, Tx,
 };
 use crate::rib;
 
@@ -50,6 +50,7 @@ pub(super) fn list(config: &Config, names: &[String]) -> Vec<Entry> {
         fib,
         log,
         quarantine,
+        telnet,
         graphs,
         script,
     } = config;
@@ -85,6 +86,11 @@ pub(super) fn list(config: &Config, names: &[String]) -> Vec<Entry> {
     list.fixed("quarantine: directory", directory.display());
     list.fixed("quarantine: packets", packets);
     list.fixed("quarantine: mib", bytes >> 20);
+    if let Some(Telnet { listen, sessions, idle }) = telnet {
+        list.fixed("telnet: listen", listen);
+        list.fixed("telnet: sessions", sessions);
+        list.fixed("telnet: idle_s", idle.as_secs());
+    }
     list.graphs(graphs);
     script.iter().flat_map(|script| &script.steps).for_each(|step| list.step(step));
     list.entries

@@ -591,7 +591,7 @@ fn hosts_and_sources_are_checked() {
         ),
         (
             "turnpike.routes_from { 'fpm' } turnpike.fpm { listen = '[::]:0' }",
-            r#"fpm: listen "[::]:0": port 0 is none; FRR's module uses 2620 unless told otherwise"#,
+            r#"fpm: listen "[::]:0": port 0 is none; 2620 is usual"#,
         ),
         (
             "turnpike.routes_from { 'kernel' } turnpike.routes_from { 'fpm' }",
@@ -1101,7 +1101,7 @@ fn the_other_statements_are_checked_too() {
 
 #[test]
 fn statements_that_are_not_understood_are_explained() {
-    const KNOWN: &str = "known: port, route, neighbour, import, multicast, routes_from, fpm, forwarders, forwarding, tx, slowpath, icmp, memory, fib, log, quarantine";
+    const KNOWN: &str = "known: port, route, neighbour, import, multicast, routes_from, fpm, forwarders, forwarding, tx, slowpath, icmp, memory, fib, log, quarantine, telnet";
     for (statement, expected) in [
         ("turnpike.prot 'x' { 1 }", format!("turnpike.prot unknown; did you mean \"port\"? {KNOWN}")),
         ("turnpike.interface 'x' { 1 }", format!("turnpike.interface unknown; {KNOWN}")),
@@ -1479,4 +1479,35 @@ fn steps_in_lua_are_described_and_their_mistakes_named() {
             .starts_with("4: turnpike.ip4: \"1.2.3\" is no")
     );
     assert!(read(PORTS).unwrap().script.is_none());
+}
+
+#[test]
+fn telnet_is_off_and_stays_on_this_machine() {
+    let config = |text: &str| read(&format!("{PORTS}{text}")).unwrap();
+    assert_eq!(config("").telnet, None);
+    assert_eq!(config("turnpike.telnet {}").telnet, Some(Telnet::default()));
+    assert!(Telnet::default().listen.ip().is_loopback());
+    let settings = "listen = '[::1]:23', sessions = 3, idle_s = 60";
+    let expected =
+        Telnet { listen: "[::1]:23".parse().unwrap(), sessions: 3, idle: Duration::from_secs(60) };
+    assert_eq!(config(&format!("turnpike.telnet {{ {settings} }}")).telnet, Some(expected));
+    let public = config("turnpike.telnet { listen = '0.0.0.0:23', public = true }").telnet;
+    assert_eq!(public.unwrap().listen, "0.0.0.0:23".parse().unwrap());
+    for (settings, expected) in [
+        (
+            "listen = '0.0.0.0:23'",
+            "telnet: listen \"0.0.0.0:23\": others than this machine can reach it, and telnet has no \
+             passwords; write public = true if that is meant, or listen = \"127.0.0.1:2323\"",
+        ),
+        (
+            "listen = 'here'",
+            "telnet: listen \"here\": not an address with a port; write \"127.0.0.1:2323\" or \"[::1]:2323\"",
+        ),
+        ("listen = '127.0.0.1:0'", "telnet: listen \"127.0.0.1:0\": port 0 is none; 2323 is usual"),
+        ("sessions = 0", "telnet: sessions: expected a whole number from 1 to 1000, got number 0"),
+    ] {
+        let errors = errors_below_ports(&format!("turnpike.telnet {{ {settings} }}"));
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert!(errors[0].ends_with(expected), "{errors:?}");
+    }
 }

@@ -9,6 +9,7 @@ mod ports;
 mod rest;
 mod routes;
 mod sources;
+mod telnet;
 
 use std::path::Path;
 
@@ -101,6 +102,7 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
         fib: rest::fib(&mut context, of(Keyword::Fib)),
         log: rest::log(&mut context, of(Keyword::Log)),
         quarantine: rest::quarantine(&mut context, of(Keyword::Quarantine)),
+        telnet: telnet::read(&mut context, of(Keyword::Telnet)),
     };
     context.errors.finish().map(|()| config)
 }

@@ -52,6 +52,7 @@ use super::ports::OpenPort;
 use super::reports::Ledger;
 use super::slow_worker::Orders;
 use crate::api::server::Socket;
+use crate::telnet::Telnet;
 use links::Link;
 
 pub use configurations::Configurations;
@@ -149,17 +150,21 @@ impl Owner {
         owner
     }
 
-    /// Serves the API until SIGTERM or SIGINT.
-    pub fn serve(&mut self, socket: Socket) -> Result<()> {
+    /// Serves the API and telnet until SIGTERM or SIGINT.
+    pub fn serve(&mut self, socket: Socket, telnet: Option<Telnet>) -> Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(self.attend(socket))
+        runtime.block_on(self.attend(socket, telnet))
     }
 
-    async fn attend(&mut self, socket: Socket) -> Result<()> {
+    async fn attend(&mut self, socket: Socket, telnet: Option<Telnet>) -> Result<()> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let (ask, mut questions) = mpsc::channel(16);
         let api = tokio::spawn(socket.serve(ask));
+        if let Some(telnet) = telnet {
+            // Its sessions are clients of the API; they end with the runtime.
+            tokio::spawn(telnet.serve());
+        }
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut count = 0u32;

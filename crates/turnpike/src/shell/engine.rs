@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::error::ErrorKind;
 use clap::{Command, FromArgMatches, Subcommand};
 use control::rib::Source;
@@ -13,6 +13,7 @@ use super::line::Line;
 use super::pipe::{PipeArgs, Pipes};
 use crate::api::{Request, Show, client};
 use crate::commands::{Console, RouterCommand, is_broken_pipe, words};
+use crate::telnet::{MoonRouteCommand, Staged};
 
 /// What a line leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +42,8 @@ pub struct Engine {
     socket: PathBuf,
     commands: Grammar,
     pipes: Grammar,
+    /// MoonRoute's commands are known, too; the routes that they have written down.
+    moonroute: Option<Staged>,
 }
 
 /// What can come next in a line.
@@ -57,11 +60,15 @@ pub struct Choice {
 impl Engine {
     /// For the router behind this socket, which need not be there yet.
     pub fn new(socket: &Path) -> Self {
-        let root = ShellCommand::augment_subcommands(Command::new("turnpike"));
-        let root = RouterCommand::augment_subcommands(root);
-        let pipes = PipeArgs::augment_subcommands(Command::new("|"));
-        let (commands, pipes) = (Grammar::new(root), Grammar::new(pipes));
-        Self { socket: socket.to_owned(), commands, pipes }
+        let pipes = Grammar::new(PipeArgs::augment_subcommands(Command::new("|")));
+        let commands = Grammar::new(root());
+        Self { socket: socket.to_owned(), commands, pipes, moonroute: None }
+    }
+
+    /// With MoonRoute's commands.
+    pub fn with_moonroute(self, staged: Staged) -> Self {
+        let commands = Grammar::new(MoonRouteCommand::augment_subcommands(root()));
+        Self { commands, moonroute: Some(staged), ..self }
     }
 
     /// Runs a line; what it says goes to `out`. A reader of `out` that is gone is not an error.
@@ -110,6 +117,12 @@ impl Engine {
                 command.execute(&mut Console { socket: &self.socket, json, out: &mut out })?;
                 Then::GoOn
             }
+            Typed::MoonRoute(command) => {
+                let mut console = Console { socket: &self.socket, json, out: &mut out };
+                command
+                    .execute(self.moonroute.as_ref().context("no such command")?, &mut console)?;
+                Then::GoOn
+            }
         };
         out.finish()?;
         Ok(then)
@@ -137,6 +150,8 @@ impl Engine {
         let name = matches.subcommand_name().unwrap_or_default();
         let command = if ShellCommand::has_subcommand(name) {
             Typed::Shell(ShellCommand::from_arg_matches(&matches)?)
+        } else if MoonRouteCommand::has_subcommand(name) {
+            Typed::MoonRoute(MoonRouteCommand::from_arg_matches(&matches)?)
         } else {
             Typed::Router(RouterCommand::from_arg_matches(&matches)?)
         };
@@ -224,6 +239,13 @@ impl Engine {
 enum Typed {
     Shell(ShellCommand),
     Router(RouterCommand),
+    MoonRoute(MoonRouteCommand),
+}
+
+/// The commands of every shell.
+fn root() -> Command {
+    let root = ShellCommand::augment_subcommands(Command::new("turnpike"));
+    RouterCommand::augment_subcommands(root)
 }
 
 impl Values for Engine {
@@ -316,6 +338,7 @@ mod tests {
         match engine().read(&Line::read(line).texts()) {
             Ok((Typed::Router(command), pipes)) => format!("{command:?} {}", pipes.json),
             Ok((Typed::Shell(command), _)) => format!("{command:?}"),
+            Ok((Typed::MoonRoute(command), _)) => format!("{command:?}"),
             Err(error) => format!("{error:#}"),
         }
     }
@@ -378,7 +401,7 @@ mod tests {
 
     #[test]
     fn what_can_come_next_is_known() {
-        assert!(next("sh")[..] == ["show"] && next("r")[..] == ["route"]);
+        assert!(next("sh")[..] == ["show"] && next("rou")[..] == ["route"]);
         assert_eq!(next("show p"), ["ports", "protection"]);
         assert_eq!(next("sh gra --format "), ["text", "dot", "mermaid"]);
         assert_eq!(next("show routes --s"), ["--source", "--summary"]);

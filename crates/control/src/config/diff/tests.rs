@@ -93,6 +93,11 @@ fn every_kind_of_setting_is_compared() {
             "turnpike.forwarders { cores = '0-1' }".to_owned(),
             "forwarders: cores: 0 => 0, 1 (restart)",
         ),
+        (
+            "turnpike.telnet {}".to_owned(),
+            "turnpike.telnet { idle_s = 5 }".to_owned(),
+            "telnet: idle_s: 600 => 5 (restart)",
+        ),
     ] {
         let lines = settings(&old, &new);
         assert_eq!(lines.len(), 1, "{lines:?}");

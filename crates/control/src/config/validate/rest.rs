@@ -1,7 +1,7 @@
 //! Neighbours and the statements that set limits and choices.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use dataplane::class::ClassLimits;
@@ -104,8 +104,19 @@ pub(super) fn single<'s>(
     first
 }
 
+/// An address with a port; `usual` is the port of an example.
+pub(super) fn listen(text: &str, usual: u16) -> Result<SocketAddr, String> {
+    let address: SocketAddr = text.parse().map_err(|_| {
+        format!("not an address with a port; write \"127.0.0.1:{usual}\" or \"[::1]:{usual}\"")
+    })?;
+    if address.port() == 0 {
+        return Err(format!("port 0 is none; {usual} is usual"));
+    }
+    Ok(address)
+}
+
 /// The reader of a statement without a name.
-fn plain<'b, 's>(
+pub(super) fn plain<'b, 's>(
     context: &'b mut Context<'_>,
     statement: &'s Statement,
     known: &'static [&'static str],

@@ -1,6 +1,5 @@
 //! `turnpike.routes_from { … }` and `turnpike.fpm { … }`: who else has routes for the router.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::super::error::suggestion;
@@ -8,7 +7,7 @@ use super::super::script::Statement;
 use super::super::value::{Fields, Value};
 use super::super::{Fpm, KernelRoutes, RoutesFrom};
 use super::Context;
-use super::rest::single;
+use super::rest::{listen, single};
 
 const SOURCES: [&str; 2] = ["kernel", "fpm"];
 const EXAMPLE: &str = "write turnpike.routes_from { \"kernel\" }, { \"fpm\" } or both";
@@ -83,7 +82,7 @@ pub(super) fn fpm<'s>(
     };
     let mut fields = context.fields("fpm".to_owned(), statement, &["listen", "keep_s"]);
     if let Some(text) = fields.text("listen", "an address and a port such as \"127.0.0.1:2620\"") {
-        match listen(text) {
+        match listen(text, 2620) {
             Ok(address) => fpm.listen = address,
             Err(reason) => fields.error("listen", format!("listen \"{text}\": {reason}")),
         }
@@ -98,13 +97,4 @@ pub(super) fn fpm<'s>(
         );
     }
     routes_from.fpm.then_some(fpm)
-}
-
-fn listen(text: &str) -> Result<SocketAddr, &'static str> {
-    const EXAMPLE: &str = "not an address with a port; write \"127.0.0.1:2620\" or \"[::1]:2620\"";
-    let address: SocketAddr = text.parse().map_err(|_| EXAMPLE)?;
-    if address.port() == 0 {
-        return Err("port 0 is none; FRR's module uses 2620 unless told otherwise");
-    }
-    Ok(address)
 }

@@ -1,0 +1,40 @@
+//! `turnpike.telnet { … }`
+
+use std::time::Duration;
+
+use super::super::Telnet;
+use super::super::script::Statement;
+use super::Context;
+use super::rest::{listen, plain, single};
+
+pub(super) fn read<'s>(
+    context: &mut Context<'_>,
+    statements: impl Iterator<Item = &'s Statement>,
+) -> Option<Telnet> {
+    let statement = single(context, statements)?;
+    let mut fields = plain(context, statement, &["listen", "public", "sessions", "idle_s"]);
+    let mut telnet = Telnet::default();
+    let usual = telnet.listen.port();
+    let public = fields.flag("public");
+    if let Some(text) = fields.text("listen", "an address and a port such as \"127.0.0.1:2323\"") {
+        match listen(text, usual) {
+            Ok(address) => telnet.listen = address,
+            Err(reason) => fields.error("listen", format!("listen \"{text}\": {reason}")),
+        }
+    }
+    if !telnet.listen.ip().is_loopback() && !public {
+        let message = format!(
+            "listen \"{}\": others than this machine can reach it, and telnet has no passwords; write \
+             public = true if that is meant, or listen = \"127.0.0.1:{usual}\"",
+            telnet.listen
+        );
+        fields.error("listen", message);
+    }
+    if let Some(sessions) = fields.number("sessions", 1..=1000) {
+        telnet.sessions = sessions as usize;
+    }
+    if let Some(seconds) = fields.number("idle_s", 1..=86_400) {
+        telnet.idle = Duration::from_secs(seconds);
+    }
+    Some(telnet)
+}

@@ -1,0 +1,254 @@
+//! The telnet interface: the shell's commands and MoonRoute's, over TCP, within the router.
+//!
+//! ```text
+//!   client -- TCP --> session (tokio) -- line --> thread: Engine -- Unix socket --> API, owner
+//!          <--------- encode <- chunks, a bounded channel <--+
+//! ```
+//!
+//! A session is a client of the API like any other, so that it can keep the owner from its work no more
+//! than others can: a client that does not read stops its own command at a full channel, and is let go
+//! of after the idle time. Telnet has neither passwords nor encryption: whoever reaches the socket may
+//! change everything, as root may at the Unix socket.
+
+mod moonroute;
+mod protocol;
+
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::net::TcpListener as StdListener;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use control::config;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::{JoinError, JoinHandle, spawn_blocking};
+use tokio::time::timeout;
+
+use crate::shell::engine::{Engine, Then};
+pub use moonroute::{MoonRouteCommand, Staged};
+use protocol::{Decoder, Heard, LINE_MAX, encode};
+
+const PROMPT: &[u8] = b"% ";
+
+/// Pieces of an answer between its command and the client.
+const CHUNKS: usize = 4;
+
+/// Bytes of a piece.
+const CHUNK: usize = 16 << 10;
+
+/// Lines that a client may send ahead of their answers.
+const AHEAD: usize = 256;
+
+/// The listening socket.
+pub struct Telnet {
+    listener: StdListener,
+    engine: Arc<Engine>,
+    settings: config::Telnet,
+}
+
+impl Telnet {
+    /// Listens as the configuration says, for commands to the router behind this socket.
+    pub fn bind(settings: &config::Telnet, socket: &Path) -> Result<Self> {
+        let listen = settings.listen;
+        let listener = StdListener::bind(listen).with_context(|| {
+            format!("telnet {listen}: cannot listen; choose another turnpike.telnet {{ listen }}")
+        })?;
+        listener.set_nonblocking(true)?;
+        if !listen.ip().is_loopback() {
+            tracing::warn!(
+                "telnet {listen}: anybody who reaches this address can change the router, without a \
+                 password and unencrypted; keep it within a management network"
+            );
+        }
+        tracing::info!("telnet: listening on {listen}");
+        let engine = Arc::new(Engine::new(socket).with_moonroute(Staged::default()));
+        Ok(Self { listener, engine, settings: *settings })
+    }
+
+    /// Serves clients for ever.
+    pub async fn serve(self) {
+        let listener = match TcpListener::from_std(self.listener) {
+            Ok(listener) => listener,
+            Err(error) => return tracing::error!("telnet: {error}"),
+        };
+        let places = Arc::new(Semaphore::new(self.settings.sessions));
+        loop {
+            let (stream, peer) = match listener.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!("telnet: {error}");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+            };
+            let Ok(place) = places.clone().try_acquire_owned() else {
+                let full = format!("{} sessions are open; try later\n", self.settings.sessions);
+                // A new connection takes so little at once; it goes in any case.
+                let _ = stream.try_write(&encode(full.as_bytes()));
+                continue;
+            };
+            tracing::info!("telnet: {peer} connected");
+            let session = Session::new(stream, self.engine.clone(), self.settings.idle);
+            tokio::spawn(async move {
+                let end = session.converse().await;
+                tracing::info!("telnet: {peer} {}", end.unwrap_or_else(|error| error.to_string()));
+                drop(place);
+            });
+        }
+    }
+}
+
+/// One client.
+struct Session {
+    read: OwnedReadHalf,
+    write: OwnedWriteHalf,
+    decoder: Decoder,
+    /// What has been heard and not dealt with.
+    waiting: VecDeque<Heard>,
+    /// It sends no more.
+    ended: bool,
+    engine: Arc<Engine>,
+    idle: Duration,
+}
+
+type Ran = JoinHandle<Result<Then>>;
+
+impl Session {
+    fn new(stream: TcpStream, engine: Arc<Engine>, idle: Duration) -> Self {
+        let (read, write) = stream.into_split();
+        let (decoder, waiting) = (Decoder::default(), VecDeque::new());
+        Self { read, write, decoder, waiting, ended: false, engine, idle }
+    }
+
+    /// Answers lines until the client goes; says why it went.
+    async fn converse(mut self) -> io::Result<String> {
+        let version = env!("CARGO_PKG_VERSION");
+        let hello = format!("Turnpike {version}; help lists the commands, quit leaves\n");
+        self.send(hello.as_bytes()).await?;
+        self.send(PROMPT).await?;
+        loop {
+            let Some(heard) = self.waiting.pop_front() else {
+                match timeout(self.idle, self.listen()).await {
+                    Ok(heard) => heard?,
+                    Err(_) => {
+                        self.send(b"\nidle for too long\n").await?;
+                        return Ok("was idle for too long".to_owned());
+                    }
+                }
+                continue;
+            };
+            match heard {
+                Heard::Line(line) => {
+                    if self.run(line).await? == Then::Quit {
+                        return Ok("has left".to_owned());
+                    }
+                }
+                Heard::TooLong => {
+                    let message = format!("a line has at most {LINE_MAX} bytes\n");
+                    self.send(message.as_bytes()).await?;
+                }
+                Heard::Answer(bytes) => {
+                    self.send_raw(&bytes).await?;
+                    continue;
+                }
+                Heard::Interrupt => self.send(b"\n").await?,
+                Heard::End => return Ok("has left".to_owned()),
+            }
+            self.send(PROMPT).await?;
+        }
+    }
+
+    /// Takes in what the client sends. One that sends no more may still read.
+    async fn listen(&mut self) -> io::Result<()> {
+        let mut bytes = [0; 1024];
+        let count = self.read.read(&mut bytes).await?;
+        self.waiting.extend(self.decoder.read(&bytes[..count]));
+        if count == 0 {
+            self.ended = true;
+            self.waiting.push_back(Heard::End);
+        }
+        Ok(())
+    }
+
+    /// Runs a line on a thread of its own, and sends what it says as it says it. An interrupt
+    /// ends it at what it says next.
+    async fn run(&mut self, line: String) -> io::Result<Then> {
+        let (out, mut chunks) = mpsc::channel(CHUNKS);
+        let engine = self.engine.clone();
+        let ran: Ran = spawn_blocking(move || {
+            let mut out = Chunks { out, chunk: Vec::with_capacity(CHUNK) };
+            let then = engine.run(&line, &mut out);
+            // Fails only when nobody wants it.
+            let _ = out.flush();
+            then
+        });
+        loop {
+            tokio::select! {
+                chunk = chunks.recv() => match chunk {
+                    Some(chunk) => self.send(&chunk).await?,
+                    None => break,
+                },
+                heard = self.listen(), if !self.ended && self.waiting.len() < AHEAD => {
+                    heard?;
+                    if self.waiting.contains(&Heard::Interrupt) {
+                        // What was typed before it is not wanted either.
+                        self.waiting.clear();
+                        chunks.close();
+                        while chunks.try_recv().is_ok() {}
+                        self.send(b"\n").await?;
+                        break;
+                    }
+                }
+            }
+        }
+        self.report(ran.await).await
+    }
+
+    async fn report(&mut self, ran: Result<Result<Then>, JoinError>) -> io::Result<Then> {
+        let message = match ran {
+            Ok(Ok(then)) => return Ok(then),
+            Ok(Err(error)) => format!("{error:#}\n"),
+            Err(error) => format!("a defect, please report: {error}\n"),
+        };
+        self.send(message.as_bytes()).await?;
+        Ok(Then::GoOn)
+    }
+
+    async fn send(&mut self, text: &[u8]) -> io::Result<()> {
+        self.send_raw(&encode(text)).await
+    }
+
+    async fn send_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let late = |_| io::Error::other("does not read");
+        timeout(self.idle, self.write.write_all(bytes)).await.map_err(late)?
+    }
+}
+
+/// Collects what a command says into pieces, and waits when the client is slow.
+struct Chunks {
+    out: mpsc::Sender<Vec<u8>>,
+    chunk: Vec<u8>,
+}
+
+impl Write for Chunks {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.chunk.extend_from_slice(bytes);
+        if self.chunk.len() >= CHUNK {
+            self.flush()?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.chunk.is_empty() {
+            return Ok(());
+        }
+        let chunk = std::mem::take(&mut self.chunk);
+        self.out.blocking_send(chunk).map_err(|_| io::ErrorKind::BrokenPipe.into())
+    }
+}
