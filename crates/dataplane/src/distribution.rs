@@ -81,8 +81,7 @@ pub struct Distribution {
 impl Distribution {
     /// `paths` has one entry for each port, in the order of their indexes.
     pub fn new(paths: Vec<(PortId, TxPath)>, config: TxConfig) -> Self {
-        let cycles = dpdk::tsc_hz() as f64 * config.flush.as_secs_f64();
-        Self {
+        let mut distribution = Self {
             bursts: paths.iter().map(|_| PacketList::new()).collect(),
             hands_over: paths.iter().any(|(_, path)| matches!(path, TxPath::Handover(_))),
             ports: paths
@@ -90,9 +89,19 @@ impl Distribution {
                 .map(|(id, path)| PortTx { id, path, express: None, since: 0 })
                 .collect(),
             express: Vec::new(),
-            burst: config.burst.clamp(1, TX_BURST_MAX),
-            flush_cycles: cycles as u64,
-        }
+            burst: 1,
+            flush_cycles: 0,
+        };
+        distribution.set_config(config);
+        distribution
+    }
+
+    /// When bursts are sent from now on. One that is full by that already is sent with its next packet,
+    /// or when it is due.
+    pub fn set_config(&mut self, config: TxConfig) {
+        let cycles = dpdk::tsc_hz() as f64 * config.flush.as_secs_f64();
+        self.burst = config.burst.clamp(1, TX_BURST_MAX);
+        self.flush_cycles = cycles as u64;
     }
 
     /// Sends what comes by this ring by the port, before everything else. False, and nothing done,

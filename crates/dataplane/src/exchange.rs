@@ -10,16 +10,22 @@
 //! owner is just at the place, the forwarder does not wait but looks again a round later. Giving the old
 //! back in the same way undoes an exchange.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use crate::distribution::TxConfig;
 use crate::graph::Graph;
+use crate::port::PortInfo;
 
 /// What a forwarder is to have in place of what it has; after the exchange, what it had.
 #[derive(Default)]
 pub struct Replacement {
     /// The steps.
     pub graph: Option<Graph>,
+    /// What steps need to know of the ports, by their indexes.
+    pub ports: Option<Vec<PortInfo>>,
+    /// When transmit bursts leave. This one does not change sides: the owner knows what it was.
+    pub tx: Option<TxConfig>,
 }
 
 /// The place between the owner and one forwarder.
@@ -28,6 +34,9 @@ pub struct Exchange {
     /// Something lies there that the forwarder has not taken.
     waiting: AtomicBool,
     place: Mutex<Option<Replacement>>,
+    /// The longest round of the forwarder at the last exchange and behind it, in TSC cycles; 0 until it
+    /// is known.
+    pause: AtomicU64,
 }
 
 impl Exchange {
@@ -35,6 +44,7 @@ impl Exchange {
     pub fn put(&self, new: Replacement) -> Option<Replacement> {
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         let before = place.replace(new);
+        self.pause.store(0, Ordering::Relaxed);
         self.waiting.store(true, Ordering::Release);
         before
     }
@@ -53,18 +63,31 @@ impl Exchange {
         Some(if untouched { Err(content) } else { Ok(content) })
     }
 
-    /// The forwarder's side: exchanges, unless the owner is at the place.
+    /// The longest that a packet was held up by the last exchange, in TSC cycles: the longest round of
+    /// the forwarder, that of the exchange and some behind it, in which what is new gets warm. `None` until
+    /// they are over.
+    pub fn pause(&self) -> Option<u64> {
+        Some(self.pause.load(Ordering::Relaxed)).filter(|&cycles| cycles > 0)
+    }
+
+    /// The forwarder's side: exchanges, unless the owner is at the place; true if it has.
     #[cold]
-    pub(crate) fn serve(&self, exchange: impl FnOnce(&mut Replacement)) {
-        let Ok(mut place) = self.place.try_lock() else { return };
+    pub(crate) fn serve(&self, exchange: impl FnOnce(&mut Replacement)) -> bool {
+        let Ok(mut place) = self.place.try_lock() else { return false };
         // The owner may have taken it back.
         if !self.waiting.load(Ordering::Acquire) {
-            return;
+            return false;
         }
         if let Some(content) = &mut *place {
             exchange(content);
         }
         self.waiting.store(false, Ordering::Release);
+        true
+    }
+
+    /// The forwarder's side: how long the longest round was.
+    pub(crate) fn set_pause(&self, cycles: u64) {
+        self.pause.store(cycles.max(1), Ordering::Relaxed);
     }
 }
 
@@ -90,7 +113,7 @@ mod tests {
         let mut graph = GraphBuilder::new();
         graph.add(name, Pass).unwrap();
         graph.transmit(name, "next").unwrap();
-        Replacement { graph: Some(graph.build().unwrap()) }
+        Replacement { graph: Some(graph.build().unwrap()), ..Replacement::default() }
     }
 
     fn name(replacement: &Replacement) -> &str {

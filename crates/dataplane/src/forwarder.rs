@@ -29,7 +29,7 @@ use crate::distribution::Distribution;
 use crate::exchange::Exchange;
 use crate::graph::{Ends, Graph, Shape};
 use crate::mask::Mask;
-use crate::port::{PortId, PortInfo, ReversePath};
+use crate::port::{MAX_PORTS, PortId, PortInfo, ReversePath};
 use crate::punts::Punts;
 use crate::quarantine::{Quarantine, guard};
 use crate::reason::DropReason;
@@ -43,6 +43,25 @@ pub struct RxSource {
     pub info: PortInfo,
     /// The queue, this forwarder's own.
     pub queue: RxQueue,
+}
+
+/// Rounds behind an exchange whose time is taken: at full load, 65,536 packets.
+const WATCHED: usize = 1024;
+
+/// Gives each source what is known of its port now, and leaves what was known.
+fn exchange_infos(sources: &mut [RxSource], infos: &mut [PortInfo]) {
+    let mut before = [None; MAX_PORTS];
+    for source in sources {
+        let index = source.port.index();
+        if let Some(new) = infos.get(index) {
+            // A port may have several queues here, which know the same.
+            before[index].get_or_insert(source.info);
+            source.info = *new;
+        }
+    }
+    for (info, before) in infos.iter_mut().zip(before) {
+        *info = before.unwrap_or(*info);
+    }
 }
 
 /// When an idle forwarder sleeps, and how long.
@@ -167,12 +186,30 @@ impl Forwarder {
     /// Takes over what the owner has laid ready, and leaves what was there before.
     #[cold]
     fn take_replacement(&mut self) {
+        let mut begin = dpdk::tsc();
         let parts = &mut self.parts;
-        self.exchange.serve(|new| {
+        let taken = self.exchange.serve(|new| {
             if let Some(graph) = &mut new.graph {
                 std::mem::swap(graph, &mut parts.graph);
             }
+            if let Some(infos) = &mut new.ports {
+                exchange_infos(&mut parts.rx, infos);
+            }
+            if let Some(tx) = new.tx {
+                parts.distribution.set_config(tx);
+            }
         });
+        if !taken {
+            return;
+        }
+        let mut longest = 0;
+        for _ in 0..WATCHED {
+            self.round();
+            let end = dpdk::tsc();
+            longest = longest.max(end - begin);
+            begin = end;
+        }
+        self.exchange.set_pause(longest);
     }
 
     /// One round: every receive queue and every inlet once. Returns the packets it found.

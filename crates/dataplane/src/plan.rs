@@ -598,6 +598,21 @@ impl Plans {
         if errors.is_empty() { Ok(()) } else { Err(errors) }
     }
 
+    /// The plans for a router with these ports: what depends on what ports ask for is decided.
+    ///
+    /// # Errors
+    /// A step cannot be left out.
+    pub fn wanted_by(&self, ports: &[PortInfo]) -> Result<Self, PlanError> {
+        let decided = |plan: &Plan| -> Result<Plan, PlanError> {
+            let mut plan = plan.wanted_by(ports)?;
+            plan.nodes.iter_mut().for_each(|node| node.only_if = None);
+            Ok(plan)
+        };
+        let by_port = self.by_port.iter();
+        let by_port = by_port.map(|(ids, plan)| Ok((ids.clone(), decided(plan)?)));
+        Ok(Self { main: decided(&self.main)?, by_port: by_port.collect::<Result<_, _>>()? })
+    }
+
     /// The kinds of the steps of all.
     pub fn kinds(&self) -> impl Iterator<Item = &str> {
         self.main.kinds().chain(self.by_port.iter().flat_map(|(_, plan)| plan.kinds()))

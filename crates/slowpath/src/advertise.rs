@@ -132,12 +132,17 @@ impl<P: Packet> SlowPath<P> {
 
     /// Says on all advertising ports that this router is none any more (6.2.5).
     pub(crate) fn cease_advertising(&mut self, out: &mut impl Output<P>) {
-        let plans = std::mem::take(&mut self.advertising);
-        for plan in plans.0.iter().filter(|plan| plan.last.is_some()) {
-            let Some(port) = self.ports.get(plan.port) else { continue };
-            if let Some(advertise) = &port.settings.advertise {
-                out.originate(plan.port, &frame(port, advertise, Duration::ZERO));
-            }
+        let ports: Vec<PortId> = self.advertising.0.iter().map(|plan| plan.port).collect();
+        ports.into_iter().for_each(|port| self.cease_advertising_on(port, out));
+    }
+
+    /// Says on a port that this router is none any more, if it said so before, and no more.
+    pub(crate) fn cease_advertising_on(&mut self, id: PortId, out: &mut impl Output<P>) {
+        let spoken = self.advertising.0.iter().any(|plan| plan.port == id && plan.last.is_some());
+        self.advertising.cancel(id);
+        let Some(port) = self.ports.get(id).filter(|_| spoken) else { return };
+        if let Some(advertise) = &port.settings.advertise {
+            out.originate(id, &frame(port, advertise, Duration::ZERO));
         }
     }
 

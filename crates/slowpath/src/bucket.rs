@@ -8,34 +8,43 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{Limits, Time};
 
-/// How fast tokens come, and how many are kept.
-#[derive(Clone, Copy, Debug)]
+/// How fast tokens come, and how many are kept; both can be changed while others take.
+#[derive(Debug)]
 struct Flow {
     /// Nanoseconds that a token takes to come; 0: none ever comes.
-    interval: u64,
+    interval: AtomicU64,
     /// How far the time of being full may lie in the future before a token is taken.
-    tolerance: u64,
+    tolerance: AtomicU64,
 }
 
 impl Flow {
     fn new(rate: u32, burst: u32) -> Self {
+        let flow = Self { interval: AtomicU64::new(0), tolerance: AtomicU64::new(0) };
+        flow.set(rate, burst);
+        flow
+    }
+
+    fn set(&self, rate: u32, burst: u32) {
         let interval = 1_000_000_000u64.checked_div(rate.into()).unwrap_or(0);
-        Self { interval, tolerance: interval.saturating_mul(u64::from(burst.saturating_sub(1))) }
+        let tolerance = interval.saturating_mul(u64::from(burst.saturating_sub(1)));
+        self.interval.store(interval, Ordering::Relaxed);
+        self.tolerance.store(tolerance, Ordering::Relaxed);
     }
 
     /// Takes up to `most` tokens from the bucket that is full at `full_at`; returns how many.
-    fn take(self, full_at: &AtomicU64, most: u32, now: Time) -> u32 {
-        if self.interval == 0 || most == 0 {
+    fn take(&self, full_at: &AtomicU64, most: u32, now: Time) -> u32 {
+        let interval = self.interval.load(Ordering::Relaxed);
+        let tolerance = self.tolerance.load(Ordering::Relaxed);
+        if interval == 0 || most == 0 {
             return 0;
         }
         let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
         let mut taken = 0;
         let update = |full_at: u64| {
             let from = full_at.max(now);
-            let room = now.saturating_add(self.tolerance).checked_sub(from)?;
-            taken =
-                u32::try_from(room / self.interval).unwrap_or(u32::MAX).saturating_add(1).min(most);
-            Some(from.saturating_add(self.interval * u64::from(taken)))
+            let room = now.saturating_add(tolerance).checked_sub(from)?;
+            taken = u32::try_from(room / interval).unwrap_or(u32::MAX).saturating_add(1).min(most);
+            Some(from.saturating_add(interval * u64::from(taken)))
         };
         match full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, update) {
             Ok(_) => taken,
@@ -55,6 +64,13 @@ impl TokenBucket {
     /// `rate` tokens per second, at most `burst` at once (at least one); none at all at rate 0.
     pub fn new(rate: u32, burst: u32) -> Self {
         Self { flow: Flow::new(rate, burst), full_at: AtomicU64::new(0) }
+    }
+
+    /// Another rate and burst from now on, with all tokens there.
+    pub fn set(&self, rate: u32, burst: u32) {
+        self.flow.set(rate, burst);
+        // What is owed is counted in time, which at another rate is another number of tokens.
+        self.full_at.store(0, Ordering::Relaxed);
     }
 
     /// Takes a token, if there is one.
@@ -84,6 +100,11 @@ impl PrefixBuckets {
     fn new(rate: u32, burst: u32, seed: u64) -> Self {
         let full_at = (0..PREFIXES).map(|_| AtomicU64::new(0)).collect();
         Self { flow: Flow::new(rate, burst), full_at, seed }
+    }
+
+    fn set(&self, rate: u32, burst: u32) {
+        self.flow.set(rate, burst);
+        self.full_at.iter().for_each(|full_at| full_at.store(0, Ordering::Relaxed));
     }
 
     fn take(&self, address: IpAddr, now: Time) -> bool {
@@ -134,6 +155,12 @@ impl Rates {
         }
     }
 
+    /// The rates of ICMP errors that these limits say, from now on.
+    pub fn set_errors(&self, limits: &Limits) {
+        self.errors.set(limits.icmp_rate, limits.icmp_burst);
+        self.prefixes.set(limits.icmp_prefix_rate, limits.icmp_prefix_burst);
+    }
+
     /// Whether an ICMP error may be sent to this address now. What its prefix may not have costs
     /// the others nothing.
     pub fn error(&self, to: IpAddr, now: Time) -> bool {
@@ -178,6 +205,18 @@ mod tests {
         assert!(!bucket.take(start + Duration::from_millis(99)));
         assert_eq!(tokens(&bucket, start + Duration::from_millis(300)), 3);
         assert_eq!(tokens(&bucket, start + Duration::from_secs(60)), 5);
+    }
+
+    #[test]
+    fn another_rate_holds_from_the_next_token_on() {
+        let bucket = TokenBucket::new(1, 2);
+        let start = Time::from_secs(100);
+        assert_eq!(tokens(&bucket, start), 2);
+        bucket.set(10, 3);
+        assert_eq!(tokens(&bucket, start), 3, "nothing is owed of before");
+        bucket.set(1000, 1);
+        assert_eq!(tokens(&bucket, start + Duration::from_millis(300)), 1);
+        assert_eq!(tokens(&bucket, start + Duration::from_millis(301)), 1);
     }
 
     #[test]

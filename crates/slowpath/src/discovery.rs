@@ -103,10 +103,16 @@ impl<P: Packet> SlowPath<P> {
 
     /// Says on all ports that this router is none any more (RFC 1256, 4.1).
     pub(crate) fn cease_discovery(&mut self, out: &mut impl Output<P>) {
-        for plan in std::mem::take(&mut self.discovery).0 {
-            if plan.spoken {
-                self.advertise_v4(plan.port, Duration::ZERO, out);
-            }
+        let ports: Vec<PortId> = self.discovery.0.iter().map(|plan| plan.port).collect();
+        ports.into_iter().for_each(|port| self.cease_discovery_on(port, out));
+    }
+
+    /// Says on a port that this router is none any more, if it said so before, and no more.
+    pub(crate) fn cease_discovery_on(&mut self, id: PortId, out: &mut impl Output<P>) {
+        let spoken = self.discovery.0.iter().any(|plan| plan.port == id && plan.spoken);
+        self.discovery.cancel(id);
+        if spoken {
+            self.advertise_v4(id, Duration::ZERO, out);
         }
     }
 

@@ -296,6 +296,9 @@ impl<P: Packet> SlowPath<P> {
                     self.start_announcing(id, now);
                 }
             }
+            Command::Settings { port, settings } => self.change_settings(port, settings, now, out),
+            Command::Limits(limits) => self.table.set_limits(limits),
+            Command::Icmp(icmp) => self.icmp = icmp,
             Command::Mtu { port, mtu } => {
                 if let Some(port) = self.ports.get_mut(port) {
                     port.mtu = mtu;

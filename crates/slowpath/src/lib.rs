@@ -57,6 +57,7 @@
 mod advertise;
 mod arp;
 mod bucket;
+mod change;
 mod discovery;
 mod duplicate;
 mod echo;
@@ -557,6 +558,18 @@ pub enum Command {
         /// All its addresses.
         addresses: Vec<IpNet>,
     },
+    /// The port says and keeps to itself what these say, from now on.
+    Settings {
+        /// The port.
+        port: PortId,
+        /// All its settings.
+        settings: PortSettings,
+    },
+    /// The bounds of the neighbour table from now on; others stay, and the rates are those of
+    /// [`Rates`].
+    Limits(Limits),
+    /// The router's own ICMP from now on.
+    Icmp(Icmp),
     /// The port's MTU is this now.
     Mtu {
         /// The port.

@@ -154,6 +154,11 @@ pub(crate) struct Table<P> {
 }
 
 impl<P> Table<P> {
+    /// Other bounds from now on; what is beyond them goes as time passes.
+    pub(crate) fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
+    }
+
     pub(crate) fn new(limits: Limits, random: Random) -> Self {
         Self {
             entries: HashMap::new(),

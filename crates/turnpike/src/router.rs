@@ -36,7 +36,7 @@ use anyhow::{Context, Result, bail};
 use control::config::{self, Config};
 use dataplane::catalogue::Catalogue;
 use dataplane::counters::ForwarderCounters;
-use dataplane::distribution::{Distribution, TxConfig};
+use dataplane::distribution::Distribution;
 use dataplane::flow::FlowHash;
 use dataplane::forwarder::{Forwarder, ForwarderParts, IdlePolicy};
 use dataplane::graph::Graph;
@@ -303,8 +303,7 @@ fn forwarder(
     punts: Punts,
     own: Own,
 ) -> Result<(Forwarder, ForwarderView)> {
-    let tx = TxConfig { burst: usize::from(config.tx.burst), flush: config.tx.flush };
-    let mut distribution = Distribution::new(wires.paths, tx);
+    let mut distribution = Distribution::new(wires.paths, settings::tx(config.tx));
     for (port, ring) in wires.express {
         if !distribution.add_express(port, ring) {
             bail!("{port}: the forwarder of its host interface has no transmit queue");
@@ -394,7 +393,7 @@ fn slow_workers(
 ) -> Result<(Vec<SlowWorker>, SlowViews, Orders)> {
     let (count, classes) = (wires.len(), &common.config.slowpath.classes);
     let class_rates = Arc::new(ClassRates::new(classes));
-    let limits = slow_path_limits(common.config);
+    let limits = settings::limits(&common.config.slowpath);
     let rates = Arc::new(slowpath::Rates::new(&limits, common.seed));
     let (mut workers, mut counters, mut orders) = (Vec::new(), Vec::new(), Vec::new());
     for (index, (wires, mailbox)) in wires.into_iter().zip(mailboxes(count)).enumerate() {
@@ -421,7 +420,7 @@ fn slow_workers(
             quarantine: common.quarantine.clone(),
         });
     }
-    Ok((workers, SlowViews { counters, rates }, Orders::new(orders)))
+    Ok((workers, SlowViews { counters, rates, class_rates }, Orders::new(orders)))
 }
 
 /// For the engine of the worker with this index, of so many.
@@ -440,33 +439,12 @@ fn slow_path_config(
         settings: settings::of(wanted),
         owned: dataplane::punts::owner(port.id.index(), workers) == worker,
     };
-    let icmp = common.config.icmp;
     slowpath::Config {
         ports: common.ports.iter().zip(&common.config.ports).map(port).collect(),
         limits,
-        icmp: slowpath::Icmp {
-            ttl: icmp.ttl,
-            echo: icmp.echo,
-            class_e: common.config.forwarding.class_e,
-        },
+        icmp: settings::icmp(common.config),
         flow: FlowHash::new(common.seed),
         seed: common.seed.wrapping_add(worker as u64),
-    }
-}
-
-fn slow_path_limits(config: &Config) -> slowpath::Limits {
-    let wanted = &config.slowpath;
-    slowpath::Limits {
-        neighbours: wanted.neighbours,
-        queue: wanted.queue,
-        tries: wanted.retries.min(u32::from(u8::MAX)) as u8,
-        reachable: wanted.timeout,
-        reassembly: wanted.reassembly,
-        icmp_rate: wanted.icmp_rate,
-        icmp_burst: wanted.icmp_burst,
-        icmp_prefix_rate: wanted.icmp_prefix_rate,
-        icmp_prefix_burst: wanted.icmp_prefix_burst,
-        ..slowpath::Limits::default()
     }
 }
 

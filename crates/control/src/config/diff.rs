@@ -5,11 +5,11 @@
 
 use std::collections::{HashMap, HashSet};
 
-use dataplane::port::PortId;
+use dataplane::port::{PortId, ReversePath};
 use ipnet::IpNet;
 
 use super::settings::{self, Entry};
-use super::{Config, Route};
+use super::{Config, Port, Route};
 use crate::rib::{self, RouteKind};
 
 /// What was added to, taken out of and changed in a list.
@@ -84,7 +84,12 @@ impl Diff {
                 live: true,
             });
         }
-        let graph = settings.iter().any(Setting::is_of_graph);
+        // Some steps are there only if a port asks for them.
+        let asks = |config: &Config| {
+            let by_source = |port: &Port| port.reverse_path != ReversePath::Any;
+            (config.ports.iter().any(|port| port.redirects), config.ports.iter().any(by_source))
+        };
+        let graph = settings.iter().any(Setting::is_of_graph) || asks(old) != asks(new);
         Self { routes: routes(&old.routes, &new.routes), settings, graph, names }
     }
 

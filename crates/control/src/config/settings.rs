@@ -68,12 +68,12 @@ pub(super) fn list(config: &Config, names: &[String]) -> Vec<Entry> {
     let Forwarding { class_e } = forwarding;
     list.fixed("forwarding: class_e", class_e);
     let Tx { burst, flush } = tx;
-    list.fixed("tx: burst", burst);
-    list.fixed("tx: flush_us", flush.as_micros());
+    list.live("tx: burst", burst);
+    list.live("tx: flush_us", flush.as_micros());
     list.slowpath(slowpath);
     let Icmp { ttl, echo } = icmp;
-    list.fixed("icmp: ttl", ttl);
-    list.fixed("icmp: echo", echo);
+    list.live("icmp: ttl", ttl);
+    list.live("icmp: echo", echo);
     let Memory { mbufs, no_huge } = memory;
     list.fixed("memory: mbufs", or(*mbufs, "as many as are needed"));
     list.fixed("memory: no_huge", no_huge);
@@ -180,23 +180,23 @@ impl List<'_> {
         };
         self.fixed(key("device"), device);
         self.fixed(key("driver"), or(driver, "what works"));
-        self.fixed(key("address"), some(addresses.iter().map(ToString::to_string), "none"));
+        self.live(key("address"), some(addresses.iter().map(ToString::to_string), "none"));
         self.fixed(key("mac"), or(*mac, "the device's"));
         self.fixed(key("mtu"), or(*mtu, "the device's"));
         self.fixed(key("rx_queues"), or(*rx_queues, "one a forwarder"));
         self.fixed(key("host"), or(host, "false"));
-        self.fixed(key("reverse_path"), reverse_path);
-        self.fixed(key("unreachables"), unreachables);
-        self.fixed(key("redirects"), redirects);
-        self.fixed(key("dad"), dad);
-        self.fixed(key("advertise"), or(advertise.as_ref().map(advertised), "false"));
-        self.fixed(key("router_discovery"), or(discovery.as_ref().map(discovered), "false"));
+        self.live(key("reverse_path"), reverse_path);
+        self.live(key("unreachables"), unreachables);
+        self.live(key("redirects"), redirects);
+        self.live(key("dad"), dad);
+        self.live(key("advertise"), or(advertise.as_ref().map(advertised), "false"));
+        self.live(key("router_discovery"), or(discovery.as_ref().map(discovered), "false"));
     }
 
     fn neighbour(&mut self, neighbour: &Neighbour) {
         let Neighbour { line: _, port, address, mac } = neighbour;
         let port = port_name(self.names, *port);
-        self.fixed(format!("neighbour {address} on port \"{port}\""), mac);
+        self.live(format!("neighbour {address} on port \"{port}\""), mac);
     }
 
     fn multicast(&mut self, route: &MulticastRoute) {
@@ -207,7 +207,7 @@ impl List<'_> {
             ttl => format!("{} (ttl {ttl})", port_name(self.names, *port)),
         });
         let value = format!("{} -> {}", port_name(self.names, *from), some(to, "nowhere"));
-        self.fixed(format!("multicast {group} from {source}"), value);
+        self.live(format!("multicast {group} from {source}"), value);
     }
 
     fn import(&mut self, rank: usize, import: &Import) {
@@ -245,20 +245,20 @@ impl List<'_> {
             icmp_prefix_burst,
             classes,
         } = slowpath;
-        self.fixed("slowpath: neighbours", neighbours);
-        self.fixed("slowpath: queue", queue);
-        self.fixed("slowpath: retries", retries);
-        self.fixed("slowpath: timeout_s", seconds(*timeout));
+        self.live("slowpath: neighbours", neighbours);
+        self.live("slowpath: queue", queue);
+        self.live("slowpath: retries", retries);
+        self.live("slowpath: timeout_s", seconds(*timeout));
         self.fixed("slowpath: reassembly_s", seconds(*reassembly));
         self.fixed("slowpath: workers", workers);
-        self.fixed("slowpath: icmp_rate", icmp_rate);
-        self.fixed("slowpath: icmp_burst", icmp_burst);
-        self.fixed("slowpath: icmp_prefix_rate", icmp_prefix_rate);
-        self.fixed("slowpath: icmp_prefix_burst", icmp_prefix_burst);
+        self.live("slowpath: icmp_rate", icmp_rate);
+        self.live("slowpath: icmp_burst", icmp_burst);
+        self.live("slowpath: icmp_prefix_rate", icmp_prefix_rate);
+        self.live("slowpath: icmp_prefix_burst", icmp_prefix_burst);
         for (class, ClassLimits { rate, share, queue }) in PuntClass::ALL.iter().zip(classes) {
             let key = |setting: &str| format!("slowpath: classes.{}.{setting}", class.name());
-            self.fixed(key("rate"), rate);
-            self.fixed(key("share"), share);
+            self.live(key("rate"), rate);
+            self.live(key("share"), share);
             self.fixed(key("queue"), queue);
         }
     }

@@ -201,6 +201,13 @@ pub enum KernelOrder {
         /// The neighbour.
         address: IpAddr,
     },
+    /// Take an address away from the host interface.
+    RemoveAddress {
+        /// The port.
+        port: PortId,
+        /// With the length of its network; host bits set.
+        address: IpNet,
+    },
     /// Say whether the port's device has carrier.
     SetCarrier {
         /// The port.

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 use super::message::{
     AF_INET, AF_INET6, AF_UNSPEC, HEADER, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE,
-    NLM_F_REQUEST, RTM_GETLINK, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWNEIGH,
+    NLM_F_REQUEST, RTM_DELADDR, RTM_GETLINK, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWNEIGH,
 };
 
 const IFLA_CARRIER: u16 = 33;
@@ -92,15 +92,26 @@ pub(super) fn ask_link(index: u32, sequence: u32) -> Vec<u8> {
     link(RTM_GETLINK, index, sequence).finish()
 }
 
-/// Adds an address to an interface.
-pub(super) fn add_address(index: u32, address: IpNet, sequence: u32) -> Vec<u8> {
+/// `struct ifaddrmsg` of an interface's address.
+fn address_message(kind: u16, flags: u16, index: u32, address: IpNet, sequence: u32) -> Request {
     let mut fixed = [0; 8];
     fixed[0] = family(address.addr());
     fixed[1] = address.prefix_len();
     fixed[4..8].copy_from_slice(&index.to_ne_bytes());
     let own = octets(address.addr());
-    let request = Request::new(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, sequence, &fixed);
-    let request = request.attribute(IFA_LOCAL, &own).attribute(IFA_ADDRESS, &own);
+    let request = Request::new(kind, flags, sequence, &fixed);
+    request.attribute(IFA_LOCAL, &own).attribute(IFA_ADDRESS, &own)
+}
+
+/// Takes an address away from an interface.
+pub(super) fn remove_address(index: u32, address: IpNet, sequence: u32) -> Vec<u8> {
+    address_message(RTM_DELADDR, 0, index, address, sequence).finish()
+}
+
+/// Adds an address to an interface.
+pub(super) fn add_address(index: u32, address: IpNet, sequence: u32) -> Vec<u8> {
+    let flags = NLM_F_CREATE | NLM_F_EXCL;
+    let request = address_message(RTM_NEWADDR, flags, index, address, sequence);
     match address {
         IpNet::V4(net) if net.prefix_len() < 31 => {
             request.attribute(IFA_BROADCAST, &net.broadcast().octets()).finish()
@@ -125,6 +136,9 @@ mod tests {
         let (kind, flags, sequence, message) = parse(&add_address(7, net, 5));
         assert_eq!((kind, flags, sequence), (RTM_NEWADDR, 0x601, 5));
         let expected = AddressMessage { index: 7, address: net, length: 24, refused: false };
+        assert_eq!(message, Message::Address(expected));
+        let (kind, flags, sequence, message) = parse(&remove_address(7, net, 6));
+        assert_eq!((kind, flags, sequence), (RTM_DELADDR, 1, 6));
         assert_eq!(message, Message::Address(expected));
         let (_, _, _, message) = parse(&resolve(9, "2001:db8::1".parse().unwrap(), 6));
         let Message::Neighbour(neighbour) = message else { panic!("{message:?}") };

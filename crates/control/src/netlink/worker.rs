@@ -568,7 +568,8 @@ impl Worker {
             KernelOrder::Audit(_) => None,
             KernelOrder::Resolve { port, .. }
             | KernelOrder::SetCarrier { port, .. }
-            | KernelOrder::AddAddress { port, .. } => Some(*port),
+            | KernelOrder::AddAddress { port, .. }
+            | KernelOrder::RemoveAddress { port, .. } => Some(*port),
         };
         let index = port.and_then(|port| self.model.index_of(port));
         let sequence = self.next_sequence();
@@ -595,6 +596,9 @@ impl Worker {
             }
             (&KernelOrder::AddAddress { address, .. }, Some(index)) => {
                 request::add_address(index, address, sequence)
+            }
+            (&KernelOrder::RemoveAddress { address, .. }, Some(index)) => {
+                request::remove_address(index, address, sequence)
             }
         };
         if !matches!(order, KernelOrder::Resolve { .. }) {

@@ -584,7 +584,10 @@ fn a_running_forwarder_takes_another_graph_between_two_rounds() {
     let other = other.build().unwrap();
     let counters = other.counters().clone();
     assert_eq!(lab.receive(&[to("10.0.0.1")]), 1);
-    exchange.put(Replacement { graph: Some(other) });
+    let mut info = TestTables::every_kind().ports[0];
+    info.redirects = !info.redirects;
+    let ports = Some(vec![info]);
+    exchange.put(Replacement { graph: Some(other), ports, tx: Some(at_once()) });
     let stop = Arc::new(AtomicBool::new(false));
     let end = stop.clone();
     let owner = std::thread::spawn(move || {
@@ -595,8 +598,11 @@ fn a_running_forwarder_takes_another_graph_between_two_rounds() {
         exchange.take()
     });
     lab.forwarder.run(&stop);
-    let given_back = owner.join().unwrap().unwrap().ok().unwrap().graph.unwrap();
-    assert_eq!(*given_back.shape(), old);
+    assert!(lab.forwarder.exchange().pause().unwrap() > 0);
+    let given_back = owner.join().unwrap().unwrap().ok().unwrap();
+    assert_eq!(*given_back.graph.unwrap().shape(), old);
+    assert_eq!(given_back.ports.unwrap(), [TestTables::every_kind().ports[0]]);
+    assert_eq!(lab.forwarder.sources_mut()[0].info, info);
     assert_eq!((lab.receive(&[to("10.0.0.1")]), counters.get(0)), (1, 1));
 }
 

@@ -277,7 +277,7 @@ pub struct PlannedChange {
 }
 
 /// What became of a change to another configuration.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Applied {
     /// Its number in the history.
     pub number: u64,
@@ -285,6 +285,9 @@ pub struct Applied {
     pub summary: String,
     /// Seconds in which it is to be confirmed.
     pub confirm_s: Option<u64>,
+    /// The longest round of a forwarder when it exchanged what it had and just behind it, in microseconds:
+    /// how long a packet was held up at most. Nothing if forwarders had nothing to exchange.
+    pub pause_us: Option<f64>,
 }
 
 /// A configuration that was applied.

@@ -130,7 +130,7 @@ pub fn history(args: &HistoryArgs, console: &mut Console<'_>) -> Result<()> {
 }
 
 fn applied(applied: Applied) -> String {
-    let Applied { number, summary, confirm_s } = applied;
+    let Applied { number, summary, confirm_s, .. } = applied;
     let condition = confirm_s.map_or_else(String::new, |seconds| {
         format!("\nit is taken back in {seconds} s; `turnpike confirm` keeps it")
     });

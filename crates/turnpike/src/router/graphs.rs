@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use control::config::Config;
+use control::config::{self, Config};
 use dataplane::catalogue::Catalogue;
 use dataplane::graph::{Graph, Step};
 use dataplane::plan::{NewStep, Plans};
+use dataplane::port::PortInfo;
 use dataplane::tables::Tables;
 use script::{ForwarderLua, JitStatus, LuaStep, ScriptCounters, Source, StepStatus, Watchdog};
 
@@ -51,9 +52,21 @@ impl GraphMaker {
         &self.catalogue
     }
 
+    /// What steps need to know of the ports: what they are, and what the configuration asks for.
+    pub fn port_infos(&self, config: &Config) -> Vec<PortInfo> {
+        let ports = self.tables.ports.iter().zip(&config.ports);
+        let info = |(info, port): (&PortInfo, &config::Port)| PortInfo {
+            reverse_path: port.reverse_path,
+            redirects: port.redirects,
+            ..*info
+        };
+        ports.map(info).collect()
+    }
+
     /// One forwarder's copy of the graph that the configuration describes.
     pub fn make(&mut self, config: &Config) -> Result<ForwarderGraph> {
-        let mut plans = config.graphs.clone();
+        let infos = self.port_infos(config);
+        let mut plans = config.graphs.wanted_by(&infos)?;
         if cfg!(feature = "faulty-step") {
             let faulty = self.catalogue.find("faulty").context("built with the faulty step")?;
             plans.main.insert_after("ip4-mtu", &NewStep::of(faulty, None))?;

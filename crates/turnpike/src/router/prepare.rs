@@ -9,6 +9,7 @@ use anyhow::{Context, Result, anyhow};
 use control::config::{self, Config, Diff, Limits};
 use control::import;
 use dataplane::catalogue::Catalogue;
+use dataplane::port::PortInfo;
 
 use super::graphs::{ForwarderGraph, GraphMaker};
 
@@ -31,6 +32,8 @@ pub struct Prepared {
     pub diff: Diff,
     /// A graph for each forwarder, if they need others and can have them.
     pub graphs: Vec<ForwarderGraph>,
+    /// What steps need to know of the ports then.
+    pub ports: Vec<PortInfo>,
 }
 
 /// Where changes are prepared.
@@ -57,7 +60,8 @@ impl Workshop {
         let diff = Diff::between(&base, &config);
         let wanted = graphs && diff.graph && diff.fixed().next().is_none();
         let graphs = if wanted { self.graphs(&config)? } else { Vec::new() };
-        Ok(Prepared { base, config, diff, graphs })
+        let ports = self.maker.lock().unwrap_or_else(PoisonError::into_inner).port_infos(&config);
+        Ok(Prepared { base, config, diff, graphs, ports })
     }
 
     fn read(&self, base: &Config, file: &std::path::Path, text: &str) -> Result<Config> {

@@ -12,7 +12,7 @@ use dataplane::reason::{DropReason, PuntClass};
 use script::CounterNames;
 
 use super::graphs::LuaView;
-use super::slow_worker::SlowCounters;
+use super::slow_worker::{ClassRates, SlowCounters};
 use crate::api::report::{self, Counters, Edge, Graph, Protection, Step};
 
 /// The counters of one forwarder.
@@ -31,6 +31,8 @@ pub struct SlowViews {
     pub counters: Vec<Arc<SlowCounters>>,
     /// The rates that they share.
     pub rates: Arc<slowpath::Rates>,
+    /// Those of the classes.
+    pub class_rates: Arc<ClassRates>,
 }
 
 impl SlowViews {

@@ -1,7 +1,35 @@
-//! What a port says of itself: from the configuration to the slow path.
+//! Settings from the configuration's words to those of the units: when they start, and when they change.
 
-use control::config;
+use control::config::{self, Config};
+use dataplane::distribution::TxConfig;
 use slowpath::{Advertise, Discovery, PortSettings, Preference, Prefix};
+
+/// When transmit bursts leave.
+pub fn tx(wanted: config::Tx) -> TxConfig {
+    TxConfig { burst: usize::from(wanted.burst), flush: wanted.flush }
+}
+
+/// The router's own ICMP.
+pub fn icmp(config: &Config) -> slowpath::Icmp {
+    let config::Icmp { ttl, echo } = config.icmp;
+    slowpath::Icmp { ttl, echo, class_e: config.forwarding.class_e }
+}
+
+/// What bounds the slow path.
+pub fn limits(wanted: &config::Slowpath) -> slowpath::Limits {
+    slowpath::Limits {
+        neighbours: wanted.neighbours,
+        queue: wanted.queue,
+        tries: wanted.retries.min(u32::from(u8::MAX)) as u8,
+        reachable: wanted.timeout,
+        reassembly: wanted.reassembly,
+        icmp_rate: wanted.icmp_rate,
+        icmp_burst: wanted.icmp_burst,
+        icmp_prefix_rate: wanted.icmp_prefix_rate,
+        icmp_prefix_burst: wanted.icmp_prefix_burst,
+        ..slowpath::Limits::default()
+    }
+}
 
 /// A port's settings.
 pub fn of(port: &config::Port) -> PortSettings {

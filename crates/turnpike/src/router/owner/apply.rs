@@ -1,41 +1,149 @@
 //! Makes a change to another configuration, so that no packet is lost that the change is not about.
 //!
-//! 1. New routes and other paths of routes: where both stay, packets go one way or the other.
-//! 2. Every forwarder exchanges its graph between two batches.
-//! 3. Routes that are gone.
+//! 1. What is new: addresses beside the old ones, neighbours, routes and other paths of routes. Where both
+//!    stay, packets go one way or the other.
+//! 2. Every forwarder exchanges what it has for what it is to have, between two batches.
+//! 3. What is gone: routes, neighbours, addresses.
+//! 4. Settings that cannot fail: of the slow path's engines, rates, multicast routes.
 //!
 //! What fails is undone, and so is what was done before it: the router is as it was.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use control::config::{Config, Diff, Route};
+use control::config::{Config, Diff, Neighbour, Port, Route};
+use control::netlink::KernelOrder;
+use dataplane::distribution::TxConfig;
 use dataplane::exchange::Replacement;
+use dataplane::port::{PortId, PortInfo, ReversePath};
+use ipnet::IpNet;
+use slowpath::Command;
 
 use super::super::graphs::{FailureLog, ForwarderGraph};
+use super::super::prepare::Prepared;
+use super::super::settings;
 use super::Owner;
 
 /// The longest that a forwarder is waited for: a step may run for as long as its budget says.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// The longest that is waited for what forwarders say of their pauses.
+const PAUSES: Duration = Duration::from_millis(200);
+
 impl Owner {
-    /// Makes a change, or none.
-    pub(super) async fn carry_out(
-        &mut self,
-        new: &Config,
-        diff: &Diff,
-        graphs: Vec<ForwarderGraph>,
-    ) -> Result<()> {
-        let done = match self.put_routes(diff.routes.added.iter().chain(after(diff))) {
-            Ok(()) => self.exchange_graphs(new, graphs).await,
+    /// Makes a change, or none. Returns the longest that a packet was held up on a forwarder, if any
+    /// exchanged something.
+    pub(super) async fn carry_out(&mut self, prepared: Prepared) -> Result<Option<Duration>> {
+        let Prepared { base, config, diff, graphs, ports } = prepared;
+        let done = match self.put_new(&base, &config, &diff) {
+            Ok(()) => {
+                let infos = (base.ports.iter().map(what_steps_see))
+                    .ne(config.ports.iter().map(what_steps_see))
+                    .then_some(ports);
+                let tx = (base.tx != config.tx).then(|| settings::tx(config.tx));
+                self.exchange_all(&config, graphs, infos, (tx, settings::tx(base.tx))).await
+            }
             Err(error) => Err(error),
         };
-        if let Err(error) = done {
-            self.undo_routes(diff);
-            return Err(error.context("nothing was changed"));
+        match done {
+            Ok(pause) => {
+                self.remove_old(&base, &config, &diff);
+                self.settle(&base, &config);
+                Ok(pause)
+            }
+            Err(error) => {
+                self.undo(&base, &config, &diff);
+                Err(error.context("nothing was changed"))
+            }
         }
+    }
+
+    /// Everything that is new or other, beside what is old.
+    fn put_new(&mut self, old: &Config, new: &Config, diff: &Diff) -> Result<()> {
+        for (id, before, after) in ports(old, new) {
+            let added: Vec<IpNet> = without(&after.addresses, &before.addresses).collect();
+            if added.is_empty() {
+                continue;
+            }
+            let both: Vec<IpNet> = before.addresses.iter().copied().chain(added).collect();
+            self.set_addresses(id, &before.addresses, &both)
+                .with_context(|| format!("port \"{}\"", after.name))?;
+        }
+        for neighbour in news(&old.neighbours, &new.neighbours) {
+            self.put_neighbour(neighbour)?;
+        }
+        let changed = diff.routes.changed.iter().map(|(_, after)| after);
+        self.put_routes(diff.routes.added.iter().chain(changed))
+    }
+
+    /// What is gone.
+    fn remove_old(&mut self, old: &Config, new: &Config, diff: &Diff) {
         self.remove_routes(diff.routes.removed.iter());
+        let same = |a: &Neighbour, b: &Neighbour| (a.port, a.address) == (b.port, b.address);
+        for gone in old.neighbours.iter().filter(|old| !new.neighbours.iter().any(|n| same(n, old)))
+        {
+            self.rib.remove_neighbour(gone.port, gone.address);
+        }
+        for (id, before, after) in ports(old, new) {
+            let both: Vec<IpNet> = before
+                .addresses
+                .iter()
+                .copied()
+                .chain(without(&after.addresses, &before.addresses))
+                .collect();
+            if both != after.addresses
+                && let Err(error) = self.set_addresses(id, &both, &after.addresses)
+            {
+                tracing::error!("port \"{}\": {error:#}", after.name);
+            }
+        }
+    }
+
+    /// As it was before [`Self::put_new`], of which only a part may have been done.
+    fn undo(&mut self, old: &Config, new: &Config, diff: &Diff) {
+        let before = diff.routes.changed.iter().map(|(before, _)| before);
+        let mut failed = self.put_routes(before).err();
+        self.remove_routes(diff.routes.added.iter());
+        for neighbour in news(&new.neighbours, &old.neighbours) {
+            failed = failed.or(self.put_neighbour(neighbour).err());
+        }
+        for gone in news(&old.neighbours, &new.neighbours) {
+            if !old.neighbours.iter().any(|n| (n.port, n.address) == (gone.port, gone.address)) {
+                self.rib.remove_neighbour(gone.port, gone.address);
+            }
+        }
+        for (id, before, after) in ports(old, new) {
+            if without(&after.addresses, &before.addresses).next().is_some() {
+                let both: Vec<IpNet> =
+                    before.addresses.iter().chain(&after.addresses).copied().collect();
+                failed = failed.or(self.set_addresses(id, &both, &before.addresses).err());
+            }
+        }
+        if let Some(error) = failed {
+            tracing::error!("what was there before cannot be put back: {error:#}");
+        }
+    }
+
+    /// A port's addresses. Where there is a host interface the kernel is asked, and what it says counts.
+    fn set_addresses(&mut self, port: PortId, before: &[IpNet], after: &[IpNet]) -> Result<()> {
+        if self.ports.get(port.index()).is_some_and(|open| open.host.is_some()) {
+            for address in without(after, before) {
+                self.sources.order(KernelOrder::AddAddress { port, address });
+            }
+            for address in without(before, after) {
+                self.sources.order(KernelOrder::RemoveAddress { port, address });
+            }
+            return Ok(());
+        }
+        self.rib.set_addresses(port, after)?;
+        self.orders.tell(&Command::Addresses { port, addresses: after.to_vec() });
         Ok(())
+    }
+
+    fn put_neighbour(&mut self, neighbour: &Neighbour) -> Result<()> {
+        let &Neighbour { port, address, mac, .. } = neighbour;
+        let what = || format!("line {}: neighbour {address}", neighbour.line);
+        self.rib.add_static_neighbour(port, address, mac).with_context(what)
     }
 
     /// All of the routes, or an error after some of them.
@@ -60,38 +168,72 @@ impl Owner {
         rib.batch(|rib| routes.for_each(|route| known.remove(rib, route)));
     }
 
-    /// Puts the routes back that were there before, and takes out those that were not.
-    fn undo_routes(&mut self, diff: &Diff) {
-        let before = diff.routes.changed.iter().map(|(before, _)| before);
-        if let Err(error) = self.put_routes(before) {
-            tracing::error!("a route that was there before cannot be put back: {error:#}");
+    /// Settings that cannot fail.
+    fn settle(&mut self, old: &Config, new: &Config) {
+        for (port, before, after) in ports(old, new) {
+            let settings = settings::of(after);
+            if settings != settings::of(before) {
+                self.orders.tell(&Command::Settings { port, settings });
+            }
         }
-        self.remove_routes(diff.routes.added.iter());
+        if old.icmp != new.icmp {
+            self.orders.tell(&Command::Icmp(settings::icmp(new)));
+        }
+        if old.slowpath != new.slowpath {
+            let limits = settings::limits(&new.slowpath);
+            self.ledger.slow.rates.set_errors(&limits);
+            self.ledger.slow.class_rates.set(&new.slowpath.classes);
+            self.orders.shares(&new.slowpath.classes);
+            self.orders.tell(&Command::Limits(limits));
+            self.ledger.limits = new.slowpath;
+        }
+        if old.multicast != new.multicast {
+            self.groups.configure(&new.multicast);
+        }
+        for (open, port) in self.ports.iter_mut().zip(&new.ports) {
+            open.addresses.clone_from(&port.addresses);
+        }
     }
 
-    /// Gives each forwarder its graph, if there is one for each.
-    async fn exchange_graphs(&mut self, new: &Config, graphs: Vec<ForwarderGraph>) -> Result<()> {
-        if graphs.is_empty() {
-            return Ok(());
+    /// Gives each forwarder what is other: its graph, what steps know of ports, when bursts leave (and
+    /// when they left before).
+    async fn exchange_all(
+        &mut self,
+        new: &Config,
+        mut graphs: Vec<ForwarderGraph>,
+        infos: Option<Vec<PortInfo>>,
+        (tx, tx_before): (Option<TxConfig>, TxConfig),
+    ) -> Result<Option<Duration>> {
+        if graphs.is_empty() && infos.is_none() && tx.is_none() {
+            return Ok(None);
         }
-        let Some(shape) = graphs.first().map(|(graph, _)| graph.shape().clone()) else {
-            return Ok(());
-        };
+        let shape = graphs.first().map(|(graph, _)| graph.shape().clone());
         let views: Vec<_> =
             graphs.iter().map(|(graph, lua)| (graph.counters().clone(), lua.clone())).collect();
-        let graphs = graphs.into_iter().map(|(graph, _)| Replacement { graph: Some(graph) });
-        let old = self.exchange(graphs.collect()).await?;
-        // What the old steps have to say, before they are forgotten.
-        self.failures.look(self.ledger.lua());
-        self.failures = FailureLog::default();
-        let names = new.script.as_ref().map(|script| script.counters.clone()).unwrap_or_default();
-        self.ledger.replace_graphs(shape, views, names);
+        let mut graphs = graphs.drain(..).map(|(graph, _)| graph);
+        let count = self.configurations.exchanges.len();
+        let replacement = |_| Replacement { graph: graphs.next(), ports: infos.clone(), tx };
+        let replacements = (0..count).map(replacement).collect();
+        let old = self.exchange(replacements, tx.map(|_| tx_before)).await?;
+        let pause = self.pause().await;
+        if let Some(shape) = shape {
+            // What the old steps have to say, before they are forgotten.
+            self.failures.look(self.ledger.lua());
+            self.failures = FailureLog::default();
+            let script = new.script.as_ref();
+            let names = script.map(|script| script.counters.clone()).unwrap_or_default();
+            self.ledger.replace_graphs(shape, views, names);
+        }
         drop(old);
-        Ok(())
+        Ok(pause)
     }
 
     /// Gives each forwarder something for something else, which comes back; or nothing is exchanged.
-    async fn exchange(&self, new: Vec<Replacement>) -> Result<Vec<Replacement>> {
+    async fn exchange(
+        &self,
+        new: Vec<Replacement>,
+        tx_before: Option<TxConfig>,
+    ) -> Result<Vec<Replacement>> {
         let exchanges = &self.configurations.exchanges;
         for (exchange, new) in exchanges.iter().zip(new) {
             exchange.put(new);
@@ -103,7 +245,7 @@ impl Owner {
         };
         for (exchange, outcome) in exchanges.iter().zip(outcomes) {
             if let Some(Ok(old)) = outcome {
-                exchange.put(old);
+                exchange.put(Replacement { tx: tx_before, ..old });
             }
         }
         self.wait_for_forwarders().await;
@@ -121,9 +263,45 @@ impl Owner {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
+
+    /// The longest pause of a forwarder, if all say it soon.
+    async fn pause(&self) -> Option<Duration> {
+        let deadline = Instant::now() + PAUSES;
+        loop {
+            let pauses = self.configurations.exchanges.iter().map(|exchange| exchange.pause());
+            if let Some(all) = pauses.collect::<Option<Vec<u64>>>() {
+                let cycles = all.into_iter().max()?;
+                return Some(Duration::from_secs_f64(cycles as f64 / dpdk::tsc_hz() as f64));
+            }
+            if Instant::now() >= deadline {
+                return None;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
 }
 
-/// Routes as they are to be, of those that are different.
-fn after(diff: &Diff) -> impl Iterator<Item = &Route> {
-    diff.routes.changed.iter().map(|(_, after)| after)
+/// The ports, which are the same, before and after.
+fn ports<'a>(
+    old: &'a Config,
+    new: &'a Config,
+) -> impl Iterator<Item = (PortId, &'a Port, &'a Port)> {
+    let ids = (0..).map_while(PortId::new);
+    ids.zip(&old.ports).zip(&new.ports).map(|((id, before), after)| (id, before, after))
+}
+
+/// What is in the first and not in the second.
+fn without<'a>(some: &'a [IpNet], others: &'a [IpNet]) -> impl Iterator<Item = IpNet> + 'a {
+    some.iter().copied().filter(|address| !others.contains(address))
+}
+
+/// The neighbours of `new` that are not, or are other, in `old`.
+fn news<'a>(old: &'a [Neighbour], new: &'a [Neighbour]) -> impl Iterator<Item = &'a Neighbour> {
+    let key = |neighbour: &Neighbour| (neighbour.port, neighbour.address, neighbour.mac);
+    new.iter().filter(move |new| !old.iter().any(|old| key(old) == key(new)))
+}
+
+/// The settings of a port that forwarders look at.
+fn what_steps_see(port: &Port) -> (ReversePath, bool) {
+    (port.reverse_path, port.redirects)
 }

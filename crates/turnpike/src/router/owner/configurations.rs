@@ -273,15 +273,15 @@ impl Owner {
         if origin == Origin::Apply {
             self.configurations.nothing_pending("apply")?;
         }
-        let Prepared { base, config, diff, graphs } = prepared;
-        refuse_fixed(&diff)?;
-        if diff.is_empty() && base.text == config.text {
-            let (number, summary) = (self.configurations.history.current(), summary(&diff));
-            return Ok(Applied { number, summary, confirm_s: None });
+        let (base, config) = (prepared.base.clone(), prepared.config.clone());
+        refuse_fixed(&prepared.diff)?;
+        let summary = summary(&prepared.diff);
+        if prepared.diff.is_empty() && base.text == config.text {
+            let number = self.configurations.history.current();
+            return Ok(Applied { number, summary, confirm_s: None, pause_us: None });
         }
         let (file, text) = (config.file.clone(), config.text.clone());
-        let summary = summary(&diff);
-        self.carry_out(&config, &diff, graphs).await?;
+        let pause = self.carry_out(prepared).await?;
         let configurations = &mut self.configurations;
         configurations.current = config;
         let number = configurations.history.add(file.clone(), text, origin, summary.clone());
@@ -298,7 +298,8 @@ impl Owner {
             "configuration {number} ({origin}, {}): {summary}{condition}",
             file.display()
         );
-        Ok(Applied { number, summary, confirm_s })
+        let pause_us = pause.map(|pause| pause.as_secs_f64() * 1e6);
+        Ok(Applied { number, summary, confirm_s, pause_us })
     }
 
     /// Goes back if what was applied on condition was not confirmed in time.

@@ -83,6 +83,12 @@ impl Groups {
         self.tables.multicast.publish(routes);
     }
 
+    /// The configuration says others from now on.
+    pub(super) fn configure(&mut self, configured: &[config::MulticastRoute]) {
+        self.configured = configured.to_vec();
+        self.publish();
+    }
+
     /// Lets the kernel have a packet of each of its entries: it tells the routing daemon who sends
     /// still, which otherwise would take the entry away.
     pub(super) fn sample(&self) {

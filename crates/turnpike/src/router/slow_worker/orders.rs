@@ -2,6 +2,7 @@
 
 use std::sync::mpsc::Sender;
 
+use dataplane::class::{ByClass, ClassLimits};
 use dataplane::port::PortId;
 use slowpath::{Command, NeighbourInfo};
 use tokio::sync::oneshot;
@@ -17,6 +18,8 @@ pub enum Order {
         /// All.
         on: bool,
     },
+    /// The classes have these turns from now on.
+    Shares(ByClass<ClassLimits>),
     /// Send back the neighbour table.
     Neighbours(oneshot::Sender<Vec<NeighbourInfo>>),
 }
@@ -45,6 +48,13 @@ impl Orders {
     pub fn all_multicast(&self, port: PortId, on: bool) {
         for worker in &self.0 {
             let _ = worker.send(Order::AllMulticast { port, on });
+        }
+    }
+
+    /// Tells every worker the shares of the classes. Whoever has ended needs none any more.
+    pub fn shares(&self, limits: &ByClass<ClassLimits>) {
+        for worker in &self.0 {
+            let _ = worker.send(Order::Shares(*limits));
         }
     }
 

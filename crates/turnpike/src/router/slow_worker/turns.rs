@@ -29,8 +29,26 @@ pub struct ClassRates(ByClass<TokenBucket>);
 impl ClassRates {
     /// A bucket for each class that holds what may come in ten milliseconds, and a few.
     pub fn new(limits: &ByClass<ClassLimits>) -> Self {
-        Self(limits.map(|limits| TokenBucket::new(limits.rate, (limits.rate / 100).max(32))))
+        Self(limits.map(|limits| TokenBucket::new(limits.rate, burst(limits))))
     }
+
+    /// Other rates from now on.
+    pub fn set(&self, limits: &ByClass<ClassLimits>) {
+        for (bucket, limits) in self.0.iter().zip(limits) {
+            bucket.set(limits.rate, burst(*limits));
+        }
+    }
+}
+
+fn burst(limits: ClassLimits) -> u32 {
+    (limits.rate / 100).max(32)
+}
+
+/// The turns of each class in a round, by their shares.
+fn quanta(limits: &ByClass<ClassLimits>) -> ByClass<usize> {
+    let all: u32 = limits.iter().map(|limits| limits.share).sum();
+    let quantum = |share: u32| (ROUND * share as usize / all.max(1) as usize).max(1);
+    limits.map(|limits| quantum(limits.share))
 }
 
 /// One worker's ends of the rings from all forwarders.
@@ -51,9 +69,12 @@ impl Turns {
         limits: &ByClass<ClassLimits>,
         rates: Arc<ClassRates>,
     ) -> Self {
-        let all: u32 = limits.iter().map(|limits| limits.share).sum();
-        let quantum = |share: u32| (ROUND * share as usize / all.max(1) as usize).max(1);
-        Self { rings, quanta: limits.map(|limits| quantum(limits.share)), rates, next: 0 }
+        Self { rings, quanta: quanta(limits), rates, next: 0 }
+    }
+
+    /// Other shares from the next round on.
+    pub fn set_shares(&mut self, limits: &ByClass<ClassLimits>) {
+        self.quanta = quanta(limits);
     }
 
     /// How many packets of the class may be taken in this round.
