@@ -102,7 +102,7 @@ def test_tab_completes_words_and_what_the_router_knows(terminal):
     terminal.type("\x15route add 203.0.113.0/24 via 10.0.2.2 d\tri\t")
     terminal.wait_for(r"dev right ")
     terminal.type("\n")
-    terminal.wait_for(r"route 203\.0\.113\.0/24: added")
+    terminal.wait_for(r"route 203\.0\.113\.0/24: added\nturnpike> $")
     terminal.type("show p\t\t")
     terminal.wait_for(r"ports\s+protection")
 
@@ -116,7 +116,7 @@ def test_the_end_and_the_history(terminal, router, tmp_path):
     terminal.type("show protection | count\n")
     terminal.wait_for(r"\n\d+\nturnpike> $")
     terminal.type("nonsense\n")
-    terminal.wait_for("unrecognized subcommand 'nonsense'")
+    terminal.wait_for(r"unrecognized subcommand 'nonsense'.*turnpike> $")
     terminal.type("\x04")
     assert terminal.ends() == 0
     assert "show protection | count" in (tmp_path / "turnpike/history").read_text()

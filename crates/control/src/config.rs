@@ -36,6 +36,7 @@
 mod diff;
 mod error;
 mod machine;
+pub mod moonroute;
 mod network;
 mod script;
 mod settings;
@@ -64,7 +65,7 @@ use crate::rib::{self, Resilient, RouteKind};
 
 pub use diff::{Changes, Diff, Setting};
 pub use error::{ConfigError, ConfigErrors};
-pub use machine::{Machine, check_machine, check_machine_with};
+pub use machine::{Machine, check_machine, check_machine_with, interfaces_by_mac};
 pub use network::{NoGateway, Place, not_a_host, place_of_gateway};
 pub use script::{DEFAULT_GRAPH, Limits};
 
@@ -580,11 +581,14 @@ impl Default for Telnet {
 /// # Errors
 /// Everything that is wrong with the file, or that it cannot be read.
 pub fn load(path: &Path, catalogue: &Catalogue) -> Result<Config, ConfigErrors> {
+    parse(path, &text_of(path)?, Limits::default(), catalogue)
+}
+
+/// The text of a configuration.
+fn text_of(path: &Path) -> Result<String, ConfigErrors> {
     let text = std::fs::read(path).map_err(|error| unreadable(path, &error.to_string()))?;
-    let text = String::from_utf8(text).map_err(|_| {
-        unreadable(path, "not a text file in UTF-8; a configuration is a Lua script")
-    })?;
-    parse(path, &text, Limits::default(), catalogue)
+    String::from_utf8(text)
+        .map_err(|_| unreadable(path, "not a text file in UTF-8; a configuration is a Lua script"))
 }
 
 /// [`load`] for a text at hand; `path` names it in errors and is where relative files are sought.

@@ -40,8 +40,8 @@ enum Command {
     Run(RunArgs),
     /// Say whether a configuration is right, without touching any device
     Check {
-        /// The configuration
-        file: PathBuf,
+        #[command(flatten)]
+        source: commands::check::SourceArgs,
         /// Leave out what depends on this machine: cores, devices
         #[arg(long)]
         offline: bool,
@@ -92,8 +92,8 @@ pub fn main_with(steps: impl IntoIterator<Item = Entry>) -> ExitCode {
 fn execute(command: Command, catalogue: &Catalogue) -> Result<ExitCode> {
     match command {
         Command::Run(args) => commands::run::run(&args, catalogue),
-        Command::Check { file, offline } => {
-            print(&commands::check::check(&file, offline, catalogue)?)
+        Command::Check { source, offline } => {
+            print(&commands::check::check(&source, offline, catalogue)?)
         }
         Command::Router(command) => return ask(&command),
         Command::Shell(args) => shell::shell(&args),

@@ -1,8 +1,10 @@
 //! What a configuration asks of the machine: cores, devices and files that must be there.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
+
+use wire::MacAddr;
 
 use super::error::{Collector, ConfigErrors, did_you_mean};
 use super::{Config, Device};
@@ -41,6 +43,23 @@ impl Machine {
             pci: network_functions(),
         })
     }
+}
+
+/// The kernel interfaces of this process's network namespace by their MACs. Of several with one MAC it is the
+/// oldest: others, such as VLANs and host interfaces, are made over it.
+///
+/// # Errors
+/// The kernel does not tell.
+pub fn interfaces_by_mac() -> io::Result<BTreeMap<MacAddr, String>> {
+    let mut interfaces = BTreeMap::new();
+    for found in nix::ifaddrs::getifaddrs()? {
+        let address = found.address.as_ref().and_then(|address| address.as_link_addr()?.addr());
+        let Some(mac) = address.map(MacAddr).filter(|mac| *mac != MacAddr::default()) else {
+            continue;
+        };
+        interfaces.entry(mac).or_insert(found.interface_name);
+    }
+    Ok(interfaces)
 }
 
 /// The names in `/proc/self/net/dev`, which unlike `/sys` always shows the process's own network

@@ -118,6 +118,11 @@ impl Keyword {
         }
     }
 
+    /// Its statements have names.
+    pub(super) fn is_named(self) -> bool {
+        self.named_by().is_some()
+    }
+
     /// How the statement is written.
     fn usage(self) -> String {
         match self.named_by() {
@@ -195,18 +200,46 @@ pub(super) fn run(file: &Path, text: &str, limits: Limits, catalogue: &Catalogue
     }
 }
 
+/// Runs a script that knows nothing of this module and returns a table.
+///
+/// # Errors
+/// The line and what is wrong there.
+pub(super) fn run_for_table(text: &str, limits: Limits) -> Result<Table, (Option<usize>, String)> {
+    let run = || -> mlua::Result<Value> {
+        let lua = sandbox()?;
+        bound(&lua, limits)?;
+        let chunk = lua.load(text).set_name("=script").set_mode(ChunkMode::Text);
+        Ok(Value::from_lua(&chunk.eval::<LuaValue>()?))
+    };
+    match run() {
+        Ok(Value::Table(table)) => Ok(table),
+        Ok(other) => Err((None, format!("returns {other}; it must end with: return config"))),
+        Err(error) => Err(describe(&error, limits)),
+    }
+}
+
 fn run_recorded(text: &str, limits: Limits, record: &Shared) -> mlua::Result<()> {
-    let libraries = StdLib::TABLE | StdLib::STRING | StdLib::MATH | StdLib::BIT;
-    let lua = Lua::new_with(libraries, LuaOptions::default())?;
-    restrict(&lua)?;
+    let lua = sandbox()?;
     let functions = lua.create_table()?;
     let module = module(&lua, &functions, record)?;
     lua.globals().set("require", require(&lua, module)?)?;
     graph::load_default(&lua, &functions, record)?;
-    lua.set_memory_limit(limits.memory)?;
-    limit_time(&lua, limits.time)?;
+    bound(&lua, limits)?;
     // A name that starts with `=` is used as it is, so that an error reads `LINE: message`.
     lua.load(text).set_name("=script").set_mode(ChunkMode::Text).exec()
+}
+
+/// An interpreter that can compute and nothing else.
+fn sandbox() -> mlua::Result<Lua> {
+    let libraries = StdLib::TABLE | StdLib::STRING | StdLib::MATH | StdLib::BIT;
+    let lua = Lua::new_with(libraries, LuaOptions::default())?;
+    restrict(&lua)?;
+    Ok(lua)
+}
+
+fn bound(lua: &Lua, limits: Limits) -> mlua::Result<()> {
+    lua.set_memory_limit(limits.memory)?;
+    limit_time(lua, limits.time)
 }
 
 /// Takes away what reads files, loads bytecode or reaches into the interpreter.

@@ -1,24 +1,48 @@
 //! `turnpike check`: reads a configuration as `run` would, and touches nothing.
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow};
+use clap::Args;
 use control::config::{self, Config};
 use control::import;
 use dataplane::catalogue::Catalogue;
 
-/// Reads a configuration; the error lists everything that is wrong with it.
-pub fn load(file: &Path, catalogue: &Catalogue) -> Result<Config> {
-    config::load(file, catalogue).map_err(|errors| anyhow!("{errors}"))
+/// Which configuration.
+#[derive(Debug, Args)]
+pub struct SourceArgs {
+    /// The configuration
+    file: PathBuf,
+    /// The file is one of MoonRoute's
+    #[arg(long)]
+    moonroute: bool,
+}
+
+impl SourceArgs {
+    /// Reads the configuration, and what of it does not count; the error lists everything that is wrong
+    /// with it.
+    pub fn load(&self, catalogue: &Catalogue) -> Result<(Config, Vec<String>)> {
+        let file = &self.file;
+        let loaded = if self.moonroute {
+            let interfaces = config::interfaces_by_mac()
+                .with_context(|| format!("{}: the interfaces' MACs", file.display()))?;
+            config::moonroute::load(file, &interfaces, catalogue)
+                .map(|loaded| (loaded.config, loaded.warnings))
+        } else {
+            config::load(file, catalogue).map(|config| (config, Vec::new()))
+        };
+        loaded.map_err(|errors| anyhow!("{errors}"))
+    }
 }
 
 /// Checks a configuration with the tables it imports, and unless `offline` whether this machine
 /// can run it.
-pub fn check(file: &Path, offline: bool, catalogue: &Catalogue) -> Result<String> {
-    let config = load(file, catalogue)?;
+pub fn check(source: &SourceArgs, offline: bool, catalogue: &Catalogue) -> Result<String> {
+    let (config, warnings) = source.load(catalogue)?;
     if !offline {
         config::check_machine(&config).map_err(|errors| anyhow!("{errors}"))?;
     }
+    let file = &config.file;
     let mut report = format!(
         "{}: right: {} ports, {} routes, {} neighbours",
         file.display(),
@@ -26,6 +50,9 @@ pub fn check(file: &Path, offline: bool, catalogue: &Catalogue) -> Result<String
         config.routes.len(),
         config.neighbours.len(),
     );
+    for warning in warnings {
+        report += &format!("\nwarning: {warning}");
+    }
     for import in &config.imports {
         let table = import::read_table(&import.file)
             .with_context(|| format!("{}:{}: import", file.display(), import.line))?;

@@ -8,14 +8,15 @@ use control::config::{self, Config};
 use dataplane::catalogue::Catalogue;
 use tracing_subscriber::EnvFilter;
 
+use super::check::SourceArgs;
 use crate::api::DEFAULT_SOCKET;
 use crate::router;
 
 /// What to run.
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// The configuration
-    file: PathBuf,
+    #[command(flatten)]
+    source: SourceArgs,
     /// Where to listen for `turnpike show`
     #[arg(long, default_value = DEFAULT_SOCKET)]
     socket: PathBuf,
@@ -26,9 +27,11 @@ pub struct RunArgs {
 
 /// Runs until a signal; an error says why the router did not start or did not end cleanly.
 pub fn run(args: &RunArgs, catalogue: &Catalogue) -> Result<()> {
-    let config = super::check::load(&args.file, catalogue)?;
+    let (config, warnings) = args.source.load(catalogue)?;
     config::check_machine(&config).map_err(|errors| anyhow!("{errors}"))?;
     start_log(&config);
+    let file = config.file.display();
+    warnings.iter().for_each(|warning| tracing::warn!("{file}: {warning}"));
     let no_huge = args.no_huge || config.memory.no_huge;
     router::run(config, catalogue, &args.socket, no_huge)
 }
