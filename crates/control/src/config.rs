@@ -24,6 +24,7 @@
 //! turnpike.log { level = "info" }
 //! turnpike.quarantine { directory = "/var/tmp/turnpike", packets = 1000, mib = 16 }
 //! turnpike.telnet { listen = "127.0.0.1:2323", public = false, sessions = 8, idle_s = 600 }
+//! turnpike.command "total" { help = "All packets", run = function(args) … return text end }
 //! local mark = turnpike.step "mark" { process = function(batch, mask) … return mask end }
 //! turnpike.graph:insert_after("ip4-validate", mark)         -- see default_graph.lua
 //! ```
@@ -67,6 +68,7 @@ pub use diff::{Changes, Diff, Setting};
 pub use error::{ConfigError, ConfigErrors};
 pub use machine::{Machine, check_machine, check_machine_with, interfaces_by_mac};
 pub use network::{NoGateway, Place, not_a_host, place_of_gateway};
+pub use script::commands::{Call, run_command};
 pub use script::{DEFAULT_GRAPH, Limits};
 
 /// A sound configuration: every reference in it leads somewhere, nothing contradicts itself.
@@ -110,6 +112,8 @@ pub struct Config {
     pub quarantine: Quarantine,
     /// Where telnet clients are served; `None`: nowhere.
     pub telnet: Option<Telnet>,
+    /// Commands in Lua.
+    pub commands: Vec<Command>,
     /// Where packets go.
     pub graphs: Plans,
     /// What forwarders run of the script, if it has steps.
@@ -554,6 +558,17 @@ impl Default for Quarantine {
         // What is there survives a restart of the machine, and is looked at by people.
         Self { directory: "/var/tmp/turnpike".into(), packets: 1000, bytes: 16 << 20 }
     }
+}
+
+/// `turnpike.command`: a command in Lua, which [`run_command`] runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Command {
+    /// The line of the statement.
+    pub line: usize,
+    /// Its name, unique.
+    pub name: String,
+    /// What it does, in a line.
+    pub help: String,
 }
 
 /// Where telnet clients are served.

@@ -53,6 +53,8 @@ pub enum Request {
     Confirm {},
     /// A change back to a configuration of the history; the answer is [`report::Applied`].
     Rollback(RollbackRequest),
+    /// Runs a command of the configuration, in Lua. The answer is a text, or the table that it gives.
+    Do(DoRequest),
 }
 
 impl Request {
@@ -112,6 +114,8 @@ pub enum Show {
     Protection,
     /// [`report::Graph`].
     Graph,
+    /// `Vec<`[`report::Command`]`>`: those of the configuration, in Lua.
+    Commands,
     /// [`report::Steps`]: the steps, and how those in Lua do.
     Steps,
     /// `Vec<`[`report::HistoryEntry`]`>`: the configurations that were applied.
@@ -129,6 +133,17 @@ pub enum Show {
         #[serde(default)]
         all: bool,
     },
+}
+
+/// A command of the configuration that is to run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DoRequest {
+    /// Its name.
+    pub name: String,
+    /// What is typed behind it.
+    #[serde(default)]
+    pub args: Vec<String>,
 }
 
 /// Which routes to show; a filter that says nothing shows those that forwarders use.

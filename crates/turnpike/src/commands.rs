@@ -7,6 +7,7 @@
 pub mod change;
 pub mod check;
 pub mod configuration;
+pub mod do_;
 pub mod generate;
 pub mod routes;
 pub mod run;
@@ -24,6 +25,7 @@ use serde_json::Value;
 use crate::api::{DEFAULT_SOCKET, Request, client};
 use change::{NeighbourArgs, RouteArgs};
 use configuration::{ApplyArgs, ConfirmArgs, HistoryArgs, PlanArgs, RollbackArgs};
+use do_::DoArgs;
 use show::ShowArgs;
 
 /// A command to a running router. What stands here is known to the Unix shell, to `turnpike shell` and
@@ -47,6 +49,8 @@ pub enum RouterCommand {
     Route(RouteArgs),
     /// Give or forget a neighbour's MAC in a running router
     Neighbour(NeighbourArgs),
+    /// Run a command that the configuration makes, in Lua
+    Do(DoArgs),
 }
 
 /// Which router is asked, and how it answers.
@@ -72,6 +76,7 @@ impl RouterCommand {
             Self::Show(args) => &args.router,
             Self::Route(args) => &args.router,
             Self::Neighbour(args) => &args.router,
+            Self::Do(args) => &args.router,
         }
     }
 
@@ -89,6 +94,7 @@ impl RouterCommand {
             Self::Show(args) => show::show(args, console),
             Self::Route(args) => change::route(args, console),
             Self::Neighbour(args) => change::neighbour(args, console),
+            Self::Do(args) => do_::run(&args.call, console),
         }?;
         Ok(ExitCode::SUCCESS)
     }

@@ -2,9 +2,12 @@
 
 mod configurations;
 
+use std::collections::BTreeSet;
+
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 use dataplane::reason::{DropReason, PuntClass};
+use serde_json::Value;
 
 use crate::api::report::{
     Compiler, Counters, HostInterface, Multicast, MulticastPort, Neighbour, Path, Port, Protection,
@@ -211,6 +214,35 @@ pub fn neighbours(neighbours: &[Neighbour]) -> String {
         ]);
     }
     finish(&table)
+}
+
+/// A report of which nothing is known: objects are rows, or lines of key and value.
+pub fn any(report: &Value) -> String {
+    let cell = |value: &Value| match value {
+        Value::String(text) => text.clone(),
+        Value::Null => "-".to_owned(),
+        other => other.to_string(),
+    };
+    match report {
+        Value::Array(list) if !list.is_empty() && list.iter().all(Value::is_object) => {
+            let objects: Vec<_> = list.iter().filter_map(Value::as_object).collect();
+            let keys: BTreeSet<&str> =
+                objects.iter().flat_map(|object| object.keys().map(String::as_str)).collect();
+            let mut table = columns(&Vec::from_iter(keys.iter().copied()));
+            for object in objects {
+                table
+                    .add_row(keys.iter().map(|&key| cell(object.get(key).unwrap_or(&Value::Null))));
+            }
+            finish(&table)
+        }
+        Value::Array(list) => list.iter().map(cell).collect::<Vec<_>>().join("\n"),
+        Value::Object(object) => {
+            let width = object.keys().map(|key| key.chars().count()).max().unwrap_or(0);
+            let line = |(key, value)| format!("{key:<width$}  {}", cell(value));
+            object.iter().map(line).collect::<Vec<_>>().join("\n")
+        }
+        other => cell(other),
+    }
 }
 
 /// One line a multicast route.
@@ -429,6 +461,16 @@ mod tests {
         assert!(text.contains("5 s ago, 1000 routes, 4 DIFFERENCES"), "{text}");
         assert!(text.contains("77") && text.contains("synchronised"), "{text}");
         assert!(sources(&[source(None)]).ends_with("never"));
+    }
+
+    #[test]
+    fn what_is_not_known_is_rows_or_lines() {
+        let rows = serde_json::json!([{ "a": 1, "b": "x" }, { "b": null }]);
+        assert_eq!(any(&rows), " A  B\n 1  x\n -  -");
+        let object = serde_json::json!({ "long key": 1.5, "z": [1, "x"] });
+        assert_eq!(any(&object), "long key  1.5\nz         [1,\"x\"]");
+        assert_eq!(any(&serde_json::json!(["a", 2, true])), "a\n2\ntrue");
+        assert_eq!((any(&"a\nb".into()), any(&Value::Null)), ("a\nb".to_owned(), "-".to_owned()));
     }
 
     #[test]

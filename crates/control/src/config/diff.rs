@@ -74,15 +74,18 @@ impl Diff {
     pub fn between(old: &Config, new: &Config) -> Self {
         let names = union(old, new);
         let mut settings = compare(&settings::list(old, &names), &settings::list(new, &names));
+        let another = |what: &str, to: &str| Setting {
+            what: format!("{what}: the script's text"),
+            from: Some("as it is".to_owned()),
+            to: Some(to.to_owned()),
+            live: true,
+        };
         // The script runs on forwarders as a whole, and what its steps use may stand anywhere in it.
-        let rerun = old.script.is_some() && new.script.is_some() && old.text != new.text;
-        if rerun {
-            settings.push(Setting {
-                what: "steps in Lua: the script's text".to_owned(),
-                from: Some("as it is".to_owned()),
-                to: Some("another, so their variables begin anew".to_owned()),
-                live: true,
-            });
+        if old.text != new.text && old.script.is_some() && new.script.is_some() {
+            settings.push(another("steps in Lua", "another, so their variables begin anew"));
+        }
+        if old.text != new.text && !old.commands.is_empty() && !new.commands.is_empty() {
+            settings.push(another("commands in Lua", "another"));
         }
         // Some steps are there only if a port asks for them.
         let asks = |config: &Config| {

@@ -4,6 +4,7 @@
 //! It cannot read or write files, run commands, load machine code or bytecode. Time and memory are
 //! limited, so that a slip of the pen cannot hang or exhaust the machine.
 
+pub mod commands;
 mod graph;
 mod steps;
 
@@ -21,6 +22,7 @@ use mlua::{
 
 use ::script::{CounterNames, StepSettings};
 
+use super::Command;
 use super::error::{Collector, did_you_mean, suggestion};
 use super::value::{Table, Value};
 pub use graph::DEFAULT_GRAPH;
@@ -151,6 +153,7 @@ struct Record {
     drafts: Drafts,
     steps: Vec<StepSettings>,
     counters: CounterNames,
+    commands: Vec<Command>,
     errors: Collector,
 }
 
@@ -163,6 +166,7 @@ pub(super) struct Said {
     /// The steps that it makes, and the counters.
     pub(super) steps: Vec<StepSettings>,
     pub(super) counters: CounterNames,
+    pub(super) commands: Vec<Command>,
     /// Everything that was wrong in writing it.
     pub(super) errors: Collector,
 }
@@ -176,6 +180,7 @@ pub(super) fn run(file: &Path, text: &str, limits: Limits, catalogue: &Catalogue
         drafts: Drafts::new(catalogue.clone()),
         steps: Vec::new(),
         counters: CounterNames::default(),
+        commands: Vec::new(),
         errors: Collector::new(file),
     }));
     if let Err(error) = run_recorded(text, limits, &record) {
@@ -196,6 +201,7 @@ pub(super) fn run(file: &Path, text: &str, limits: Limits, catalogue: &Catalogue
         graphs: record.drafts.finish(),
         steps: std::mem::take(&mut record.steps),
         counters: std::mem::take(&mut record.counters),
+        commands: std::mem::take(&mut record.commands),
         errors: std::mem::replace(&mut record.errors, Collector::new(file)),
     }
 }
@@ -300,6 +306,7 @@ fn require(lua: &Lua, module: LuaTable) -> mlua::Result<Function> {
 fn module(lua: &Lua, functions: &LuaTable, record: &Shared) -> mlua::Result<LuaTable> {
     graph::add_to(lua, functions, record)?;
     steps::add_to(lua, functions, record)?;
+    commands::add_to(lua, functions, record)?;
     for keyword in Keyword::ALL {
         let function = match keyword.named_by() {
             Some(_) => named_statement(lua, keyword, record)?,

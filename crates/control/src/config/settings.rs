@@ -11,7 +11,7 @@ use dataplane::port::{PortId, ReversePath};
 use dataplane::reason::PuntClass;
 
 use super::{
-    Advertise, Config, Discovery, Driver, Fib, Forwarders, Forwarding, Fpm, Icmp, Import,
+    Advertise, Command, Config, Discovery, Driver, Fib, Forwarders, Forwarding, Fpm, Icmp, Import,
     KernelRoutes, Log, Memory, MulticastRoute, Neighbour, Port, Preference, Prefix, Quarantine,
     RoutesFrom, Slowpath, Telnet, Tx,
 };
@@ -51,6 +51,7 @@ pub(super) fn list(config: &Config, names: &[String]) -> Vec<Entry> {
         log,
         quarantine,
         telnet,
+        commands,
         graphs,
         script,
     } = config;
@@ -86,6 +87,9 @@ pub(super) fn list(config: &Config, names: &[String]) -> Vec<Entry> {
     list.fixed("quarantine: directory", directory.display());
     list.fixed("quarantine: packets", packets);
     list.fixed("quarantine: mib", bytes >> 20);
+    for Command { line: _, name, help } in commands {
+        list.live(format!("command \"{name}\""), help);
+    }
     if let Some(Telnet { listen, sessions, idle }) = telnet {
         list.fixed("telnet: listen", listen);
         list.fixed("telnet: sessions", sessions);

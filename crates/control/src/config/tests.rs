@@ -1511,3 +1511,33 @@ fn telnet_is_off_and_stays_on_this_machine() {
         assert!(errors[0].ends_with(expected), "{errors:?}");
     }
 }
+
+#[test]
+fn commands_are_described_once_and_in_full() {
+    let text = "turnpike.command 'total' { help = 'All packets', run = function() end }";
+    let command =
+        |name: &str, help: &str| Command { line: 4, name: name.into(), help: help.into() };
+    let read = |text: &str| read(&format!("{PORTS}{text}"));
+    assert_eq!(read(text).unwrap().commands, [command("total", "All packets")]);
+    for (text, expected) in [
+        ("turnpike.command 'a b' { run = print }", "command \"a b\": a name begins with a letter"),
+        ("turnpike.command 'a' {}", "command \"a\": run missing; write run = function(args)"),
+        (
+            "turnpike.command 'a' { run = 3 }",
+            "command \"a\": run: expected a function, got number 3",
+        ),
+        (
+            "turnpike.command 'a' { run = print, hepl = '' }",
+            "command \"a\": key \"hepl\" unknown; did you mean \"help\"?",
+        ),
+        (
+            "for _ = 1, 2 do turnpike.command 'a' { run = print } end",
+            "command \"a\": given on line 4 already",
+        ),
+        ("turnpike.command 'a' (3)", "command \"a\": expected a table of settings, got number 3"),
+    ] {
+        let errors = errors_below_ports(text);
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert!(errors[0].starts_with(&format!("4: {expected}")), "{errors:?}");
+    }
+}

@@ -61,7 +61,7 @@ impl<'a> Context<'a> {
 }
 
 pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, ConfigErrors> {
-    let Said { statements, graphs, steps, counters, errors } = said;
+    let Said { statements, graphs, steps, counters, commands, errors } = said;
     let script = (!steps.is_empty()).then_some(Script { steps, counters });
     let mut context = Context {
         source: Source::new(text),
@@ -84,6 +84,7 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
     let config = Config {
         file: file.to_owned(),
         text: text.into(),
+        commands,
         graphs,
         script,
         ports,

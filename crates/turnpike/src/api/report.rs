@@ -475,6 +475,15 @@ pub struct Compiler {
     pub last_abort: Option<String>,
 }
 
+/// A command of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Command {
+    /// Its name.
+    pub name: String,
+    /// What it does.
+    pub help: String,
+}
+
 /// How the slow path is protected from too much, and what that refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Protection {

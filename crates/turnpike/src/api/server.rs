@@ -75,6 +75,11 @@ impl Socket {
         Ok(Self { listener, path: path.to_owned() })
     }
 
+    /// Its file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Accepts connections for ever, sending their requests to `questions`.
     pub async fn serve(self, questions: mpsc::Sender<Question>) -> Result<()> {
         let listener = UnixListener::from_std(self.listener.try_clone()?)?;

@@ -2,11 +2,13 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
-use control::config::{self, Config};
+use control::config::{self, Command, Config};
 use control::import;
 use dataplane::catalogue::Catalogue;
+
+use crate::shell::engine::built_in;
 
 /// Which configuration.
 #[derive(Debug, Args)]
@@ -31,7 +33,24 @@ impl SourceArgs {
         } else {
             config::load(file, catalogue).map(|config| (config, Vec::new()))
         };
-        loaded.map_err(|errors| anyhow!("{errors}"))
+        let loaded = loaded.map_err(|errors| anyhow!("{errors}"))?;
+        names(&loaded.0)?;
+        Ok(loaded)
+    }
+}
+
+/// Are the names of the configuration's commands free? They are typed where those of the binary are.
+///
+/// # Errors
+/// One is taken.
+pub fn names(config: &Config) -> Result<()> {
+    let taken = built_in();
+    match config.commands.iter().find(|command| taken.contains(&command.name)) {
+        None => Ok(()),
+        Some(Command { line, name, .. }) => bail!(
+            "{}:{line}: command \"{name}\": the name is taken by a command of the binary; choose another",
+            config.file.display()
+        ),
     }
 }
 

@@ -20,11 +20,13 @@
 //! | `links.rs` | ports that go up and down |
 //! | `questions.rs`, `flow.rs` | what the API shows |
 //! | `changes.rs` | what commands change |
+//! | `commands.rs` | commands in Lua |
 //! | `multicast.rs` | multicast routes |
 //! | `configurations.rs`, `apply.rs`, `history.rs` | changes to another configuration |
 
 mod apply;
 mod changes;
+mod commands;
 mod configurations;
 mod events;
 mod flow;
@@ -36,6 +38,7 @@ mod multicast;
 mod questions;
 mod sources;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -108,6 +111,10 @@ pub struct Owner {
     ports: Vec<OpenPort>,
     links: Vec<Link>,
     flows: FlowHash,
+    /// Commands in Lua that run.
+    places: commands::Places,
+    /// The API's.
+    socket: PathBuf,
     /// Everything that a start waits for is there.
     ready: bool,
 }
@@ -139,6 +146,8 @@ impl Owner {
             ports,
             links,
             flows,
+            places: commands::Places::default(),
+            socket: PathBuf::new(),
             ready: false,
         };
         owner.pass_commands();
@@ -160,6 +169,7 @@ impl Owner {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let (ask, mut questions) = mpsc::channel(16);
+        socket.path().clone_into(&mut self.socket);
         let api = tokio::spawn(socket.serve(ask));
         if let Some(telnet) = telnet {
             // Its sessions are clients of the API; they end with the runtime.

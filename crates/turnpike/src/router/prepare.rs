@@ -11,6 +11,8 @@ use control::import;
 use dataplane::catalogue::Catalogue;
 use dataplane::port::PortInfo;
 
+use crate::commands::check;
+
 use super::graphs::{ForwarderGraph, GraphMaker};
 
 /// What is to be changed to.
@@ -68,6 +70,7 @@ impl Workshop {
         let config = config::parse(file, text, Limits::default(), &self.catalogue);
         let mut config = config.map_err(|errors| anyhow!("{errors}"))?;
         config::check_machine(&config).map_err(|errors| anyhow!("{errors}"))?;
+        check::names(&config)?;
         for import in &config.imports {
             if !base.imports.iter().any(|known| known.file == import.file) {
                 import::read_table(&import.file)

@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::error::ErrorKind;
-use clap::{Command, FromArgMatches, Subcommand};
+use clap::{Arg, ArgAction, Command, FromArgMatches, Subcommand};
 use control::rib::Source;
 
 use super::grammar::{Grammar, Kind, Next, Values};
 use super::line::Line;
 use super::pipe::{PipeArgs, Pipes};
 use crate::api::{Request, Show, client};
+use crate::commands::do_::{self, CallArgs};
 use crate::commands::{Console, RouterCommand, is_broken_pipe, words};
 use crate::telnet::{MoonRouteCommand, Staged};
 
@@ -40,7 +41,6 @@ enum ShellCommand {
 /// Runs lines for one router.
 pub struct Engine {
     socket: PathBuf,
-    commands: Grammar,
     pipes: Grammar,
     /// MoonRoute's commands are known, too; the routes that they have written down.
     moonroute: Option<Staged>,
@@ -61,14 +61,24 @@ impl Engine {
     /// For the router behind this socket, which need not be there yet.
     pub fn new(socket: &Path) -> Self {
         let pipes = Grammar::new(PipeArgs::augment_subcommands(Command::new("|")));
-        let commands = Grammar::new(root());
-        Self { socket: socket.to_owned(), commands, pipes, moonroute: None }
+        Self { socket: socket.to_owned(), pipes, moonroute: None }
     }
 
     /// With MoonRoute's commands.
     pub fn with_moonroute(self, staged: Staged) -> Self {
-        let commands = Grammar::new(MoonRouteCommand::augment_subcommands(root()));
-        Self { commands, moonroute: Some(staged), ..self }
+        Self { moonroute: Some(staged), ..self }
+    }
+
+    /// The commands that are known now: the router's configuration may have some.
+    fn commands(&self) -> Grammar {
+        let mut root = root();
+        if self.moonroute.is_some() {
+            root = MoonRouteCommand::augment_subcommands(root);
+        }
+        for Next { text, help, .. } in self.known("COMMAND").unwrap_or_default() {
+            root = root.subcommand(in_lua(text, help));
+        }
+        Grammar::new(root)
     }
 
     /// Runs a line; what it says goes to `out`. A reader of `out` that is gone is not an error.
@@ -117,6 +127,10 @@ impl Engine {
                 command.execute(&mut Console { socket: &self.socket, json, out: &mut out })?;
                 Then::GoOn
             }
+            Typed::Lua(call) => {
+                do_::run(&call, &mut Console { socket: &self.socket, json, out: &mut out })?;
+                Then::GoOn
+            }
             Typed::MoonRoute(command) => {
                 let mut console = Console { socket: &self.socket, json, out: &mut out };
                 command
@@ -146,14 +160,18 @@ impl Engine {
                 "\"{word}\": not in the shell, which speaks with one router; see turnpike shell --socket"
             );
         }
-        let matches = self.commands.parse(command)?;
+        let matches = self.commands().parse(command)?;
         let name = matches.subcommand_name().unwrap_or_default();
         let command = if ShellCommand::has_subcommand(name) {
             Typed::Shell(ShellCommand::from_arg_matches(&matches)?)
         } else if MoonRouteCommand::has_subcommand(name) {
             Typed::MoonRoute(MoonRouteCommand::from_arg_matches(&matches)?)
-        } else {
+        } else if RouterCommand::has_subcommand(name) {
             Typed::Router(RouterCommand::from_arg_matches(&matches)?)
+        } else {
+            let words = matches.subcommand().and_then(|(_, m)| m.get_many::<String>("words"));
+            let args = words.unwrap_or_default().cloned().collect();
+            Typed::Lua(CallArgs { name: name.to_owned(), args })
         };
         Ok((command, pipes))
     }
@@ -162,7 +180,7 @@ impl Engine {
     fn help(&self, mut words: Vec<String>) -> Result<String> {
         if !words.is_empty() {
             words.push("--help".to_owned());
-            return match self.commands.parse(&words) {
+            return match self.commands().parse(&words) {
                 Ok(_) => Ok(String::new()),
                 Err(error) => match error.downcast::<clap::Error>() {
                     Ok(error) if is_help(&error) => Ok(error.render().to_string()),
@@ -174,7 +192,7 @@ impl Engine {
         let pipes = format!("\nBehind a command, after |:\n{}", table(&self.pipes.commands()));
         let hint =
             "\nWords may be cut short. ? says what can come next, help COMMAND everything.\n";
-        Ok(table(&self.commands.commands()) + &pipes + hint)
+        Ok(table(&self.commands().commands()) + &pipes + hint)
     }
 
     /// What can come next behind this text, one a line.
@@ -209,7 +227,8 @@ impl Engine {
                 partial = words.pop().unwrap_or_default();
             }
         }
-        let grammar = if behind { &self.pipes } else { &self.commands };
+        let commands = self.commands();
+        let grammar = if behind { &self.pipes } else { &commands };
         let next = grammar.next(&words, &partial, self)?;
         let complete = line.open.is_none() && partial.is_empty() && self.read(&stages).is_ok();
         Ok(Choice { start, next, complete })
@@ -220,6 +239,7 @@ impl Engine {
         let (show, key) = match name {
             "PORT" => (Show::Ports, None),
             "STEP" => (Show::Steps, Some("steps")),
+            "COMMAND" => (Show::Commands, None),
             "SOURCE" => {
                 return Some(Source::ALL.map(|source| Next::word(source.name(), "")).into());
             }
@@ -228,9 +248,11 @@ impl Engine {
         // Without a router there is nothing to choose from; a command will say so.
         let report = client::ask(&self.socket, &Request::Show(show)).ok()?;
         let list = key.map_or(Some(&report), |key| report.get(key))?.as_array()?;
-        let name =
-            |item: &serde_json::Value| item.get("name")?.as_str().map(|name| Next::word(name, ""));
-        Some(list.iter().filter_map(name).collect())
+        let word = |item: &serde_json::Value| {
+            let help = item.get("help").and_then(serde_json::Value::as_str).unwrap_or_default();
+            Some(Next::word(item.get("name")?.as_str()?, help))
+        };
+        Some(list.iter().filter_map(word).collect())
     }
 }
 
@@ -240,6 +262,23 @@ enum Typed {
     Shell(ShellCommand),
     Router(RouterCommand),
     MoonRoute(MoonRouteCommand),
+    Lua(CallArgs),
+}
+
+/// A command of the configuration; what stands behind it is its own affair.
+fn in_lua(name: String, help: String) -> Command {
+    let words = Arg::new("words").value_name("WORDS").num_args(0..).action(ArgAction::Append);
+    Command::new(name).about(help).arg(words)
+}
+
+/// The commands that a configuration must leave alone, with all their names.
+pub fn built_in() -> Vec<String> {
+    let root = MoonRouteCommand::augment_subcommands(root());
+    let names = |command: &Command| {
+        let aliases = command.get_all_aliases().map(str::to_owned);
+        aliases.chain([command.get_name().to_owned()]).collect::<Vec<_>>()
+    };
+    root.get_subcommands().flat_map(names).collect()
 }
 
 /// The commands of every shell.
@@ -339,6 +378,7 @@ mod tests {
             Ok((Typed::Router(command), pipes)) => format!("{command:?} {}", pipes.json),
             Ok((Typed::Shell(command), _)) => format!("{command:?}"),
             Ok((Typed::MoonRoute(command), _)) => format!("{command:?}"),
+            Ok((Typed::Lua(call), _)) => format!("{call:?}"),
             Err(error) => format!("{error:#}"),
         }
     }

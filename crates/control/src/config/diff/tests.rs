@@ -94,6 +94,16 @@ fn every_kind_of_setting_is_compared() {
             "forwarders: cores: 0 => 0, 1 (restart)",
         ),
         (
+            String::new(),
+            "turnpike.command 'x' { help = 'A', run = print }".to_owned(),
+            "command \"x\": - => A",
+        ),
+        (
+            "turnpike.command 'x' { run = print }".to_owned(),
+            "turnpike.command 'x' { run = error }".to_owned(),
+            "commands in Lua: the script's text: as it is => another",
+        ),
+        (
             "turnpike.telnet {}".to_owned(),
             "turnpike.telnet { idle_s = 5 }".to_owned(),
             "telnet: idle_s: 600 => 5 (restart)",

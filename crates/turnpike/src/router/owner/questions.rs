@@ -29,6 +29,9 @@ impl Owner {
         // Whoever asked may be gone.
         match question {
             Question::Request(request, answer) => {
+                if let Request::Do(call) = request {
+                    return self.run_command(call, answer);
+                }
                 let Some((request, answer)) = self.begin(request, answer) else { return };
                 let report = match self.report(request).await {
                     Ok(report) => Answer::Ok(report),
@@ -52,6 +55,7 @@ impl Owner {
             Request::Plan(_) | Request::Apply(_) | Request::Rollback(_) => {
                 bail!("configurations are prepared first")
             }
+            Request::Do(_) => bail!("commands run on threads of their own"),
         };
         match show {
             Show::Ports => json(&self.ports.iter().map(|port| self.port(port)).collect::<Vec<_>>()),
@@ -67,6 +71,7 @@ impl Owner {
             Show::Counters => json(&self.ledger.counters()),
             Show::Protection => json(&self.ledger.protection()),
             Show::Graph => json(&self.ledger.graph()),
+            Show::Commands => json(&self.commands()),
             Show::Steps => json(&self.ledger.steps()),
         }
     }

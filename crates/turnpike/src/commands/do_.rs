@@ -1,0 +1,33 @@
+//! `turnpike do`: commands that the configuration makes, in Lua.
+
+use anyhow::Result;
+use clap::Args;
+
+use super::{Console, RouterArgs};
+use crate::api::{DoRequest, Request};
+use crate::table;
+
+/// Which command, and what stands behind it.
+#[derive(Debug, Args)]
+pub struct DoArgs {
+    #[command(flatten)]
+    pub(super) call: CallArgs,
+    #[command(flatten)]
+    pub(super) router: RouterArgs,
+}
+
+/// A command with its words.
+#[derive(Debug, Args)]
+pub struct CallArgs {
+    /// Its name
+    #[arg(value_name = "COMMAND")]
+    pub name: String,
+    /// What it is given; -- goes before words that begin with -
+    pub args: Vec<String>,
+}
+
+/// Runs it in the router and prints what it says.
+pub fn run(call: &CallArgs, console: &mut Console<'_>) -> Result<()> {
+    let request = DoRequest { name: call.name.clone(), args: call.args.clone() };
+    console.report(&Request::Do(request), |report| Ok(table::any(&report)))
+}
