@@ -13,7 +13,7 @@
 
 mod answer;
 mod destinations;
-mod frame;
+pub mod frame;
 mod pace;
 mod sizes;
 mod tester;

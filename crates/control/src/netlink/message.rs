@@ -534,17 +534,31 @@ impl MulticastMessage {
     }
 }
 
-/// [`RTA_MULTIPATH`] of a multicast route: `struct rtnexthop` with the TTL in place of the weight.
-fn interfaces(attribute: &Attribute<'_>) -> Result<Vec<(u32, u8)>, Malformed> {
-    let (mut bytes, mut interfaces) = (attribute.value, Vec::new());
+/// Calls `each` for every `struct rtnexthop` of [`RTA_MULTIPATH`]: its flags, its `rtnh_hops`, its
+/// interface, and the bytes of its own attributes.
+fn rtnexthops<'a>(
+    attribute: &Attribute<'a>,
+    mut each: impl FnMut(u8, u8, u32, &'a [u8]) -> Result<(), Malformed>,
+) -> Result<(), Malformed> {
+    let mut bytes = attribute.value;
     while !bytes.is_empty() {
         let length = usize::from(u16_at(bytes, 0).ok_or_else(|| attribute.bad())?);
         if length < 8 || length > bytes.len() {
             return Err(attribute.bad());
         }
-        interfaces.push((u32_at(bytes, 4).ok_or_else(|| attribute.bad())?, bytes[3]));
+        each(bytes[2], bytes[3], u32_at(bytes, 4).unwrap_or_default(), &bytes[8..length])?;
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or(&[]);
     }
+    Ok(())
+}
+
+/// [`RTA_MULTIPATH`] of a multicast route, with the TTL in place of the weight.
+fn interfaces(attribute: &Attribute<'_>) -> Result<Vec<(u32, u8)>, Malformed> {
+    let mut interfaces = Vec::new();
+    rtnexthops(attribute, |_, ttl, interface, _| {
+        interfaces.push((interface, ttl));
+        Ok(())
+    })?;
     Ok(interfaces)
 }
 
@@ -626,23 +640,17 @@ fn prefix(kind: u16, family: u8, address: IpAddr, length: u8) -> Result<IpNet, M
     Ok(net)
 }
 
-/// [`RTA_MULTIPATH`]: a `struct rtnexthop` with its own attributes for each hop.
+/// [`RTA_MULTIPATH`]: the hops, each with its own attributes.
 fn multipath(attribute: &Attribute<'_>, route: &mut RouteMessage) -> Result<(), Malformed> {
-    let mut bytes = attribute.value;
-    while !bytes.is_empty() {
-        let length = usize::from(u16_at(bytes, 0).ok_or_else(|| attribute.bad())?);
-        if length < 8 || length > bytes.len() {
-            return Err(attribute.bad());
-        }
-        let flags = bytes[2];
+    rtnexthops(attribute, |flags, hops, interface, own| {
         let mut hop = Hop {
-            interface: u32_at(bytes, 4).unwrap_or_default(),
+            interface,
             via: None,
-            weight: u32::from(bytes[3]) + 1,
+            weight: u32::from(hops) + 1,
             on_link: flags & RTNH_F_ONLINK != 0,
             encap: false,
         };
-        attributes(attribute.message, &bytes[8..length], |attribute| {
+        attributes(attribute.message, own, |attribute| {
             match attribute.kind {
                 RTA_GATEWAY => hop.via = Some(attribute.address()?),
                 RTA_VIA => hop.via = Some(attribute.via()?),
@@ -655,8 +663,8 @@ fn multipath(attribute: &Attribute<'_>, route: &mut RouteMessage) -> Result<(), 
             route.dead |= 1 << route.hops.len();
         }
         route.hops.push(hop);
-        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or(&[]);
-    }
+        Ok(())
+    })?;
     if route.hops.is_empty() {
         return Err(attribute.bad());
     }

@@ -27,7 +27,7 @@ use super::message::{
     RTNL_FAMILY_IP6MR, RTNL_FAMILY_IPMR,
 };
 use super::socket::{Received, Socket, group};
-use super::worker::watch_readable;
+use super::worker::{dump_socket, watch_readable};
 use super::{Error, Interfaces, request, thread};
 
 /// The longest that a joined group goes unnoticed.
@@ -35,9 +35,6 @@ const EVERY: Duration = Duration::from_secs(2);
 
 /// Changes that follow each other closely are read together.
 const TOGETHER: Duration = Duration::from_millis(10);
-
-/// The kernel answers dumps at once.
-const TIMEOUT_S: i64 = 10;
 
 const BUFFER: usize = 64 * 1024;
 
@@ -149,8 +146,7 @@ fn dump(family: u8) -> io::Result<Vec<MulticastMessage>> {
     let mut buffer = vec![0; BUFFER];
     'again: for _ in 0..5 {
         // A fresh socket has nothing left of an answer that was given up.
-        let socket = Socket::open(0)?;
-        socket.set_timeout(TIMEOUT_S)?;
+        let socket = dump_socket()?;
         socket.send(&request::dump(RTM_GETROUTE, family, 12, SEQUENCE))?;
         let mut entries = Vec::new();
         loop {

@@ -665,7 +665,7 @@ impl Worker {
 }
 
 /// A socket for readings.
-fn dump_socket() -> io::Result<Socket> {
+pub(super) fn dump_socket() -> io::Result<Socket> {
     let socket = Socket::open(0)?;
     socket.set_timeout(TIMEOUT_S)?;
     Ok(socket)

@@ -8,6 +8,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use fib::synthetic::Random;
 
+use crate::generate::frame::fill_udp6_checksum;
 use crate::workload::pattern::in_table;
 use crate::workload::routes::Routes;
 
@@ -121,18 +122,7 @@ fn frame6(destination: Ipv6Addr, source_port: u16) -> [u8; FRAME6] {
     frame[22..38].copy_from_slice(&Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1).octets());
     frame[38..54].copy_from_slice(&destination.octets());
     udp(&mut frame[54..], source_port);
-    let mut sum = wire::checksum::Checksum::new();
-    sum.add(&frame[22..54]);
-    // Length and protocol of the pseudo-header.
-    sum.add_u16(8);
-    sum.add_u16(17);
-    sum.add(&frame[54..]);
-    // RFC 8200, 8.1: a checksum of zero is sent as all ones.
-    let checksum = match sum.finish() {
-        0 => 0xffff,
-        checksum => checksum,
-    };
-    frame[60..62].copy_from_slice(&checksum.to_be_bytes());
+    fill_udp6_checksum(&mut frame, 8);
     frame
 }
 

@@ -95,6 +95,12 @@ fn finish_ipv4(frame: &mut [u8], destination: u32, udp_len: u16) {
 fn finish_ipv6(frame: &mut [u8], destination: u128, udp_len: u16) {
     frame[18..20].copy_from_slice(&udp_len.to_be_bytes());
     frame[38..54].copy_from_slice(&destination.to_be_bytes());
+    fill_udp6_checksum(frame, udp_len);
+}
+
+/// Computes and stores the checksum of UDP over IPv6, in a frame whose checksum field is 0.
+pub fn fill_udp6_checksum(frame: &mut [u8], udp_len: u16) {
+    // The pseudo-header (RFC 8200 8.1): addresses, length, protocol.
     let mut sum = wire::checksum::Checksum::new();
     sum.add(&frame[22..54]);
     sum.add_u16(udp_len);
