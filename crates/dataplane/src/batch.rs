@@ -23,6 +23,14 @@ pub const HEAD: usize = dpdk::HEAD;
 /// Length of an Ethernet header without VLAN tag: where the IP header starts.
 pub const ETHERNET: usize = 14;
 
+/// `N` bytes of a head from `AT` on, which become one load.
+#[inline(always)]
+pub(crate) fn bytes<const AT: usize, const N: usize>(head: &[u8; HEAD]) -> [u8; N] {
+    let mut bytes = [0; N];
+    bytes.copy_from_slice(&head[AT..AT + N]);
+    bytes
+}
+
 /// Up to 64 packets of one port on their way through the graph.
 pub struct Batch {
     /// The packets. Only the forwarder fills and empties it; steps use the methods below.

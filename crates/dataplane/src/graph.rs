@@ -581,20 +581,30 @@ impl Graph {
     /// One step over these packets. What it says counts when it has returned.
     #[inline(always)]
     fn run_step(&mut self, place: usize, input: Mask, batch: &mut Batch) {
-        let placed = &mut self.steps[place];
         let mut out = [Mask::EMPTY; MAX_OUTPUTS];
-        placed.step.process(batch, input, &mut out);
-        for (index, (edge, &mask)) in placed.edges.iter().zip(&out).enumerate() {
-            // Of a step's outputs, most of the time one is taken.
-            if mask.is_empty() {
-                continue;
+        self.steps[place].step.process(batch, input, &mut out);
+        if out[0] == input {
+            // Nothing is left for the other outputs.
+            return self.take_edge(place, 0, input);
+        }
+        for (index, &mask) in out.iter().enumerate() {
+            if !mask.is_empty() {
+                self.take_edge(place, index, mask);
             }
-            self.masks[edge.to] |= mask;
-            self.counters.add(placed.first_edge + index, mask.count());
-            if let Some(reason) = edge.punt {
-                for slot in mask.slots() {
-                    self.punt_reasons[slot] = reason;
-                }
+        }
+    }
+
+    /// Leads packets, and counts them, from an output of the step at this place to where it goes.
+    #[inline(always)]
+    fn take_edge(&mut self, place: usize, index: usize, packets: Mask) {
+        let placed = &self.steps[place];
+        // An output that the step did not declare: what it says there is said to nobody.
+        let Some(edge) = placed.edges.get(index) else { return };
+        self.masks[edge.to] |= packets;
+        self.counters.add(placed.first_edge + index, packets.count());
+        if let Some(reason) = edge.punt {
+            for slot in packets.slots() {
+                self.punt_reasons[slot] = reason;
             }
         }
     }

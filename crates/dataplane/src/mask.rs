@@ -49,19 +49,53 @@ impl Mask {
         Self(self.0 & !other.0)
     }
 
-    /// Does something for every slot, in ascending order. Steps mostly get the first slots, all of
-    /// them: that is a plain loop, which the compiler can unroll; others are walked bit by bit.
+    /// How many slots there are, if they are the first ones, all of them: so steps get them most of the
+    /// time, and a plain loop over `0..n` is what the compiler can unroll.
+    #[inline(always)]
+    pub fn as_first(self) -> Option<usize> {
+        (self.0 & self.0.wrapping_add(1) == 0).then(|| self.0.trailing_ones() as usize)
+    }
+
+    /// Does something for every slot, in ascending order.
     #[inline(always)]
     pub fn for_each(self, mut each: impl FnMut(usize)) {
-        if self.0 & self.0.wrapping_add(1) == 0 {
-            for slot in 0..self.0.trailing_ones() as usize {
-                each(slot);
+        match self.as_first() {
+            Some(count) => (0..count).for_each(each),
+            None => {
+                for slot in self.slots() {
+                    each(slot);
+                }
+            }
+        }
+    }
+
+    /// The slots of the set for which `test` says true. In no particular order.
+    #[inline(always)]
+    pub fn filter(self, mut test: impl FnMut(usize) -> bool) -> Self {
+        let [found] = self.sort(|slot| [test(slot)]);
+        found
+    }
+
+    /// [`Self::filter`] for several answers at once. In no particular order.
+    #[inline(always)]
+    pub fn sort<const N: usize>(self, mut test: impl FnMut(usize) -> [bool; N]) -> [Self; N] {
+        let mut found = [Self::EMPTY; N];
+        if let Some(count) = self.as_first() {
+            // From the last: then each answer is shifted in behind the others, by one instruction that
+            // needs to know no number.
+            for slot in (0..count).rev() {
+                for (found, answer) in found.iter_mut().zip(test(slot)) {
+                    found.0 = found.0 + found.0 + u64::from(answer);
+                }
             }
         } else {
             for slot in self.slots() {
-                each(slot);
+                for (found, answer) in found.iter_mut().zip(test(slot)) {
+                    *found |= Self::when(answer, slot);
+                }
             }
         }
+        found
     }
 
     /// The slots in ascending order.
@@ -152,6 +186,21 @@ mod tests {
                 let mut seen = Vec::new();
                 mask.for_each(|slot| seen.push(slot));
                 proptest::prop_assert_eq!(seen, mask.slots().collect::<Vec<_>>());
+            }
+        }
+
+        #[test]
+        fn each_slot_is_tested_once(any: u64, yes: u64, no: u64, first in 0usize..=64) {
+            for mask in [Mask(any), Mask::first(first)] {
+                let mut seen = Mask::EMPTY;
+                let found = mask.sort(|slot| {
+                    assert!(!seen.has(slot));
+                    seen |= Mask::when(true, slot);
+                    [Mask(yes).has(slot), Mask(no).has(slot)]
+                });
+                proptest::prop_assert_eq!(seen, mask);
+                proptest::prop_assert_eq!(found, [mask & Mask(yes), mask & Mask(no)]);
+                proptest::prop_assert_eq!(mask.filter(|slot| Mask(yes).has(slot)), mask & Mask(yes));
             }
         }
     }

@@ -186,7 +186,8 @@ impl From<Packed> for NextHop {
 
 /// The next hops of a router, read by every forwarder, written by the RIB's owner alone.
 pub struct NextHopTable {
-    hops: Box<[AtomicU64]>,
+    /// As an array, so that a number of 15 bits is known to be in it.
+    hops: Box<[AtomicU64; NEXT_HOPS]>,
     members: Box<[AtomicU16]>,
 }
 
@@ -194,7 +195,7 @@ impl NextHopTable {
     /// A table in which the reserved numbers have their meaning and all others have no route.
     pub fn new() -> Self {
         let table = Self {
-            hops: (0..NEXT_HOPS).map(|_| AtomicU64::new(KIND_NO_ROUTE)).collect(),
+            hops: Box::new([const { AtomicU64::new(KIND_NO_ROUTE) }; NEXT_HOPS]),
             members: (0..GROUP_MEMBERS).map(|_| AtomicU16::new(NO_ROUTE)).collect(),
         };
         table.set(LOCAL, NextHop::Local);

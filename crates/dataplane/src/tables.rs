@@ -38,25 +38,26 @@ pub struct Tables {
 /// The source MAC of every port, ready to be written.
 #[derive(Clone, Debug)]
 pub(crate) struct EgressMacs {
-    /// The six bytes in the low 48 bits, first byte lowest.
-    bits: [u64; MAX_PORTS],
+    /// Its first two bytes at the top, behind which a destination fits, and the other four.
+    parts: [(u64, u32); MAX_PORTS],
 }
 
 impl EgressMacs {
     pub(crate) fn new(ports: &[PortInfo]) -> Self {
-        let mut bits = [0; MAX_PORTS];
-        for (slot, port) in bits.iter_mut().zip(ports) {
+        let mut parts = [(0, 0); MAX_PORTS];
+        for (part, port) in parts.iter_mut().zip(ports) {
             let [a, b, c, d, e, f] = port.mac.0;
-            *slot = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
+            *part =
+                (u64::from_le_bytes([0, 0, 0, 0, 0, 0, a, b]), u32::from_le_bytes([c, d, e, f]));
         }
-        Self { bits }
+        Self { parts }
     }
 
     /// Writes both MACs of an Ethernet header as one 8-byte and one 4-byte store.
     #[inline(always)]
     pub(crate) fn write(&self, head: &mut [u8; HEAD], hop: Packed, port: u16) {
-        let source = self.bits[usize::from(port) & (MAX_PORTS - 1)];
-        head[0..8].copy_from_slice(&(hop.mac_bits() | source << 48).to_le_bytes());
-        head[8..12].copy_from_slice(&((source >> 16) as u32).to_le_bytes());
+        let (first, rest) = self.parts[usize::from(port) & (MAX_PORTS - 1)];
+        head[0..8].copy_from_slice(&(hop.mac_bits() | first).to_le_bytes());
+        head[8..12].copy_from_slice(&rest.to_le_bytes());
     }
 }

@@ -261,13 +261,17 @@ impl Burst {
             return 0;
         }
         let mut left = 0;
-        for slot in slots(mask) {
+        let mut append = |slot: usize| {
             // Both tests fail so rarely that the processor predicts them; which list it is
             // decides an address, never a jump.
-            match lists.get_mut(usize::from(index[slot])) {
-                Some(list) if list.room() > 0 => list.push_raw(self.mbufs[slot]),
-                _ => left |= bit(slot),
+            let list = lists.get_mut(usize::from(index[slot]));
+            if !list.is_some_and(|list| list.push_raw(self.mbufs[slot])) {
+                left |= bit(slot);
             }
+        };
+        match first_slots(mask) {
+            Some(count) => (0..count).for_each(&mut append),
+            None => slots(mask).for_each(&mut append),
         }
         self.forget(mask & !left);
         left
@@ -352,14 +356,17 @@ unsafe fn usable(mbuf: RawMbuf) -> bool {
     }
 }
 
+/// How many slots there are in a mask, if they are the first ones, all of them.
+#[inline(always)]
+fn first_slots(mask: u64) -> Option<usize> {
+    (mask & mask.wrapping_add(1) == 0).then(|| mask.trailing_ones() as usize)
+}
+
 /// How many packets there are and where they go, if they are in the first slots and all go to one
 /// place: usual for a router with two ports, and worth a comparison of some vectors.
 #[inline(always)]
 fn all_one_way(mask: u64, index: &[u16; BURST_MAX]) -> Option<(usize, usize)> {
-    let count = mask.trailing_ones() as usize;
-    if count < 8 || mask.count_ones() as usize != count {
-        return None;
-    }
+    let count = first_slots(mask).filter(|&count| count >= 8)?;
     let first = index[0];
     let differ = index[..count].iter().fold(0, |differ, &place| differ | (place ^ first));
     (differ == 0).then_some((count, first.into()))
@@ -430,11 +437,13 @@ impl PacketList {
     /// Gives it back when the list is full.
     #[inline]
     pub fn push(&mut self, packet: Mbuf) -> Result<(), Mbuf> {
-        if self.room() == 0 {
-            return Err(packet);
+        if self.push_raw(packet.raw()) {
+            // The list has it now.
+            packet.into_raw();
+            Ok(())
+        } else {
+            Err(packet)
         }
-        self.push_raw(packet.into_raw());
-        Ok(())
     }
 
     /// Takes the packet at the front.
@@ -458,11 +467,16 @@ impl PacketList {
         freed
     }
 
-    /// Adds a packet. There must be room; that it is ours is `RawMbuf`'s users' promise.
+    /// Adds a packet; false if there is no room. That it is ours is `RawMbuf`'s users' promise.
     #[inline(always)]
-    fn push_raw(&mut self, packet: RawMbuf) {
-        self.packets[self.len] = packet;
-        self.len += 1;
+    fn push_raw(&mut self, packet: RawMbuf) -> bool {
+        let place = self.packets.get_mut(self.len);
+        let room = place.is_some();
+        if let Some(place) = place {
+            *place = packet;
+            self.len += 1;
+        }
+        room
     }
 
     /// Adds packets. There must be room for all; that they are ours is `RawMbuf`'s users' promise.

@@ -16,7 +16,7 @@
 
 use std::sync::Arc;
 
-use crate::batch::{Batch, HEAD};
+use crate::batch::{Batch, HEAD, bytes};
 use crate::graph::{Output, Outputs, Step};
 use crate::mask::Mask;
 use crate::tables::{EgressMacs, Tables};
@@ -52,11 +52,14 @@ impl Step for Ip4Rewrite {
     }
 }
 
+/// TTL, protocol and checksum as one word, lowest byte first: the sum does not care for the order of
+/// bytes (RFC 1071 2.B), so 0x0100 added to the checksum is 1 added to its first byte here, and a carry
+/// out of its second leaves the word.
 pub(super) fn decrement_ttl(head: &mut [u8; HEAD]) {
-    head[22] = head[22].wrapping_sub(1);
-    let checksum = u32::from(u16::from_be_bytes([head[24], head[25]])) + 0x0100;
-    let checksum = (checksum + u32::from(checksum >= 0xffff)) as u16;
-    head[24..26].copy_from_slice(&checksum.to_be_bytes());
+    let word = u32::from_le_bytes(bytes::<22, 4>(head));
+    let carry = u32::from(word >= 0xfffe_0000) << 16;
+    let word = word.wrapping_add(0x1_0000 - 1).wrapping_add(carry);
+    head[22..26].copy_from_slice(&word.to_le_bytes());
 }
 
 #[cfg(test)]

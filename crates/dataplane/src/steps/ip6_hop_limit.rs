@@ -28,12 +28,9 @@ impl Step for Ip6HopLimit {
     }
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
-        let mut expired = Mask::EMPTY;
-        input.for_each(|i| {
-            expired |= Mask::when(batch.head(i)[ETHERNET + 7] <= 1, i);
-        });
-        out[OK] = input.without(expired);
-        out[EXPIRED] = expired;
+        let lives = input.filter(|i| batch.head(i)[ETHERNET + 7] > 1);
+        out[OK] = lives;
+        out[EXPIRED] = input.without(lives);
     }
 }
 

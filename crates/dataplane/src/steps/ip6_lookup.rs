@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::resolve::{OUTPUTS, look_up, resolve};
-use crate::batch::Batch;
+use crate::batch::{Batch, bytes};
 use crate::graph::{Output, Outputs, Step};
 use crate::mask::Mask;
 use crate::tables::Tables;
@@ -39,9 +39,7 @@ impl Step for Ip6Lookup {
 }
 
 fn destination(batch: &Batch, slot: usize) -> u128 {
-    let mut address = [0; 16];
-    address.copy_from_slice(&batch.head(slot)[38..54]);
-    u128::from_be_bytes(address)
+    u128::from_be_bytes(bytes::<38, 16>(batch.head(slot)))
 }
 
 #[cfg(test)]

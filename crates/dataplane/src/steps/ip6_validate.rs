@@ -48,9 +48,7 @@ impl Step for Ip6Validate {
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
         // Nearly all packets are of an ordinary source and without options; only the others are
         // asked what they have.
-        let mut plain = Mask::EMPTY;
-        let mut padded = Mask::EMPTY;
-        input.for_each(|i| {
+        let [plain, padded] = input.sort(|i| {
             let (head, len) = (batch.head(i), batch.len(i));
             let end = packet_end(head);
             // Loopback, mapped and unspecified addresses begin with 0; those of links and groups
@@ -60,8 +58,7 @@ impl Step for Ip6Validate {
                 & (end <= len)
                 & ordinary
                 & (head[20] != HOP_BY_HOP_HEADER);
-            plain |= Mask::when(usual, i);
-            padded |= Mask::when(end < len, i);
+            [usual, end < len]
         });
         out[OK] = plain;
         batch.link_scope = Mask::EMPTY;

@@ -19,7 +19,7 @@ use crate::batch::{BATCH_MAX, Batch};
 use crate::flow::FlowHash;
 use crate::graph::{Output, Outputs};
 use crate::mask::Mask;
-use crate::next_hop::{NO_ROUTE as NO_ROUTE_ID, NextHop, NextHopTable};
+use crate::next_hop::{NextHop, NextHopTable};
 use crate::reason::{DropReason, PuntReason};
 
 const FORWARD: usize = 0;
@@ -61,15 +61,32 @@ pub(super) fn look_up<A: Copy + Default>(
     lookup: impl FnOnce(&[A], &mut [u16]),
 ) {
     let mut addresses = [A::default(); BATCH_MAX];
+    let addresses = gather(batch, input, destination, &mut addresses);
+    if let Some(count) = input.as_first() {
+        lookup(addresses, &mut batch.next_hop[..count]);
+        return;
+    }
     let mut answers = [0; BATCH_MAX];
+    lookup(addresses, &mut answers);
+    for (slot, answer) in input.slots().zip(answers) {
+        batch.next_hop[slot] = answer;
+    }
+}
+
+/// The destinations of `input`, side by side.
+#[inline(always)]
+pub(super) fn gather<'a, A>(
+    batch: &Batch,
+    input: Mask,
+    destination: impl Fn(&Batch, usize) -> A,
+    addresses: &'a mut [A; BATCH_MAX],
+) -> &'a [A] {
     let mut count = 0;
     input.for_each(|slot| {
         addresses[count % BATCH_MAX] = destination(batch, slot);
         count += 1;
     });
-    lookup(&addresses[..count], &mut answers[..count]);
-    let mut answer = answers[..count].iter();
-    input.for_each(|slot| batch.next_hop[slot] = answer.next().copied().unwrap_or(NO_ROUTE_ID));
+    &addresses[..count]
 }
 
 /// Sorts the packets of `input` by the meaning of their next-hop numbers, and stores the meaning
@@ -81,10 +98,11 @@ pub(super) fn resolve(
     flows: &FlowHash,
     out: &mut Outputs,
 ) {
-    let (mut forward, groups) = read_hops(batch, input, table);
+    let mut forward = read_hops(batch, input, table);
+    let groups = input.without(forward).filter(|i| batch.hop[i].is_group());
     if !groups.is_empty() {
         choose_paths(batch, groups, table, flows);
-        forward |= read_hops(batch, groups, table).0;
+        forward |= read_hops(batch, groups, table);
     }
     out[FORWARD] = forward;
     let unusual = input.without(forward) | (forward & (batch.link_multicast | batch.link_scope));
@@ -93,20 +111,15 @@ pub(super) fn resolve(
     }
 }
 
-/// Reads the meaning of each packet's next hop; returns those to forward and those that have a
-/// choice of paths.
+/// Reads the meaning of each packet's next hop; returns those to forward.
 #[inline(always)]
-fn read_hops(batch: &mut Batch, slots: Mask, table: &NextHopTable) -> (Mask, Mask) {
-    let mut forward = Mask::EMPTY;
-    let mut groups = Mask::EMPTY;
-    slots.for_each(|i| {
+fn read_hops(batch: &mut Batch, slots: Mask, table: &NextHopTable) -> Mask {
+    slots.filter(|i| {
         let hop = table.get(batch.next_hop[i]);
         batch.hop[i] = hop;
         batch.out_port[i] = hop.port_index();
-        forward |= Mask::when(hop.is_forward(), i);
-        groups |= Mask::when(hop.is_group(), i);
-    });
-    (forward, groups)
+        hop.is_forward()
+    })
 }
 
 fn choose_paths(batch: &mut Batch, groups: Mask, table: &NextHopTable, flows: &FlowHash) {
