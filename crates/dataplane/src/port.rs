@@ -1,6 +1,7 @@
 //! What the data plane knows of a port: its number, its MAC, its MTU.
 
 use std::fmt;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 
 use wire::MacAddr;
@@ -91,49 +92,89 @@ impl RedirectGates {
     }
 }
 
-/// The MTU of every port as it is now. Its owner changes it while forwarders read it, one plain
-/// load a packet.
+/// The MTU of every port as it is now. Its owner changes it while forwarders read it, by plain loads.
 #[derive(Debug)]
 pub struct Mtus {
-    all: [AtomicU16; MAX_PORTS],
+    all: FamilyMtus,
     /// For IPv6: 0 where the link is too small for it.
-    ip6: [AtomicU16; MAX_PORTS],
+    ip6: FamilyMtus,
+    /// Held by who changes something.
+    change: Mutex<()>,
+}
+
+/// MTUs as they are for packets of a family.
+#[derive(Debug)]
+pub(crate) struct FamilyMtus {
+    /// The largest that there is where no port is: that the port is missing is not found here.
+    ports: [AtomicU16; MAX_PORTS],
+    /// The smallest of all.
+    least: AtomicU16,
 }
 
 /// What every link takes that IPv6 packets go over (RFC 8200 5).
 const IP6_LEAST: u16 = 1280;
 
 impl Mtus {
-    /// The MTUs that these ports start with, by index; 0 where there is no port.
+    /// The MTUs that these ports start with, by index.
     pub fn new(ports: &[PortInfo]) -> Self {
-        let mtu = |index: usize| ports.get(index).map_or(0, |port| port.mtu);
+        let mtu = |index: usize| ports.get(index).map_or(u16::MAX, |port| port.mtu);
         Self {
-            all: std::array::from_fn(|index| AtomicU16::new(mtu(index))),
-            ip6: std::array::from_fn(|index| AtomicU16::new(for_ip6(mtu(index)))),
+            all: FamilyMtus::new(mtu),
+            ip6: FamilyMtus::new(|index| for_ip6(mtu(index))),
+            change: Mutex::new(()),
         }
     }
 
     /// Changes a port's MTU. Each packet sees the old one or the new one.
     pub fn set(&self, port: PortId, mtu: u16) {
-        self.all[port.index()].store(mtu, Ordering::Relaxed);
-        self.ip6[port.index()].store(for_ip6(mtu), Ordering::Relaxed);
+        // Two who change two ports would each find a smallest without the other's.
+        let _change = self.change.lock();
+        self.all.set(port, mtu);
+        self.ip6.set(port, for_ip6(mtu));
     }
 
-    /// A port's MTU; 0 if there is no such port.
+    /// A port's MTU; if there is no such port, the largest there is.
     pub fn get(&self, port: PortId) -> u16 {
-        self.get_index(port.0)
+        self.all.get(port)
+    }
+
+    /// As packets of one family find them.
+    #[inline(always)]
+    pub(crate) fn family(&self, ip6: bool) -> &FamilyMtus {
+        if ip6 { &self.ip6 } else { &self.all }
+    }
+}
+
+impl FamilyMtus {
+    fn new(mtu: impl Fn(usize) -> u16) -> Self {
+        let least = (0..MAX_PORTS).map(&mtu).min().unwrap_or(0);
+        Self {
+            ports: std::array::from_fn(|index| AtomicU16::new(mtu(index))),
+            least: AtomicU16::new(least),
+        }
+    }
+
+    fn set(&self, port: PortId, mtu: u16) {
+        self.ports[port.index()].store(mtu, Ordering::Relaxed);
+        let all = self.ports.iter().map(|port| port.load(Ordering::Relaxed));
+        self.least.store(all.min().unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// A port's MTU; if there is no such port, the largest there is.
+    pub(crate) fn get(&self, port: PortId) -> u16 {
+        self.of(port.0)
     }
 
     /// [`Self::get`] by an index as steps have it.
     #[inline(always)]
-    pub(crate) fn get_index(&self, port: u16) -> u16 {
-        self.all[usize::from(port) & (MAX_PORTS - 1)].load(Ordering::Relaxed)
+    pub(crate) fn of(&self, port: u16) -> u16 {
+        self.ports[usize::from(port) & (MAX_PORTS - 1)].load(Ordering::Relaxed)
     }
 
-    /// The largest IPv6 packet that a port sends; 0 if it sends none.
+    /// What all ports take.
     #[inline(always)]
-    pub(crate) fn get_index_ip6(&self, port: u16) -> u16 {
-        self.ip6[usize::from(port) & (MAX_PORTS - 1)].load(Ordering::Relaxed)
+    pub(crate) fn least(&self) -> u16 {
+        self.least.load(Ordering::Relaxed)
     }
 }
 

@@ -6,7 +6,8 @@
 //! |---|---|
 //! | `ok` | not longer than the egress port's MTU |
 //! | punt `too-big` | longer: the slow path fragments (IPv4 without DF) or tells the sender; every IPv6 packet to a link that takes less than 1280 bytes |
-//! | drop `port-down` | the egress port does not exist |
+//!
+//! A batch whose longest frame fits all ports is not looked at any closer.
 //!
 //! Sources: RFC 1812 4.2.2.7, RFC 1191 4, RFC 8201 4, RFC 8200 5.
 
@@ -15,15 +16,13 @@ use std::sync::Arc;
 use crate::batch::{Batch, ETHERNET};
 use crate::graph::{Output, Outputs, Step};
 use crate::mask::Mask;
-use crate::reason::{DropReason, PuntReason};
+use crate::reason::PuntReason;
 use crate::tables::Tables;
 
 const OK: usize = 0;
 const TOO_BIG: usize = 1;
-const PORT_DOWN: usize = 2;
 
-pub(super) const OUTPUTS: &[Output] =
-    &[Output::Next("ok"), Output::Punt(PuntReason::TooBig), Output::Drop(DropReason::PortDown)];
+pub(super) const OUTPUTS: &[Output] = &[Output::Next("ok"), Output::Punt(PuntReason::TooBig)];
 
 /// See the module's documentation. `IP6`: the packets are IPv6.
 pub struct Mtu<const IP6: bool> {
@@ -43,20 +42,16 @@ impl<const IP6: bool> Step for Mtu<IP6> {
     }
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
-        let mut too_long = Mask::EMPTY;
-        let mtus = &self.tables.mtus;
-        input.for_each(|i| {
-            let port = batch.out_port[i];
-            let mtu = if IP6 { mtus.get_index_ip6(port) } else { mtus.get_index(port) };
-            too_long |= Mask::when(batch.lens()[i].wrapping_sub(ETHERNET as u16) > mtu, i);
-        });
-        let mut no_port = Mask::EMPTY;
-        for i in too_long.slots() {
-            no_port |= Mask::when(mtus.get_index(batch.out_port[i]) == 0, i);
+        let mtus = self.tables.mtus.family(IP6);
+        let longest = batch.lens().iter().fold(0, |longest, &len| longest.max(len));
+        if usize::from(longest) <= usize::from(mtus.least()) + ETHERNET {
+            out[OK] = input;
+            return;
         }
-        out[OK] = input.without(too_long);
-        out[PORT_DOWN] = no_port;
-        out[TOO_BIG] = too_long.without(no_port);
+        let fits =
+            input.filter(|i| batch.len(i) <= usize::from(mtus.of(batch.out_port[i])) + ETHERNET);
+        out[OK] = fits;
+        out[TOO_BIG] = input.without(fits);
     }
 }
 
@@ -71,13 +66,12 @@ mod tests {
         let frame = |payload: usize| FrameBuilder::ip4().payload(&vec![0; payload]).build();
         let frames = [frame(1480), frame(1481), frame(980), frame(981), frame(10)];
         let mut step = Mtu::<false>::new(&TestTables::every_kind());
-        // Ports 0 to 3 have an MTU of 1500, port 4 of 1000, port 9 does not exist.
+        // Ports 0 to 3 have an MTU of 1500, port 4 of 1000; that port 9 does not exist is found later.
         let (result, _) = run_step_on(&mut step, &frames, |batch| {
             batch.out_port[..5].copy_from_slice(&[0, 0, 4, 4, 9]);
         });
-        assert_eq!(result["ok"], [0, 2]);
+        assert_eq!(result["ok"], [0, 2, 4]);
         assert_eq!(result["too-big"], [1, 3]);
-        assert_eq!(result["port-down"], [4]);
     }
 
     #[test]
@@ -85,8 +79,7 @@ mod tests {
         let tables = TestTables::every_kind();
         let mut step = Mtu::<true>::new(&tables);
         let frame = FrameBuilder::ip6().payload(&[0; 10]).build();
-        for (mtu, output) in [(1000, "too-big"), (1279, "too-big"), (1280, "ok"), (0, "port-down")]
-        {
+        for (mtu, output) in [(1000, "too-big"), (1279, "too-big"), (1280, "ok"), (0, "too-big")] {
             tables.mtus.set(PortId::new(3).unwrap(), mtu);
             let (result, _) = run_step_on(&mut step, std::slice::from_ref(&frame), |batch| {
                 batch.out_port[0] = 3;

@@ -26,6 +26,7 @@ use crate::batch::{Batch, ETHERNET, HEAD};
 use crate::graph::{Output, Outputs, Step};
 use crate::mask::Mask;
 use crate::multicast::{MulticastRoute, PortSet};
+use crate::port::FamilyMtus;
 use crate::reason::{DropReason, PuntReason};
 use crate::tables::Tables;
 
@@ -76,7 +77,7 @@ impl Step for Ip4Multicast {
             let (source, group, ttl) = addresses4(batch.head(slot));
             let stays = group.octets()[..3] == [224, 0, 0];
             let route = if stays { None } else { routes.ip4.find(source, group) };
-            let (output, ports) = decide(&self.tables, batch, slot, route, ttl);
+            let (output, ports) = decide(self.tables.mtus.family(false), batch, slot, route, ttl);
             out[output] |= Mask::when(true, slot);
             if output == REPLICATE {
                 batch.replicas[slot] = ports;
@@ -102,7 +103,8 @@ impl Step for Ip6Multicast {
                 || source.is_unicast_link_local()
                 || source.is_unspecified();
             let route = if stays { None } else { routes.ip6.find(source, group) };
-            let (output, ports) = decide(&self.tables, batch, slot, route, hop_limit);
+            let (output, ports) =
+                decide(self.tables.mtus.family(true), batch, slot, route, hop_limit);
             out[output] |= Mask::when(true, slot);
             if output == REPLICATE {
                 batch.replicas[slot] = ports;
@@ -130,7 +132,7 @@ fn addresses6(head: &[u8; HEAD]) -> (Ipv6Addr, Ipv6Addr, u8) {
 
 /// The output for a packet, and the ports it leaves by. Counts for the entry.
 fn decide(
-    tables: &Tables,
+    mtus: &FamilyMtus,
     batch: &Batch,
     slot: usize,
     route: Option<&MulticastRoute>,
@@ -145,7 +147,7 @@ fn decide(
     }
     let ports = route.ports(ttl);
     let len = batch.len(slot) - ETHERNET;
-    if counters.wants_packet() || ports.ports().any(|port| len > tables.mtus.get(port).into()) {
+    if counters.wants_packet() || ports.ports().any(|port| len > mtus.get(port).into()) {
         return nowhere(LOCAL);
     }
     if ports.is_empty() {
@@ -166,8 +168,8 @@ mod tests {
         PortId::new(index).unwrap()
     }
 
-    /// Packets from port 0 to 239.1.1.1 and ff0e::1 leave by ports 1, 2 (TTL above 8) and 4, whose
-    /// MTU is 1000; those to 239.2.2.2 have no receivers; those to 239.3.3.3 come from port 1. That
+    /// Packets from port 0 to 239.1.1.1 leave by ports 1, 2 (TTL above 8) and 4, whose MTU is 1000, those
+    /// to ff0e::1 by 1, 2 and 3; those to 239.2.2.2 have no receivers; those to 239.3.3.3 come from port 1. That
     /// 192.0.2.9 sends to 239.1.1.1 has an entry of its own, to port 3. 224.0.0.7 and ff02::7 have
     /// one that must never be looked at.
     fn tables() -> Arc<Tables> {
@@ -184,7 +186,7 @@ mod tests {
         routes.ip4.insert(None, ip4("239.2.2.2"), route(0, &[]));
         routes.ip4.insert(None, ip4("239.3.3.3"), route(1, &to));
         routes.ip4.insert(None, ip4("224.0.0.7"), route(0, &to));
-        routes.ip6.insert(None, "ff0e::1".parse().unwrap(), route(0, &to));
+        routes.ip6.insert(None, "ff0e::1".parse().unwrap(), route(0, &[(1, 0), (2, 8), (3, 0)]));
         routes.ip6.insert(None, "ff02::7".parse().unwrap(), route(0, &to));
         tables.multicast.publish(routes);
         tables
@@ -234,7 +236,7 @@ mod tests {
         ];
         let (result, batch) = run_step(&mut Ip6Multicast::new(&tables()), &frames);
         assert_eq!(result["replicate"], [0, 1]);
-        assert_eq!(ports(&batch, 1), [1, 4]);
+        assert_eq!(ports(&batch, 1), [1, 3]);
         assert_eq!(result["multicast-no-receiver"], [2]);
         assert_eq!(result["local"], [3, 4, 5, 6]);
         assert_eq!(batch.head(0)[..6], [0x33, 0x33, 0, 0, 0, 1]);
@@ -263,6 +265,23 @@ mod tests {
             run_step(&mut Ip4Multicast::new(&tables), &[frame(1000, 9), frame(1001, 9)]);
         assert_eq!((&result["replicate"], &result["local"]), (&vec![0], &vec![1]));
         assert_eq!(batch.head(1)[ETHERNET + 8], 9, "as it was received");
+    }
+
+    #[test]
+    fn no_ipv6_goes_to_a_link_that_is_too_small_for_it() {
+        let tables = tables();
+        let mut routes = MulticastRoutes::default();
+        let group = "ff0e::1".parse().unwrap();
+        let route = MulticastRoute::new(port(0), [(port(1), 0), (port(4), 0)], Arc::default());
+        routes.ip6.insert(None, group, route);
+        tables.multicast.publish(routes);
+        let frame = FrameBuilder::ip6().destination6("ff0e::1").payload(&[0; 100]).build();
+        for (mtu, output) in [(1279, "local"), (1280, "replicate")] {
+            tables.mtus.set(port(4), mtu);
+            let (result, _) =
+                run_step(&mut Ip6Multicast::new(&tables), std::slice::from_ref(&frame));
+            assert_eq!(result[output], [0], "{mtu}");
+        }
     }
 
     #[test]
