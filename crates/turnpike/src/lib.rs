@@ -8,6 +8,7 @@ mod commands;
 mod generate;
 mod grace;
 mod picture;
+mod processor;
 mod router;
 mod shell;
 mod table;
@@ -80,7 +81,7 @@ pub fn main_with(steps: impl IntoIterator<Item = Entry>) -> ExitCode {
             return ExitCode::FAILURE;
         }
     }
-    match execute(Cli::parse().command, &catalogue) {
+    match processor::check().and_then(|()| execute(Cli::parse().command, &catalogue)) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("{error:#}");
