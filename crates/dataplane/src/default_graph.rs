@@ -10,9 +10,9 @@ use std::sync::Arc;
 use crate::graph::{Graph, GraphBuilder, GraphError};
 use crate::port::ReversePath;
 use crate::steps::{
-    Classify, CompleteChecksum, Ip4Lookup, Ip4Multicast, Ip4ReversePath, Ip4Rewrite, Ip4Ttl,
-    Ip4Validate, Ip6HopLimit, Ip6Lookup, Ip6Multicast, Ip6ReversePath, Ip6Rewrite, Ip6Validate,
-    Mtu, Redirect,
+    Classify, CompleteChecksum, Ip4Lookup, Ip4Multicast, Ip4Prefetch, Ip4ReversePath, Ip4Rewrite,
+    Ip4Ttl, Ip4Validate, Ip6HopLimit, Ip6Lookup, Ip6Multicast, Ip6ReversePath, Ip6Rewrite,
+    Ip6Validate, Mtu, Redirect,
 };
 use crate::tables::Tables;
 
@@ -30,6 +30,7 @@ pub fn default_steps(tables: &Arc<Tables>) -> Result<GraphBuilder, GraphError> {
 
     graph.add("classify", Classify)?;
 
+    graph.add("ip4-prefetch", Ip4Prefetch::new(tables))?;
     graph.add("ip4-checksum-offload", CompleteChecksum)?;
     if tables.class_e {
         graph.add("ip4-validate", Ip4Validate::<true>)?;
@@ -63,7 +64,8 @@ pub fn default_steps(tables: &Arc<Tables>) -> Result<GraphBuilder, GraphError> {
     graph.add("ip4-multicast", Ip4Multicast::new(tables))?;
     graph.add("ip6-multicast", Ip6Multicast::new(tables))?;
 
-    graph.connect("classify", "ip4", "ip4-checksum-offload")?;
+    graph.connect("classify", "ip4", "ip4-prefetch")?;
+    graph.connect("ip4-prefetch", "next", "ip4-checksum-offload")?;
     graph.connect("ip4-checksum-offload", "next", "ip4-validate")?;
     if by_source {
         graph.connect("ip4-validate", "ok", "ip4-reverse-path")?;
@@ -197,7 +199,7 @@ mod tests {
         let graph = default_graph(&TestTables::every_kind()).unwrap();
         let names: Vec<_> = graph.shape().steps.iter().map(|step| step.name.as_str()).collect();
         assert_eq!(names[0], "classify");
-        assert_eq!(names.len(), 15 + usize::from(cfg!(feature = "faulty-step")));
+        assert_eq!(names.len(), 16 + usize::from(cfg!(feature = "faulty-step")));
         let drops = graph.shape().steps.iter().flat_map(|step| &step.outputs);
         assert!(drops.clone().any(|(_, to)| *to == Target::Drop(DropReason::Ip4Checksum)));
     }
@@ -208,7 +210,7 @@ mod tests {
         tables.ports[4].reverse_path = ReversePath::Loose;
         let graph = default_graph(&Arc::new(tables)).unwrap();
         let names: Vec<_> = graph.shape().steps.iter().map(|step| step.name.as_str()).collect();
-        assert_eq!(names.len(), 17 + usize::from(cfg!(feature = "faulty-step")));
+        assert_eq!(names.len(), 18 + usize::from(cfg!(feature = "faulty-step")));
         assert!(names.contains(&"ip4-reverse-path") && names.contains(&"ip6-reverse-path"));
     }
 
@@ -218,7 +220,7 @@ mod tests {
         tables.ports[1].redirects = true;
         let graph = default_graph(&Arc::new(tables)).unwrap();
         let names: Vec<_> = graph.shape().steps.iter().map(|step| step.name.as_str()).collect();
-        assert_eq!(names.len(), 17 + usize::from(cfg!(feature = "faulty-step")));
+        assert_eq!(names.len(), 18 + usize::from(cfg!(feature = "faulty-step")));
         assert!(names.contains(&"ip4-redirect") && names.contains(&"ip6-redirect"));
     }
 }

@@ -8,6 +8,7 @@ mod complete_checksum;
 #[cfg(any(test, feature = "faulty-step"))]
 mod faulty;
 mod ip4_lookup;
+mod ip4_prefetch;
 mod ip4_rewrite;
 mod ip4_ttl;
 mod ip4_validate;
@@ -27,6 +28,7 @@ pub use complete_checksum::CompleteChecksum;
 #[cfg(any(test, feature = "faulty-step"))]
 pub use faulty::{FAULTY_ID, Faulty};
 pub use ip4_lookup::Ip4Lookup;
+pub use ip4_prefetch::Ip4Prefetch;
 pub use ip4_rewrite::Ip4Rewrite;
 pub use ip4_ttl::Ip4Ttl;
 pub use ip4_validate::Ip4Validate;

@@ -137,6 +137,16 @@ pub trait Lookup<A: Address>: Send + Sync {
     /// Where the two slices differ in length, the shorter counts. Addresses are integers in host
     /// order: `u32::from_be_bytes` or `u128::from_be_bytes` of the header's bytes.
     fn lookup_batch(&self, addresses: &[A::Bits], out: &mut [NextHopId]);
+
+    /// Begins to load what [`Self::lookup_prefetched`] of these addresses will read, for callers that
+    /// have something else to do before they need the answers. A hint: no answer depends on it.
+    fn prefetch_batch(&self, _addresses: &[A::Bits]) {}
+
+    /// [`Self::lookup_batch`] by the way that [`Self::prefetch_batch`] has prepared, where there is one
+    /// that pays only then.
+    fn lookup_prefetched(&self, addresses: &[A::Bits], out: &mut [NextHopId]) {
+        self.lookup_batch(addresses, out);
+    }
 }
 
 /// One change of a table.

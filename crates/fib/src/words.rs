@@ -59,6 +59,12 @@ pub(crate) fn own_leaves(word: u64) -> Option<(u32, usize)> {
     (base >= IDENTITY).then(|| (base, (word as u32).count_ones() as usize + 1))
 }
 
+/// The next hop of a word that [`uniform`] has made.
+pub(crate) fn uniform_next_hop(word: u64) -> Option<NextHopId> {
+    let base = (word >> BASE_SHIFT) as u32;
+    (base < IDENTITY).then_some(base as NextHopId)
+}
+
 /// An atomic cell that holds a leaf.
 pub(crate) trait Cell: Zeroable + Send + Sync {
     /// What the cell holds.

@@ -110,6 +110,10 @@ fn compare<A: Family>(
     let mut expected = vec![0; addresses.len()];
     readers[0].lookup_batch(addresses, &mut answers);
     readers[1].lookup_batch(addresses, &mut expected);
+    let mut prefetched = vec![7; addresses.len()];
+    readers[0].prefetch_batch(addresses);
+    readers[0].lookup_prefetched(addresses, &mut prefetched);
+    assert_eq!(prefetched, answers, "{}", table.name());
     for ((&address, &answer), &expected) in addresses.iter().zip(&answers).zip(&expected) {
         let address = A::from(address);
         assert_eq!(answer, expected, "{}: batch answer for {address}", table.name());

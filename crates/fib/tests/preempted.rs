@@ -71,9 +71,16 @@ fn read<A: Address>(
 ) {
     let addresses: Vec<A::Bits> = targets.iter().map(|target| target.prefix.bits()).collect();
     let mut out = [0; TARGETS];
-    while !stop.load(Ordering::Relaxed) {
+    for turn in 0.. {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
         let least: Vec<usize> = targets.iter().map(|t| t.done.load(Ordering::SeqCst)).collect();
-        lookup.lookup_batch(&addresses, &mut out);
+        if turn % 2 == 0 {
+            lookup.lookup_batch(&addresses, &mut out);
+        } else {
+            lookup.lookup_prefetched(&addresses, &mut out);
+        }
         for ((target, least), seen) in targets.iter().zip(least).zip(out) {
             let most = target.begun.load(Ordering::SeqCst);
             assert!(target.had(seen, least, most), "{}: next hop {seen}", target.prefix);

@@ -10,6 +10,7 @@ local turnpike = require "turnpike"
 local graph = turnpike.new_graph "classify"
 
 graph:path("classify.ip4",
+    "ip4-prefetch",
     "ip4-checksum-offload",
     "ip4-validate",
     { "ip4-reverse-path", when = "reverse_path" },

@@ -1322,7 +1322,7 @@ fn a_graph_is_changed_by_the_script() {
     let shape = compiled(
         "local turnpike = require 'turnpike'\n\
          local graph = turnpike.graph\n\
-         graph:remove('ip4-checksum-offload')\n\
+         graph:remove('ip4-checksum-offload') graph:remove('ip4-prefetch')\n\
          graph:insert_after('classify.ip6', { 'ip6-hop-limit', as = 'early' })\n\
          graph:insert_before('ip6-mtu', { 'ip6-hop-limit', as = 'late' })\n\
          graph:path('ip6-rewrite', 'drop')",
@@ -1347,7 +1347,8 @@ fn a_port_can_have_a_graph_of_its_own() {
     let shape = compiled(&format!(
         "{PORTS}local g = turnpike.graph:on_port('left')\n\
          g:path('classify.ip6', 'drop')\n\
-         g:remove('ip6-checksum-offload') g:remove('ip6-validate') g:remove('ip6-reverse-path')\n\
+         g:remove('ip6-checksum-offload') g:remove('ip6-validate')\n\
+         g:remove('ip6-reverse-path')\n\
          g:remove('ip6-lookup') g:remove('ip6-multicast') g:remove('ip6-hop-limit') g:remove('ip6-redirect')\n\
          g:remove('ip6-mtu') g:remove('ip6-rewrite')"
     ));
@@ -1363,7 +1364,7 @@ fn what_is_wrong_with_a_graph_is_said_with_its_line() {
     assert_eq!(
         graph("g:insert_after('ip4-validat', 'ip4-ttl')"),
         [
-            "5: graph: step \"ip4-validat\" not found in the graph; known: classify, ip4-checksum-offload, \
+            "5: graph: step \"ip4-validat\" not found in the graph; known: classify, ip4-prefetch, ip4-checksum-offload, \
           ip4-validate, ip4-reverse-path, ip4-lookup, ip4-ttl, ip4-redirect, ip4-mtu, ip4-rewrite, \
           ip6-checksum-offload, ip6-validate, ip6-reverse-path, ip6-lookup, ip6-hop-limit, ip6-redirect, \
           ip6-mtu, ip6-rewrite, ip4-multicast, ip6-multicast"

@@ -22,6 +22,9 @@ pub(crate) fn entries() -> Vec<Entry> {
         step("classify", classify::OUTPUTS, Facts::FRAME, &[("ip4", IP4), ("ip6", IP6)], |_| {
             Box::new(Classify)
         }),
+        step("ip4-prefetch", ip4_prefetch::OUTPUTS, IP4, &[], |tables| {
+            Box::new(Ip4Prefetch::new(tables))
+        }),
         step("ip4-checksum-offload", complete_checksum::OUTPUTS, IP4, &[], |_| {
             Box::new(CompleteChecksum)
         }),

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::resolve::{OUTPUTS, look_up, resolve};
-use crate::batch::Batch;
+use crate::batch::{Batch, bytes};
 use crate::graph::{Output, Outputs, Step};
 use crate::mask::Mask;
 use crate::tables::Tables;
@@ -33,15 +33,15 @@ impl Step for Ip4Lookup {
         batch.link_scope = batch.link_scope.without(input);
         let tables = &*self.tables;
         look_up(batch, input, destination, |addresses, answers| {
-            tables.fib4.lookup_batch(addresses, answers);
+            tables.fib4.lookup_prefetched(addresses, answers);
         });
         resolve(batch, input, &tables.next_hops, &tables.flows, out);
     }
 }
 
-fn destination(batch: &Batch, slot: usize) -> u32 {
-    let head = batch.head(slot);
-    u32::from_be_bytes([head[30], head[31], head[32], head[33]])
+#[inline(always)]
+pub(super) fn destination(batch: &Batch, slot: usize) -> u32 {
+    u32::from_be_bytes(bytes::<30, 4>(batch.head(slot)))
 }
 
 #[cfg(test)]
