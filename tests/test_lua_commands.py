@@ -7,6 +7,7 @@ import time
 import pytest
 
 from lib.lab import Wires
+from lib.netns import wait_for
 from lib.router import binary
 from lib.telnet import Telnet
 
@@ -123,3 +124,18 @@ def test_another_configuration_has_others(wires, tmp_path):
     assert f'{line}: command "show": the name is taken by a command of the binary' in refused.stderr
     checked = subprocess.run([binary(), "check", "--offline", file], capture_output=True, text=True)
     assert checked.returncode == 1 and 'command "show": the name is taken' in checked.stderr
+
+
+def test_there_is_room_for_four_and_a_router_ends_while_they_run(lab):
+    router = Wires(lab, CONFIG).router
+    argv = [binary(), "do", "endless", "--socket", str(router.socket)]
+    endless = [subprocess.Popen(argv, stderr=subprocess.DEVNULL) for _ in range(4)]
+    try:
+        full = "4 commands run already; try later"
+        assert wait_for(lambda: full in router.command("do", "hello", check=False).stderr)
+        router.stop()
+        assert [process.wait(10) for process in endless] == [1] * 4
+    finally:
+        for process in endless:
+            process.kill()
+            process.wait()
