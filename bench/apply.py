@@ -27,7 +27,7 @@ MAC, NEXT = "02:00:00:00:00:01", "02:00:00:00:00:99"
 BASE = """
 local turnpike = require "turnpike"
 turnpike.port "in"  {{ device = "net_pcap0,rx_pcap={pcap},infinite_rx=1", mac = "{mac}", address = "10.0.1.1/24" }}
-turnpike.port "out" {{ device = "net_null0", address = "10.0.2.1/24" }}
+turnpike.port "out" {{ device = "net_null0,no-rx=1", address = "10.0.2.1/24" }}
 turnpike.neighbour "10.0.2.2" {{ port = "out", mac = "{next}" }}
 turnpike.route "0.0.0.0/0" {{ via = "10.0.2.2" }}
 turnpike.memory {{ mbufs = 16384 }}
