@@ -217,6 +217,8 @@ impl List<'_> {
     fn import(&mut self, rank: usize, import: &Import) {
         let Import { line: _, file, via4, via6 } = import;
         let via = format!("{}; {}", paths(via4, self.names), paths(via6, self.names));
+        // A router that was started with a relative name has looked it up where it is.
+        let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
         self.fixed(format!("import {rank}: file"), file.display());
         self.fixed(format!("import {rank}: via"), via.trim_matches([';', ' ']));
     }

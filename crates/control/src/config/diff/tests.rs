@@ -61,6 +61,16 @@ fn ports_in_another_order_are_the_same_ports() {
 }
 
 #[test]
+fn a_file_is_the_same_however_it_was_named() {
+    let text = format!("{PORTS}turnpike.import {{ file = 'table.gz', via = '10.0.1.2' }}");
+    let parse = |file: &Path| parse(file, &text, Limits::default(), &Catalogue::default()).unwrap();
+    let relative = parse(Path::new("r.lua"));
+    let here = std::path::absolute("r.lua").unwrap();
+    assert!(Diff::between(&relative, &parse(&here)).is_empty());
+    assert!(!Diff::between(&relative, &parse(Path::new("/elsewhere/r.lua"))).is_empty());
+}
+
+#[test]
 fn every_kind_of_setting_is_compared() {
     let port = |setting: &str| {
         format!("turnpike.port 'c' {{ device = 'eth2', address = '10.0.3.1/24', {setting} }}")
