@@ -3,7 +3,7 @@
 #   make demo          two Linux hosts talk through the router (KEEP=1 leaves it running)
 #   make test          unit and property tests, then the scenarios in network namespaces
 #   make bench         what forwarding and route lookups cost; writes bench/results/
-#   make bench EXP=attack    one experiment of bench/ by itself: attack, bgp, reroute, restart; moonroute,
+#   make bench EXP=attack    one experiment of bench/ by itself: apply, attack, bgp, reroute, restart; moonroute,
 #                      kamuee, pc_router, octeon, control_separation (these write docs/benchmarks.md, plots too)
 #   make bench-check   instructions per packet, compared with those in bench/instructions.json
 #   make bench-record  writes them there, to be committed with the change that explains them

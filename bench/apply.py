@@ -8,11 +8,13 @@ configurations are applied whose graphs differ: with one more native step and wi
 Lua and without it, or with another Lua text. For each apply the forwarder says the longest of its rounds,
 of that in which it exchanged the graph and of 1,023 behind it (65,536 packets), in which what is new gets
 warm and LuaJIT compiles: no packet was held up for longer. `nothing` exchanges settings of transmit
-bursts, which cost nothing: it shows what else there is on this machine. Nothing may be lost: what was
+bursts, which cost nothing: it shows what else there is on this machine. Everything but the forwarder is
+kept off its core. Nothing may be lost: what was
 received was sent, and the sum of the counters closes.
 """
 
 import json
+import os
 import statistics
 import tempfile
 import time
@@ -69,6 +71,16 @@ def pcap(file, count=1024):
     file.write_bytes(b"".join(word.to_bytes(4, "little") for word in words) + b"".join(map(record, range(count))))
 
 
+def leave_alone(router):
+    """Keeps everything but forwarders off their core, the last one, as an operator does by `isolcpus`: what
+    the machine does besides is not what is measured."""
+    others = set(range(os.cpu_count() - 1))
+    for task in Path(f"/proc/{router.process.pid}/task").iterdir():
+        if not (task / "comm").read_text().startswith("forwarder"):
+            os.sched_setaffinity(int(task.name), others)
+    os.sched_setaffinity(0, others)
+
+
 def measure(row, applies, scratch):
     """Pauses in microseconds, one for each apply; and what the counters say of losses."""
     lab = Lab()
@@ -78,11 +90,13 @@ def measure(row, applies, scratch):
         pcap(source)
         base = BASE.format(pcap=source, mac=MAC, next=NEXT)
         texts = [base + text for text in ROWS[row]]
+        os.sched_setaffinity(0, range(os.cpu_count()))
         router = lab.router(space, texts[1])
         files = []
         for n, text in enumerate(texts):
             files.append(router.directory / f"{n}.lua")
             files[-1].write_text(text)
+        leave_alone(router)
         time.sleep(0.5)
         before, begin = router.show("counters"), time.monotonic()
         pauses, took = [], []
