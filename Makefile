@@ -34,10 +34,14 @@ unit: deps
 	$(CARGO) test --locked --workspace
 	PKG_CONFIG_PATH= PKG_CONFIG_LIBDIR=/nonexistent $(CARGO) test --locked -p fib -p wire
 
-# One scenario is about a router with a defect: target/debug/turnpike.
-scenarios: build $(PYTHON)
+# The router that the scenarios ask is the unit tests' build, with the checks of arithmetic on; one of them
+# is about a router with a defect.
+DEBUG = $(abspath $(or $(CARGO_TARGET_DIR),target))/debug
+scenarios: deps $(PYTHON)
 	$(CARGO) build --locked -p turnpike --features faulty-step
-	$(PYTHON) -m pytest tests $(PYTEST)
+	cp $(DEBUG)/turnpike $(DEBUG)/turnpike-faulty
+	$(CARGO) build --locked --workspace
+	TURNPIKE=$(DEBUG)/turnpike $(PYTHON) -m pytest tests $(PYTEST)
 
 ifdef EXP
 bench: build

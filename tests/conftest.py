@@ -4,7 +4,7 @@ Run `make test`, or one of them with
 
     .venv/bin/python -m pytest tests/test_drops.py -k runt
 
-as root. They need `target/release/turnpike` (`make build`); TURNPIKE=FILE chooses another one.
+as root. They ask the router TURNPIKE=FILE (`make` takes target/debug/turnpike), else target/release/turnpike.
 """
 
 import os

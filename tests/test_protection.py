@@ -216,14 +216,14 @@ def test_two_workers_resolve_forward_and_answer_between_their_ports(lab):
 
 # --- A defect: the router built with the feature `faulty-step`, which `make scenarios` does.
 
-FAULTY = Path(os.environ.get("TURNPIKE_FAULTY", Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "debug/turnpike"))
+FAULTY = Path(os.environ.get("TURNPIKE_FAULTY", Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "debug/turnpike-faulty"))
 # The IPv4 identification over which its graph panics, and the end of a packet over which its slow path
 # does.
 FAST, SLOW = 0xDEAD, b"panic over this"
 
 
 def test_a_panic_costs_the_packet_that_provokes_it_and_is_written_down(lab, tmp_path, monkeypatch):
-    assert FAULTY.exists(), f"{FAULTY}: not there; cargo build -p turnpike --features faulty-step"
+    assert FAULTY.exists(), f"{FAULTY}: not there; make scenarios builds it"
     monkeypatch.setenv("TURNPIKE", str(FAULTY))
     directory = tmp_path / "kept"
     wires = Wires(lab, f'turnpike.quarantine {{ directory = "{directory}", packets = 5 }}\n', calm=True)
