@@ -610,11 +610,11 @@ fn a_running_forwarder_takes_another_graph_between_two_rounds() {
 fn other_bursts_hold_from_the_next_packet_on() {
     let patient = TxConfig { burst: 64, flush: Duration::from_secs(3600) };
     let mut lab = Lab::default_graph(patient);
-    assert_eq!(lab.receive(&[to("10.0.0.1")]), 1);
+    assert_eq!(lab.receive(&[to("10.0.6.1")]), 1);
     assert_eq!(lab.frames_sent().len(), 0, "it waits for others");
     lab.forwarder.exchange().put(Replacement { tx: Some(at_once()), ..Replacement::default() });
     lab.forwarder.take_replacement();
-    assert_eq!(lab.receive(&[to("10.0.0.1")]), 1);
+    assert_eq!(lab.receive(&[to("10.0.6.1")]), 1);
     assert_eq!(lab.frames_sent().len(), 2);
 }
 
