@@ -10,6 +10,7 @@
 use dpdk::Burst;
 
 use crate::mask::Mask;
+use crate::mirror::Copies;
 use crate::multicast::PortSet;
 use crate::next_hop::{NO_ROUTE, NextHop, Packed};
 use crate::port::{PortId, PortInfo};
@@ -51,6 +52,8 @@ pub struct Batch {
     pub out_port: [u16; BATCH_MAX],
     /// The ports that each packet to a group leaves by; set by the multicast steps.
     pub replicas: [PortSet; BATCH_MAX],
+    /// Copies for other ports; none outside a forwarder.
+    pub(crate) copies: Option<Copies>,
 }
 
 impl Batch {
@@ -66,6 +69,7 @@ impl Batch {
             hop: [Packed::from(NextHop::NoRoute); BATCH_MAX],
             out_port: [0; BATCH_MAX],
             replicas: [PortSet::EMPTY; BATCH_MAX],
+            copies: None,
         }
     }
 
@@ -127,6 +131,16 @@ impl Batch {
     #[inline]
     pub fn addresses(&mut self) -> (*const *mut u8, *const u16) {
         self.burst.addresses()
+    }
+
+    /// Sends a copy of each of these packets by the port, as they are now, whatever becomes of them; of a
+    /// packet in several buffers, what is in the first.
+    pub fn mirror(&mut self, slots: Mask, port: PortId) {
+        if let Some(copies) = &mut self.copies {
+            for slot in (slots & Mask(self.burst.owned())).slots() {
+                copies.add(self.burst.frame(slot), port);
+            }
+        }
     }
 
     /// Cuts the frame to `len` bytes; a longer `len` than the frame's changes nothing.

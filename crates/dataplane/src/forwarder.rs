@@ -29,6 +29,7 @@ use crate::distribution::Distribution;
 use crate::exchange::Exchange;
 use crate::graph::{Ends, Graph, Shape};
 use crate::mask::Mask;
+use crate::mirror::Copies;
 use crate::port::{MAX_PORTS, PortId, PortInfo, ReversePath};
 use crate::punts::Punts;
 use crate::quarantine::{Quarantine, guard};
@@ -149,9 +150,11 @@ impl Forwarder {
             redirects: false,
         };
         let sleep = parts.idle.first_sleep;
+        let mut batch = Batch::new(PortId::FIRST, nowhere);
+        batch.copies = Some(Copies::new(parts.replicator.pool().clone()));
         Self {
             parts,
-            batch: Batch::new(PortId::FIRST, nowhere),
+            batch,
             arrivals: Burst::new(),
             idle_rounds: 0,
             sleep,
@@ -287,6 +290,10 @@ impl Forwarder {
                 ends.replicate,
                 &mut Way { distribution, now, counters },
             );
+        }
+        if let Some(copies) = &mut self.batch.copies {
+            let ForwarderParts { distribution, counters, .. } = &mut self.parts;
+            copies.send(&mut Way { distribution, now, counters });
         }
         if !ends.slow_path.is_empty() {
             let (batch, graph) = (&mut self.batch, &self.parts.graph);

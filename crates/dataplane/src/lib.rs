@@ -15,6 +15,7 @@ pub mod flow;
 pub mod forwarder;
 pub mod graph;
 pub mod mask;
+mod mirror;
 pub mod multicast;
 pub mod next_hop;
 pub mod plan;

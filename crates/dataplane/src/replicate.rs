@@ -57,6 +57,11 @@ impl Replicator {
         Self { pool, by_reference, macs, ready }
     }
 
+    /// Where it takes buffers from.
+    pub(crate) fn pool(&self) -> &Mempool {
+        &self.pool
+    }
+
     /// Takes the packets of `mask` and sends each by all its [`Batch::replicas`].
     pub(crate) fn accept(&mut self, batch: &mut Batch, mask: Mask, way: &mut Way<'_>) {
         for slot in mask.slots() {

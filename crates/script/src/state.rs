@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use dataplane::batch::{BATCH_MAX, Batch};
 use dataplane::graph::MAX_OUTPUTS;
 use dataplane::mask::Mask;
+use dataplane::port::{MAX_PORTS, PortId};
 use mlua::{Function, LightUserData, Lua, LuaOptions, StdLib, Table, ffi};
 
 use crate::status::{CounterNames, ScriptCounters};
@@ -49,6 +50,10 @@ struct Context {
     out: [u64; OUTPUTS_MAX],
     l4: [u16; BATCH_MAX],
     port: u32,
+    /// The ports, one bit each, that have something in `mirrored`.
+    mirrors: u64,
+    /// By port: the packets that it is to have a copy of.
+    mirrored: [u64; MAX_PORTS],
 }
 
 /// What the compiler of one forwarder did.
@@ -134,6 +139,8 @@ impl ForwarderLua {
             out: [0; OUTPUTS_MAX],
             l4: [0; BATCH_MAX],
             port: 0,
+            mirrors: 0,
+            mirrored: [0; MAX_PORTS],
         });
         let stack = new_stack(&lua)?;
         let watch = Watch::new(stack);
@@ -302,6 +309,11 @@ impl State {
             if self.watch.leave() {
                 ffi::lua_sethook(self.stack, None, 0, 0);
             }
+            let mirrors = std::mem::take(&mut (*context).mirrors);
+            if mirrors != 0 {
+                let wanted = if status == 0 { input } else { Mask::EMPTY };
+                mirror(batch, Mask(mirrors), &mut (*context).mirrored, wanted);
+            }
             if status != 0 {
                 return Err(self.failure(top));
             }
@@ -353,6 +365,17 @@ impl State {
             return Err(LoadError(message.to_owned()));
         }
         Ok(())
+    }
+}
+
+/// Makes the copies of `wanted` packets that a call has asked for, and forgets what it asked.
+#[cold]
+fn mirror(batch: &mut Batch, ports: Mask, mirrored: &mut [u64; MAX_PORTS], wanted: Mask) {
+    for index in ports.slots() {
+        let packets = Mask(std::mem::take(&mut mirrored[index]));
+        if let Some(port) = PortId::new(index as u16) {
+            batch.mirror(packets & wanted, port);
+        }
     }
 }
 

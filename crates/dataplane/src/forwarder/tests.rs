@@ -559,6 +559,62 @@ fn a_full_batch_with_many_receivers_is_complete() {
     assert_eq!(by_device + lab.counters.handed_over.get() + lost, 120);
 }
 
+/// Wants a copy of every second packet by port 4, and one of the first by port 3.
+struct Spy;
+
+impl Step for Spy {
+    fn outputs(&self) -> &'static [Output] {
+        &[Output::Next("next")]
+    }
+
+    fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
+        out[0] = input;
+        batch.mirror(input & Mask(0x5555_5555_5555_5555), PortId::new(4).unwrap());
+        batch.mirror(input & Mask(1), PortId::new(3).unwrap());
+    }
+}
+
+fn spied_upon() -> Lab {
+    let mut steps = crate::default_steps(&TestTables::every_kind()).unwrap();
+    steps.insert("spy", Spy, "next", "ip4-validate").unwrap();
+    Lab::new(steps.build().unwrap(), TxConfig { burst: 128, ..at_once() })
+}
+
+#[test]
+fn copies_leave_as_the_packets_were_whatever_becomes_of_those() {
+    let mut lab = spied_upon();
+    // The first is forwarded, the third has no route.
+    let frames = [to("10.0.6.1"), to("10.0.6.1"), to("10.0.0.1")];
+    lab.receive(&frames);
+    let copies: Vec<_> = std::iter::from_fn(|| lab.handed_over.pop()).collect();
+    let bytes: Vec<_> = copies.iter().map(Mbuf::data).collect();
+    assert_eq!(bytes, [&frames[0], &frames[2]]);
+    assert_eq!(copies[0].tag(), 4);
+    let sent = lab.frames_sent();
+    assert_eq!((sent.len(), sent.contains(&frames[0])), (3, true));
+    assert_eq!((lab.counters.replicated.get(), lab.drops(DropReason::NoBuffer)), (3, 0));
+    // Nothing is left of them for the next batch.
+    lab.receive(&[vec![0; 60]]);
+    assert!(lab.handed_over.pop().is_none());
+}
+
+#[test]
+fn copies_for_which_there_is_no_room_are_counted() {
+    let mut lab = spied_upon();
+    let config = MempoolConfig { name: "few".into(), count: 7, cache: 0, data_room: 2048 };
+    let pool = Mempool::new(&shared().0, &config).unwrap();
+    lab.forwarder.batch.copies = Some(Copies::new(pool.clone()));
+    lab.receive(&vec![to("10.0.6.1"); 32]);
+    // Of 17 copies 7 were made.
+    assert_eq!((lab.counters.replicated.get(), lab.drops(DropReason::NoBuffer)), (17, 10));
+    assert_eq!(
+        lab.frames_sent().len() + std::iter::from_fn(|| lab.handed_over.pop()).count(),
+        32 + 7
+    );
+    drop(lab);
+    assert_eq!(pool.leaked(), 0);
+}
+
 #[test]
 fn what_there_is_no_buffer_for_is_counted() {
     let mut lab = Lab::new(group_to(&[3, 4]), at_once());

@@ -19,6 +19,8 @@ typedef struct {
     tp_mask out[15];
     uint16_t l4[64];
     uint32_t port;
+    uint64_t mirrors;
+    uint64_t mirrored[64];
 } tp_context;
 typedef struct { int32_t unused; } tp_batch;
 typedef struct { const int32_t slot; } tp_ethernet;
@@ -399,10 +401,28 @@ local icmp_views = views(ffi.metatype("tp_icmp", {
 
 local batches = {}
 
+local port_numbers = {}
+for number, name in pairs(port_names) do port_numbers[name] = number end
+
+local function no_port(name)
+    local known = {}
+    for other in pairs(port_numbers) do known[#known + 1] = other end
+    table.sort(known)
+    error(("port %q: not found; known: %s"):format(tostring(name), table.concat(known, ", ")), 3)
+end
+
 -- for i in batch:each(mask): the mask's slots in ascending order.
 function batches.each(_, mask) return next_slot, mask, -1 end
 function batches.len(_, i) return ctx.lens[band(i, 63)] end
 function batches.port() return port_names[ctx.port] end
+
+-- A copy of the packet, as it is when the step has returned, leaves by this port.
+function batches.mirror(_, i, name)
+    local port = port_numbers[name] or no_port(name)
+    if i < 0 or i > 63 then no_slot(i) end
+    ctx.mirrored[port] = bor(ctx.mirrored[port], lshift(1ULL, i))
+    ctx.mirrors = bor(ctx.mirrors, lshift(1ULL, port))
+end
 
 function batches.ethernet(_, i)
     local v = ethernet_views[i] or no_slot(i)

@@ -73,6 +73,22 @@ fn sums_are_right(frame: &[u8]) -> bool {
     (header == 54 || ones_sum(&frame[14..34]) == 0xffff) && ones_sum(&pseudo) == 0xffff
 }
 
+#[test]
+fn a_copy_needs_a_port_that_there_is() {
+    let frames = [udp_to(1), udp_to(2)];
+    let body = |port: &str| {
+        format!("for i in batch:each(mask) do batch:mirror(i, '{port}') end return mask")
+    };
+    let mut step = step_of(&body("right"), &["next"]);
+    assert_eq!(run(&mut step, &frames).0, [0b11, 0]);
+    let mut step = step_of(&body("rihgt"), &["next"]);
+    assert_eq!(run(&mut step, &frames).0, [0, 0b11]);
+    let failure = step.status().last_for_tests().as_ref().unwrap().message.clone();
+    assert!(failure.contains("port \"rihgt\": not found; known: left, right"), "{failure}");
+    let mut step = step_of("batch:mirror(64, 'left') return mask", &["next"]);
+    assert_eq!(run(&mut step, &frames).0, [0, 0b11]);
+}
+
 const MARK: &str = "
     for i in batch:each(mask) do
       local ip = batch:ip4(i)

@@ -1,0 +1,111 @@
+"""The examples of docs/steps.md, as they stand there."""
+
+import re
+
+import pytest
+from scapy.layers.inet import IP, TCP, UDP
+from scapy.utils import rdpcap
+
+from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, RIGHT_MAC, Wires
+from lib.packets import ethernet, forwarded, ipv4, udp
+from lib.router import ROOT, Change
+
+INSIDE, OUTSIDE, RIGHT = "10.0.1.2", "198.51.100.2", "10.0.2.2"
+
+
+def example(opening, directory=None):
+    """The Lua behind the paragraph that begins so, with its file in a directory of the test's."""
+    text = (ROOT / "docs/steps.md").read_text()
+    section = text[text.index("## Five examples"):text.index("## Steps in Rust")]
+    code = re.search(rf"^{re.escape(opening)}.*?```lua\n(.*?)```", section, re.S | re.M)[1]
+    return re.sub(r"tx_pcap=", f"tx_pcap={directory}/", code)
+
+
+def from_left(payload, source=INSIDE, **header):
+    return ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, ipv4(source, RIGHT, payload, **header))
+
+
+def sent_on(frame):
+    return forwarded(frame, RIGHT_MAC, HOST_B_MAC)
+
+
+def datagram(port, data=b"payload", source=INSIDE, destination=RIGHT):
+    return udp(source, destination, 1000, port, data)
+
+
+def saved(file):
+    """The IPv4 frames of a capture file; the router announces itself there as on any port."""
+    return [frame for frame in map(bytes, rdpcap(str(file))) if frame[12:14] == b"\x08\x00"]
+
+
+def test_there_are_five():
+    text = (ROOT / "docs/steps.md").read_text()
+    section = text[text.index("## Five examples"):text.index("## Steps in Rust")]
+    assert section.count("```lua") == 5
+
+
+def test_count_by_dscp(lab):
+    wires = Wires(lab, example("Count packets"), calm=True)
+    for dscp in (0, 46, 46, 10):
+        wires.left.send(from_left(datagram(7), tos=dscp << 2))
+    assert len(wires.right.expect(4)) == 4
+    counted = {k: v for k, v in wires.router.counters()["steps"].items() if k.startswith("dscp")}
+    assert counted == {"dscp[0]": 1, "dscp[46]": 2, "dscp[10]": 1}
+
+
+def test_mark(lab):
+    wires = Wires(lab, example("Mark what a customer"), calm=True)
+    sip, other = datagram(5060), datagram(5061)
+    foreign = udp("192.0.2.7", RIGHT, 1000, 5060, b"payload")
+    frames = [from_left(sip, tos=0), from_left(other, tos=46 << 2), from_left(foreign, source="192.0.2.7", tos=10 << 2)]
+    expected = [from_left(sip, tos=46 << 2), from_left(other, tos=0), frames[2]]
+    for frame in frames:
+        wires.left.send(frame)
+    assert sorted(wires.right.expect(3)) == sorted(sent_on(frame) for frame in expected)
+
+
+def test_mirror(lab, tmp_path):
+    wires = Wires(lab, example("Mirror a flow", tmp_path), calm=True)
+    change = Change(wires.router)
+    frames = [from_left(datagram(53 if n % 2 else 54, data=bytes([n]) * 20)) for n in range(40)]
+    # One that goes nowhere is seen all the same.
+    frames.append(from_left(datagram(53), ttl=1))
+    for frame in frames:
+        wires.left.send(frame)
+    assert sorted(wires.right.expect(40)) == sorted(sent_on(frame) for frame in frames[:40])
+    wires.left.expect(1)
+    assert change(received=41)["replicated"] == 21
+    wires.router.stop()
+    assert saved(tmp_path / "mirror.pcap") == frames[1:40:2] + frames[40:]
+
+
+@pytest.mark.parametrize("layer", [UDP, TCP])
+def test_nat(lab, layer):
+    wires = Wires(lab, example("A 1:1 NAT"), calm=True)
+
+    def packet(source, destination):
+        return bytes(IP(src=source, dst=destination, ttl=64) / layer(sport=1000, dport=2000) / b"a payload")
+
+    out = ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, packet(INSIDE, RIGHT))
+    wires.left.send(out)
+    translated = ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, packet(OUTSIDE, RIGHT))
+    assert wires.right.expect(1) == [sent_on(translated)]
+    back = ethernet(RIGHT_MAC, HOST_B_MAC, 0x0800, packet(RIGHT, OUTSIDE))
+    wires.right.send(back)
+    translated = ethernet(RIGHT_MAC, HOST_B_MAC, 0x0800, packet(RIGHT, INSIDE))
+    assert wires.left.expect(1) == [forwarded(translated, LEFT_MAC, HOST_A_MAC)]
+
+
+def test_sample(lab, tmp_path):
+    wires = Wires(lab, example("Sample one packet", tmp_path), calm=True)
+    change = Change(wires.router)
+    frames = [from_left(datagram(7, data=n.to_bytes(4, "big"))) for n in range(3500)]
+    before = wires.router.counters()["received"]
+    for at in range(0, 3500, 50):
+        wires.left.send(*frames[at:at + 50])
+        wires.right.expect(50)
+    assert change(received=3500)["replicated"] == 3
+    wires.router.stop()
+    # What else came before counts as well: announcements of the wires' namespaces.
+    first = 999 - before
+    assert saved(tmp_path / "samples.pcap") == [frames[first + 1000 * n] for n in range(3)]
