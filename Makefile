@@ -29,10 +29,10 @@ demo: build
 
 test: unit scenarios
 
-# `fib` and `wire` once more by themselves, where no DPDK can be found: they must not need it.
+# `fib` and `wire` are built once more by themselves, where no DPDK can be found: they must not need it.
 unit: deps
 	$(CARGO) test --locked --workspace
-	PKG_CONFIG_PATH= PKG_CONFIG_LIBDIR=/nonexistent $(CARGO) test --locked -p fib -p wire
+	PKG_CONFIG_PATH= PKG_CONFIG_LIBDIR=/nonexistent $(CARGO) test --locked --no-run -p fib -p wire
 
 # The router that the scenarios ask is the unit tests' build, with the checks of arithmetic on; one of them
 # is about a router with a defect.
