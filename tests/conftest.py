@@ -40,6 +40,14 @@ def module_lab():
     lab.close()
 
 
+@pytest.fixture
+def router(wires):
+    """The router of a file that has `wires`; what a test added is gone after it."""
+    yield wires.router
+    for route in wires.router.show("routes", "--source", "command"):
+        wires.router.command("route", "del", route["prefix"])
+
+
 @pytest.fixture(scope="session", autouse=True)
 def nothing_left_behind():
     """No namespace and no process of ours is left when the last test has ended."""

@@ -20,14 +20,6 @@ def wires(module_lab):
     return Wires(module_lab, CONFIG)
 
 
-@pytest.fixture
-def router(wires):
-    """The router; what a test added is gone after it."""
-    yield wires.router
-    for route in wires.router.show("routes", "--source", "command"):
-        wires.router.command("route", "del", route["prefix"])
-
-
 def frame(destination, sport=1000):
     packet = ipv4("10.0.1.2", destination, udp("10.0.1.2", destination, sport, 53, pattern(20)))
     return ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, packet)

@@ -20,14 +20,6 @@ def wires(module_lab):
     return Wires(module_lab, CONFIG)
 
 
-@pytest.fixture
-def router(wires):
-    """The router; what a test added is gone after it."""
-    yield wires.router
-    for route in wires.router.show("routes", "--source", "command"):
-        wires.router.command("route", "del", route["prefix"])
-
-
 def shell(router, *lines, stdin=None):
     """What `turnpike shell` says to these lines, or to what comes by a pipe."""
     argv = [binary(), "shell", "--socket", str(router.socket)]

@@ -31,7 +31,7 @@ pub struct Replicator {
 }
 
 /// Packets on their way to the distribution, and the ports they leave by.
-struct Ready {
+pub(crate) struct Ready {
     packets: Burst,
     out_port: [u16; BATCH_MAX],
 }
@@ -53,8 +53,7 @@ impl Replicator {
             *place = mac.0;
             by_reference.extend(PortId::new(index).filter(|_| several));
         }
-        let ready = Ready { packets: Burst::new(), out_port: [0; BATCH_MAX] };
-        Self { pool, by_reference, macs, ready }
+        Self { pool, by_reference, macs, ready: Ready::new() }
     }
 
     /// Where it takes buffers from.
@@ -106,22 +105,41 @@ impl Replicator {
 }
 
 impl Ready {
-    fn put(&mut self, packet: Mbuf, port: PortId, way: &mut Way<'_>) {
-        match self.packets.put(packet) {
-            Ok(slot) => self.out_port[slot] = port.index() as u16,
-            // Cannot be: there is room, and a buffer of the pool holds more than 64 bytes.
-            Err(_) => way.counters.drops.add(DropReason::UnusableBuffer, 1),
+    pub(crate) fn new() -> Self {
+        Self { packets: Burst::new(), out_port: [0; BATCH_MAX] }
+    }
+
+    /// There is no room for another.
+    pub(crate) fn is_full(&self) -> bool {
+        self.packets.len() == BATCH_MAX
+    }
+
+    /// Adds a packet for a port; false if it could not and has freed it.
+    pub(crate) fn add(&mut self, packet: Mbuf, port: PortId) -> bool {
+        let slot = self.packets.put(packet);
+        if let Ok(slot) = slot {
+            self.out_port[slot] = port.index() as u16;
         }
-        if self.packets.len() == BATCH_MAX {
+        slot.is_ok()
+    }
+
+    fn put(&mut self, packet: Mbuf, port: PortId, way: &mut Way<'_>) {
+        // Cannot fail: there is room, and a buffer of the pool holds more than 64 bytes.
+        if !self.add(packet, port) {
+            way.counters.drops.add(DropReason::UnusableBuffer, 1);
+        }
+        if self.is_full() {
             self.send(way);
         }
     }
 
-    fn send(&mut self, way: &mut Way<'_>) {
+    /// Sends all, and says how many they are.
+    pub(crate) fn send(&mut self, way: &mut Way<'_>) -> usize {
         let all = Mask(self.packets.owned());
         if !all.is_empty() {
             let Way { distribution, now, counters } = way;
             distribution.accept(&mut self.packets, all, &self.out_port, *now, counters);
         }
+        all.count() as usize
     }
 }

@@ -190,6 +190,15 @@ pub enum Answer {
     Error(String),
 }
 
+impl From<anyhow::Result<serde_json::Value>> for Answer {
+    fn from(report: anyhow::Result<serde_json::Value>) -> Self {
+        match report {
+            Ok(report) => Self::Ok(report),
+            Err(error) => Self::Error(format!("{error:#}")),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::change::{NeighbourAdd, PathSpec, RouteAdd, RouteType};

@@ -123,6 +123,15 @@ impl Console<'_> {
         text: impl FnOnce(Value) -> Result<String>,
     ) -> Result<()> {
         let report = client::ask(self.socket, request)?;
+        self.print_report(report, text)
+    }
+
+    /// Prints a report: as JSON, or what `text` makes of it.
+    pub fn print_report(
+        &mut self,
+        report: Value,
+        text: impl FnOnce(Value) -> Result<String>,
+    ) -> Result<()> {
         let text = if self.json { serde_json::to_string_pretty(&report)? } else { text(report)? };
         self.print(&text)
     }

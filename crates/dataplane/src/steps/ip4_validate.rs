@@ -89,7 +89,7 @@ fn plain_header<const CLASS_E: bool>(head: &[u8; HEAD], len: usize) -> [bool; 2]
     let behind = len as i32 - ETHERNET as i32 - total;
     let lengths = (beyond_header | behind) < 0;
     let version = head[ETHERNET] ^ 0x45;
-    let source = const { unusual_sources(CLASS_E) }[usize::from(head[26])];
+    let source = const { unusual_sources::<CLASS_E>() }[usize::from(head[26])];
     [(version | source == 0) & !lengths & plain_checksum_ok(head), behind > 0]
 }
 
@@ -106,19 +106,19 @@ fn plain_checksum_ok(head: &[u8; HEAD]) -> bool {
     (sum + u64::from(carry)).is_multiple_of(65535)
 }
 
-/// By its first byte: 1 for a source that is to be looked at more closely.
-const fn unusual_sources(class_e: bool) -> [u8; 256] {
+/// By a source's first byte: 1 if there are martians among those that begin so. Then the last of them
+/// is one, which is all ones where that is what matters.
+const fn unusual_sources<const CLASS_E: bool>() -> [u8; 256] {
     let mut unusual = [0; 256];
     let mut first = 0;
     while first < 256 {
-        let reserved = if class_e { first & 0xf0 == 224 || first == 255 } else { first >= 224 };
-        unusual[first] = (first == 0 || first == 127 || reserved) as u8;
+        unusual[first] = martian_source::<CLASS_E>(&[first as u8, 255, 255, 255]) as u8;
         first += 1;
     }
     unusual
 }
 
-fn martian_source<const CLASS_E: bool>(source: &[u8; 4]) -> bool {
+const fn martian_source<const CLASS_E: bool>(source: &[u8; 4]) -> bool {
     let first = source[0];
     let reserved = if CLASS_E {
         (first & 0xf0 == 224) | (u32::from_ne_bytes(*source) == u32::MAX)

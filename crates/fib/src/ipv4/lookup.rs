@@ -127,12 +127,7 @@ impl Shared {
     #[inline(always)]
     fn lookup_batch<const BY_OUTLINE: bool>(&self, addresses: &[u32], out: &mut [NextHopId]) {
         for (addresses, out) in batches(addresses, out) {
-            let any = if BY_OUTLINE {
-                self.shallow_by_outline(addresses, out)
-            } else {
-                self.shallow(addresses, out)
-            };
-            if any & DEEP != 0 {
+            if self.shallow::<BY_OUTLINE>(addresses, out) & DEEP != 0 {
                 self.deepen(addresses, out, deep_places(out));
             }
         }
@@ -149,41 +144,33 @@ impl Shared {
         }
     }
 
-    /// [`Self::shallow`] that reads no word of a /16 whose answer the outline knows.
+    /// The leaves of at most 64 addresses, and their OR. By the outline no word is read of a /16 whose
+    /// answer that knows, and nothing is prefetched: the caller has done so.
     #[inline(always)]
-    fn shallow_by_outline(&self, addresses: &[u32], out: &mut [NextHopId]) -> u16 {
+    fn shallow<const BY_OUTLINE: bool>(&self, addresses: &[u32], out: &mut [NextHopId]) -> u16 {
         let words: &[AtomicU64; WORDS] = self.words.array();
         let leaves: &[AtomicU16; LEAVES] = self.leaves.array();
         let outline: &[AtomicU16; OUTLINE] = self.outline.array();
+        if !BY_OUTLINE {
+            for &address in addresses {
+                prefetch(words, block(address));
+            }
+        }
         let mut any = 0;
         for (&address, out) in addresses.iter().zip(out) {
-            // Acquire: who sees that a /16 has several answers now sees its words as well.
-            let entry = outline[outline_index(address)].load(Ordering::Acquire);
+            let entry = if BY_OUTLINE {
+                // Acquire: who sees that a /16 has several answers now sees its words as well.
+                outline[outline_index(address)].load(Ordering::Acquire)
+            } else {
+                VARIED
+            };
+            // Acquire: the leaves that the word leads to are seen as well.
             let word = words[word_to_read(entry, address)].load(Ordering::Acquire);
             let leaf = leaves[leaf_index(word, address >> 8)].load(Ordering::Relaxed);
             // Both are there: a choice, not a jump.
             let answer = if entry & VARIED != 0 { leaf } else { entry };
             *out = answer;
             any |= answer;
-        }
-        any
-    }
-
-    /// The leaves of at most 64 addresses, and their OR.
-    #[inline(always)]
-    fn shallow(&self, addresses: &[u32], out: &mut [NextHopId]) -> u16 {
-        let words: &[AtomicU64; WORDS] = self.words.array();
-        let leaves: &[AtomicU16; LEAVES] = self.leaves.array();
-        for &address in addresses {
-            prefetch(words, block(address));
-        }
-        let mut any = 0;
-        for (&address, out) in addresses.iter().zip(out) {
-            // Acquire: the leaves that the word leads to are seen as well.
-            let word = words[block(address)].load(Ordering::Acquire);
-            let leaf = leaves[leaf_index(word, address >> 8)].load(Ordering::Relaxed);
-            *out = leaf;
-            any |= leaf;
         }
         any
     }

@@ -86,9 +86,7 @@ pub fn plan(args: &PlanArgs, console: &mut Console<'_>) -> Result<ExitCode> {
     let request = Request::Plan(PlanRequest { file, text, all: args.all });
     let report = client::ask(console.socket, &request)?;
     let plan: Plan = serde_json::from_value(report.clone())?;
-    let text =
-        if console.json { serde_json::to_string_pretty(&report)? } else { table::plan(&plan) };
-    console.print(&text)?;
+    console.print_report(report, |_| Ok(table::plan(&plan)))?;
     Ok(if plan.changes.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(CHANGES) })
 }
 

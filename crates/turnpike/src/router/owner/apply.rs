@@ -61,13 +61,11 @@ impl Owner {
     /// Everything that is new or other, beside what is old.
     fn put_new(&mut self, old: &Config, new: &Config, diff: &Diff) -> Result<()> {
         for (id, before, after) in ports(old, new) {
-            let added: Vec<IpNet> = without(&after.addresses, &before.addresses).collect();
-            if added.is_empty() {
-                continue;
+            let both = both(before, after);
+            if both != before.addresses {
+                self.set_addresses(id, &before.addresses, &both)
+                    .with_context(|| format!("port \"{}\"", after.name))?;
             }
-            let both: Vec<IpNet> = before.addresses.iter().copied().chain(added).collect();
-            self.set_addresses(id, &before.addresses, &both)
-                .with_context(|| format!("port \"{}\"", after.name))?;
         }
         for neighbour in news(&old.neighbours, &new.neighbours) {
             self.put_neighbour(neighbour)?;
@@ -79,18 +77,11 @@ impl Owner {
     /// What is gone.
     fn remove_old(&mut self, old: &Config, new: &Config, diff: &Diff) {
         self.remove_routes(diff.routes.removed.iter());
-        let same = |a: &Neighbour, b: &Neighbour| (a.port, a.address) == (b.port, b.address);
-        for gone in old.neighbours.iter().filter(|old| !new.neighbours.iter().any(|n| same(n, old)))
-        {
+        for gone in absent(&old.neighbours, &new.neighbours) {
             self.rib.remove_neighbour(gone.port, gone.address);
         }
         for (id, before, after) in ports(old, new) {
-            let both: Vec<IpNet> = before
-                .addresses
-                .iter()
-                .copied()
-                .chain(without(&after.addresses, &before.addresses))
-                .collect();
+            let both = both(before, after);
             if both != after.addresses
                 && let Err(error) = self.set_addresses(id, &both, &after.addresses)
             {
@@ -107,15 +98,12 @@ impl Owner {
         for neighbour in news(&new.neighbours, &old.neighbours) {
             failed = failed.or(self.put_neighbour(neighbour).err());
         }
-        for gone in news(&old.neighbours, &new.neighbours) {
-            if !old.neighbours.iter().any(|n| (n.port, n.address) == (gone.port, gone.address)) {
-                self.rib.remove_neighbour(gone.port, gone.address);
-            }
+        for gone in absent(&new.neighbours, &old.neighbours) {
+            self.rib.remove_neighbour(gone.port, gone.address);
         }
         for (id, before, after) in ports(old, new) {
-            if without(&after.addresses, &before.addresses).next().is_some() {
-                let both: Vec<IpNet> =
-                    before.addresses.iter().chain(&after.addresses).copied().collect();
+            let both = both(before, after);
+            if both != before.addresses {
                 failed = failed.or(self.set_addresses(id, &both, &before.addresses).err());
             }
         }
@@ -290,6 +278,12 @@ fn ports<'a>(
     ids.zip(&old.ports).zip(&new.ports).map(|((id, before), after)| (id, before, after))
 }
 
+/// A port's addresses while it has the old ones and the new ones.
+fn both(before: &Port, after: &Port) -> Vec<IpNet> {
+    let added = without(&after.addresses, &before.addresses);
+    before.addresses.iter().copied().chain(added).collect()
+}
+
 /// What is in the first and not in the second.
 fn without<'a>(some: &'a [IpNet], others: &'a [IpNet]) -> impl Iterator<Item = IpNet> + 'a {
     some.iter().copied().filter(|address| !others.contains(address))
@@ -299,6 +293,15 @@ fn without<'a>(some: &'a [IpNet], others: &'a [IpNet]) -> impl Iterator<Item = I
 fn news<'a>(old: &'a [Neighbour], new: &'a [Neighbour]) -> impl Iterator<Item = &'a Neighbour> {
     let key = |neighbour: &Neighbour| (neighbour.port, neighbour.address, neighbour.mac);
     new.iter().filter(move |new| !old.iter().any(|old| key(old) == key(new)))
+}
+
+/// The neighbours of `some` that `others` do not have, whatever their MAC.
+fn absent<'a>(
+    some: &'a [Neighbour],
+    others: &'a [Neighbour],
+) -> impl Iterator<Item = &'a Neighbour> {
+    let key = |neighbour: &Neighbour| (neighbour.port, neighbour.address);
+    some.iter().filter(move |one| !others.iter().any(|other| key(other) == key(one)))
 }
 
 /// The settings of a port that forwarders look at.

@@ -317,13 +317,9 @@ impl Owner {
 }
 
 fn reply(asker: Asker, answer: Result<serde_json::Value>) {
-    let answer = match answer {
-        Ok(report) => Answer::Ok(report),
-        Err(error) => Answer::Error(format!("{error:#}")),
-    };
     if let Some(asker) = asker {
         // Whoever asked may be gone.
-        let _ = asker.send(answer);
+        let _ = asker.send(answer.into());
     }
 }
 

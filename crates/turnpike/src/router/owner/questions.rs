@@ -33,10 +33,7 @@ impl Owner {
                     return self.run_command(call, answer);
                 }
                 let Some((request, answer)) = self.begin(request, answer) else { return };
-                let report = match self.report(request).await {
-                    Ok(report) => Answer::Ok(report),
-                    Err(error) => Answer::Error(format!("{error:#}")),
-                };
+                let report = Answer::from(self.report(request).await);
                 let _ = answer.send(report);
             }
             Question::Page(filter, after, answer) => {
