@@ -78,7 +78,7 @@ pub struct Config {
     pub file: PathBuf,
     /// The script.
     pub text: Arc<str>,
-    /// The ports; a port's [`PortId`] is its position.
+    /// The ports, in the order of their numbers.
     pub ports: Vec<Port>,
     /// The static routes.
     pub routes: Vec<Route>,
@@ -147,6 +147,9 @@ pub struct MulticastRoute {
 /// A port of the router.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Port {
+    /// Its number: its place among the statements, unless it is that of a port of the same name in a
+    /// running router, see [`Config::align`].
+    pub id: PortId,
     /// The line of the statement.
     pub line: usize,
     /// 1 to 15 characters, unique.

@@ -24,8 +24,9 @@ pub fn default_graph(tables: &Arc<Tables>) -> Result<Graph, GraphError> {
 /// The default graph before it is built, for whoever adds steps of their own. The steps that look at
 /// sources, and those that find out who is to be redirected, are in it if a port asks for them.
 pub fn default_steps(tables: &Arc<Tables>) -> Result<GraphBuilder, GraphError> {
-    let redirects = tables.ports.iter().any(|port| port.redirects);
-    let by_source = tables.ports.iter().any(|port| port.reverse_path != ReversePath::Any);
+    let ports = tables.ports.get();
+    let redirects = ports.iter().any(|port| port.redirects);
+    let by_source = ports.iter().any(|port| port.reverse_path != ReversePath::Any);
     let mut graph = GraphBuilder::new();
 
     graph.add("classify", Classify)?;
@@ -122,6 +123,7 @@ mod tests {
     use crate::batch::Batch;
     use crate::graph::{Ends, Target};
     use crate::mask::Mask;
+    use crate::port::PortInfo;
     use crate::reason::{DropReason, PuntReason};
     use crate::testing::{FrameBuilder, TestTables, batch_of};
 
@@ -204,11 +206,18 @@ mod tests {
         assert!(drops.clone().any(|(_, to)| *to == Target::Drop(DropReason::Ip4Checksum)));
     }
 
+    /// The graph where ports ask for something.
+    fn graph_for(ask: impl FnOnce(&mut [PortInfo])) -> crate::graph::Graph {
+        let tables = TestTables::every_kind();
+        let mut ports = tables.ports.get();
+        ask(&mut ports);
+        tables.ports.set(ports);
+        default_graph(&tables).unwrap()
+    }
+
     #[test]
     fn sources_are_looked_up_only_if_a_port_asks_for_it() {
-        let mut tables = Arc::into_inner(TestTables::every_kind()).unwrap();
-        tables.ports[4].reverse_path = ReversePath::Loose;
-        let graph = default_graph(&Arc::new(tables)).unwrap();
+        let graph = graph_for(|ports| ports[4].reverse_path = ReversePath::Loose);
         let names: Vec<_> = graph.shape().steps.iter().map(|step| step.name.as_str()).collect();
         assert_eq!(names.len(), 18 + usize::from(cfg!(feature = "faulty-step")));
         assert!(names.contains(&"ip4-reverse-path") && names.contains(&"ip6-reverse-path"));
@@ -216,9 +225,7 @@ mod tests {
 
     #[test]
     fn first_hops_are_looked_at_only_if_a_port_redirects() {
-        let mut tables = Arc::into_inner(TestTables::every_kind()).unwrap();
-        tables.ports[1].redirects = true;
-        let graph = default_graph(&Arc::new(tables)).unwrap();
+        let graph = graph_for(|ports| ports[1].redirects = true);
         let names: Vec<_> = graph.shape().steps.iter().map(|step| step.name.as_str()).collect();
         assert_eq!(names.len(), 18 + usize::from(cfg!(feature = "faulty-step")));
         assert!(names.contains(&"ip4-redirect") && names.contains(&"ip6-redirect"));

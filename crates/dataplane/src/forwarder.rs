@@ -30,7 +30,7 @@ use crate::exchange::Exchange;
 use crate::graph::{Ends, Graph, Shape};
 use crate::mask::Mask;
 use crate::mirror::Copies;
-use crate::port::{MAX_PORTS, PortId, PortInfo, ReversePath};
+use crate::port::{MAX_PORTS, PortId, PortInfo};
 use crate::punts::Punts;
 use crate::quarantine::{Quarantine, guard};
 use crate::reason::DropReason;
@@ -141,16 +141,8 @@ impl Forwarder {
 
     /// A forwarder that has not run yet.
     pub fn new(parts: ForwarderParts) -> Self {
-        let nowhere = PortInfo {
-            mac: wire::MacAddr([0; 6]),
-            mtu: 0,
-            partial_checksums: false,
-            host: false,
-            reverse_path: ReversePath::Any,
-            redirects: false,
-        };
         let sleep = parts.idle.first_sleep;
-        let mut batch = Batch::new(PortId::FIRST, nowhere);
+        let mut batch = Batch::new(PortId::FIRST, PortInfo::NONE);
         batch.copies = Some(Copies::new(parts.replicator.pool().clone()));
         Self {
             parts,

@@ -543,7 +543,7 @@ impl Plan {
         tables: &Arc<Tables>,
         script: &mut dyn FnMut(&str) -> Option<Box<dyn Step>>,
     ) -> Result<Graph, PlanError> {
-        let plan = self.wanted_by(&tables.ports)?;
+        let plan = self.wanted_by(&tables.ports.get())?;
         let mut builder = GraphBuilder::new();
         for node in &plan.nodes {
             let entry = catalogue.find(&node.kind);

@@ -1,20 +1,21 @@
 //! What the data plane knows of a port: its number, its MAC, its MTU.
 
 use std::fmt;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use wire::MacAddr;
 
 /// The most ports a router can have. Sizes the per-port arrays of every forwarder.
 pub const MAX_PORTS: usize = 64;
 
-/// A port's index in the router's port table, in the order of the configuration.
+/// A port's index in the router's port table. A port has the same as long as it is there; one that comes
+/// later may have that of one that is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PortId(u16);
 
 impl PortId {
-    /// The first port of the configuration.
+    /// The first number.
     pub const FIRST: Self = Self(0);
 
     /// The port with this index; `None` from [`MAX_PORTS`] on.
@@ -51,6 +52,41 @@ pub struct PortInfo {
     pub reverse_path: ReversePath,
     /// Its hosts are told of better first hops.
     pub redirects: bool,
+}
+
+impl PortInfo {
+    /// What stands for a number without a port.
+    pub const NONE: Self = Self {
+        mac: MacAddr([0; 6]),
+        mtu: u16::MAX,
+        partial_checksums: false,
+        host: false,
+        reverse_path: ReversePath::Any,
+        redirects: false,
+    };
+}
+
+/// What is known of each port, by the indexes; [`PortInfo::NONE`] where there is none. Steps that need
+/// it for ports by which packets leave read it when they are made: whoever makes graphs says before how
+/// the ports are going to be.
+#[derive(Debug)]
+pub struct PortInfos(Mutex<Vec<PortInfo>>);
+
+impl PortInfos {
+    /// Of these ports.
+    pub fn new(ports: Vec<PortInfo>) -> Self {
+        Self(Mutex::new(ports))
+    }
+
+    /// A copy.
+    pub fn get(&self) -> Vec<PortInfo> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// These are the ports for steps that are made from now on.
+    pub fn set(&self, ports: Vec<PortInfo>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = ports;
+    }
 }
 
 /// Whether a packet's source must be reachable, and by which port (RFC 3704).
@@ -98,6 +134,8 @@ pub struct Mtus {
     all: FamilyMtus,
     /// For IPv6: 0 where the link is too small for it.
     ip6: FamilyMtus,
+    /// What the devices were opened for: they send nothing longer.
+    most: [AtomicU16; MAX_PORTS],
     /// Held by who changes something.
     change: Mutex<()>,
 }
@@ -121,16 +159,26 @@ impl Mtus {
         Self {
             all: FamilyMtus::new(mtu),
             ip6: FamilyMtus::new(|index| for_ip6(mtu(index))),
+            most: std::array::from_fn(|index| AtomicU16::new(mtu(index))),
             change: Mutex::new(()),
         }
     }
 
-    /// Changes a port's MTU. Each packet sees the old one or the new one.
-    pub fn set(&self, port: PortId, mtu: u16) {
+    /// Changes a port's MTU, to no more than its device was opened for, and says what it is now. Each
+    /// packet sees the old one or the new one.
+    pub fn set(&self, port: PortId, mtu: u16) -> u16 {
+        let mtu = mtu.min(self.most[port.index()].load(Ordering::Relaxed));
         // Two who change two ports would each find a smallest without the other's.
         let _change = self.change.lock();
         self.all.set(port, mtu);
         self.ip6.set(port, for_ip6(mtu));
+        mtu
+    }
+
+    /// A port's device was opened for this MTU; with `u16::MAX` there is no port any more.
+    pub fn open(&self, port: PortId, mtu: u16) {
+        self.most[port.index()].store(mtu, Ordering::Relaxed);
+        self.set(port, mtu);
     }
 
     /// A port's MTU; if there is no such port, the largest there is.
@@ -180,4 +228,22 @@ impl FamilyMtus {
 
 fn for_ip6(mtu: u16) -> u16 {
     if mtu < IP6_LEAST { 0 } else { mtu }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_s_mtu_is_no_larger_than_its_device_s_and_the_least_is_found() {
+        let mtus = Mtus::new(&[PortInfo { mtu: 1500, ..PortInfo::NONE }]);
+        let (first, later) = (PortId::FIRST, PortId(5));
+        let seen = || (mtus.get(first), mtus.get(later), mtus.family(false).least());
+        assert_eq!((mtus.set(first, 9000), seen()), (1500, (1500, u16::MAX, 1500)));
+        mtus.open(later, 900);
+        assert_eq!((mtus.set(later, 901), seen()), (900, (1500, 900, 900)));
+        assert_eq!(mtus.family(true).get(later), 0, "IPv6 needs more");
+        mtus.open(later, u16::MAX);
+        assert_eq!(seen(), (1500, u16::MAX, 1500));
+    }
 }

@@ -11,7 +11,7 @@ use crate::batch::HEAD;
 use crate::flow::FlowHash;
 use crate::multicast::MulticastTable;
 use crate::next_hop::{NextHopTable, Packed};
-use crate::port::{MAX_PORTS, Mtus, PortInfo, RedirectGates};
+use crate::port::{MAX_PORTS, Mtus, PortInfo, PortInfos, RedirectGates};
 
 /// The tables of a router.
 pub struct Tables {
@@ -23,8 +23,8 @@ pub struct Tables {
     pub next_hops: Arc<NextHopTable>,
     /// Which ports packets to groups leave by.
     pub multicast: MulticastTable,
-    /// The ports by their index, at most [`MAX_PORTS`].
-    pub ports: Vec<PortInfo>,
+    /// What steps that are being made are to know of the ports.
+    pub ports: PortInfos,
     /// Their MTUs now.
     pub mtus: Mtus,
     /// Where a redirect may be sent now.

@@ -15,7 +15,7 @@ use crate::graph::{MAX_OUTPUTS, Output, Step};
 use crate::mask::Mask;
 use crate::multicast::MulticastTable;
 use crate::next_hop::{self, NextHop, NextHopTable};
-use crate::port::{Mtus, PortId, PortInfo, RedirectGates, ReversePath};
+use crate::port::{Mtus, PortId, PortInfo, PortInfos, RedirectGates, ReversePath};
 use crate::tables::Tables;
 
 /// The MAC of the port that test batches come from.
@@ -304,7 +304,7 @@ impl TestTables {
             multicast: MulticastTable::default(),
             mtus: Mtus::new(&ports),
             redirects: RedirectGates::default(),
-            ports,
+            ports: PortInfos::new(ports),
             flows: FlowHash::new(1),
             class_e: false,
         })

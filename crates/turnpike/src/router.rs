@@ -33,7 +33,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
 
 use anyhow::{Context, Result, bail};
-use control::config::{self, Config};
+use control::config::Config;
 use dataplane::catalogue::Catalogue;
 use dataplane::counters::ForwarderCounters;
 use dataplane::distribution::Distribution;
@@ -42,7 +42,7 @@ use dataplane::forwarder::{Forwarder, ForwarderParts, IdlePolicy};
 use dataplane::graph::Graph;
 use dataplane::multicast::MulticastTable;
 use dataplane::next_hop::NextHopTable;
-use dataplane::port::{Mtus, RedirectGates};
+use dataplane::port::{Mtus, PortInfos, RedirectGates};
 use dataplane::punts::Punts;
 use dataplane::quarantine::Quarantine;
 use dataplane::replicate::Replicator;
@@ -57,8 +57,9 @@ use crate::telnet::Telnet;
 use buffers::Buffers;
 use graphs::{GraphMaker, LuaView};
 use owner::{Configurations, Owner, OwnerParts};
-use ports::OpenPort;
+use ports::{OpenPort, Ports};
 use prepare::Workshop;
+use quarantine::PortNames;
 use reports::{ForwarderView, Ledger, Retired, SlowViews};
 use slow_worker::{ClassRates, Orders, Outbox, SlowCounters, SlowWorker, Turns, mailboxes};
 use wiring::{Units, Wires, WorkerWires};
@@ -114,7 +115,6 @@ fn count_buffers(buffers: &Buffers) -> Result<()> {
 
 /// All units running.
 struct Router {
-    ports: Vec<Port>,
     owner: Owner,
     stop_forwarders: Arc<AtomicBool>,
     stop_slow_path: Arc<AtomicBool>,
@@ -144,14 +144,14 @@ impl Router {
         let qsbr = Qsbr::new(cores.len() + count);
         let next_hops = Arc::new(NextHopTable::new());
         let (rib, routes, readers) = owner::build_rib(&config, &ports, next_hops.clone(), &qsbr)?;
-        let infos: Vec<_> = ports.iter().map(|port| port.info).collect();
+        let infos = ports.infos();
         let tables = Arc::new(Tables {
             fib4: readers.0,
             fib6: readers.1,
             next_hops,
             multicast: MulticastTable::default(),
-            ports: infos.clone(),
             mtus: Mtus::new(&infos),
+            ports: PortInfos::new(infos.clone()),
             redirects: RedirectGates::default(),
             flows: FlowHash::new(seed),
             class_e: config.forwarding.class_e,
@@ -160,8 +160,8 @@ impl Router {
         let stop_forwarders = Arc::new(AtomicBool::new(false));
         let stop_slow_path = Arc::new(AtomicBool::new(false));
         let (events_out, events) = events::unbounded_channel();
-        let names = ports.iter().map(|port| port.name.clone()).collect();
-        let (quarantine, keeper) = quarantine::start(&config.quarantine, names)?;
+        let names = PortNames::of(&config);
+        let (quarantine, keeper) = quarantine::start(&config.quarantine, names.clone())?;
         let common = Common {
             config: &config,
             ports: &ports,
@@ -177,7 +177,7 @@ impl Router {
         let mut views = Vec::new();
         let mut units = Vec::new();
         for (wires, punts) in plan.forwarders.into_iter().zip(plan.punts) {
-            let graph = maker.make(&config)?;
+            let graph = maker.make(&config, &infos)?;
             let own = Own {
                 replicator: replicator(&ports, buffers),
                 quiescent: qsbr.register()?,
@@ -188,7 +188,6 @@ impl Router {
             units.push(unit.0);
         }
         let shape = units[0].shape().clone();
-        let handles = ports.iter().map(|open| open.port.clone()).collect();
         let script_counters = config.script.as_ref().map(|script| script.counters.clone());
         let ledger = Ledger {
             forwarders: views,
@@ -203,7 +202,7 @@ impl Router {
         let flows = FlowHash::new(seed);
         let exchanges = units.iter().map(Forwarder::exchange).collect();
         let workshop = Workshop::new(maker, units.len());
-        let configurations = Configurations::new(config, routes, exchanges, workshop);
+        let configurations = Configurations::new(config, routes, infos, exchanges, workshop);
         let parts = OwnerParts {
             rib,
             orders,
@@ -213,6 +212,7 @@ impl Router {
             ledger,
             configurations,
             ports,
+            names,
             flows,
         };
         let owner = Owner::new(parts);
@@ -234,7 +234,6 @@ impl Router {
         // Whoever may have something for it has a copy.
         drop(quarantine);
         Ok(Self {
-            ports: handles,
             owner,
             stop_forwarders,
             stop_slow_path,
@@ -275,8 +274,7 @@ impl Router {
         drop((units, workers));
         // It ends when nobody is left who could have something for it.
         failed |= self.quarantine.join().is_err();
-        drop(self.owner);
-        Port::close_all(self.ports);
+        Port::close_all(self.owner.into_ports().into_devices());
         if failed {
             bail!("a thread ended by a panic: a defect, please report what stands above");
         }
@@ -291,7 +289,7 @@ struct Own {
     quarantine: Quarantine,
 }
 
-fn replicator(ports: &[OpenPort], buffers: &Buffers) -> Replicator {
+fn replicator(ports: &Ports, buffers: &Buffers) -> Replicator {
     let port = |port: &OpenPort| (port.info.mac, port.port.supports_multi_segment());
     Replicator::new(buffers.largest().clone(), ports.iter().map(port))
 }
@@ -377,7 +375,7 @@ fn register(eal: &Eal) -> Option<dpdk::ThreadRegistration> {
 /// What all slow path workers are made with.
 struct Common<'a> {
     config: &'a Config,
-    ports: &'a [OpenPort],
+    ports: &'a Ports,
     homes: &'a [usize],
     buffers: &'a Buffers,
     tables: &'a Arc<Tables>,
@@ -429,18 +427,20 @@ fn slow_path_config(
     (worker, workers): (usize, usize),
     limits: slowpath::Limits,
 ) -> slowpath::Config {
-    let port = |(port, wanted): (&OpenPort, &config::Port)| slowpath::PortConfig {
-        id: port.id,
-        name: port.name.clone(),
-        mac: port.info.mac,
-        mtu: port.info.mtu,
-        addresses: port.addresses.clone(),
-        host: port.host.is_some(),
-        settings: settings::of(wanted),
-        owned: dataplane::punts::owner(port.id.index(), workers) == worker,
+    let port = |port: &OpenPort| {
+        Some(slowpath::PortConfig {
+            id: port.id,
+            name: port.name.clone(),
+            mac: port.info.mac,
+            mtu: port.info.mtu,
+            addresses: port.addresses.clone(),
+            host: port.host.is_some(),
+            settings: settings::of(common.config.port(port.id)?),
+            owned: dataplane::punts::owner(port.id.index(), workers) == worker,
+        })
     };
     slowpath::Config {
-        ports: common.ports.iter().zip(&common.config.ports).map(port).collect(),
+        ports: common.ports.iter().filter_map(port).collect(),
         limits,
         icmp: settings::icmp(common.config),
         flow: FlowHash::new(common.seed),

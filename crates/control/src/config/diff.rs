@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use dataplane::port::{PortId, ReversePath};
+use dataplane::port::{MAX_PORTS, PortId, ReversePath};
 use ipnet::IpNet;
 
 use super::settings::{self, Entry};
@@ -65,14 +65,14 @@ pub struct Diff {
     pub settings: Vec<Setting>,
     /// Forwarders need other graphs.
     pub graph: bool,
-    /// The names of the ports by their numbers.
+    /// The names of the ports by their numbers, those of both configurations.
     pub names: Vec<String>,
 }
 
 impl Diff {
     /// From one configuration to another, whose ports are numbered alike: see [`Config::align`].
     pub fn between(old: &Config, new: &Config) -> Self {
-        let names = union(old, new);
+        let names = names(old.ports.iter().chain(&new.ports));
         let mut settings = compare(&settings::list(old, &names), &settings::list(new, &names));
         let another = |what: &str, to: &str| Setting {
             what: format!("{what}: the script's text"),
@@ -122,13 +122,15 @@ impl Diff {
     }
 }
 
-/// The names of the old ports, then of those that only the new configuration has.
-fn union(old: &Config, new: &Config) -> Vec<String> {
-    let mut names: Vec<String> = old.ports.iter().map(|port| port.name.clone()).collect();
-    for port in &new.ports {
-        if !names.contains(&port.name) {
-            names.push(port.name.clone());
+/// The names of ports by their numbers; empty where there is none.
+fn names<'a>(ports: impl Iterator<Item = &'a Port>) -> Vec<String> {
+    let mut names = Vec::new();
+    for port in ports {
+        let index = port.id.index();
+        if names.len() <= index {
+            names.resize(index + 1, String::new());
         }
+        names[index].clone_from(&port.name);
     }
     names
 }
@@ -174,19 +176,44 @@ fn routes(old: &[Route], new: &[Route]) -> Changes<Route> {
 }
 
 impl Config {
-    /// Numbers the ports as another configuration does, new ones behind its own. Where a port of the
-    /// other is missing here, what comes out can be compared, and not run.
-    pub fn align(&mut self, like: &Self) {
-        let names = union(like, self);
-        let places: Vec<Option<PortId>> = self
-            .ports
-            .iter()
-            .map(|port| names.iter().position(|name| *name == port.name))
-            .map(|place| PortId::new(u16::try_from(place?).ok()?))
-            .collect();
-        // More ports than numbers: they are not the same routers, and both are shown as they are.
-        let Some(places) = places.into_iter().collect::<Option<Vec<PortId>>>() else { return };
-        let moved = |port: &mut PortId| *port = places.get(port.index()).copied().unwrap_or(*port);
+    /// The names of the ports by their numbers; empty where there is none.
+    pub fn port_names(&self) -> Vec<String> {
+        names(self.ports.iter())
+    }
+
+    /// The port with this number.
+    pub fn port(&self, id: PortId) -> Option<&Port> {
+        self.ports.iter().find(|port| port.id == id)
+    }
+
+    /// Numbers the ports as another configuration does, so that both can be compared and one can follow
+    /// the other: a port of the same name has the same number, and a new one a number that the other
+    /// does not use.
+    ///
+    /// # Errors
+    /// Both have more ports together than there are numbers.
+    pub fn align(&mut self, like: &Self) -> Result<(), String> {
+        let known = |name: &str| like.ports.iter().find(|port| port.name == name);
+        let used: HashSet<PortId> = like.ports.iter().map(|port| port.id).collect();
+        let mut free = (0..).map_while(PortId::new).filter(|id| !used.contains(id));
+        let mut numbers = HashMap::new();
+        for port in &self.ports {
+            let number = known(&port.name).map(|like| like.id).or_else(|| free.next());
+            let Some(number) = number else {
+                return Err(format!(
+                    "port \"{}\": with the ports that are there now they are more than {MAX_PORTS}; take \
+                     some away first",
+                    port.name
+                ));
+            };
+            numbers.insert(port.id, number);
+        }
+        self.renumber(&numbers);
+        Ok(())
+    }
+
+    fn renumber(&mut self, numbers: &HashMap<PortId, PortId>) {
+        let moved = |port: &mut PortId| *port = numbers.get(port).copied().unwrap_or(*port);
         let path = |path: &mut rib::Path| path.port.iter_mut().for_each(moved);
         for route in &mut self.routes {
             if let RouteKind::Unicast(paths) = &mut route.kind {
@@ -204,7 +231,8 @@ impl Config {
         for (ports, _) in &mut self.graphs.by_port {
             ports.iter_mut().for_each(moved);
         }
-        self.ports.sort_by_key(|port| names.iter().position(|name| *name == port.name));
+        self.ports.iter_mut().for_each(|port| moved(&mut port.id));
+        self.ports.sort_by_key(|port| port.id);
     }
 }
 

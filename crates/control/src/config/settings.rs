@@ -152,6 +152,7 @@ impl List<'_> {
 
     fn port(&mut self, port: &Port) {
         let Port {
+            id: _,
             line: _,
             name,
             device,

@@ -1268,7 +1268,7 @@ fn compiled(text: &str) -> dataplane::graph::Shape {
 }
 
 fn tables(config: &Config) -> std::sync::Arc<dataplane::tables::Tables> {
-    use dataplane::port::{Mtus, PortInfo, RedirectGates};
+    use dataplane::port::{Mtus, PortInfo, PortInfos, RedirectGates};
     let info = |port: &Port| PortInfo {
         mac: MacAddr::default(),
         mtu: 1500,
@@ -1285,7 +1285,7 @@ fn tables(config: &Config) -> std::sync::Arc<dataplane::tables::Tables> {
         multicast: dataplane::multicast::MulticastTable::default(),
         mtus: Mtus::new(&ports),
         redirects: RedirectGates::default(),
-        ports,
+        ports: PortInfos::new(ports),
         flows: dataplane::flow::FlowHash::new(1),
         class_e: false,
     })

@@ -84,7 +84,7 @@ impl Lab {
         let mut paths: Vec<_> = (0..3).map(|_| TxPath::Handover(ring(64).0)).collect();
         paths.extend([TxPath::Queue(device), TxPath::Handover(handover)]);
         let ports = (0..5).map(|n| PortId::new(n).unwrap());
-        let info = TestTables::every_kind().ports[0];
+        let info = TestTables::every_kind().ports.get()[0];
         // The device of port 3 takes several buffers, the others do not.
         let replicas = (0..5).map(|n| (MacAddr(port_mac(n)), n == 3));
         let counters = Arc::new(ForwarderCounters::default());
@@ -640,7 +640,7 @@ fn a_running_forwarder_takes_another_graph_between_two_rounds() {
     let other = other.build().unwrap();
     let counters = other.counters().clone();
     assert_eq!(lab.receive(&[to("10.0.0.1")]), 1);
-    let mut info = TestTables::every_kind().ports[0];
+    let mut info = TestTables::every_kind().ports.get()[0];
     info.redirects = !info.redirects;
     let ports = Some(vec![info]);
     exchange.put(Replacement { graph: Some(other), ports, tx: Some(at_once()) });
@@ -657,7 +657,7 @@ fn a_running_forwarder_takes_another_graph_between_two_rounds() {
     assert!(lab.forwarder.exchange().pause().unwrap() > 0);
     let given_back = owner.join().unwrap().unwrap().ok().unwrap();
     assert_eq!(*given_back.graph.unwrap().shape(), old);
-    assert_eq!(given_back.ports.unwrap(), [TestTables::every_kind().ports[0]]);
+    assert_eq!(given_back.ports.unwrap(), [TestTables::every_kind().ports.get()[0]]);
     assert_eq!(lab.forwarder.sources_mut()[0].info, info);
     assert_eq!((lab.receive(&[to("10.0.0.1")]), counters.get(0)), (1, 1));
 }

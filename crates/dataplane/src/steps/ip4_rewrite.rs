@@ -32,7 +32,7 @@ pub struct Ip4Rewrite {
 impl Ip4Rewrite {
     /// Knows the MAC of every port.
     pub fn new(tables: &Arc<Tables>) -> Self {
-        Self { macs: EgressMacs::new(&tables.ports) }
+        Self { macs: EgressMacs::new(&tables.ports.get()) }
     }
 }
 

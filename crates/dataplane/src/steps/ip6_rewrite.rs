@@ -26,7 +26,7 @@ pub struct Ip6Rewrite {
 impl Ip6Rewrite {
     /// Knows the MAC of every port.
     pub fn new(tables: &Arc<Tables>) -> Self {
-        Self { macs: EgressMacs::new(&tables.ports) }
+        Self { macs: EgressMacs::new(&tables.ports.get()) }
     }
 }
 

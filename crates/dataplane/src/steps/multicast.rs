@@ -277,7 +277,7 @@ mod tests {
         tables.multicast.publish(routes);
         let frame = FrameBuilder::ip6().destination6("ff0e::1").payload(&[0; 100]).build();
         for (mtu, output) in [(1279, "local"), (1280, "replicate")] {
-            tables.mtus.set(port(4), mtu);
+            tables.mtus.open(port(4), mtu);
             let (result, _) =
                 run_step(&mut Ip6Multicast::new(&tables), std::slice::from_ref(&frame));
             assert_eq!(result[output], [0], "{mtu}");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use control::config::{self, Config};
+use control::config::Config;
 use dataplane::catalogue::Catalogue;
 use dataplane::graph::{Graph, Step};
 use dataplane::plan::{NewStep, Plans};
@@ -52,26 +52,15 @@ impl GraphMaker {
         &self.catalogue
     }
 
-    /// What steps need to know of the ports: what they are, and what the configuration asks for.
-    pub fn port_infos(&self, config: &Config) -> Vec<PortInfo> {
-        let ports = self.tables.ports.iter().zip(&config.ports);
-        let info = |(info, port): (&PortInfo, &config::Port)| PortInfo {
-            reverse_path: port.reverse_path,
-            redirects: port.redirects,
-            ..*info
-        };
-        ports.map(info).collect()
-    }
-
-    /// One forwarder's copy of the graph that the configuration describes.
-    pub fn make(&mut self, config: &Config) -> Result<ForwarderGraph> {
-        let infos = self.port_infos(config);
-        let mut plans = config.graphs.wanted_by(&infos)?;
+    /// One forwarder's copy of the graph that the configuration describes, for ports like these.
+    pub fn make(&mut self, config: &Config, ports: &[PortInfo]) -> Result<ForwarderGraph> {
+        self.tables.ports.set(ports.to_vec());
+        let mut plans = config.graphs.wanted_by(ports)?;
         if cfg!(feature = "faulty-step") {
             let faulty = self.catalogue.find("faulty").context("built with the faulty step")?;
             plans.main.insert_after("ip4-mtu", &NewStep::of(faulty, None))?;
         }
-        let names: Vec<_> = config.ports.iter().map(|port| port.name.clone()).collect();
+        let names = config.port_names();
         let (mut steps, view) = self.lua_steps(config, &plans, &names)?;
         let mut script = |kind: &str| -> Option<Box<dyn Step>> {
             let step = steps.get_mut(kind)?.pop()?;

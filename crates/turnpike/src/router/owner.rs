@@ -45,13 +45,15 @@ use anyhow::Result;
 use control::netlink::KernelOrder;
 use control::rib::{ResolverCommand, Rib};
 use dataplane::flow::FlowHash;
+use dataplane::port::MAX_PORTS;
 use slowpath::{Command, Event};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
 use super::graphs::FailureLog;
-use super::ports::OpenPort;
+use super::ports::Ports;
+use super::quarantine::PortNames;
 use super::reports::Ledger;
 use super::slow_worker::Orders;
 use crate::api::server::Socket;
@@ -93,7 +95,9 @@ pub struct OwnerParts {
     /// The configuration, and what it can be changed by.
     pub configurations: Configurations,
     /// The ports by their numbers.
-    pub ports: Vec<OpenPort>,
+    pub ports: Ports,
+    /// Their names, for the quarantine.
+    pub names: PortNames,
     /// How forwarders choose among paths.
     pub flows: FlowHash,
 }
@@ -108,8 +112,10 @@ pub struct Owner {
     ledger: Ledger,
     configurations: Configurations,
     failures: FailureLog,
-    ports: Vec<OpenPort>,
-    links: Vec<Link>,
+    ports: Ports,
+    names: PortNames,
+    /// By the ports' numbers.
+    links: [Link; MAX_PORTS],
     flows: FlowHash,
     /// Commands in Lua that run.
     places: commands::Places,
@@ -131,9 +137,9 @@ impl Owner {
             ledger,
             configurations,
             ports,
+            names,
             flows,
         } = parts;
-        let links = vec![Link::default(); ports.len()];
         let mut owner = Self {
             rib,
             orders,
@@ -144,14 +150,15 @@ impl Owner {
             configurations,
             failures: FailureLog::default(),
             ports,
-            links,
+            names,
+            links: [Link::default(); MAX_PORTS],
             flows,
             places: commands::Places::default(),
             socket: PathBuf::new(),
             ready: false,
         };
         owner.pass_commands();
-        for port in &owner.ports {
+        for port in owner.ports.iter() {
             for &address in &port.addresses {
                 owner.sources.order(KernelOrder::AddAddress { port: port.id, address });
             }
@@ -228,7 +235,7 @@ impl Owner {
         let summary = self.rib.summary();
         tracing::info!(
             "ready: {} ports, {} IPv4 and {} IPv6 routes",
-            self.ports.len(),
+            self.ports.iter().count(),
             summary.fib4,
             summary.fib6
         );
@@ -284,6 +291,11 @@ impl Owner {
                 self.sources.order(KernelOrder::Resolve { port, address });
             }
         }
+    }
+
+    /// The ports, when nothing else is wanted any more.
+    pub fn into_ports(self) -> Ports {
+        self.ports
     }
 
     /// The last word: what happened with all packets.

@@ -1,5 +1,7 @@
 //! Opens the ports of a configuration.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context, Result};
 use control::config::{self, Config};
 use dataplane::port::{PortId, PortInfo};
@@ -31,29 +33,69 @@ pub struct OpenPort {
     pub host: Option<HostView>,
 }
 
+/// The open ports by their numbers.
+#[derive(Default)]
+pub struct Ports(BTreeMap<PortId, OpenPort>);
+
+impl Ports {
+    /// The port with this number.
+    pub fn get(&self, id: PortId) -> Option<&OpenPort> {
+        self.0.get(&id)
+    }
+
+    /// All, by their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = &OpenPort> {
+        self.0.values()
+    }
+
+    /// All, to be changed.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut OpenPort> {
+        self.0.values_mut()
+    }
+
+    /// What is known of each, by the numbers; [`PortInfo::NONE`] where there is none.
+    pub fn infos(&self) -> Vec<PortInfo> {
+        let mut infos = Vec::new();
+        for port in self.iter() {
+            infos.resize(port.id.index(), PortInfo::NONE);
+            infos.push(port.info);
+        }
+        infos
+    }
+
+    /// Their devices.
+    pub fn into_devices(self) -> Vec<Port> {
+        self.0.into_values().map(|port| port.port).collect()
+    }
+}
+
+impl FromIterator<OpenPort> for Ports {
+    fn from_iter<I: IntoIterator<Item = OpenPort>>(ports: I) -> Self {
+        Self(ports.into_iter().map(|port| (port.id, port)).collect())
+    }
+}
+
 /// Opens all ports, each with a queue for each of `forwarders` where the device has them.
 pub fn open_all(
     config: &Config,
     forwarders: usize,
     eal: &Eal,
     buffers: &Buffers,
-) -> Result<(Vec<OpenPort>, Vec<Queues>)> {
+) -> Result<(Ports, Vec<Queues>)> {
     let mut ports = Vec::new();
     let mut queues = Vec::new();
     let mut store = FdStore::of_environment();
-    for (index, wanted) in config.ports.iter().enumerate() {
-        let id = PortId::new(index as u16).context("the configuration has too many ports")?;
-        let (port, its_queues) = open(id, wanted, forwarders, eal, buffers, &mut store)
+    for wanted in &config.ports {
+        let (port, its_queues) = open(wanted, forwarders, eal, buffers, &mut store)
             .with_context(|| format!("port \"{}\"", wanted.name))?;
         ports.push(port);
         queues.push(its_queues);
     }
     store.forget_the_rest();
-    Ok((ports, queues))
+    Ok((ports.into_iter().collect(), queues))
 }
 
 fn open(
-    id: PortId,
     wanted: &config::Port,
     forwarders: usize,
     eal: &Eal,
@@ -93,6 +135,7 @@ fn open(
         tx.len()
     );
     let host = open_host(wanted, info, store)?;
+    let id = wanted.id;
     let open = OpenPort {
         id,
         name: wanted.name.clone(),

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, anyhow};
 use control::config::{self, Config, Diff, Limits};
 use control::import;
 use dataplane::catalogue::Catalogue;
-use dataplane::port::PortInfo;
+use dataplane::port::{PortId, PortInfo};
 
 use crate::commands::check;
 
@@ -53,16 +53,23 @@ impl Workshop {
         Self { catalogue, maker: Arc::new(Mutex::new(maker)), forwarders }
     }
 
-    /// Prepares a change; with `graphs`, so that it can be made.
-    pub fn prepare(&self, base: Arc<Config>, wanted: Wanted, graphs: bool) -> Result<Prepared> {
+    /// Prepares a change for a router that has these ports, by their numbers; with `graphs`, so that it
+    /// can be made.
+    pub fn prepare(
+        &self,
+        base: Arc<Config>,
+        running: &[PortInfo],
+        wanted: Wanted,
+        graphs: bool,
+    ) -> Result<Prepared> {
         let config = match wanted {
             Wanted::Text(file, text) => Arc::new(self.read(&base, &file, &text)?),
             Wanted::Config(config) => config,
         };
         let diff = Diff::between(&base, &config);
         let wanted = graphs && diff.graph && diff.fixed().next().is_none();
-        let graphs = if wanted { self.graphs(&config)? } else { Vec::new() };
-        let ports = self.maker.lock().unwrap_or_else(PoisonError::into_inner).port_infos(&config);
+        let ports = infos(&config, running);
+        let graphs = if wanted { self.graphs(&config, &ports)? } else { Vec::new() };
         Ok(Prepared { base, config, diff, graphs, ports })
     }
 
@@ -77,12 +84,24 @@ impl Workshop {
                     .with_context(|| format!("{}:{}: import", file.display(), import.line))?;
             }
         }
-        config.align(base);
+        config.align(base).map_err(|error| anyhow!("{}: {error}", file.display()))?;
         Ok(config)
     }
 
-    fn graphs(&self, config: &Config) -> Result<Vec<ForwarderGraph>> {
+    fn graphs(&self, config: &Config, ports: &[PortInfo]) -> Result<Vec<ForwarderGraph>> {
         let mut maker = self.maker.lock().unwrap_or_else(PoisonError::into_inner);
-        (0..self.forwarders).map(|_| maker.make(config)).collect()
+        (0..self.forwarders).map(|_| maker.make(config, ports)).collect()
     }
+}
+
+/// What is known of the ports by their numbers, with what the configuration asks of them.
+pub fn infos(config: &Config, running: &[PortInfo]) -> Vec<PortInfo> {
+    let info = |(id, info): (PortId, &PortInfo)| {
+        config.port(id).map_or(*info, |port| PortInfo {
+            reverse_path: port.reverse_path,
+            redirects: port.redirects,
+            ..*info
+        })
+    };
+    (0..).map_while(PortId::new).zip(running).map(info).collect()
 }

@@ -10,11 +10,13 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
-use control::config;
+use control::config::{self, Config};
+use dataplane::port::PortId;
 use dataplane::quarantine::{Quarantine, Suspect};
 use pcap_file::DataLink;
 use pcap_file::pcapng::PcapNgWriter;
@@ -29,11 +31,32 @@ const LOG_EVERY: Duration = Duration::from_secs(1);
 /// Bytes of a packet's block beside the frame and the comment, at most.
 const BLOCK: usize = 64;
 
+/// The names of the ports by their numbers, as they are now. Clones are of one list.
+#[derive(Clone, Debug)]
+pub struct PortNames(Arc<Mutex<Vec<String>>>);
+
+impl PortNames {
+    /// Those of a configuration.
+    pub fn of(config: &Config) -> Self {
+        Self(Arc::new(Mutex::new(config.port_names())))
+    }
+
+    /// Those of another configuration from now on.
+    pub fn set(&self, config: &Config) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = config.port_names();
+    }
+
+    fn of_port(&self, port: Option<PortId>) -> Option<String> {
+        let names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        names.get(port?.index()).filter(|name| !name.is_empty()).cloned()
+    }
+}
+
 /// Starts the thread, for ports of these names. It ends when every copy of the [`Quarantine`] is
 /// gone.
 pub fn start(
     limits: &config::Quarantine,
-    ports: Vec<String>,
+    ports: PortNames,
 ) -> Result<(Quarantine, JoinHandle<()>)> {
     let (quarantine, from) = Quarantine::new();
     let mut keeper = Keeper::new(limits.clone(), ports);
@@ -44,7 +67,7 @@ pub fn start(
 
 struct Keeper {
     limits: config::Quarantine,
-    ports: Vec<String>,
+    ports: PortNames,
     file: Option<Writer>,
     /// Packets that were to be kept.
     seen: u64,
@@ -57,12 +80,14 @@ struct Keeper {
 struct Writer {
     path: PathBuf,
     pcap: PcapNgWriter<BufWriter<File>>,
+    /// The names of the interfaces that the file has so far, in its order.
+    interfaces: Vec<String>,
     /// Bytes of all files in the directory.
     bytes: u64,
 }
 
 impl Keeper {
-    fn new(limits: config::Quarantine, ports: Vec<String>) -> Self {
+    fn new(limits: config::Quarantine, ports: PortNames) -> Self {
         Self { limits, ports, file: None, seen: 0, kept: 0, ended: None, logged: None }
     }
 
@@ -99,7 +124,7 @@ impl Keeper {
     }
 
     fn port_name(&self, suspect: &Suspect) -> String {
-        let name = suspect.port.and_then(|port| self.ports.get(port.index()));
+        let name = self.ports.of_port(suspect.port);
         name.map_or_else(|| "no port".to_owned(), |name| format!("port \"{name}\""))
     }
 
@@ -107,7 +132,7 @@ impl Keeper {
         let Self { limits, ports, file, kept, .. } = self;
         anyhow::ensure!(*kept < limits.packets, "{} packets are kept already", limits.packets);
         if file.is_none() {
-            *file = Some(Writer::open(&limits.directory, ports)?);
+            *file = Some(Writer::open(&limits.directory)?);
         }
         let Some(writer) = file else { return Ok(()) };
         let size = (BLOCK + suspect.frame.len() + suspect.message.len()) as u64;
@@ -117,36 +142,45 @@ impl Keeper {
             limits.directory.display(),
             writer.bytes
         );
-        writer.write(suspect, ports.len()).with_context(|| writer.path.display().to_string())?;
+        let name = ports.of_port(suspect.port).unwrap_or_else(|| "none".to_owned());
+        writer.write(suspect, name).with_context(|| writer.path.display().to_string())?;
         writer.bytes += size;
         Ok(())
     }
 }
 
 impl Writer {
-    fn open(directory: &Path, ports: &[String]) -> Result<Self> {
+    fn open(directory: &Path) -> Result<Self> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let name = format!("quarantine-{}-{}.pcapng", since.as_secs(), std::process::id());
         let path = directory.join(name);
         fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
         let bytes = size_of_all(directory).with_context(|| directory.display().to_string())?;
         let file = File::create_new(&path).with_context(|| path.display().to_string())?;
-        let mut pcap = PcapNgWriter::new(BufWriter::new(file))?;
-        // An interface for each port, and one for what came by none.
-        for port in ports.iter().map(String::as_str).chain(["none"]) {
-            let name = InterfaceDescriptionOption::IfName(Cow::Borrowed(port));
-            pcap.write_pcapng_block(InterfaceDescriptionBlock {
-                linktype: DataLink::ETHERNET,
-                snaplen: 0,
-                options: vec![name, InterfaceDescriptionOption::IfTsResol(9)],
-            })?;
+        let pcap = PcapNgWriter::new(BufWriter::new(file))?;
+        Ok(Self { path, pcap, interfaces: Vec::new(), bytes })
+    }
+
+    /// The number of the interface with this name in the file.
+    fn interface(&mut self, name: String) -> Result<usize> {
+        if let Some(number) = self.interfaces.iter().position(|known| *known == name) {
+            return Ok(number);
         }
-        Ok(Self { path, pcap, bytes })
+        self.pcap.write_pcapng_block(InterfaceDescriptionBlock {
+            linktype: DataLink::ETHERNET,
+            snaplen: 0,
+            options: vec![
+                InterfaceDescriptionOption::IfName(Cow::Borrowed(&name)),
+                InterfaceDescriptionOption::IfTsResol(9),
+            ],
+        })?;
+        self.interfaces.push(name);
+        Ok(self.interfaces.len() - 1)
     }
 
     /// Writes a packet, so that it is in the file whatever happens next.
-    fn write(&mut self, suspect: &Suspect, none: usize) -> Result<()> {
-        let interface = suspect.port.map_or(none, |port| port.index().min(none));
+    fn write(&mut self, suspect: &Suspect, port: String) -> Result<()> {
+        let interface = self.interface(port)?;
         self.pcap.write_pcapng_block(EnhancedPacketBlock {
             interface_id: interface as u32,
             timestamp: suspect.time.duration_since(UNIX_EPOCH).unwrap_or_default(),
@@ -174,7 +208,6 @@ fn size_of_all(directory: &Path) -> io::Result<u64> {
 
 #[cfg(test)]
 mod tests {
-    use dataplane::port::PortId;
     use pcap_file::pcapng::{Block, PcapNgReader};
 
     use super::*;
@@ -185,9 +218,26 @@ mod tests {
             quarantine.put(PortId::new(n as u16), &format!("panic {n}"), frame);
         }
         drop(quarantine);
-        let mut keeper = Keeper::new(limits.clone(), vec!["left".to_owned(), "right".to_owned()]);
+        let names = vec![String::new(), "left".to_owned(), "right".to_owned()];
+        let mut keeper = Keeper::new(limits.clone(), PortNames(Arc::new(Mutex::new(names))));
         keeper.run(&from);
         keeper
+    }
+
+    /// The names of a file's interfaces.
+    fn interfaces(path: &Path) -> Vec<String> {
+        let mut reader = PcapNgReader::new(File::open(path).unwrap()).unwrap();
+        let mut found = Vec::new();
+        while let Some(block) = reader.next_block() {
+            if let Block::InterfaceDescription(interface) = block.unwrap() {
+                let name = interface.options.iter().find_map(|option| match option {
+                    InterfaceDescriptionOption::IfName(name) => Some(name.to_string()),
+                    _ => None,
+                });
+                found.push(name.unwrap());
+            }
+        }
+        found
     }
 
     /// Interface, comment and bytes of each packet in a file.
@@ -213,9 +263,10 @@ mod tests {
     #[test]
     fn packets_are_kept_with_port_and_message() {
         let directory = tempfile::tempdir().unwrap();
-        let keeper = keep(&limits(directory.path()), &[b"first", b"second", b"third"]);
+        let keeper = keep(&limits(directory.path()), &[b"first", b"second", b"third", b"4th"]);
         let path = &keeper.file.as_ref().unwrap().path;
         let expected = [(0, "panic 0", "first"), (1, "panic 1", "second"), (2, "panic 2", "third")];
+        assert_eq!(interfaces(path), ["none", "left", "right"]);
         let found = packets(path);
         for ((interface, comment, data), expected) in found.iter().zip(expected) {
             assert_eq!(
@@ -223,7 +274,11 @@ mod tests {
                 (expected.0, expected.1, expected.2.as_bytes())
             );
         }
-        assert_eq!(found.len(), 3, "the third came by no port that has a name");
+        assert_eq!(
+            (found.len(), found[3].0),
+            (4, 0),
+            "the first and the last came by no port that has a name"
+        );
     }
 
     #[test]

@@ -143,11 +143,7 @@ impl SlowWorker {
             // The forwarders' steps and the engine are to cut at the same length, and a device
             // sends nothing that is longer than what it was opened for.
             Command::Mtu { port, mtu } => {
-                let tables = &self.outbox.tables;
-                let most = tables.ports.get(port.index()).map_or(0, |info| info.mtu);
-                let mtu = mtu.min(most);
-                tables.mtus.set(port, mtu);
-                Command::Mtu { port, mtu }
+                Command::Mtu { port, mtu: self.outbox.tables.mtus.set(port, mtu) }
             }
             other => other,
         };

@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use dataplane::catalogue::Catalogue;
+use dataplane::port::MAX_PORTS;
 use proptest::prelude::*;
 
 use super::super::{Limits, parse};
@@ -54,10 +55,52 @@ fn ports_in_another_order_are_the_same_ports() {
     let old = with(rest);
     let mut new = read(&format!("{turned}{rest}"));
     assert!(!Diff::between(&old, &new).is_empty(), "numbers differ before they are aligned");
-    new.align(&old);
+    new.align(&old).unwrap();
     let diff = Diff::between(&old, &new);
     assert!(diff.is_empty(), "{diff:?}");
     assert_eq!(new.ports[0].name, "a");
+}
+
+/// The names of the ports by their numbers, and by which port the route to 10.9.0.0/16 leads.
+fn numbered(config: &Config) -> (String, PortId) {
+    let RouteKind::Unicast(paths) = &config.routes[0].kind else { panic!("{:?}", config.routes) };
+    (config.port_names().join(" "), paths[0].port.unwrap())
+}
+
+#[test]
+fn ports_keep_their_numbers_and_new_ones_take_free_ones() {
+    let with_ports = |names: &[&str], to: &str| {
+        let port = |name: &&str| format!("turnpike.port '{name}' {{ device = 'eth-{name}' }}\n");
+        let ports: String = names.iter().map(port).collect();
+        let text = format!("local turnpike = require 'turnpike'\n{ports}");
+        read(&format!("{text}turnpike.route '10.9.0.0/16' {{ port = '{to}' }}"))
+    };
+    let mut before = with_ports(&["a", "b", "c"], "b");
+    assert_eq!(numbered(&before), ("a b c".into(), PortId::new(1).unwrap()));
+    for (names, to, expected, number) in [
+        // The number of what is gone is free only for the change after that.
+        (&["d", "c", "a"][..], "d", "a  c d", 3),
+        (&["e", "d", "c", "a"], "e", "a e c d", 1),
+        (&["e"], "e", " e", 1),
+        (&["f", "g", "e"], "g", "f e g", 2),
+    ] {
+        let mut after = with_ports(names, to);
+        after.align(&before).unwrap();
+        assert_eq!(numbered(&after), (expected.into(), PortId::new(number).unwrap()));
+        let found = after.port(PortId::new(number).unwrap()).map(|port| port.name.as_str());
+        assert_eq!(found, Some(to));
+        before = after;
+    }
+    let many: Vec<String> = (0..MAX_PORTS - 2).map(|n| format!("p{n}")).collect();
+    let mut many: Vec<&str> = many.iter().map(String::as_str).collect();
+    let mut full = with_ports(&many, "p0");
+    let error = full.align(&before).unwrap_err();
+    assert!(
+        error.starts_with("port \"p61\": with the ports that are there now they are more"),
+        "{error}"
+    );
+    many.pop();
+    with_ports(&many, "p0").align(&before).unwrap();
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use dataplane::port::{MAX_PORTS, ReversePath};
+use dataplane::port::{MAX_PORTS, PortId, ReversePath};
 use ipnet::IpNet;
 use wire::MacAddr;
 
@@ -57,6 +57,8 @@ pub(super) fn read<'s>(
         let mtu = mtu(&mut fields, &addresses);
         let host = host::read(&mut fields, host_by_default);
         let port = Port {
+            // Too many are refused below.
+            id: u16::try_from(index).ok().and_then(PortId::new).unwrap_or(PortId::FIRST),
             line: statement.line,
             name: statement.name.clone(),
             device: device(&mut fields, &mut devices, statement),

@@ -12,7 +12,7 @@ use dataplane::flow::FlowHash;
 use dataplane::forwarder::{Forwarder, ForwarderParts, IdlePolicy, RxSource};
 use dataplane::multicast::MulticastTable;
 use dataplane::next_hop::{FIRST_DYNAMIC, NextHop, NextHopTable};
-use dataplane::port::{Mtus, PortId, PortInfo, RedirectGates, ReversePath};
+use dataplane::port::{Mtus, PortId, PortInfo, PortInfos, RedirectGates, ReversePath};
 use dataplane::punts::{Punts, class_rings};
 use dataplane::quarantine::Quarantine;
 use dataplane::replicate::Replicator;
@@ -309,7 +309,7 @@ fn tables(case: &Case, (fib4, fib6): Lookups) -> Result<Arc<Tables>> {
         multicast: MulticastTable::default(),
         mtus: Mtus::new(&ports),
         redirects: RedirectGates::default(),
-        ports,
+        ports: PortInfos::new(ports),
         flows: FlowHash::new(1),
         class_e: false,
     }))

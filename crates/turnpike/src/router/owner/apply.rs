@@ -114,7 +114,7 @@ impl Owner {
 
     /// A port's addresses. Where there is a host interface the kernel is asked, and what it says counts.
     fn set_addresses(&mut self, port: PortId, before: &[IpNet], after: &[IpNet]) -> Result<()> {
-        if self.ports.get(port.index()).is_some_and(|open| open.host.is_some()) {
+        if self.ports.get(port).is_some_and(|open| open.host.is_some()) {
             for address in without(after, before) {
                 self.sources.order(KernelOrder::AddAddress { port, address });
             }
@@ -178,8 +178,11 @@ impl Owner {
         if old.multicast != new.multicast {
             self.groups.configure(&new.multicast);
         }
-        for (open, port) in self.ports.iter_mut().zip(&new.ports) {
-            open.addresses.clone_from(&port.addresses);
+        self.names.set(new);
+        for open in self.ports.iter_mut() {
+            if let Some(port) = new.port(open.id) {
+                open.addresses.clone_from(&port.addresses);
+            }
         }
     }
 
@@ -269,13 +272,12 @@ impl Owner {
     }
 }
 
-/// The ports, which are the same, before and after.
+/// The ports that are in both, before and after.
 fn ports<'a>(
     old: &'a Config,
     new: &'a Config,
 ) -> impl Iterator<Item = (PortId, &'a Port, &'a Port)> {
-    let ids = (0..).map_while(PortId::new);
-    ids.zip(&old.ports).zip(&new.ports).map(|((id, before), after)| (id, before, after))
+    new.ports.iter().filter_map(|after| Some((after.id, old.port(after.id)?, after)))
 }
 
 /// A port's addresses while it has the old ones and the new ones.

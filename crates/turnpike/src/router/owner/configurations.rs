@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use control::config::{Changes, Config, Diff, Route};
 use dataplane::exchange::Exchange;
+use dataplane::port::PortInfo;
 use tokio::sync::{mpsc, oneshot};
 
 use super::super::prepare::{Prepared, Wanted, Workshop};
@@ -69,6 +70,8 @@ pub struct Configurations {
     pub(super) current: Arc<Config>,
     /// Its routes in the RIB.
     pub(super) routes: StaticRoutes,
+    /// What is known of the ports, by their numbers.
+    infos: Vec<PortInfo>,
     /// The ways to the forwarders.
     pub(super) exchanges: Vec<Arc<Exchange>>,
     workshop: Workshop,
@@ -83,6 +86,7 @@ impl Configurations {
     pub fn new(
         config: Config,
         routes: StaticRoutes,
+        infos: Vec<PortInfo>,
         exchanges: Vec<Arc<Exchange>>,
         workshop: Workshop,
     ) -> Self {
@@ -92,7 +96,7 @@ impl Configurations {
         let file = std::path::absolute(&config.file).unwrap_or_else(|_| config.file.clone());
         let history = History::new(file, config.text.clone(), summary);
         let current = Arc::new(config);
-        Self { current, routes, exchanges, workshop, history, pending: None, done, jobs }
+        Self { current, routes, infos, exchanges, workshop, history, pending: None, done, jobs }
     }
 
     /// The next change that has been prepared.
@@ -104,9 +108,10 @@ impl Configurations {
     fn prepare(&self, wanted: Wanted, purpose: Purpose, asker: Asker) {
         let (workshop, base, done) =
             (self.workshop.clone(), self.current.clone(), self.done.clone());
+        let infos = self.infos.clone();
         tokio::task::spawn_blocking(move || {
             let graphs = matches!(purpose, Purpose::Make { .. });
-            let outcome = workshop.prepare(base, wanted.clone(), graphs);
+            let outcome = workshop.prepare(base, &infos, wanted.clone(), graphs);
             // The owner may have ended.
             let _ = done.send(Job { purpose, asker, wanted, outcome });
         });
@@ -281,8 +286,10 @@ impl Owner {
             return Ok(Applied { number, summary, confirm_s: None, pause_us: None });
         }
         let (file, text) = (config.file.clone(), config.text.clone());
+        let infos = prepared.ports.clone();
         let pause = self.carry_out(prepared).await?;
         let configurations = &mut self.configurations;
+        configurations.infos = infos;
         configurations.current = config;
         let number = configurations.history.add(file.clone(), text, origin, summary.clone());
         let confirm_s = confirm.map(|time| time.as_secs());

@@ -11,7 +11,7 @@ use dataplane::next_hop::NextHopTable;
 use dpdk::qsbr::Qsbr;
 use ipnet::IpNet;
 
-use super::super::ports::OpenPort;
+use super::super::ports::{OpenPort, Ports};
 use crate::grace::Grace;
 
 /// Both families' lookup sides.
@@ -69,7 +69,7 @@ impl StaticRoutes {
 /// Makes the RIB.
 pub fn build_rib(
     config: &Config,
-    ports: &[OpenPort],
+    ports: &Ports,
     next_hops: Arc<NextHopTable>,
     qsbr: &Arc<Qsbr>,
 ) -> Result<(Rib, StaticRoutes, Readers)> {

@@ -36,12 +36,11 @@ impl Link {
 impl Owner {
     /// Looks at all devices.
     pub(super) fn poll_devices(&mut self) {
-        for index in 0..self.ports.len() {
-            let (id, device) = (self.ports[index].id, self.ports[index].port.link().up);
-            let old = self.links[index];
-            if old.device == device {
-                continue;
-            }
+        let links = self.ports.iter().map(|open| (open.id, open.port.link().up));
+        let is_other = |&(id, up): &(PortId, bool)| self.links[id.index()].device != up;
+        let changed: Vec<_> = links.filter(is_other).collect();
+        for (id, device) in changed {
+            let old = self.links[id.index()];
             self.set_link(id, Link { device, ..old });
             self.sources.order(KernelOrder::SetCarrier { port: id, up: device });
         }
@@ -49,7 +48,7 @@ impl Owner {
 
     /// The host interface of a port is up or down, and takes packets of this size.
     pub(super) fn host_link(&mut self, port: PortId, admin_up: bool, mtu: u16) {
-        let Some(&old) = self.links.get(port.index()) else { return };
+        let old = self.links[port.index()];
         self.set_link(port, Link { host: admin_up, mtu, ..old });
         if mtu != 0 && mtu != old.mtu {
             self.rib.set_mtu(port, mtu);
@@ -59,8 +58,7 @@ impl Owner {
 
     fn set_link(&mut self, port: PortId, new: Link) {
         let name = self.port_name(port);
-        let Some(link) = self.links.get_mut(port.index()) else { return };
-        let old = std::mem::replace(link, new);
+        let old = std::mem::replace(&mut self.links[port.index()], new);
         if old.up() == new.up() {
             return;
         }

@@ -74,7 +74,7 @@ impl Owner {
     }
 
     pub(super) fn port_name(&self, id: PortId) -> String {
-        self.ports.get(id.index()).map_or_else(|| id.to_string(), |port| port.name.clone())
+        self.ports.get(id).map_or_else(|| id.to_string(), |port| port.name.clone())
     }
 
     /// The port with this name, or which there are.

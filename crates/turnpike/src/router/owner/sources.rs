@@ -20,7 +20,6 @@ use control::netlink::{
     SourceState, SourceStatus,
 };
 use control::rib::{self, Rib, Route, Source};
-use dataplane::port::PortId;
 use tokio::sync::{mpsc, watch};
 
 use super::Owner;
@@ -177,12 +176,8 @@ fn netns(config: &Config) -> Option<std::path::PathBuf> {
 
 /// How the kernel is to be listened to; `None` if no port has a host interface.
 fn kernel_config(config: &Config) -> Option<KernelConfig> {
-    let hosts = config.ports.iter().enumerate().filter(|(_, port)| port.host.is_some());
-    let ports: Vec<_> = hosts
-        .filter_map(|(index, port)| {
-            Some((PortId::new(u16::try_from(index).ok()?)?, port.name.clone()))
-        })
-        .collect();
+    let hosts = config.ports.iter().filter(|port| port.host.is_some());
+    let ports: Vec<_> = hosts.map(|port| (port.id, port.name.clone())).collect();
     if ports.is_empty() && !config.routes_from.any() {
         return None;
     }

@@ -9,7 +9,7 @@ use dataplane::class::{ByClass, default_limits};
 use dataplane::flow::FlowHash;
 use dataplane::multicast::MulticastTable;
 use dataplane::next_hop::NextHopTable;
-use dataplane::port::{Mtus, PortId, PortInfo, RedirectGates, ReversePath};
+use dataplane::port::{Mtus, PortId, PortInfo, PortInfos, RedirectGates, ReversePath};
 use dataplane::quarantine::Suspect;
 use dataplane::reason::PuntReason;
 use dataplane::tables::Tables;
@@ -111,7 +111,7 @@ impl Lab {
             multicast: MulticastTable::default(),
             mtus: Mtus::new(&[info]),
             redirects: RedirectGates::default(),
-            ports: vec![info],
+            ports: PortInfos::new(vec![info]),
             flows: FlowHash::new(1),
             class_e: false,
         };
