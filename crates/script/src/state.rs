@@ -12,7 +12,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use dataplane::batch::{BATCH_MAX, Batch};
+use dataplane::batch::Batch;
 use dataplane::graph::MAX_OUTPUTS;
 use dataplane::mask::Mask;
 use dataplane::port::{MAX_PORTS, PortId};
@@ -39,19 +39,19 @@ impl From<mlua::Error> for LoadError {
     }
 }
 
-/// What a call tells Lua, and what Lua answers; `tp_context` in the prelude.
-#[repr(C)]
+/// What a call tells Lua, and what Lua answers; `tp_context` in the prelude. What every call needs comes
+/// first, in one line of the cache: between two batches it leaves the nearest one.
+#[repr(C, align(64))]
 struct Context {
     heads: *const *mut u8,
     lens: *const u16,
-    counters: *const AtomicU64,
-    traces: *const AtomicU64,
     input: u64,
-    out: [u64; OUTPUTS_MAX],
-    l4: [u16; BATCH_MAX],
-    port: u32,
     /// The ports, one bit each, that have something in `mirrored`.
     mirrors: u64,
+    port: u32,
+    out: [u64; OUTPUTS_MAX],
+    counters: *const AtomicU64,
+    traces: *const AtomicU64,
     /// By port: the packets that it is to have a copy of.
     mirrored: [u64; MAX_PORTS],
 }
@@ -133,13 +133,12 @@ impl ForwarderLua {
         let context = Box::new(Context {
             heads: ptr::null(),
             lens: ptr::null(),
+            input: 0,
+            mirrors: 0,
+            port: 0,
+            out: [0; OUTPUTS_MAX],
             counters: counters.as_ptr(),
             traces: jit.counts.as_ptr(),
-            input: 0,
-            out: [0; OUTPUTS_MAX],
-            l4: [0; BATCH_MAX],
-            port: 0,
-            mirrors: 0,
             mirrored: [0; MAX_PORTS],
         });
         let stack = new_stack(&lua)?;
@@ -251,15 +250,20 @@ impl State {
         self.lua.load("jit.off() jit.flush()").exec().unwrap();
     }
 
-    #[cfg(test)]
     pub(crate) fn jit(&self) -> Arc<JitStatus> {
         self.jit.clone()
     }
 
     /// Throws all compiled traces away.
+    pub(crate) fn flush(&self) -> Result<(), LoadError> {
+        Ok(self.lua.load("jit.flush()").exec()?)
+    }
+
+    /// Bytes that the state has, garbage and all; from now on it collects none.
     #[cfg(test)]
-    pub(crate) fn flush(&self) {
-        self.lua.load("jit.flush()").exec().unwrap();
+    pub(crate) fn memory_without_collection(&self) -> usize {
+        self.lua.gc_stop();
+        self.lua.used_memory()
     }
 
     /// Puts a function onto the stack of the calls; its place there.
@@ -300,9 +304,7 @@ impl State {
             (*context).heads = heads;
             (*context).lens = lens;
             (*context).input = input.0;
-            (*context).l4 = [0; BATCH_MAX];
             (*context).port = batch.in_port.index() as u32;
-            let top = ffi::lua_gettop(self.stack);
             ffi::lua_pushvalue(self.stack, place);
             self.watch.enter(budget_us);
             let status = ffi::lua_pcall(self.stack, 0, 0, 1);
@@ -315,7 +317,7 @@ impl State {
                 mirror(batch, Mask(mirrors), &mut (*context).mirrored, wanted);
             }
             if status != 0 {
-                return Err(self.failure(top));
+                return Err(self.failure());
             }
             Ok(&(*context).out)
         }
@@ -323,8 +325,9 @@ impl State {
 
     /// Takes the error off the stack.
     #[cold]
-    fn failure(&self, top: c_int) -> (String, bool) {
-        // SAFETY: the error is on top; its bytes are copied before they are popped.
+    fn failure(&self) -> (String, bool) {
+        // SAFETY: the error is on top, and the call has left nothing else there; its bytes are copied
+        // before they are popped.
         let message = unsafe {
             let mut length = 0;
             let text = ffi::lua_tolstring(self.stack, -1, &raw mut length);
@@ -334,7 +337,7 @@ impl State {
                 String::from_utf8_lossy(std::slice::from_raw_parts(text.cast(), length))
                     .into_owned()
             };
-            ffi::lua_settop(self.stack, top);
+            ffi::lua_settop(self.stack, -2);
             message
         };
         let overrun = message.contains(OVERRUN);

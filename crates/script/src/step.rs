@@ -25,7 +25,7 @@ use dataplane::graph::{Output, Outputs, Step};
 use dataplane::mask::Mask;
 use dataplane::reason::DropReason;
 
-use crate::state::{OUTPUTS_MAX, State};
+use crate::state::{JitStatus, LoadError, OUTPUTS_MAX, State};
 use crate::status::StepStatus;
 
 /// What not ending in time counts, in failures.
@@ -92,9 +92,17 @@ impl LuaStep {
         self.status.clone()
     }
 
-    #[cfg(test)]
-    fn state_for_tests(&self) -> Arc<crate::JitStatus> {
+    /// What the compiler of its forwarder does.
+    pub fn jit(&self) -> Arc<JitStatus> {
         self.state.jit()
+    }
+
+    /// Throws away what has been compiled on its forwarder, between two calls: to find out what that costs.
+    ///
+    /// # Errors
+    /// The state has no memory left.
+    pub fn flush(&mut self) -> Result<(), LoadError> {
+        self.state.flush()
     }
 
     #[cfg(test)]
@@ -103,8 +111,8 @@ impl LuaStep {
     }
 
     #[cfg(test)]
-    fn flush_for_tests(&self) {
-        self.state.flush();
+    fn memory_without_collection(&self) -> usize {
+        self.state.memory_without_collection()
     }
 
     fn call(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) -> Result<(), bool> {

@@ -1,10 +1,14 @@
 -- What a forwarder's Lua state begins with: views of packets, masks, counters, and the environment in
 -- which the configuration runs a second time to find its steps.
 --
--- Steps get no pointer and no array: a view knows its slot and nothing else, every read and write of a
--- packet goes through functions here, and these look at the packet's length first. The first 64 bytes
--- of a slot can always be read and written, whatever is in it; offsets beyond are checked against the
--- length, and those of an earlier batch are forgotten.
+-- Steps get no pointer and no array: a view knows its slot, the place of its header and nothing else,
+-- every read and write of a packet goes through functions here, and these look at the packet's length
+-- first. The first 64 bytes of a slot can always be read and written, whatever is in it; offsets beyond
+-- are checked against the length at each access, as a view may be of an earlier batch.
+--
+-- Written for the compiler: integers come from the bit library (`a + b` of them would be checked for
+-- overflow, `a * b` is done in floating point), and a view is made anew for each header instead of kept
+-- in a table, since an object that does not leave the trace is not made at all.
 
 local ffi, jit, debug, host, port_names, text, chunk = ...
 
@@ -13,13 +17,12 @@ typedef struct { uint64_t bits; } tp_mask;
 typedef struct {
     uint8_t **heads;
     const uint16_t *lens;
+    tp_mask input;
+    uint64_t mirrors;
+    uint32_t port;
+    tp_mask out[15];
     uint64_t *counters;
     uint64_t *traces;
-    tp_mask input;
-    tp_mask out[15];
-    uint16_t l4[64];
-    uint32_t port;
-    uint64_t mirrors;
     uint64_t mirrored[64];
 } tp_context;
 typedef struct { int32_t unused; } tp_batch;
@@ -28,16 +31,16 @@ typedef struct { const int32_t slot; } tp_vlan;
 typedef struct { const int32_t slot; } tp_arp;
 typedef struct { const int32_t slot, at; } tp_ip4;
 typedef struct { const int32_t slot, at; } tp_ip6;
-typedef struct { const int32_t slot; } tp_udp;
-typedef struct { const int32_t slot; } tp_tcp;
-typedef struct { const int32_t slot; } tp_icmp;
+typedef struct { const int32_t slot, at; } tp_udp;
+typedef struct { const int32_t slot, at; } tp_tcp;
+typedef struct { const int32_t slot, at; } tp_icmp;
 typedef struct { const int32_t unused; } tp_absent;
 typedef struct { const int32_t at; } tp_counter;
 typedef struct { const int32_t at, size; } tp_counters;
 ]]
 
 local band, bor, bxor, bnot = bit.band, bit.bor, bit.bxor, bit.bnot
-local lshift, rshift, bswap = bit.lshift, bit.rshift, bit.bswap
+local lshift, rshift, bswap, tobit = bit.lshift, bit.rshift, bit.bswap, bit.tobit
 local error, type, tostring = error, type, tostring
 
 local ctx = ffi.cast("tp_context *", host.context)
@@ -51,7 +54,7 @@ local cast = ffi.cast
 local mask_type
 
 local function next_slot(mask, i)
-    i = i + 1
+    i = tobit(i + 1)
     if i < 64 and band(rshift(mask.bits, i), 1ULL) ~= 0ULL then return i end
     i = next_set(mask.bits, i)
     if i < 64 then return i end
@@ -81,9 +84,11 @@ mask_type = ffi.metatype("tp_mask", {
 
 ------------------------------------------------------------------------------------------- checksums
 
+local function get16(p, at) return bor(lshift(p[at], 8), p[at + 1]) end
+
 -- RFC 1624: the checksum at `p[at]` after a 16-bit word behind it has changed from old to new.
 local function adjust(p, at, old, new)
-    local sum = bxor(p[at] * 256 + p[at + 1], 0xffff) + bxor(old, 0xffff) + new
+    local sum = bxor(get16(p, at), 0xffff) + bxor(old, 0xffff) + new
     sum = band(sum, 0xffff) + rshift(sum, 16)
     sum = band(sum, 0xffff) + rshift(sum, 16)
     sum = bxor(sum, 0xffff)
@@ -97,7 +102,6 @@ local function adjust_udp(p, at, old, new)
     if p[at] == 0 and p[at + 1] == 0 then p[at], p[at + 1] = 255, 255 end
 end
 
-local function get16(p, at) return p[at] * 256 + p[at + 1] end
 local function get32(p, at) return bswap(cast(words32, p + at)[0]) end
 local function get48(p, at)
     return (p[at] * 256 + p[at + 1]) * 4294967296 + p[at + 2] * 16777216
@@ -136,17 +140,16 @@ local function read_only(_, key)
     error(("%s cannot be assigned; setters are methods: set_%s(VALUE)"):format(tostring(key), tostring(key)), 2)
 end
 
--- 64 views of a kind, by slot.
-local function views(ctype, at)
-    local list = {}
-    for i = 0, 63 do list[i] = at and ctype(i, at) or ctype(i) end
-    return list
+-- The slot, if it is one.
+local function slot_of(i)
+    if type(i) ~= "number" or not (i >= 0 and i < 64) then no_slot(i) end
+    return i
 end
 
 -- Where the transport header of an IP header at `at` begins if it is of this protocol; 0 if not.
 local function transport4(p, at, protocol)
     if p[at + 9] ~= protocol or band(p[at + 6], 0x1f) ~= 0 or p[at + 7] ~= 0 then return 0 end
-    return at + band(p[at], 15) * 4
+    return tobit(at + lshift(band(p[at], 15), 2))
 end
 
 -- The checksum of the transport header that covers the addresses: its place, and whether 0 means none.
@@ -181,7 +184,7 @@ local ethernet = {}
 function ethernet.set_dst(v, mac) set48(ctx.heads[v.slot], 0, mac) end
 function ethernet.set_src(v, mac) set48(ctx.heads[v.slot], 6, mac) end
 function ethernet.set_type(v, number) set16(ctx.heads[v.slot], 12, number) end
-local ethernet_views = views(ffi.metatype("tp_ethernet", {
+local ethernet_type = ffi.metatype("tp_ethernet", {
     __index = function(v, k)
         local p = ctx.heads[v.slot]
         if k == "type" then return get16(p, 12)
@@ -191,7 +194,7 @@ local ethernet_views = views(ffi.metatype("tp_ethernet", {
         return ethernet[k] or no_field("ethernet", k)
     end,
     __newindex = read_only,
-}))
+})
 
 -- VLAN tag -----------------------------------------------------------------------------------------
 
@@ -204,7 +207,7 @@ function vlan.set_pcp(v, pcp)
     local p = ctx.heads[v.slot]
     p[14] = bor(band(p[14], 0x1f), lshift(band(pcp, 7), 5))
 end
-local vlan_views = views(ffi.metatype("tp_vlan", {
+local vlan_type = ffi.metatype("tp_vlan", {
     __index = function(v, k)
         local p = ctx.heads[v.slot]
         if k == "id" then return band(get16(p, 14), 0xfff)
@@ -214,11 +217,11 @@ local vlan_views = views(ffi.metatype("tp_vlan", {
         return vlan[k] or no_field("vlan", k)
     end,
     __newindex = read_only,
-}))
+})
 
 -- ARP ----------------------------------------------------------------------------------------------
 
-local arp_views = views(ffi.metatype("tp_arp", {
+local arp_type = ffi.metatype("tp_arp", {
     __index = function(v, k)
         local p = ctx.heads[v.slot]
         if k == "operation" then return get16(p, 20)
@@ -230,7 +233,7 @@ local arp_views = views(ffi.metatype("tp_arp", {
         return no_field("arp", k)
     end,
     __newindex = read_only,
-}))
+})
 
 -- IPv4 ---------------------------------------------------------------------------------------------
 
@@ -274,17 +277,16 @@ local ip4_type = ffi.metatype("tp_ip4", {
         elseif k == "total_length" then return get16(p, 2)
         elseif k == "id" then return get16(p, 4)
         elseif k == "version" then return rshift(p[0], 4)
-        elseif k == "header_length" then return band(p[0], 15) * 4
+        elseif k == "header_length" then return lshift(band(p[0], 15), 2)
         elseif k == "df" then return band(p[6], 0x40) ~= 0
         elseif k == "mf" then return band(p[6], 0x20) ~= 0
-        elseif k == "fragment_offset" then return band(get16(p, 6), 0x1fff) * 8
+        elseif k == "fragment_offset" then return lshift(band(get16(p, 6), 0x1fff), 3)
         elseif k == "checksum" then return get16(p, 10)
         end
         return ip4[k] or no_field("ip4", k)
     end,
     __newindex = read_only,
 })
-local ip4_views, tagged_ip4_views = views(ip4_type, 14), views(ip4_type, 18)
 
 -- IPv6 ---------------------------------------------------------------------------------------------
 
@@ -335,13 +337,17 @@ local ip6_type = ffi.metatype("tp_ip6", {
     end,
     __newindex = read_only,
 })
-local ip6_views, tagged_ip6_views = views(ip6_type, 14), views(ip6_type, 18)
 
 -- UDP, TCP, ICMP -----------------------------------------------------------------------------------
 
--- `ctx.l4` says where the header is; 0 after a new batch, which is harmless to read.
+-- The header of a view, if the packet still has so many bytes there.
+local function reach_header(v, size)
+    local i, at = v.slot, v.at
+    if tobit(at + size) > ctx.lens[i] then short("the header", i) end
+    return ctx.heads[i] + at
+end
 local function set_port(v, at, checksum, change, port)
-    local p = ctx.heads[v.slot] + ctx.l4[v.slot]
+    local p = reach_header(v, checksum + 2)
     local old = get16(p, at)
     set16(p, at, port)
     change(p, checksum, old, band(port, 0xffff))
@@ -349,9 +355,9 @@ end
 local udp = {}
 function udp.set_src(v, port) set_port(v, 0, 6, adjust_udp, port) end
 function udp.set_dst(v, port) set_port(v, 2, 6, adjust_udp, port) end
-local udp_views = views(ffi.metatype("tp_udp", {
+local udp_type = ffi.metatype("tp_udp", {
     __index = function(v, k)
-        local p = ctx.heads[v.slot] + ctx.l4[v.slot]
+        local p = reach_header(v, 8)
         if k == "dst" then return get16(p, 2)
         elseif k == "src" then return get16(p, 0)
         elseif k == "length" then return get16(p, 4)
@@ -360,13 +366,13 @@ local udp_views = views(ffi.metatype("tp_udp", {
         return udp[k] or no_field("udp", k)
     end,
     __newindex = read_only,
-}))
+})
 local tcp = {}
 function tcp.set_src(v, port) set_port(v, 0, 16, adjust, port) end
 function tcp.set_dst(v, port) set_port(v, 2, 16, adjust, port) end
-local tcp_views = views(ffi.metatype("tp_tcp", {
+local tcp_type = ffi.metatype("tp_tcp", {
     __index = function(v, k)
-        local p = ctx.heads[v.slot] + ctx.l4[v.slot]
+        local p = reach_header(v, 20)
         if k == "dst" then return get16(p, 2)
         elseif k == "src" then return get16(p, 0)
         elseif k == "flags" then return p[13]
@@ -382,10 +388,10 @@ local tcp_views = views(ffi.metatype("tp_tcp", {
         return tcp[k] or no_field("tcp", k)
     end,
     __newindex = read_only,
-}))
-local icmp_views = views(ffi.metatype("tp_icmp", {
+})
+local icmp_type = ffi.metatype("tp_icmp", {
     __index = function(v, k)
-        local p = ctx.heads[v.slot] + ctx.l4[v.slot]
+        local p = reach_header(v, 8)
         if k == "type" then return p[0]
         elseif k == "code" then return p[1]
         elseif k == "id" then return get16(p, 4)
@@ -395,7 +401,7 @@ local icmp_views = views(ffi.metatype("tp_icmp", {
         return no_field("icmp", k)
     end,
     __newindex = read_only,
-}))
+})
 
 -- Batches ------------------------------------------------------------------------------------------
 
@@ -419,100 +425,70 @@ function batches.port() return port_names[ctx.port] end
 -- A copy of the packet, as it is when the step has returned, leaves by this port.
 function batches.mirror(_, i, name)
     local port = port_numbers[name] or no_port(name)
-    if i < 0 or i > 63 then no_slot(i) end
+    i = slot_of(i)
     ctx.mirrored[port] = bor(ctx.mirrored[port], lshift(1ULL, i))
     ctx.mirrors = bor(ctx.mirrors, lshift(1ULL, port))
 end
 
+-- The type in the Ethernet header as it lies in memory; the word after it if that is a VLAN tag.
+local function kind_of(i) return cast(words16, ctx.heads[i])[6] end
+local function is_tag(kind) return kind == 0x0081 or kind == 0xa888 end
+
 function batches.ethernet(_, i)
-    local v = ethernet_views[i] or no_slot(i)
+    i = slot_of(i)
     if ctx.lens[i] < 14 then short("the Ethernet header", i) end
-    return v
+    return ethernet_type(i)
 end
 
 function batches.vlan(_, i)
-    local v = vlan_views[i] or no_slot(i)
-    local kind = cast(words16, ctx.heads[i])[6]
-    if kind ~= 0x0081 and kind ~= 0xa888 or ctx.lens[i] < 14 then return absent end
+    i = slot_of(i)
+    if not is_tag(kind_of(i)) or ctx.lens[i] < 14 then return absent end
     if ctx.lens[i] < 18 then short("the VLAN tag", i) end
-    return v
+    return vlan_type(i)
 end
 
 function batches.arp(_, i)
-    local v = arp_views[i] or no_slot(i)
-    if ctx.lens[i] < 14 or cast(words16, ctx.heads[i])[6] ~= 0x0608 then return absent end
+    i = slot_of(i)
+    if ctx.lens[i] < 14 or kind_of(i) ~= 0x0608 then return absent end
     if ctx.lens[i] < 42 then short("the ARP message", i) end
-    return v
+    return arp_type(i)
 end
 
-local function tagged(i, kind, least, list, what)
-    local words = cast(words16, ctx.heads[i])
-    local tag = words[6]
-    if ctx.lens[i] < 18 or tag ~= 0x0081 and tag ~= 0xa888 or words[8] ~= kind then return absent end
-    if ctx.lens[i] < 18 + least then short(what, i) end
-    return list[i]
-end
-
-function batches.ip4(_, i)
-    local v = ip4_views[i] or no_slot(i)
-    if cast(words16, ctx.heads[i])[6] == 0x0008 then
-        if ctx.lens[i] < 34 then
-            if ctx.lens[i] < 14 then return absent end
-            short("the IPv4 header", i)
-        end
-        return v
+-- The view of an IP header of this kind, with a VLAN tag or without.
+local function ip_header(i, kind, least, view, what)
+    local found, at = kind_of(i), 14
+    if is_tag(found) then found, at = cast(words16, ctx.heads[i])[8], 18 end
+    if found ~= kind then return absent end
+    if ctx.lens[i] < at + least then
+        if ctx.lens[i] < at then return absent end
+        short(what, i)
     end
-    return tagged(i, 0x0008, 20, tagged_ip4_views, "the IPv4 header")
+    return view(i, at)
 end
+function batches.ip4(_, i) return ip_header(slot_of(i), 0x0008, 20, ip4_type, "the IPv4 header") end
+function batches.ip6(_, i) return ip_header(slot_of(i), 0xdd86, 40, ip6_type, "the IPv6 header") end
 
-function batches.ip6(_, i)
-    local v = ip6_views[i] or no_slot(i)
-    if cast(words16, ctx.heads[i])[6] == 0xdd86 then
-        if ctx.lens[i] < 54 then
-            if ctx.lens[i] < 14 then return absent end
-            short("the IPv6 header", i)
-        end
-        return v
-    end
-    return tagged(i, 0xdd86, 40, tagged_ip6_views, "the IPv6 header")
-end
-
--- Where the header of a transport protocol is; 0 if the packet has none.
-local function transport(i, protocol4, protocol6, size, what)
-    local p, len, at = ctx.heads[i], ctx.lens[i], 14
-    local kind = cast(words16, p)[6]
-    if kind == 0x0081 or kind == 0xa888 then at, kind = 18, cast(words16, p)[8] end
+-- The view of the header of a transport protocol.
+local function transport(i, protocol4, protocol6, size, view, what)
+    local p, len, kind, at = ctx.heads[i], ctx.lens[i], kind_of(i), 14
+    if is_tag(kind) then kind, at = cast(words16, p)[8], 18 end
     local start = 0
     if kind == 0x0008 and len >= at + 20 then
         start = transport4(p, at, protocol4)
     elseif kind == 0xdd86 and len >= at + 40 and p[at + 6] == protocol6 then
         start = at + 40
     end
-    if start == 0 then return 0 end
-    if start + size > len then short(what, i) end
-    ctx.l4[i] = start
-    return start
+    if start == 0 then return absent end
+    if tobit(start + size) > len then short(what, i) end
+    return view(i, start)
 end
-
-function batches.udp(_, i)
-    local v = udp_views[i] or no_slot(i)
-    if transport(i, 17, 17, 8, "the UDP header") == 0 then return absent end
-    return v
-end
-function batches.tcp(_, i)
-    local v = tcp_views[i] or no_slot(i)
-    if transport(i, 6, 6, 20, "the TCP header") == 0 then return absent end
-    return v
-end
-function batches.icmp(_, i)
-    local v = icmp_views[i] or no_slot(i)
-    if transport(i, 1, 58, 8, "the ICMP header") == 0 then return absent end
-    return v
-end
+function batches.udp(_, i) return transport(slot_of(i), 17, 17, 8, udp_type, "the UDP header") end
+function batches.tcp(_, i) return transport(slot_of(i), 6, 6, 20, tcp_type, "the TCP header") end
+function batches.icmp(_, i) return transport(slot_of(i), 1, 58, 8, icmp_type, "the ICMP header") end
 
 -- Bytes at an offset of the frame; setters here keep no checksum.
 local function reach(i, at, size)
-    if not ethernet_views[i] then no_slot(i) end
+    i = slot_of(i)
     if type(at) ~= "number" or at < 0 or at % 1 ~= 0 or at + size > ctx.lens[i] then
         error(("slot %d: %d bytes at %s reach past the packet's %d bytes"):format(i, size, tostring(at),
             ctx.lens[i]), 3)

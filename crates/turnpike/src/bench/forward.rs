@@ -14,6 +14,7 @@
 //! | `noop` | as `4r1e`, with one more step, which does nothing | 1 | IPv4 |
 //! | `lua-empty` | as `4r1e`, with a step in Lua that does nothing | 1 | IPv4 |
 //! | `lua-voip` | as `4r1e`, with a step in Lua that looks at every packet's UDP port | 1 | IPv4 |
+//! | `lua-flushed` | the same, with everything compiled anew every half a million packets | 1 | IPv4 |
 //! | `rust-voip` | the same step in Rust | 1 | IPv4 |
 //! | `4r4e` | 4 of /2 | 4 | IPv4 |
 //! | `full4` | a full table and a default route | 4 | IPv4 |
@@ -293,7 +294,7 @@ fn measure(
         theirs.compared = Some(format!("{name} takes {:.2} of it", ratio(own, &of_peer)));
         outcomes.push(theirs);
     }
-    compare_noop(&mut outcomes, &routers, &samples);
+    compare_steps(&mut outcomes, &routers, &samples);
     Ok(outcomes)
 }
 
@@ -362,18 +363,35 @@ fn ratio(own: &[Sample], theirs: &[Sample]) -> f64 {
     median(&ratios).unwrap_or(f64::NAN)
 }
 
-/// Says what the step that does nothing costs: `noop` above `4r1e` of the same round.
-fn compare_noop(outcomes: &mut [Outcome], routers: &[Router], samples: &[Vec<Sample>]) {
-    let of = |name: &str| routers.iter().position(|router| router.case.name == name);
-    let (Some(base), Some(noop)) = (of("4r1e"), of("noop")) else { return };
-    let rounds = samples[base].iter().zip(&samples[noop]);
-    let mut more: Vec<_> = rounds.map(|(base, noop)| above(noop) - above(base)).collect();
-    more.sort_by(f64::total_cmp);
-    let (middle, least) = (median(&more), more.first());
-    if let (Some(middle), Some(least)) = (middle, least) {
-        outcomes[noop].compared =
-            Some(format!("the step costs {middle:.2} more than 4r1e, at least {least:.2}"));
+/// Says what steps cost: a router with one more above `4r1e` of the same round; of one in Lua also whether
+/// that stays so, and what LuaJIT did.
+fn compare_steps(outcomes: &mut [Outcome], routers: &[Router], samples: &[Vec<Sample>]) {
+    let base = routers.iter().position(|router| router.case.name == "4r1e");
+    let Some(base) = base.map(|base| &samples[base]) else { return };
+    let with_step = |router: &Router| router.case.more != More::Nothing;
+    for (k, router) in routers.iter().enumerate().filter(|(_, router)| with_step(router)) {
+        let mut text = format!("the step costs {} more than 4r1e", more(base, &samples[k]));
+        if let Some([compiled, given_up, flushed]) = router.traces() {
+            let tenth = base.len().div_ceil(10);
+            let last = base.len() - tenth;
+            text += &format!(
+                "; in the first {tenth} rounds {}, in the last {}; {compiled} traces compiled, {given_up} \
+                 given up, all thrown away {flushed} times",
+                more(&base[..tenth], &samples[k][..tenth]),
+                more(&base[last..], &samples[k][last..])
+            );
+        }
+        outcomes[k].compared = Some(text);
     }
+}
+
+/// How much more one takes than the other in the same round: median and least.
+fn more(base: &[Sample], with: &[Sample]) -> String {
+    let rounds = base.iter().zip(with);
+    let mut more: Vec<_> = rounds.map(|(base, with)| above(with) - above(base)).collect();
+    more.sort_by(f64::total_cmp);
+    let least = more.first().copied().unwrap_or(f64::NAN);
+    format!("{:.2} (at least {least:.2})", median(&more).unwrap_or(f64::NAN))
 }
 
 fn report(outcomes: &[Outcome], bench: &Bench, args: &ForwardArgs) -> String {
@@ -442,6 +460,13 @@ mod tests {
         let own = samples(&[(10.0, 60.0), (20.0, 120.0), (10.0, 70.0)]);
         let theirs = samples(&[(10.0, 110.0), (20.0, 220.0), (10.0, 110.0)]);
         assert_eq!(ratio(&own, &theirs), 0.5);
+    }
+
+    #[test]
+    fn a_step_is_compared_with_the_router_without_it_in_the_same_round() {
+        let base = samples(&[(10.0, 50.0), (30.0, 90.0), (11.0, 52.0)]);
+        let with = samples(&[(10.0, 54.0), (30.0, 96.0), (11.0, 57.0)]);
+        assert_eq!(more(&base, &with), "5.00 (at least 4.00)");
     }
 
     #[test]

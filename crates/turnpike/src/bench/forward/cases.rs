@@ -19,12 +19,12 @@ use dataplane::replicate::Replicator;
 use dataplane::tables::Tables;
 use dpdk::qsbr::Qsbr;
 use dpdk::{Burst, PacketList, TxQueue};
-use script::{StepStatus, Watchdog};
+use script::{JitStatus, StepStatus, Watchdog};
 use wire::MacAddr;
 
 use super::Bench;
 use super::noop::Noop;
-use super::steps::{LUA_EMPTY, LUA_VOIP, MarkVoip, More, lua_step};
+use super::steps::{Flushed, LUA_EMPTY, LUA_VOIP, MarkVoip, More, lua_step};
 use crate::bench::source::{self, Mix};
 use crate::workload::routes::Routes;
 
@@ -50,11 +50,12 @@ pub struct Case {
 }
 
 /// All cases, those with the same source side by side.
-pub const CASES: [Case; 9] = [
+pub const CASES: [Case; 10] = [
     Case { name: "4r1e", full: false, egress: 1, mix: Mix::V4, more: More::Nothing },
     Case { name: "noop", full: false, egress: 1, mix: Mix::V4, more: More::Noop },
     Case { name: "lua-empty", full: false, egress: 1, mix: Mix::V4, more: More::LuaEmpty },
     Case { name: "lua-voip", full: false, egress: 1, mix: Mix::V4, more: More::LuaVoip },
+    Case { name: "lua-flushed", full: false, egress: 1, mix: Mix::V4, more: More::LuaFlushed },
     Case { name: "rust-voip", full: false, egress: 1, mix: Mix::V4, more: More::RustVoip },
     Case { name: "4r4e", full: false, egress: 4, mix: Mix::V4, more: More::Nothing },
     Case { name: "full4", full: true, egress: 4, mix: Mix::V4, more: More::Nothing },
@@ -143,6 +144,13 @@ impl Default for Bursts {
     }
 }
 
+/// How a router's step in Lua does.
+struct LuaView {
+    status: Arc<StepStatus>,
+    jit: Arc<JitStatus>,
+    _watchdog: Watchdog,
+}
+
 /// A router of one case. It has a source only while it is measured: cases share it.
 pub struct Router {
     /// What it is.
@@ -151,8 +159,7 @@ pub struct Router {
     counters: Arc<ForwarderCounters>,
     /// Whether there are routes enough for packets to leave by all ports.
     spread: bool,
-    /// How its step in Lua does, if it has one, and what looks after it.
-    lua: Option<(Arc<StepStatus>, Watchdog)>,
+    lua: Option<LuaView>,
     /// Keep the tables' writers, and with them the tables, alive.
     _writers: Option<Writers>,
 }
@@ -192,12 +199,17 @@ impl Router {
             More::Nothing => {}
             More::Noop => steps.insert("noop", Noop, "next", "ip4-rewrite")?,
             More::RustVoip => steps.insert("mark-voip", MarkVoip, "next", "ip4-lookup")?,
-            More::LuaEmpty | More::LuaVoip => {
-                let text = if case.more == More::LuaVoip { LUA_VOIP } else { LUA_EMPTY };
+            More::LuaEmpty | More::LuaVoip | More::LuaFlushed => {
+                let text = if case.more == More::LuaEmpty { LUA_EMPTY } else { LUA_VOIP };
                 let watchdog = Watchdog::start()?;
                 let step = lua_step(text, &watchdog)?;
-                lua = Some((step.status(), watchdog));
-                steps.insert("lua", step, "next", "ip4-lookup")?;
+                lua = Some(LuaView { status: step.status(), jit: step.jit(), _watchdog: watchdog });
+                match case.more {
+                    More::LuaFlushed => {
+                        steps.insert("lua", Flushed::from(step), "next", "ip4-lookup")?;
+                    }
+                    _ => steps.insert("lua", step, "next", "ip4-lookup")?,
+                }
             }
         }
         let tx = TxConfig { burst: bursts.tx, ..TxConfig::default() };
@@ -239,10 +251,16 @@ impl Router {
         self.forwarder.round() as u64
     }
 
+    /// What LuaJIT did for its step in Lua, if it has one: traces compiled, given up, and how often all
+    /// were thrown away.
+    pub fn traces(&self) -> Option<[u64; 3]> {
+        Some(self.lua.as_ref()?.jit.counts())
+    }
+
     /// Refuses to report a router that did not forward: all packets left, but for those in bursts.
     pub fn check(&self) -> Result<()> {
         let name = self.case.name;
-        let failures = self.lua.as_ref().map_or(0, |(status, _)| status.failures().0);
+        let failures = self.lua.as_ref().map_or(0, |lua| lua.status.failures().0);
         ensure!(failures == 0, "case {name}: its step failed {failures} times");
         let received = self.counters.rx(PortId::FIRST).packets.get();
         let mut sent = 0;
@@ -325,9 +343,9 @@ mod tests {
         assert_eq!(
             error,
             "--case 4r2e: not found; known: 4r1e, noop, lua-empty, lua-voip, \
-             rust-voip, 4r4e, full4, full6, mixed"
+             lua-flushed, rust-voip, 4r4e, full4, full6, mixed"
         );
-        assert_eq!(choose(&[]).unwrap().len(), 9);
+        assert_eq!(choose(&[]).unwrap().len(), 10);
         let chosen = choose(&["mixed".into(), "4r1e".into()]).unwrap();
         assert_eq!(chosen.iter().map(|case| case.name).collect::<Vec<_>>(), ["4r1e", "mixed"]);
     }

@@ -18,6 +18,8 @@ pub enum More {
     LuaEmpty,
     /// [`LUA_VOIP`].
     LuaVoip,
+    /// The same, [`Flushed`].
+    LuaFlushed,
     /// [`MarkVoip`].
     RustVoip,
 }
@@ -42,6 +44,36 @@ turnpike.step "step" {
   end,
 }
 "#;
+
+/// Calls after which [`Flushed`] has everything compiled anew: half a million packets.
+const FLUSH_AFTER: u64 = 8192;
+
+/// A step in Lua whose traces are thrown away again and again, as LuaJIT does when it runs out of room for
+/// them: what it costs to be without them, and whether they come back.
+pub struct Flushed {
+    step: LuaStep,
+    calls: u64,
+}
+
+impl From<LuaStep> for Flushed {
+    fn from(step: LuaStep) -> Self {
+        Self { step, calls: 0 }
+    }
+}
+
+impl Step for Flushed {
+    fn outputs(&self) -> &'static [Output] {
+        self.step.outputs()
+    }
+
+    fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
+        self.calls += 1;
+        if self.calls.is_multiple_of(FLUSH_AFTER) {
+            self.step.flush().expect("a benchmark's script leaves memory for a call");
+        }
+        self.step.process(batch, input, out);
+    }
+}
 
 /// The step that such a script makes.
 pub fn lua_step(text: &str, watchdog: &Watchdog) -> Result<LuaStep> {
