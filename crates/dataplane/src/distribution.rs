@@ -23,8 +23,9 @@ use dpdk::{Burst, Consumer, PacketList, Producer, TxQueue};
 use crate::batch::BATCH_MAX;
 use crate::counters::ForwarderCounters;
 use crate::mask::Mask;
-use crate::port::PortId;
+use crate::port::{MAX_PORTS, PortId};
 use crate::reason::DropReason;
+use crate::wires::Exit;
 
 /// The largest transmit burst that can be configured.
 pub const TX_BURST_MAX: usize = 128;
@@ -50,7 +51,12 @@ pub enum TxPath {
     Queue(TxQueue),
     /// By the forwarder at the other end of this ring.
     Handover(Producer),
+    /// Not at all: there is no such port, or not yet, or not any more.
+    None,
 }
+
+/// The longest that a transmit queue is waited for when it is given away.
+const PATIENCE: Duration = Duration::from_millis(1);
 
 struct PortTx {
     id: PortId,
@@ -79,16 +85,14 @@ pub struct Distribution {
 }
 
 impl Distribution {
-    /// `paths` has one entry for each port, in the order of their indexes.
-    pub fn new(paths: Vec<(PortId, TxPath)>, config: TxConfig) -> Self {
+    /// Knows no port yet.
+    pub fn new(config: TxConfig) -> Self {
         let mut distribution = Self {
-            bursts: paths.iter().map(|_| PacketList::new()).collect(),
-            hands_over: paths.iter().any(|(_, path)| matches!(path, TxPath::Handover(_))),
-            ports: paths
-                .into_iter()
-                .map(|(id, path)| PortTx { id, path, express: None, since: 0 })
-                .collect(),
-            express: Vec::new(),
+            // Room for all, so that a port that comes while packets flow costs no memory.
+            ports: Vec::with_capacity(MAX_PORTS),
+            bursts: Vec::with_capacity(MAX_PORTS),
+            express: Vec::with_capacity(MAX_PORTS),
+            hands_over: false,
             burst: 1,
             flush_cycles: 0,
         };
@@ -104,20 +108,27 @@ impl Distribution {
         self.flush_cycles = cycles as u64;
     }
 
-    /// Sends what comes by this ring by the port, before everything else. False, and nothing done,
-    /// if there is no such port here or its queue belongs to another forwarder.
-    #[must_use]
-    pub fn add_express(&mut self, id: PortId, ring: Consumer) -> bool {
-        let place = self.ports.iter().position(|port| port.id == id);
-        let Some((place, port)) = place.map(|place| (place, &mut self.ports[place])) else {
-            return false;
-        };
-        let owned = matches!(port.path, TxPath::Queue(_));
-        if owned {
-            port.express = Some(Express { ring, waiting: PacketList::new() });
-            self.express.push(place);
+    /// Packets leave by this way from now on. Afterwards `exit` has the way before it, by which everything
+    /// has been sent that was on it; what a queue does not take in [`PATIENCE`] is dropped.
+    pub(crate) fn exchange(&mut self, exit: &mut Exit, counters: &ForwarderCounters) {
+        let place = exit.port.index();
+        while self.ports.len() <= place
+            && let Some(id) = PortId::new(self.ports.len() as u16)
+        {
+            self.ports.push(PortTx { id, path: TxPath::None, express: None, since: 0 });
+            self.bursts.push(PacketList::new());
         }
-        owned
+        let (port, burst) = (&mut self.ports[place], &mut self.bursts[place]);
+        port.empty(burst, counters);
+        std::mem::swap(&mut port.path, &mut exit.path);
+        let express = port.express.take().map(|express| express.ring);
+        port.express = exit.express.take().map(Express::new);
+        exit.express = express;
+        let ports = || (0..).zip(&self.ports);
+        self.hands_over = ports().any(|(_, port)| matches!(port.path, TxPath::Handover(_)));
+        self.express.clear();
+        self.express
+            .extend(ports().filter_map(|(place, port)| port.express.as_ref().map(|_| place)));
     }
 
     /// Sends what has come by the express rings, as far as the transmit queues take it. Returns how
@@ -128,7 +139,6 @@ impl Distribution {
         for &place in &self.express {
             taken += self.ports[place].send_express(counters);
         }
-        counters.taken_in.add(taken as u64);
         taken
     }
 
@@ -200,20 +210,22 @@ impl Distribution {
     pub(crate) fn shut_down(&mut self, counters: &ForwarderCounters) {
         while self.express(counters) > 0 {}
         self.flush(counters);
-        for burst in &mut self.bursts {
-            counters.drops.add(DropReason::Shutdown, burst.free_tail(0) as u64);
+        for (port, burst) in self.ports.iter_mut().zip(&mut self.bursts) {
+            port.drop_all(burst, DropReason::Shutdown, counters);
         }
-        for port in self.ports.iter_mut().filter_map(|port| port.express.as_mut()) {
-            loop {
-                let dropped = port.waiting.free_tail(0);
-                counters.drops.add(DropReason::Shutdown, dropped as u64);
-                let taken = port.ring.take(&mut port.waiting, TX_BURST_MAX);
-                counters.taken_in.add(taken as u64);
-                if taken == 0 {
-                    break;
-                }
-            }
-        }
+    }
+}
+
+impl Express {
+    fn new(ring: Consumer) -> Self {
+        Self { ring, waiting: PacketList::new() }
+    }
+
+    /// Takes more from the ring.
+    fn take(&mut self, counters: &ForwarderCounters) -> usize {
+        let taken = self.ring.take(&mut self.waiting, TX_BURST_MAX);
+        counters.taken_in.add(taken as u64);
+        taken
     }
 }
 
@@ -229,7 +241,7 @@ impl PortTx {
         };
         let mut taken = 0;
         while express.waiting.is_empty() {
-            let count = express.ring.take(&mut express.waiting, TX_BURST_MAX);
+            let count = express.take(counters);
             if count == 0 {
                 return taken;
             }
@@ -264,6 +276,36 @@ impl PortTx {
                 counters.handed_over.add(ring.send(burst) as u64);
                 let dropped = burst.free_tail(0);
                 counters.drops.add(DropReason::HandoverFull, dropped as u64);
+            }
+            TxPath::None => counters.drops.add(DropReason::PortDown, burst.free_tail(0) as u64),
+        }
+    }
+
+    /// Sends all that is on the way, as long as the queue takes it; drops the rest.
+    fn empty(&mut self, burst: &mut PacketList, counters: &ForwarderCounters) {
+        let begin = dpdk::tsc();
+        let patience = (dpdk::tsc_hz() as f64 * PATIENCE.as_secs_f64()) as u64;
+        loop {
+            self.send_express(counters);
+            self.send(burst, 1, counters);
+            let express = self.express.as_ref();
+            let more = express.is_some_and(|e| !e.waiting.is_empty() || !e.ring.is_empty());
+            if !more && burst.is_empty() || dpdk::tsc() - begin > patience {
+                break;
+            }
+        }
+        self.drop_all(burst, DropReason::TxFull, counters);
+    }
+
+    /// Drops what is on the way.
+    fn drop_all(&mut self, burst: &mut PacketList, why: DropReason, counters: &ForwarderCounters) {
+        counters.drops.add(why, burst.free_tail(0) as u64);
+        if let Some(express) = &mut self.express {
+            loop {
+                counters.drops.add(why, express.waiting.free_tail(0) as u64);
+                if express.take(counters) == 0 {
+                    break;
+                }
             }
         }
     }

@@ -16,6 +16,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::distribution::TxConfig;
 use crate::graph::Graph;
 use crate::port::PortInfo;
+use crate::wires::Rewiring;
 
 /// What a forwarder is to have in place of what it has; after the exchange, what it had.
 #[derive(Default)]
@@ -24,6 +25,8 @@ pub struct Replacement {
     pub graph: Option<Graph>,
     /// What steps need to know of the ports, by their indexes.
     pub ports: Option<Vec<PortInfo>>,
+    /// Its connections, or some.
+    pub wires: Option<Rewiring>,
     /// When transmit bursts leave. This one does not change sides: the owner knows what it was.
     pub tx: Option<TxConfig>,
 }

@@ -21,11 +21,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use dpdk::{Burst, Consumer, RxQueue};
+use dpdk::{Burst, RxQueue};
 
 use crate::batch::{BATCH_MAX, Batch};
 use crate::counters::ForwarderCounters;
-use crate::distribution::Distribution;
+use crate::distribution::{Distribution, TxConfig};
 use crate::exchange::Exchange;
 use crate::graph::{Ends, Graph, Shape};
 use crate::mask::Mask;
@@ -35,6 +35,7 @@ use crate::punts::Punts;
 use crate::quarantine::{Quarantine, guard};
 use crate::reason::DropReason;
 use crate::replicate::{Replicator, Way};
+use crate::wires::{Inlet, Rewiring};
 
 /// A receive queue and the port it belongs to.
 pub struct RxSource {
@@ -88,14 +89,10 @@ impl Default for IdlePolicy {
 
 /// Everything a forwarder owns.
 pub struct ForwarderParts {
-    /// Where packets come from.
-    pub rx: Vec<RxSource>,
-    /// Rings with packets that only need sending; a packet's tag is its egress port's index.
-    pub inlets: Vec<Consumer>,
     /// The steps.
     pub graph: Graph,
-    /// Where packets leave.
-    pub distribution: Distribution,
+    /// When packets leave.
+    pub tx: TxConfig,
     /// Makes packets to groups as many as they have ports to leave by.
     pub replicator: Replicator,
     /// The way to the slow path.
@@ -113,6 +110,12 @@ pub struct ForwarderParts {
 /// A forwarder: make it from its parts, then [`Forwarder::run`] it on its thread.
 pub struct Forwarder {
     parts: ForwarderParts,
+    /// Where packets come from.
+    rx: Vec<RxSource>,
+    /// Rings with packets that only need sending.
+    inlets: Vec<Inlet>,
+    /// Where packets leave.
+    distribution: Distribution,
     batch: Batch,
     arrivals: Burst,
     idle_rounds: u32,
@@ -130,7 +133,7 @@ impl Forwarder {
 
     /// Its receive queues, to be given to another forwarder or taken from one between two rounds.
     pub fn sources_mut(&mut self) -> &mut Vec<RxSource> {
-        &mut self.parts.rx
+        &mut self.rx
     }
 
     /// Takes at most so many packets (1 to [`BATCH_MAX`], which is the default) from a receive queue at
@@ -139,12 +142,15 @@ impl Forwarder {
         self.rx_burst = packets.clamp(1, BATCH_MAX);
     }
 
-    /// A forwarder that has not run yet.
+    /// A forwarder that has not run yet and has no connections: see [`Forwarder::rewire`].
     pub fn new(parts: ForwarderParts) -> Self {
         let sleep = parts.idle.first_sleep;
         let mut batch = Batch::new(PortId::FIRST, PortInfo::NONE);
         batch.copies = Some(Copies::new(parts.replicator.pool().clone()));
         Self {
+            rx: Vec::with_capacity(MAX_PORTS),
+            inlets: Vec::with_capacity(MAX_PORTS),
+            distribution: Distribution::new(parts.tx),
             parts,
             batch,
             arrivals: Burst::new(),
@@ -182,16 +188,19 @@ impl Forwarder {
     #[cold]
     fn take_replacement(&mut self) {
         let mut begin = dpdk::tsc();
-        let parts = &mut self.parts;
-        let taken = self.exchange.serve(|new| {
+        let exchange = self.exchange.clone();
+        let taken = exchange.serve(|new| {
             if let Some(graph) = &mut new.graph {
-                std::mem::swap(graph, &mut parts.graph);
+                std::mem::swap(graph, &mut self.parts.graph);
             }
             if let Some(infos) = &mut new.ports {
-                exchange_infos(&mut parts.rx, infos);
+                exchange_infos(&mut self.rx, infos);
             }
             if let Some(tx) = new.tx {
-                parts.distribution.set_config(tx);
+                self.distribution.set_config(tx);
+            }
+            if let Some(rewiring) = &mut new.wires {
+                self.rewire(rewiring);
             }
         });
         if !taken {
@@ -199,34 +208,73 @@ impl Forwarder {
         }
         let mut longest = 0;
         for _ in 0..WATCHED {
+            if exchange.is_waiting() {
+                // The next part of a change is more urgent than what this one has cost.
+                return;
+            }
             self.round();
             let end = dpdk::tsc();
             longest = longest.max(end - begin);
             begin = end;
         }
-        self.exchange.set_pause(longest);
+        exchange.set_pause(longest);
+    }
+
+    /// Changes its connections: before it runs, or between two rounds. What it holds for ports whose exits
+    /// change is sent before, and so is what has come for them by rings, so that nothing is overtaken.
+    pub fn rewire(&mut self, rewiring: &mut Rewiring) {
+        let Rewiring { stop, detach, wires } = rewiring;
+        let (rx, inlets) = (std::mem::take(&mut wires.rx), std::mem::take(&mut wires.inlets));
+        let back = (
+            rx.iter().map(|source| source.port).collect(),
+            inlets.iter().filter_map(|inlet| inlet.port).collect(),
+        );
+        wires.rx.extend(self.rx.extract_if(.., |source| stop.contains(source.port)));
+        if !detach.is_empty() || !wires.exits.is_empty() {
+            self.take_in_all();
+        }
+        let detached = |inlet: &mut Inlet| inlet.port.is_some_and(|port| detach.contains(port));
+        wires.inlets.extend(self.inlets.extract_if(.., detached));
+        for exit in &mut wires.exits {
+            self.distribution.exchange(exit, &self.parts.counters);
+            self.parts.replicator.exchange(exit.port, &mut exit.replicas);
+        }
+        self.rx.extend(rx);
+        self.inlets.extend(inlets);
+        (*stop, *detach) = back;
+    }
+
+    /// Takes what lies in the rings now.
+    fn take_in_all(&mut self) {
+        let now = dpdk::tsc();
+        for inlet in 0..self.inlets.len() {
+            let mut waiting = self.inlets[inlet].ring.len();
+            while waiting > 0 {
+                waiting = waiting.saturating_sub(self.take_in(inlet, now).max(1));
+            }
+        }
     }
 
     /// One round: every receive queue and every inlet once. Returns the packets it found.
     pub fn round(&mut self) -> usize {
         self.parts.quiescent.quiescent();
         let now = dpdk::tsc();
-        let mut found = self.parts.distribution.express(&self.parts.counters);
-        for source in 0..self.parts.rx.len() {
+        let mut found = self.distribution.express(&self.parts.counters);
+        for source in 0..self.rx.len() {
             found += self.receive(source, now);
         }
-        for inlet in 0..self.parts.inlets.len() {
+        for inlet in 0..self.inlets.len() {
             found += self.take_in(inlet, now);
         }
-        self.parts.distribution.flush_due(now, &self.parts.counters);
+        self.distribution.flush_due(now, &self.parts.counters);
         self.parts.counters.rounds.add(1);
-        self.parts.counters.held.set(self.parts.distribution.held() as u64);
+        self.parts.counters.held.set(self.distribution.held() as u64);
         found
     }
 
     /// Receives one batch from a port and takes it all the way.
     fn receive(&mut self, source: usize, now: u64) -> usize {
-        let source = &mut self.parts.rx[source];
+        let source = &mut self.rx[source];
         let batch = &mut self.batch;
         let counters = &self.parts.counters;
         let unusable = source.queue.unusable();
@@ -273,10 +321,11 @@ impl Forwarder {
         if !ends.transmit.is_empty() {
             let (burst, ports) = (&mut self.batch.burst, &self.batch.out_port);
             let counters = &self.parts.counters;
-            self.parts.distribution.accept(burst, ends.transmit, ports, now, counters);
+            self.distribution.accept(burst, ends.transmit, ports, now, counters);
         }
         if !ends.replicate.is_empty() {
-            let ForwarderParts { replicator, distribution, counters, .. } = &mut self.parts;
+            let ForwarderParts { replicator, counters, .. } = &mut self.parts;
+            let distribution = &mut self.distribution;
             replicator.accept(
                 &mut self.batch,
                 ends.replicate,
@@ -284,7 +333,7 @@ impl Forwarder {
             );
         }
         if let Some(copies) = &mut self.batch.copies {
-            let ForwarderParts { distribution, counters, .. } = &mut self.parts;
+            let (distribution, counters) = (&mut self.distribution, &self.parts.counters);
             copies.send(&mut Way { distribution, now, counters });
         }
         if !ends.slow_path.is_empty() {
@@ -305,7 +354,7 @@ impl Forwarder {
     /// Takes packets that only need sending from a ring.
     fn take_in(&mut self, inlet: usize, now: u64) -> usize {
         let arrivals = &mut self.arrivals;
-        let count = self.parts.inlets[inlet].receive(arrivals, BATCH_MAX);
+        let count = self.inlets[inlet].ring.receive(arrivals, BATCH_MAX);
         if count == 0 {
             return 0;
         }
@@ -316,20 +365,20 @@ impl Forwarder {
         }
         let counters = &self.parts.counters;
         counters.taken_in.add(count as u64);
-        self.parts.distribution.accept(arrivals, mask, &out_port, now, counters);
+        self.distribution.accept(arrivals, mask, &out_port, now, counters);
         count
     }
 
     /// Nothing to do: sends what waits, and after some rounds sleeps.
     fn rest(&mut self) {
-        self.parts.distribution.flush(&self.parts.counters);
+        self.distribution.flush(&self.parts.counters);
         self.idle_rounds = self.idle_rounds.saturating_add(1);
         let idle = self.parts.idle;
         if self.idle_rounds < idle.spin_rounds || idle.longest_sleep.is_zero() {
             std::hint::spin_loop();
             return;
         }
-        self.parts.counters.held.set(self.parts.distribution.held() as u64);
+        self.parts.counters.held.set(self.distribution.held() as u64);
         self.parts.counters.sleeps.add(1);
         std::thread::sleep(self.sleep);
         self.sleep = (self.sleep * 2).min(idle.longest_sleep);
@@ -340,10 +389,10 @@ impl Forwarder {
     /// ended too, for what they put there meanwhile.
     pub fn shut_down(&mut self) {
         let now = dpdk::tsc();
-        for inlet in 0..self.parts.inlets.len() {
+        for inlet in 0..self.inlets.len() {
             while self.take_in(inlet, now) > 0 {}
         }
-        self.parts.distribution.shut_down(&self.parts.counters);
+        self.distribution.shut_down(&self.parts.counters);
         self.parts.counters.held.set(0);
     }
 }

@@ -28,6 +28,7 @@ pub mod steps;
 pub mod tables;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+pub mod wires;
 
 pub use batch::Batch;
 pub use default_graph::{default_graph, default_steps};

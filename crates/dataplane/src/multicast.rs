@@ -33,6 +33,11 @@ impl PortSet {
         self.0 >> port.index() & 1 != 0
     }
 
+    /// Takes a port out, or puts it in.
+    pub fn set(&mut self, port: PortId, member: bool) {
+        self.0 = self.0 & !(1 << port.index()) | u64::from(member) << port.index();
+    }
+
     /// How many ports there are.
     pub fn len(self) -> usize {
         self.0.count_ones() as usize
@@ -51,7 +56,7 @@ impl PortSet {
 
 impl Extend<PortId> for PortSet {
     fn extend<I: IntoIterator<Item = PortId>>(&mut self, ports: I) {
-        ports.into_iter().for_each(|port| self.0 |= 1 << port.index());
+        ports.into_iter().for_each(|port| self.set(port, true));
     }
 }
 

@@ -30,6 +30,15 @@ pub struct Replicator {
     ready: Ready,
 }
 
+/// How packets to groups leave by a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Replicas {
+    /// The port's own address.
+    pub mac: [u8; 6],
+    /// Its device takes packets of several buffers.
+    pub by_reference: bool,
+}
+
 /// Packets on their way to the distribution, and the ports they leave by.
 pub(crate) struct Ready {
     packets: Burst,
@@ -45,15 +54,18 @@ pub(crate) struct Way<'a> {
 }
 
 impl Replicator {
-    /// Takes buffers from this pool. `ports` are the router's, by index: their own addresses, and
-    /// whether their devices take packets of several buffers.
-    pub fn new(pool: Mempool, ports: impl IntoIterator<Item = (wire::MacAddr, bool)>) -> Self {
-        let (mut macs, mut by_reference) = ([[0; 6]; MAX_PORTS], PortSet::EMPTY);
-        for ((index, place), (mac, several)) in (0..).zip(&mut macs).zip(ports) {
-            *place = mac.0;
-            by_reference.extend(PortId::new(index).filter(|_| several));
-        }
-        Self { pool, by_reference, macs, ready: Ready::new() }
+    /// Takes buffers from this pool, and knows no port yet.
+    pub fn new(pool: Mempool) -> Self {
+        let macs = [[0; 6]; MAX_PORTS];
+        Self { pool, by_reference: PortSet::EMPTY, macs, ready: Ready::new() }
+    }
+
+    /// How packets leave by a port from now on; afterwards, how they left before.
+    pub(crate) fn exchange(&mut self, port: PortId, replicas: &mut Replicas) {
+        let by_reference = self.by_reference.contains(port);
+        self.by_reference.set(port, replicas.by_reference);
+        std::mem::swap(&mut self.macs[port.index()], &mut replicas.mac);
+        replicas.by_reference = by_reference;
     }
 
     /// Where it takes buffers from.

@@ -35,18 +35,18 @@ use std::thread::{self, JoinHandle};
 use anyhow::{Context, Result, bail};
 use control::config::Config;
 use dataplane::catalogue::Catalogue;
+use dataplane::class::{ByClass, ClassLimits};
 use dataplane::counters::ForwarderCounters;
-use dataplane::distribution::Distribution;
 use dataplane::flow::FlowHash;
 use dataplane::forwarder::{Forwarder, ForwarderParts, IdlePolicy};
 use dataplane::graph::Graph;
 use dataplane::multicast::MulticastTable;
 use dataplane::next_hop::NextHopTable;
-use dataplane::port::{Mtus, PortInfos, RedirectGates};
-use dataplane::punts::Punts;
+use dataplane::port::{MAX_PORTS, Mtus, PortInfos, RedirectGates};
 use dataplane::quarantine::Quarantine;
 use dataplane::replicate::Replicator;
 use dataplane::tables::Tables;
+use dataplane::wires::{Rewiring, Wires};
 use dpdk::qsbr::{Qsbr, Reader};
 use dpdk::{Eal, EalConfig, Port};
 use slowpath::SlowPath;
@@ -62,7 +62,7 @@ use prepare::Workshop;
 use quarantine::PortNames;
 use reports::{ForwarderView, Ledger, Retired, SlowViews};
 use slow_worker::{ClassRates, Orders, Outbox, SlowCounters, SlowWorker, Turns, mailboxes};
-use wiring::{Units, Wires, WorkerWires};
+use wiring::{Exchanges, ForwarderEnds, SlowPathWays, Wiring, WorkerEnds};
 
 /// Runs a router until SIGTERM or SIGINT. An error says why it did not start, or that it did not
 /// end cleanly.
@@ -134,13 +134,8 @@ impl Router {
         let (ports, queues) = ports::open_all(&config, cores.len(), &eal, buffers)?;
         let seed = seed();
         let count = config.slowpath.workers;
-        let units = Units {
-            forwarders: cores.len(),
-            workers: count,
-            classes: &config.slowpath.classes,
-            seed,
-        };
-        let plan = wiring::plan(&eal, &units, queues)?;
+        let classes = &config.slowpath.classes;
+        let (ways, worker_ends) = slow_path_ways(&eal, cores.len(), count, classes, seed)?;
         let qsbr = Qsbr::new(cores.len() + count);
         let next_hops = Arc::new(NextHopTable::new());
         let (rib, routes, readers) = owner::build_rib(&config, &ports, next_hops.clone(), &qsbr)?;
@@ -165,27 +160,31 @@ impl Router {
         let common = Common {
             config: &config,
             ports: &ports,
-            homes: &plan.homes,
             buffers,
             tables: &tables,
             events: events_out,
             quarantine: quarantine.clone(),
             seed,
         };
-        let (workers, slow, orders) = slow_workers(common, plan.workers, &qsbr)?;
+        let (workers, slow, orders) = slow_workers(common, worker_ends, &qsbr)?;
         let mut maker = GraphMaker::new(catalogue, &tables);
         let mut views = Vec::new();
         let mut units = Vec::new();
-        for (wires, punts) in plan.forwarders.into_iter().zip(plan.punts) {
+        for ways in ways {
             let graph = maker.make(&config, &infos)?;
             let own = Own {
-                replicator: replicator(&ports, buffers),
+                replicator: Replicator::new(buffers.largest().clone()),
                 quiescent: qsbr.register()?,
                 quarantine: quarantine.clone(),
             };
-            let unit = forwarder(&config, graph, wires, punts, own)?;
-            views.push(unit.1);
-            units.push(unit.0);
+            let (unit, view) = forwarder(&config, graph, ways, own);
+            views.push(view);
+            units.push(unit);
+        }
+        let exchanges = Exchanges::new(units.iter().map(Forwarder::exchange).collect());
+        let wiring = Wiring::new(eal.clone(), exchanges, orders.clone());
+        for queues in queues {
+            wiring.connect_at_start(queues, &mut units)?;
         }
         let shape = units[0].shape().clone();
         let script_counters = config.script.as_ref().map(|script| script.counters.clone());
@@ -200,9 +199,8 @@ impl Router {
         let sources = owner::Sources::start(&config)?;
         let groups = owner::Groups::new(config.multicast.clone(), sources.groups(), tables.clone());
         let flows = FlowHash::new(seed);
-        let exchanges = units.iter().map(Forwarder::exchange).collect();
         let workshop = Workshop::new(maker, units.len());
-        let configurations = Configurations::new(config, routes, infos, exchanges, workshop);
+        let configurations = Configurations::new(config, routes, infos, workshop);
         let parts = OwnerParts {
             rib,
             orders,
@@ -210,6 +208,7 @@ impl Router {
             sources,
             groups,
             ledger,
+            wiring,
             configurations,
             ports,
             names,
@@ -289,40 +288,49 @@ struct Own {
     quarantine: Quarantine,
 }
 
-fn replicator(ports: &Ports, buffers: &Buffers) -> Replicator {
-    let port = |port: &OpenPort| (port.info.mac, port.port.supports_multi_segment());
-    Replicator::new(buffers.largest().clone(), ports.iter().map(port))
-}
-
 fn forwarder(
     config: &Config,
     (graph, lua): (Graph, Option<LuaView>),
-    wires: Wires,
-    punts: Punts,
+    ends: ForwarderEnds,
     own: Own,
-) -> Result<(Forwarder, ForwarderView)> {
-    let mut distribution = Distribution::new(wires.paths, settings::tx(config.tx));
-    for (port, ring) in wires.express {
-        if !distribution.add_express(port, ring) {
-            bail!("{port}: the forwarder of its host interface has no transmit queue");
-        }
-    }
+) -> (Forwarder, ForwarderView) {
     let counters = Arc::new(ForwarderCounters::default());
     let edges = graph.counters().clone();
     let view = ForwarderView { counters: counters.clone(), edges, lua };
-    let unit = Forwarder::new(ForwarderParts {
-        rx: wires.rx,
-        inlets: wires.inlets,
+    let mut unit = Forwarder::new(ForwarderParts {
         graph,
-        distribution,
-        punts,
+        tx: settings::tx(config.tx),
+        punts: ends.punts,
         replicator: own.replicator,
         quiescent: own.quiescent,
         counters,
         quarantine: own.quarantine,
         idle: IdlePolicy::default(),
     });
-    Ok((unit, view))
+    let wires = Wires { inlets: ends.inlets, ..Wires::default() };
+    unit.rewire(&mut Rewiring { wires, ..Rewiring::default() });
+    (unit, view)
+}
+
+/// The forwarders' ends of the rings between so many forwarders and workers, and the workers' ends, by
+/// worker and forwarder.
+fn slow_path_ways(
+    eal: &Eal,
+    forwarders: usize,
+    workers: usize,
+    classes: &ByClass<ClassLimits>,
+    seed: u64,
+) -> Result<(Vec<ForwarderEnds>, Vec<Vec<WorkerEnds>>)> {
+    let (mut ways, mut by_worker) = (Vec::new(), Vec::new());
+    by_worker.resize_with(workers, Vec::new);
+    for forwarder in 0..forwarders {
+        let between = SlowPathWays::new(eal, forwarder, workers, classes, seed)?;
+        ways.push(between.forwarder);
+        for (all, ends) in by_worker.iter_mut().zip(between.workers) {
+            all.push(ends);
+        }
+    }
+    Ok((ways, by_worker))
 }
 
 fn spawn_forwarder(
@@ -376,7 +384,6 @@ fn register(eal: &Eal) -> Option<dpdk::ThreadRegistration> {
 struct Common<'a> {
     config: &'a Config,
     ports: &'a Ports,
-    homes: &'a [usize],
     buffers: &'a Buffers,
     tables: &'a Arc<Tables>,
     events: events::UnboundedSender<slowpath::Event>,
@@ -386,15 +393,16 @@ struct Common<'a> {
 
 fn slow_workers(
     common: Common<'_>,
-    wires: Vec<WorkerWires>,
+    ends: Vec<Vec<WorkerEnds>>,
     qsbr: &Arc<Qsbr>,
 ) -> Result<(Vec<SlowWorker>, SlowViews, Orders)> {
-    let (count, classes) = (wires.len(), &common.config.slowpath.classes);
+    let (count, classes) = (ends.len(), &common.config.slowpath.classes);
     let class_rates = Arc::new(ClassRates::new(classes));
     let limits = settings::limits(&common.config.slowpath);
     let rates = Arc::new(slowpath::Rates::new(&limits, common.seed));
     let (mut workers, mut counters, mut orders) = (Vec::new(), Vec::new(), Vec::new());
-    for (index, (wires, mailbox)) in wires.into_iter().zip(mailboxes(count)).enumerate() {
+    for (index, (ends, mailbox)) in ends.into_iter().zip(mailboxes(count)).enumerate() {
+        let (punted, injectors) = ends.into_iter().map(|ends| (ends.punted, ends.injector)).unzip();
         let (orders_out, orders_in) = channel();
         let config = slow_path_config(&common, (index, count), limits.clone());
         let count = Arc::new(SlowCounters::default());
@@ -402,15 +410,15 @@ fn slow_workers(
         counters.push(count.clone());
         workers.push(SlowWorker {
             engine: SlowPath::sharing(config, rates.clone()),
-            turns: Turns::new(wires.punted, classes, class_rates.clone()),
+            turns: Turns::new(punted, classes, class_rates.clone()),
             outbox: Outbox {
-                injectors: wires.injectors,
-                homes: common.homes.to_vec(),
+                injectors,
+                homes: [None; MAX_PORTS],
                 buffers: common.buffers.clone(),
                 counters: count,
                 events: common.events.clone(),
                 tables: common.tables.clone(),
-                hosts: wires.hosts,
+                hosts: std::array::from_fn(|_| None),
                 mailbox,
             },
             orders: orders_in,

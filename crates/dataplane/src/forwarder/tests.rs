@@ -4,23 +4,24 @@
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::Receiver;
 
-use dpdk::qsbr::Qsbr;
-use dpdk::{
-    Device, Mbuf, Mempool, MempoolConfig, PacketList, Port, PortConfig, Producer, Ring, TxQueue,
-};
-use wire::MacAddr;
-
 use super::*;
 use crate::class::ByClass;
-use crate::distribution::{TX_BURST_MAX, TxConfig, TxPath};
+use crate::distribution::{TX_BURST_MAX, TxPath};
 use crate::exchange::Replacement;
 use crate::graph::{GraphBuilder, Output, Outputs, Step};
 use crate::multicast::{MulticastRoute, MulticastRoutes};
 use crate::punts::ClassRing;
 use crate::quarantine::Suspect;
 use crate::reason::{Punt, PuntClass, PuntReason};
+use crate::replicate::Replicas;
 use crate::steps::{FAULTY_ID, Faulty, Ip4Lookup, Ip4Rewrite};
 use crate::testing::{FrameBuilder, TestTables, dpdk as shared, port_mac};
+use crate::wires::{Exit, Wires};
+use dpdk::qsbr::Qsbr;
+use dpdk::{
+    Consumer, Device, Mbuf, Mempool, MempoolConfig, PacketList, Port, PortConfig, Producer, Ring,
+    TxQueue,
+};
 
 /// A device whose packets come back, as a wire to itself.
 fn loop_device() -> (TxQueue, RxQueue) {
@@ -44,6 +45,20 @@ fn mbuf(frame: &[u8]) -> Mbuf {
 
 /// Packets that a ring to the slow path holds.
 const PUNT_RING: usize = 64;
+
+fn port(n: u16) -> PortId {
+    PortId::new(n).unwrap()
+}
+
+fn source(n: u16, queue: RxQueue) -> RxSource {
+    RxSource { port: port(n), info: TestTables::every_kind().ports.get()[0], queue }
+}
+
+/// The device of port 3 takes packets of several buffers, the others do not.
+fn exit(n: u16, path: TxPath) -> Exit {
+    let replicas = Replicas { mac: port_mac(n as u8), by_reference: n == 3 };
+    Exit { port: port(n), path, express: None, replicas }
+}
 
 /// A forwarder with one receiving port and five sending ones, as the test tables have.
 struct Lab {
@@ -83,25 +98,25 @@ impl Lab {
         let (handover, handed_over) = ring(64);
         let mut paths: Vec<_> = (0..3).map(|_| TxPath::Handover(ring(64).0)).collect();
         paths.extend([TxPath::Queue(device), TxPath::Handover(handover)]);
-        let ports = (0..5).map(|n| PortId::new(n).unwrap());
-        let info = TestTables::every_kind().ports.get()[0];
-        // The device of port 3 takes several buffers, the others do not.
-        let replicas = (0..5).map(|n| (MacAddr(port_mac(n)), n == 3));
+        let mut exits: Vec<_> = (0..).zip(paths).map(|(n, path)| exit(n, path)).collect();
+        exits[3].express = Some(express_out);
         let counters = Arc::new(ForwarderCounters::default());
-        let mut distribution = Distribution::new(ports.zip(paths).collect(), tx);
-        assert!(distribution.add_express(PortId::new(3).unwrap(), express_out));
-        let forwarder = Forwarder::new(ForwarderParts {
-            rx: vec![RxSource { port: PortId::FIRST, info, queue }],
-            inlets: vec![inlet],
+        let mut forwarder = Forwarder::new(ForwarderParts {
             graph,
-            distribution,
-            replicator: Replicator::new(shared().1.clone(), replicas),
+            tx,
+            replicator: Replicator::new(shared().1.clone()),
             punts: Punts::new(vec![into_0, into_1], 1),
             quiescent: Qsbr::new(1).register().unwrap(),
             counters: counters.clone(),
             quarantine,
             idle: IdlePolicy::default(),
         });
+        let wires = Wires {
+            rx: vec![source(0, queue)],
+            inlets: vec![Inlet { port: None, ring: inlet }],
+            exits,
+        };
+        forwarder.rewire(&mut Rewiring { wires, ..Rewiring::default() });
         let punted = [out_0, out_1];
         Self { forwarder, counters, wire, inject, punted, express, sent, handed_over, suspects }
     }
@@ -154,7 +169,7 @@ fn a_packet_is_forwarded_and_counted() {
     assert_eq!(sent.len(), 1);
     assert_eq!(sent[0][22], 63);
     let len = to("10.0.6.1").len() as u64;
-    let port = PortId::new(3).unwrap();
+    let port = port(3);
     assert_eq!(lab.counters.rx(PortId::FIRST).packets.get(), 1);
     assert_eq!(lab.counters.rx(PortId::FIRST).bytes.get(), len);
     assert_eq!(lab.counters.tx(port).packets.get(), 1);
@@ -356,7 +371,7 @@ fn a_full_transmit_queue_keeps_a_burst_and_drops_the_rest() {
     for _ in 0..packets / 60 {
         lab.receive(&vec![to("10.0.6.1"); 60]);
     }
-    let port = PortId::new(3).unwrap();
+    let port = port(3);
     let sent = lab.counters.tx(port).packets.get();
     let held = lab.counters.held.get();
     assert_eq!(held, TX_BURST_MAX as u64);
@@ -621,8 +636,11 @@ fn what_there_is_no_buffer_for_is_counted() {
     let config = MempoolConfig { name: "none".into(), count: 1, cache: 0, data_room: 2048 };
     let pool = Mempool::new(&shared().0, &config).unwrap();
     let held = pool.alloc().unwrap();
-    let replicas = (0..5).map(|n| (MacAddr(port_mac(n)), true));
-    lab.forwarder.parts.replicator = Replicator::new(pool.clone(), replicas);
+    lab.forwarder.parts.replicator = Replicator::new(pool.clone());
+    for n in 0..5 {
+        let mut replicas = Replicas { mac: port_mac(n), by_reference: true };
+        lab.forwarder.parts.replicator.exchange(port(n.into()), &mut replicas);
+    }
     lab.receive(&[to("10.0.10.1")]);
     assert_eq!(lab.counters.replicated.get(), 1);
     assert_eq!(lab.drops(DropReason::NoBuffer), 2);
@@ -643,7 +661,7 @@ fn a_running_forwarder_takes_another_graph_between_two_rounds() {
     let mut info = TestTables::every_kind().ports.get()[0];
     info.redirects = !info.redirects;
     let ports = Some(vec![info]);
-    exchange.put(Replacement { graph: Some(other), ports, tx: Some(at_once()) });
+    exchange.put(Replacement { graph: Some(other), ports, wires: None, tx: Some(at_once()) });
     let stop = Arc::new(AtomicBool::new(false));
     let end = stop.clone();
     let owner = std::thread::spawn(move || {
@@ -685,4 +703,111 @@ impl Step for Discard {
     fn process(&mut self, _: &mut Batch, input: Mask, out: &mut Outputs) {
         out[0] = input;
     }
+}
+
+fn exchange_exit(n: u16, path: TxPath) -> Rewiring {
+    let wires = Wires { exits: vec![exit(n, path)], ..Wires::default() };
+    Rewiring { wires, ..Rewiring::default() }
+}
+
+#[test]
+fn a_port_comes_receives_sends_and_goes() {
+    let mut lab = Lab::default_graph(at_once());
+    // Port 7, the sixth, which has no neighbours: 5 and 6 are not there.
+    let (mut wire, queue) = loop_device();
+    let (device, mut sent) = loop_device();
+    let mut rewiring = exchange_exit(7, TxPath::Queue(device));
+    rewiring.wires.rx.push(source(7, queue));
+    lab.forwarder.rewire(&mut rewiring);
+    assert!(rewiring.wires.rx.is_empty() && matches!(rewiring.wires.exits[0].path, TxPath::None));
+    let mut list = PacketList::new();
+    list.push(mbuf(&to("10.0.6.1"))).unwrap();
+    assert_eq!(wire.send(&mut list, 1).packets, 1);
+    for tag in [6, 7, 8] {
+        let mut packet = mbuf(&to("10.0.1.1"));
+        packet.set_tag(tag);
+        lab.inject.push(packet).unwrap();
+    }
+    assert_eq!(lab.forwarder.round(), 4);
+    let mut burst = Burst::new();
+    assert_eq!((lab.frames_sent().len(), sent.receive(&mut burst, BATCH_MAX)), (1, 1));
+    assert_eq!((lab.counters.rx(port(7)).packets.get(), lab.drops(DropReason::PortDown)), (1, 2));
+    // What undoes it makes it go.
+    lab.forwarder.rewire(&mut rewiring);
+    let Wires { rx, exits, .. } = &rewiring.wires;
+    assert_eq!((rx.len(), rx[0].port), (1, port(7)));
+    assert!(matches!(exits[0].path, TxPath::Queue(_)));
+    assert_eq!(lab.receive(&[to("10.0.6.1")]), 1, "the others are what they were");
+    assert_eq!(lab.frames_sent().len(), 1);
+}
+
+#[test]
+fn what_is_on_the_way_to_a_port_is_sent_before_its_queue_is_given_away() {
+    let patient = TxConfig { burst: 64, flush: Duration::from_secs(3600) };
+    let mut lab = Lab::default_graph(patient);
+    let (mut handed, inlet) = ring(64);
+    lab.forwarder.inlets.push(Inlet { port: Some(port(3)), ring: inlet });
+    let flow = |n| FrameBuilder::ip4().destination4("10.0.6.1").udp(n, 2, b"x").build();
+    lab.receive(&(0..5).map(flow).collect::<Vec<_>>());
+    for n in 5..10 {
+        let mut packet = mbuf(&flow(n));
+        packet.set_tag(3);
+        handed.push(packet).unwrap();
+    }
+    lab.express.push(mbuf(&flow(99))).unwrap();
+    let mut rewiring = exchange_exit(3, TxPath::None);
+    rewiring.detach.set(port(3), true);
+    lab.forwarder.rewire(&mut rewiring);
+    let ports: Vec<_> = lab.frames_sent().iter().map(|frame| frame[35]).collect();
+    assert_eq!(ports, [99, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    assert_eq!((lab.counters.taken_in.get(), lab.forwarder.distribution.held()), (6, 0));
+    let Wires { inlets, exits, .. } = &mut rewiring.wires;
+    assert_eq!((inlets.len(), inlets[0].port), (1, Some(port(3))));
+    assert!(inlets[0].ring.is_empty() && exits[0].express.is_some());
+    assert_eq!(exits[0].replicas, Replicas { mac: port_mac(3), by_reference: true });
+    lab.receive(&[flow(10)]);
+    lab.forwarder.rest();
+    assert_eq!(lab.drops(DropReason::PortDown), 1);
+    lab.forwarder.rewire(&mut rewiring);
+    lab.receive(&[flow(11)]);
+    lab.forwarder.rest();
+    assert_eq!(lab.frames_sent().len(), 1, "it is back");
+    assert_eq!(lab.forwarder.inlets.len(), 2);
+}
+
+#[test]
+fn what_a_full_queue_refuses_when_it_is_given_away_is_dropped_by_name() {
+    let mut lab = Lab::default_graph(at_once());
+    for _ in 0..50 {
+        lab.receive(&vec![to("10.0.6.1"); 60]);
+    }
+    for _ in 0..300 {
+        lab.express.push(mbuf(&to("10.0.1.1"))).unwrap();
+    }
+    let before = lab.drops(DropReason::TxFull);
+    assert_eq!(lab.forwarder.distribution.held(), TX_BURST_MAX);
+    lab.forwarder.rewire(&mut exchange_exit(3, TxPath::None));
+    assert_eq!(lab.drops(DropReason::TxFull), before + TX_BURST_MAX as u64 + 300);
+    assert_eq!((lab.forwarder.distribution.held(), lab.counters.taken_in.get()), (0, 300));
+}
+
+#[test]
+fn what_is_handed_over_goes_before_its_ring() {
+    let patient = TxConfig { burst: 64, flush: Duration::from_secs(3600) };
+    let mut lab = Lab::default_graph(patient);
+    let mut packet = mbuf(&to("10.0.6.1"));
+    packet.set_tag(4);
+    lab.inject.push(packet).unwrap();
+    // It lies in the inlet still.
+    let (device, mut sent) = loop_device();
+    let mut rewiring = exchange_exit(4, TxPath::Queue(device));
+    lab.forwarder.rewire(&mut rewiring);
+    assert_eq!(lab.handed_over.pop().map(|packet| packet.tag()), Some(4));
+    assert_eq!(lab.counters.handed_over.get(), 1);
+    let mut packet = mbuf(&to("10.0.6.1"));
+    packet.set_tag(4);
+    lab.inject.push(packet).unwrap();
+    lab.forwarder.round();
+    lab.forwarder.rest();
+    assert_eq!(sent.receive(&mut Burst::new(), BATCH_MAX), 1);
 }

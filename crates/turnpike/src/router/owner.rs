@@ -56,6 +56,7 @@ use super::ports::Ports;
 use super::quarantine::PortNames;
 use super::reports::Ledger;
 use super::slow_worker::Orders;
+use super::wiring::Wiring;
 use crate::api::server::Socket;
 use crate::telnet::Telnet;
 use links::Link;
@@ -92,6 +93,8 @@ pub struct OwnerParts {
     pub groups: Groups,
     /// Everybody's counters.
     pub ledger: Ledger,
+    /// The connections of forwarders, workers and ports.
+    pub wiring: Wiring,
     /// The configuration, and what it can be changed by.
     pub configurations: Configurations,
     /// The ports by their numbers.
@@ -110,6 +113,7 @@ pub struct Owner {
     sources: Sources,
     groups: Groups,
     ledger: Ledger,
+    wiring: Wiring,
     configurations: Configurations,
     failures: FailureLog,
     ports: Ports,
@@ -135,6 +139,7 @@ impl Owner {
             sources,
             groups,
             ledger,
+            wiring,
             configurations,
             ports,
             names,
@@ -147,6 +152,7 @@ impl Owner {
             sources,
             groups,
             ledger,
+            wiring,
             configurations,
             failures: FailureLog::default(),
             ports,

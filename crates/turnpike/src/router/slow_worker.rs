@@ -128,6 +128,7 @@ impl SlowWorker {
                         link.interface.take_all_multicasts(on);
                     }
                 }
+                Order::Connect { port, home, host } => self.outbox.connect(port, home, host),
                 Order::Shares(limits) => self.turns.set_shares(&limits),
                 Order::Neighbours(answer) => {
                     // Whoever asked may be gone.

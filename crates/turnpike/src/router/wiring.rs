@@ -1,18 +1,27 @@
-//! Which forwarder serves which queue, and the rings between them.
+//! The connections of forwarders, slow path workers and ports' queues, at a start and while they run.
 //!
-//! A port has at best one receive and one transmit queue for each forwarder. Where it has fewer,
-//! its queues go to the forwarders in turn, beginning with a different one for each port, and a
-//! forwarder without a transmit queue hands its packets over to the one that owns the port's first.
+//! What comes by a ring before its other end has been plugged in waits there.
+
+mod exchanges;
+mod layout;
+
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use dataplane::class::{ByClass, ClassLimits};
 use dataplane::distribution::TxPath;
-use dataplane::forwarder::RxSource;
+use dataplane::forwarder::{Forwarder, RxSource};
 use dataplane::port::{PortId, PortInfo};
-use dataplane::punts::{Punts, class_rings, owner};
+use dataplane::punts::{Punts, class_rings};
+use dataplane::replicate::Replicas;
+use dataplane::wires::{Exit, Inlet, Rewiring, Wires};
 use dpdk::{Consumer, Eal, Producer, Ring, RxQueue, TxQueue};
 
+pub use exchanges::Exchanges;
+use layout::Layout;
+
 use super::host::HostInterface;
+use super::slow_worker::Orders;
 
 /// Packets that a ring between two units holds.
 const RING_SIZE: usize = 2048;
@@ -42,121 +51,121 @@ pub struct HostLink {
     pub express: Producer,
 }
 
-/// One forwarder's connections.
-#[derive(Default)]
-pub struct Wires {
-    /// Receive queues.
-    pub rx: Vec<RxSource>,
-    /// Rings that it empties.
-    pub inlets: Vec<Consumer>,
-    /// The way to each port, by the ports' order.
-    pub paths: Vec<(PortId, TxPath)>,
-    /// The ends of the express rings of ports whose transmit queue it owns.
-    pub express: Vec<(PortId, Consumer)>,
+/// The ways between a forwarder and the slow path.
+pub struct SlowPathWays {
+    /// The forwarder's ends.
+    pub forwarder: ForwarderEnds,
+    /// The other ends, by worker.
+    pub workers: Vec<WorkerEnds>,
 }
 
-/// The connections of all units.
-pub struct Plan {
-    /// One for each forwarder.
-    pub forwarders: Vec<Wires>,
-    /// The forwarders' ends of the rings to the slow path, by forwarder.
-    pub punts: Vec<Punts>,
-    /// The slow path's connections.
-    pub workers: Vec<WorkerWires>,
-    /// For each port, the forwarder that sends what the slow path has for it.
-    pub homes: Vec<usize>,
+/// A forwarder's ends of the rings to and from the slow path.
+pub struct ForwarderEnds {
+    /// The way there.
+    pub punts: Punts,
+    /// The ways back.
+    pub inlets: Vec<Inlet>,
 }
 
-/// A slow path worker's connections.
-#[derive(Default)]
-pub struct WorkerWires {
-    /// Its ends of the rings of each class, by forwarder.
-    pub punted: Vec<ByClass<Consumer>>,
-    /// Its ends of the rings to the forwarders, by forwarder.
-    pub injectors: Vec<Producer>,
-    /// The host interfaces of the ports that it owns, by the ports' order.
-    pub hosts: Vec<Option<HostLink>>,
+/// A slow path worker's ends of the rings from and to one forwarder.
+pub struct WorkerEnds {
+    /// What the forwarder punts.
+    pub punted: ByClass<Consumer>,
+    /// What it is to send.
+    pub injector: Producer,
 }
 
-/// How many units there are, and what bounds the rings between them.
-pub struct Units<'a> {
-    /// Forwarders, at least one.
-    pub forwarders: usize,
-    /// Slow path workers, at least one.
-    pub workers: usize,
-    /// The classes of punted packets.
-    pub classes: &'a ByClass<ClassLimits>,
-    /// For the choice of what is dropped early.
-    pub seed: u64,
-}
-
-/// Connects the units with the ports' queues and each other.
-pub fn plan(eal: &Eal, units: &Units<'_>, ports: Vec<Queues>) -> Result<Plan> {
-    let mut plan = Plan {
-        forwarders: (0..units.forwarders).map(|_| Wires::default()).collect(),
-        punts: Vec::new(),
-        workers: (0..units.workers).map(|_| WorkerWires::default()).collect(),
-        homes: Vec::new(),
-    };
-    for f in 0..units.forwarders {
-        let mut ways = Vec::new();
-        for (w, worker) in plan.workers.iter_mut().enumerate() {
-            let name = format!("{f}-{w}");
-            let rings = class_rings(eal, &name, units.classes);
-            let (ends, punted) = rings.with_context(|| no_memory(&name))?;
-            ways.push(ends);
-            worker.punted.push(punted);
-            let (producer, consumer) = ring(eal, &format!("inject-{w}-{f}"), RING_SIZE)?;
-            worker.injectors.push(producer);
-            plan.forwarders[f].inlets.push(consumer);
+impl SlowPathWays {
+    /// Between the forwarder with this number and so many workers; `seed` is for the choice of what is
+    /// dropped early.
+    pub fn new(
+        eal: &Eal,
+        forwarder: usize,
+        workers: usize,
+        classes: &ByClass<ClassLimits>,
+        seed: u64,
+    ) -> Result<Self> {
+        let (mut ways, mut inlets, mut ends) = (Vec::new(), Vec::new(), Vec::new());
+        for worker in 0..workers {
+            let name = format!("{forwarder}-{worker}");
+            let (way, punted) =
+                class_rings(eal, &name, classes).with_context(|| no_memory(&name))?;
+            let (injector, inlet) = ring(eal, &format!("inject-{worker}-{forwarder}"), RING_SIZE)?;
+            ways.push(way);
+            inlets.push(Inlet { port: None, ring: inlet });
+            ends.push(WorkerEnds { punted, injector });
         }
-        plan.punts.push(Punts::new(ways, units.seed.wrapping_add(f as u64)));
+        let punts = Punts::new(ways, seed.wrapping_add(forwarder as u64));
+        Ok(Self { forwarder: ForwarderEnds { punts, inlets }, workers: ends })
     }
-    for port in ports {
-        connect(eal, &mut plan, port)?;
-    }
-    Ok(plan)
 }
 
-fn connect(eal: &Eal, plan: &mut Plan, queues: Queues) -> Result<()> {
-    let Queues { port, info, rx, tx, host } = queues;
-    let count = plan.forwarders.len();
-    let home = port.index() % count;
-    plan.homes.push(home);
-    for (k, queue) in rx.into_iter().enumerate() {
-        plan.forwarders[(home + k) % count].rx.push(RxSource { port, info, queue });
+/// A port's connections, ready to be plugged in.
+struct Laid {
+    /// By forwarder.
+    wires: Vec<Wires>,
+    home: usize,
+    host: Option<HostLink>,
+}
+
+/// Connects ports.
+pub struct Wiring {
+    /// The ways to the forwarders.
+    pub exchanges: Exchanges,
+    eal: Arc<Eal>,
+    workers: Orders,
+}
+
+impl Wiring {
+    /// Of forwarders that can be reached by these ways, and of these workers; no port is connected.
+    pub fn new(eal: Arc<Eal>, exchanges: Exchanges, workers: Orders) -> Self {
+        Self { exchanges, eal, workers }
     }
-    let mut own: Vec<Option<TxQueue>> = (0..count).map(|_| None).collect();
-    for (k, queue) in tx.into_iter().take(count).enumerate() {
-        own[(home + k) % count] = Some(queue);
+
+    /// Connects a port with forwarders that do not run yet.
+    pub fn connect_at_start(&self, queues: Queues, units: &mut [Forwarder]) -> Result<()> {
+        let port = queues.port;
+        let laid = self.lay(queues)?;
+        for (unit, wires) in units.iter_mut().zip(laid.wires) {
+            unit.rewire(&mut Rewiring { wires, ..Rewiring::default() });
+        }
+        self.workers.connect(port, laid.home, laid.host);
+        Ok(())
     }
-    for (f, queue) in own.into_iter().enumerate() {
-        let path = match queue {
-            Some(queue) => TxPath::Queue(queue),
-            None => {
-                let name = format!("handover-{f}-{}", port.index());
-                let (producer, consumer) = ring(eal, &name, RING_SIZE)?;
-                plan.forwarders[home].inlets.push(consumer);
-                TxPath::Handover(producer)
-            }
-        };
-        plan.forwarders[f].paths.push((port, path));
-    }
-    let link = match host {
-        Some(interface) => {
+
+    /// Makes a port's connections, which wait to be plugged in.
+    fn lay(&self, queues: Queues) -> Result<Laid> {
+        let Queues { port, info, rx, tx, host } = queues;
+        let layout = Layout::new(port, rx.len(), tx.len(), self.exchanges.len());
+        let home = layout.home;
+        let by_reference = tx.first().is_some_and(TxQueue::supports_multi_segment);
+        let replicas = Replicas { mac: info.mac.0, by_reference };
+        let mut wires: Vec<Wires> = layout.tx.iter().map(|_| Wires::default()).collect();
+        for (queue, forwarder) in rx.into_iter().zip(layout.rx) {
+            wires[forwarder].rx.push(RxSource { port, info, queue });
+        }
+        let mut tx: Vec<Option<TxQueue>> = tx.into_iter().map(Some).collect();
+        for (forwarder, own) in layout.tx.into_iter().enumerate() {
+            let path = match own.and_then(|queue| tx[queue].take()) {
+                Some(queue) => TxPath::Queue(queue),
+                None => {
+                    let name = format!("handover-{forwarder}-{}", port.index());
+                    let (producer, ring) = ring(&self.eal, &name, RING_SIZE)?;
+                    wires[home].inlets.push(Inlet { port: Some(port), ring });
+                    TxPath::Handover(producer)
+                }
+            };
+            wires[forwarder].exits.push(Exit { port, path, express: None, replicas });
+        }
+        let mut link = None;
+        if let Some(interface) = host {
             let name = format!("express-{}", port.index());
-            let (express, consumer) = ring(eal, &name, EXPRESS_SIZE)?;
-            plan.forwarders[home].express.push((port, consumer));
-            Some(HostLink { interface, express })
+            let (express, consumer) = ring(&self.eal, &name, EXPRESS_SIZE)?;
+            wires[home].exits[0].express = Some(consumer);
+            link = Some(HostLink { interface, express });
         }
-        None => None,
-    };
-    let owner = owner(port.index(), plan.workers.len());
-    let mut link = link;
-    for (w, worker) in plan.workers.iter_mut().enumerate() {
-        worker.hosts.push(if w == owner { link.take() } else { None });
+        Ok(Laid { wires, home, host: link })
     }
-    Ok(())
 }
 
 fn ring(eal: &Eal, name: &str, size: usize) -> Result<(Producer, Consumer)> {

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use dataplane::batch::BATCH_MAX;
 use dataplane::class;
 use dataplane::counters::ForwarderCounters;
-use dataplane::distribution::{Distribution, TxConfig, TxPath};
+use dataplane::distribution::{TxConfig, TxPath};
 use dataplane::flow::FlowHash;
 use dataplane::forwarder::{Forwarder, ForwarderParts, IdlePolicy, RxSource};
 use dataplane::multicast::MulticastTable;
@@ -17,6 +17,7 @@ use dataplane::punts::{Punts, class_rings};
 use dataplane::quarantine::Quarantine;
 use dataplane::replicate::Replicator;
 use dataplane::tables::Tables;
+use dataplane::wires::{Exit, Rewiring, Wires};
 use dpdk::qsbr::Qsbr;
 use dpdk::{Burst, PacketList, TxQueue};
 use script::{JitStatus, StepStatus, Watchdog};
@@ -187,9 +188,10 @@ impl Router {
         bursts: Bursts,
     ) -> Result<Self> {
         let tables = tables(case, lookups)?;
-        let mut paths = Vec::new();
+        let mut exits = Vec::new();
         for index in 0..case.egress {
-            paths.push((port_id(index)?, TxPath::Queue(bench.sink()?)));
+            let path = TxPath::Queue(bench.sink()?);
+            exits.push(Exit { path, ..Exit::none(port_id(index)?) });
         }
         let counters = Arc::new(ForwarderCounters::default());
         let rings = class_rings(bench.eal(), case.name, &class::default_limits())?.0;
@@ -214,17 +216,17 @@ impl Router {
         }
         let tx = TxConfig { burst: bursts.tx, ..TxConfig::default() };
         let mut forwarder = Forwarder::new(ForwarderParts {
-            rx: Vec::new(),
-            inlets: Vec::new(),
             graph: steps.build()?,
-            distribution: Distribution::new(paths, tx),
-            replicator: Replicator::new(bench.pool(), []),
+            tx,
+            replicator: Replicator::new(bench.pool()),
             punts: Punts::new(vec![rings], 1),
             quiescent: Qsbr::new(1).register()?,
             counters: counters.clone(),
             quarantine: Quarantine::new().0,
             idle: IdlePolicy::default(),
         });
+        let wires = Wires { exits, ..Wires::default() };
+        forwarder.rewire(&mut Rewiring { wires, ..Rewiring::default() });
         forwarder.set_rx_burst(bursts.rx);
         Ok(Self { case, forwarder, counters, lua, spread: true, _writers: None })
     }

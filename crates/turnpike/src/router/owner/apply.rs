@@ -8,9 +8,9 @@
 //!
 //! What fails is undone, and so is what was done before it: the router is as it was.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use control::config::{Config, Diff, Neighbour, Port, Route};
 use control::netlink::KernelOrder;
 use dataplane::distribution::TxConfig;
@@ -23,12 +23,6 @@ use super::super::graphs::{FailureLog, ForwarderGraph};
 use super::super::prepare::Prepared;
 use super::super::settings;
 use super::Owner;
-
-/// The longest that a forwarder is waited for: a step may run for as long as its budget says.
-const PATIENCE: Duration = Duration::from_secs(5);
-
-/// The longest that is waited for what forwarders say of their pauses.
-const PAUSES: Duration = Duration::from_millis(200);
 
 impl Owner {
     /// Makes a change, or none. Returns the longest that a packet was held up on a forwarder, if any
@@ -202,11 +196,13 @@ impl Owner {
         let views: Vec<_> =
             graphs.iter().map(|(graph, lua)| (graph.counters().clone(), lua.clone())).collect();
         let mut graphs = graphs.drain(..).map(|(graph, _)| graph);
-        let count = self.configurations.exchanges.len();
-        let replacement = |_| Replacement { graph: graphs.next(), ports: infos.clone(), tx };
+        let count = self.wiring.exchanges.len();
+        let replacement =
+            |_| Replacement { graph: graphs.next(), ports: infos.clone(), wires: None, tx };
         let replacements = (0..count).map(replacement).collect();
-        let old = self.exchange(replacements, tx.map(|_| tx_before)).await?;
-        let pause = self.pause().await;
+        let exchanges = &self.wiring.exchanges;
+        let old = exchanges.exchange(replacements, tx.map(|_| tx_before)).await?;
+        let pause = exchanges.pause().await;
         if let Some(shape) = shape {
             // What the old steps have to say, before they are forgotten.
             self.failures.look(self.ledger.lua());
@@ -217,58 +213,6 @@ impl Owner {
         }
         drop(old);
         Ok(pause)
-    }
-
-    /// Gives each forwarder something for something else, which comes back; or nothing is exchanged.
-    async fn exchange(
-        &self,
-        new: Vec<Replacement>,
-        tx_before: Option<TxConfig>,
-    ) -> Result<Vec<Replacement>> {
-        let exchanges = &self.configurations.exchanges;
-        for (exchange, new) in exchanges.iter().zip(new) {
-            exchange.put(new);
-        }
-        self.wait_for_forwarders().await;
-        let outcomes: Vec<_> = exchanges.iter().map(|exchange| exchange.take()).collect();
-        let Some(late) = outcomes.iter().position(|outcome| !matches!(outcome, Some(Ok(_)))) else {
-            return Ok(outcomes.into_iter().flatten().flatten().collect());
-        };
-        for (exchange, outcome) in exchanges.iter().zip(outcomes) {
-            if let Some(Ok(old)) = outcome {
-                exchange.put(Replacement { tx: tx_before, ..old });
-            }
-        }
-        self.wait_for_forwarders().await;
-        bail!(
-            "forwarder {late} has not come to the end of a batch for {} s; see turnpike show steps for a \
-             step that does not end, and the log",
-            PATIENCE.as_secs()
-        )
-    }
-
-    async fn wait_for_forwarders(&self) {
-        let deadline = Instant::now() + PATIENCE;
-        let waiting = || self.configurations.exchanges.iter().any(|exchange| exchange.is_waiting());
-        while waiting() && Instant::now() < deadline {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    }
-
-    /// The longest pause of a forwarder, if all say it soon.
-    async fn pause(&self) -> Option<Duration> {
-        let deadline = Instant::now() + PAUSES;
-        loop {
-            let pauses = self.configurations.exchanges.iter().map(|exchange| exchange.pause());
-            if let Some(all) = pauses.collect::<Option<Vec<u64>>>() {
-                let cycles = all.into_iter().max()?;
-                return Some(Duration::from_secs_f64(cycles as f64 / dpdk::tsc_hz() as f64));
-            }
-            if Instant::now() >= deadline {
-                return None;
-            }
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
     }
 }
 

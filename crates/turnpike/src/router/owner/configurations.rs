@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use control::config::{Changes, Config, Diff, Route};
-use dataplane::exchange::Exchange;
 use dataplane::port::PortInfo;
 use tokio::sync::{mpsc, oneshot};
 
@@ -72,8 +71,6 @@ pub struct Configurations {
     pub(super) routes: StaticRoutes,
     /// What is known of the ports, by their numbers.
     infos: Vec<PortInfo>,
-    /// The ways to the forwarders.
-    pub(super) exchanges: Vec<Arc<Exchange>>,
     workshop: Workshop,
     history: History,
     pending: Option<Pending>,
@@ -87,7 +84,6 @@ impl Configurations {
         config: Config,
         routes: StaticRoutes,
         infos: Vec<PortInfo>,
-        exchanges: Vec<Arc<Exchange>>,
         workshop: Workshop,
     ) -> Self {
         let (done, jobs) = mpsc::unbounded_channel();
@@ -96,7 +92,7 @@ impl Configurations {
         let file = std::path::absolute(&config.file).unwrap_or_else(|_| config.file.clone());
         let history = History::new(file, config.text.clone(), summary);
         let current = Arc::new(config);
-        Self { current, routes, infos, exchanges, workshop, history, pending: None, done, jobs }
+        Self { current, routes, infos, workshop, history, pending: None, done, jobs }
     }
 
     /// The next change that has been prepared.

@@ -4,8 +4,11 @@ use std::sync::mpsc::Sender;
 
 use dataplane::class::{ByClass, ClassLimits};
 use dataplane::port::PortId;
+use dataplane::punts::owner;
 use slowpath::{Command, NeighbourInfo};
 use tokio::sync::oneshot;
+
+use super::super::wiring::HostLink;
 
 /// An order to one worker.
 pub enum Order {
@@ -18,6 +21,15 @@ pub enum Order {
         /// All.
         on: bool,
     },
+    /// What is for a port goes to this forwarder from now on.
+    Connect {
+        /// The port.
+        port: PortId,
+        /// The forwarder.
+        home: usize,
+        /// The port's host interface, for the worker that owns the port.
+        host: Option<HostLink>,
+    },
     /// The classes have these turns from now on.
     Shares(ByClass<ClassLimits>),
     /// Send back the neighbour table.
@@ -25,6 +37,7 @@ pub enum Order {
 }
 
 /// The way to all workers.
+#[derive(Clone)]
 pub struct Orders(Vec<Sender<Order>>);
 
 impl Orders {
@@ -48,6 +61,16 @@ impl Orders {
     pub fn all_multicast(&self, port: PortId, on: bool) {
         for worker in &self.0 {
             let _ = worker.send(Order::AllMulticast { port, on });
+        }
+    }
+
+    /// Tells every worker which forwarder sends what is for a port, and gives the port's own worker the
+    /// host interface. Whoever has ended needs none any more.
+    pub fn connect(&self, port: PortId, home: usize, mut host: Option<HostLink>) {
+        let owner = owner(port.index(), self.0.len());
+        for (index, worker) in self.0.iter().enumerate() {
+            let host = if index == owner { host.take() } else { None };
+            let _ = worker.send(Order::Connect { port, home, host });
         }
     }
 

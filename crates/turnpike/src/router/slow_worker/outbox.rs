@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use dataplane::class::ByClass;
 use dataplane::counters::{Counter, Drops};
 use dataplane::next_hop::NextHop;
-use dataplane::port::PortId;
+use dataplane::port::{MAX_PORTS, PortId};
 use dataplane::punts::owner;
 use dataplane::reason::DropReason;
 use dataplane::tables::Tables;
@@ -56,8 +56,8 @@ pub struct SlowCounters {
 pub struct Outbox {
     /// One ring to each forwarder.
     pub injectors: Vec<Producer>,
-    /// For each port, the forwarder that owns its transmit queue.
-    pub homes: Vec<usize>,
+    /// For each port that is connected, the forwarder that owns its transmit queue.
+    pub homes: [Option<usize>; MAX_PORTS],
     /// Buffers for packets made here.
     pub buffers: Buffers,
     /// What is counted.
@@ -66,8 +66,8 @@ pub struct Outbox {
     pub events: events::UnboundedSender<Event>,
     /// Where to look up routes for ICMP errors.
     pub tables: Arc<Tables>,
-    /// The host interfaces of the worker's ports, by the ports' order.
-    pub hosts: Vec<Option<HostLink>>,
+    /// The host interfaces of the worker's ports, by the ports' numbers.
+    pub hosts: [Option<HostLink>; MAX_PORTS],
     /// The way to and from the other workers.
     pub mailbox: Mailbox,
 }
@@ -174,7 +174,7 @@ impl Packet for Frame {
 impl Outbox {
     /// Hands a packet to the forwarder that can send it.
     fn inject(&mut self, port: PortId, mut packet: Mbuf) {
-        let home = self.homes.get(port.index()).copied();
+        let home = self.homes[port.index()];
         let Some(ring) = home.and_then(|home| self.injectors.get_mut(home)) else {
             self.counters.drops.add(DropReason::PortDown, 1);
             return;
@@ -188,9 +188,15 @@ impl Outbox {
 }
 
 impl Outbox {
+    /// What is for the port goes to this forwarder, and what the kernel sends comes from there.
+    pub fn connect(&mut self, port: PortId, home: usize, host: Option<HostLink>) {
+        self.homes[port.index()] = Some(home);
+        self.hosts[port.index()] = host;
+    }
+
     /// The host interface of a port of this worker.
     pub fn host(&mut self, port: PortId) -> Option<&mut HostLink> {
-        self.hosts.get_mut(port.index())?.as_mut()
+        self.hosts[port.index()].as_mut()
     }
 
     /// Takes what the kernel sends, as much as the ports' rings have room for; the rest waits in

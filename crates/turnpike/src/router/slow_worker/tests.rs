@@ -9,7 +9,7 @@ use dataplane::class::{ByClass, default_limits};
 use dataplane::flow::FlowHash;
 use dataplane::multicast::MulticastTable;
 use dataplane::next_hop::NextHopTable;
-use dataplane::port::{Mtus, PortId, PortInfo, PortInfos, RedirectGates, ReversePath};
+use dataplane::port::{MAX_PORTS, Mtus, PortId, PortInfo, PortInfos, RedirectGates, ReversePath};
 use dataplane::quarantine::Suspect;
 use dataplane::reason::PuntReason;
 use dataplane::tables::Tables;
@@ -133,23 +133,24 @@ impl Lab {
         });
         let (orders, orders_in) = mpsc::channel();
         let (quarantine, suspects) = Quarantine::new();
-        let worker = SlowWorker {
+        let mut worker = SlowWorker {
             engine,
             turns: Turns::new(vec![punted.try_into().ok().unwrap()], &limits, rates),
             outbox: Outbox {
                 injectors: vec![ring("inject").0],
-                homes: vec![0],
+                homes: [None; MAX_PORTS],
                 buffers: pool.clone().into(),
                 counters: Arc::default(),
                 events: events::unbounded_channel().0,
                 tables: Arc::new(tables),
-                hosts: vec![Some(HostLink { interface, express })],
+                hosts: std::array::from_fn(|_| None),
                 mailbox: mailboxes(1).remove(0),
             },
             orders: orders_in,
             quiescent: dpdk::qsbr::Qsbr::new(1).register().unwrap(),
             quarantine,
         };
+        worker.outbox.connect(PortId::FIRST, 0, Some(HostLink { interface, express }));
         let express = express_out;
         let punts = punts.try_into().ok().unwrap();
         Self { worker, kernel, punts, express, orders, suspects, _writer: writer }

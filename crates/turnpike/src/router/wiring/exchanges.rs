@@ -1,0 +1,90 @@
+//! The ways to all running forwarders: each is given something, or none is.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use dataplane::distribution::TxConfig;
+use dataplane::exchange::{Exchange, Replacement};
+
+/// The longest that a forwarder is waited for: a step may run for as long as its budget says.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The longest that is waited for what forwarders say of their pauses.
+const PAUSES: Duration = Duration::from_millis(200);
+
+/// At first a forwarder is looked at often: between the parts of a change packets may wait.
+const SOON: Duration = Duration::from_millis(2);
+
+/// The ways to the forwarders, by their numbers.
+pub struct Exchanges(Vec<Arc<Exchange>>);
+
+impl Exchanges {
+    /// To these.
+    pub fn new(forwarders: Vec<Arc<Exchange>>) -> Self {
+        Self(forwarders)
+    }
+
+    /// How many forwarders there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Gives each forwarder something for something else, which comes back; or nothing is exchanged.
+    /// `tx_before` is what goes back with the transmit settings that [`Replacement::tx`] brings.
+    pub async fn exchange(
+        &self,
+        new: Vec<Replacement>,
+        tx_before: Option<TxConfig>,
+    ) -> Result<Vec<Replacement>> {
+        for (exchange, new) in self.0.iter().zip(new) {
+            exchange.put(new);
+        }
+        self.wait().await;
+        let outcomes: Vec<_> = self.0.iter().map(|exchange| exchange.take()).collect();
+        let Some(late) = outcomes.iter().position(|outcome| !matches!(outcome, Some(Ok(_)))) else {
+            return Ok(outcomes.into_iter().flatten().flatten().collect());
+        };
+        for (exchange, outcome) in self.0.iter().zip(outcomes) {
+            if let Some(Ok(old)) = outcome {
+                exchange.put(Replacement { tx: tx_before, ..old });
+            }
+        }
+        self.wait().await;
+        // Nobody is to have what was refused: it may hold a device open.
+        self.0.iter().for_each(|exchange| drop(exchange.take()));
+        bail!(
+            "forwarder {late} has not come to the end of a batch for {} s; see turnpike show steps for a \
+             step that does not end, and the log",
+            PATIENCE.as_secs()
+        )
+    }
+
+    async fn wait(&self) {
+        let begin = Instant::now();
+        let waiting = || self.0.iter().any(|exchange| exchange.is_waiting());
+        while waiting() && begin.elapsed() < PATIENCE {
+            if begin.elapsed() < SOON {
+                std::thread::sleep(Duration::from_micros(10));
+            } else {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    }
+
+    /// The longest pause of a forwarder, if all say it soon.
+    pub async fn pause(&self) -> Option<Duration> {
+        let deadline = Instant::now() + PAUSES;
+        loop {
+            let pauses = self.0.iter().map(|exchange| exchange.pause());
+            if let Some(all) = pauses.collect::<Option<Vec<u64>>>() {
+                let cycles = all.into_iter().max()?;
+                return Some(Duration::from_secs_f64(cycles as f64 / dpdk::tsc_hz() as f64));
+            }
+            if Instant::now() >= deadline {
+                return None;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
