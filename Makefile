@@ -29,19 +29,17 @@ demo: build
 
 test: unit scenarios
 
-# `fib` and `wire` are built once more by themselves, where no DPDK can be found: they must not need it.
+# One build is for the unit tests and the scenarios, with the checks of arithmetic on and with a step that
+# has a defect, which one scenario puts into its graph. `fib` and `wire` are built once more by themselves,
+# where no DPDK can be found: they must not need it.
+FAULTY = --features turnpike/faulty-step
 unit: deps
-	$(CARGO) test --locked --workspace
+	$(CARGO) test --locked --workspace $(FAULTY)
 	PKG_CONFIG_PATH= PKG_CONFIG_LIBDIR=/nonexistent $(CARGO) test --locked --no-run -p fib -p wire
 
-# The router that the scenarios ask is the unit tests' build, with the checks of arithmetic on; one of them
-# is about a router with a defect.
-DEBUG = $(abspath $(or $(CARGO_TARGET_DIR),target))/debug
 scenarios: deps $(PYTHON)
-	$(CARGO) build --locked -p turnpike --features faulty-step
-	cp $(DEBUG)/turnpike $(DEBUG)/turnpike-faulty
-	$(CARGO) build --locked --workspace
-	TURNPIKE=$(DEBUG)/turnpike $(PYTHON) -m pytest tests $(PYTEST)
+	$(CARGO) build --locked --workspace $(FAULTY)
+	TURNPIKE=$(abspath $(or $(CARGO_TARGET_DIR),target))/debug/turnpike $(PYTHON) -m pytest tests $(PYTEST)
 
 ifdef EXP
 bench: build

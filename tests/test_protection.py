@@ -4,10 +4,8 @@ A capture file played in an endless loop is the attacker: nothing on a test mach
 is asserted are events and counts, never how long something took.
 """
 
-import os
 import re
 import signal
-from pathlib import Path
 
 import pytest
 from scapy.utils import rdpcap
@@ -16,7 +14,6 @@ from lib.frr import Frr, bgp
 from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, PORTS, RIGHT_MAC, Wires
 from lib.netns import veth, wait_for
 from lib.packets import ethernet, forwarded, icmp, ipv4, pattern, pcap_file, udp
-from lib.router import ROOT
 
 # The address of the first capture-file port, as its driver makes it.
 FLOOD_MAC = "02:70:63:61:70:00"
@@ -214,19 +211,17 @@ def test_two_workers_resolve_forward_and_answer_between_their_ports(lab):
     wires.router.stop()
 
 
-# --- A defect: the router built with the feature `faulty-step`, which `make scenarios` does.
+# --- A defect: the router built with the feature `faulty-step`, as `make scenarios` does.
 
-FAULTY = Path(os.environ.get("TURNPIKE_FAULTY", Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "debug/turnpike-faulty"))
-# The IPv4 identification over which its graph panics, and the end of a packet over which its slow path
-# does.
+# The IPv4 identification over which the step `faulty` panics, and the end of a packet over which the slow
+# path does.
 FAST, SLOW = 0xDEAD, b"panic over this"
 
 
-def test_a_panic_costs_the_packet_that_provokes_it_and_is_written_down(lab, tmp_path, monkeypatch):
-    assert FAULTY.exists(), f"{FAULTY}: not there; make scenarios builds it"
-    monkeypatch.setenv("TURNPIKE", str(FAULTY))
+def test_a_panic_costs_the_packet_that_provokes_it_and_is_written_down(lab, tmp_path):
     directory = tmp_path / "kept"
-    wires = Wires(lab, f'turnpike.quarantine {{ directory = "{directory}", packets = 5 }}\n', calm=True)
+    defect = f'turnpike.graph:insert_after("ip4-mtu", "faulty")\nturnpike.quarantine {{ directory = "{directory}", packets = 5 }}\n'
+    wires = Wires(lab, defect, calm=True)
     wires.drain()
     good = [from_left(ipv4("10.0.1.2", "10.0.2.2", pattern(40), ident=n)) for n in range(40)]
     fast = from_left(ipv4("10.0.1.2", "10.0.2.2", pattern(40), ident=FAST))

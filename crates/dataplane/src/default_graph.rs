@@ -81,14 +81,7 @@ pub fn default_steps(tables: &Arc<Tables>) -> Result<GraphBuilder, GraphError> {
     } else {
         graph.connect("ip4-ttl", "ok", "ip4-mtu")?;
     }
-    #[cfg(not(feature = "faulty-step"))]
     graph.connect("ip4-mtu", "ok", "ip4-rewrite")?;
-    #[cfg(feature = "faulty-step")]
-    {
-        graph.add("faulty", crate::steps::Faulty)?;
-        graph.connect("ip4-mtu", "ok", "faulty")?;
-        graph.connect("faulty", "next", "ip4-rewrite")?;
-    }
     graph.transmit("ip4-rewrite", "transmit")?;
 
     graph.connect("classify", "ip6", "ip6-checksum-offload")?;
@@ -201,7 +194,7 @@ mod tests {
         let graph = default_graph(&TestTables::every_kind()).unwrap();
         let names: Vec<_> = graph.shape().steps.iter().map(|step| step.name.as_str()).collect();
         assert_eq!(names[0], "classify");
-        assert_eq!(names.len(), 16 + usize::from(cfg!(feature = "faulty-step")));
+        assert_eq!(names.len(), 16);
         let drops = graph.shape().steps.iter().flat_map(|step| &step.outputs);
         assert!(drops.clone().any(|(_, to)| *to == Target::Drop(DropReason::Ip4Checksum)));
     }
@@ -219,7 +212,7 @@ mod tests {
     fn sources_are_looked_up_only_if_a_port_asks_for_it() {
         let graph = graph_for(|ports| ports[4].reverse_path = ReversePath::Loose);
         let names: Vec<_> = graph.shape().steps.iter().map(|step| step.name.as_str()).collect();
-        assert_eq!(names.len(), 18 + usize::from(cfg!(feature = "faulty-step")));
+        assert_eq!(names.len(), 18);
         assert!(names.contains(&"ip4-reverse-path") && names.contains(&"ip6-reverse-path"));
     }
 
@@ -227,7 +220,7 @@ mod tests {
     fn first_hops_are_looked_at_only_if_a_port_redirects() {
         let graph = graph_for(|ports| ports[1].redirects = true);
         let names: Vec<_> = graph.shape().steps.iter().map(|step| step.name.as_str()).collect();
-        assert_eq!(names.len(), 18 + usize::from(cfg!(feature = "faulty-step")));
+        assert_eq!(names.len(), 18);
         assert!(names.contains(&"ip4-redirect") && names.contains(&"ip6-redirect"));
     }
 }

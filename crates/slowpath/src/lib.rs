@@ -90,7 +90,7 @@ use dataplane::reason::DropReason;
 use ipnet::{IpNet, Ipv6Net};
 use wire::MacAddr;
 
-/// How packets end over which the engine panics where the feature `faulty-step` asks for it.
+/// How packets end over which the engine panics if it is built with the feature `faulty-step`.
 #[cfg(feature = "faulty-step")]
 pub const POISON: &[u8] = b"panic over this";
 

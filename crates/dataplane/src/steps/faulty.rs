@@ -1,5 +1,5 @@
-//! `faulty`: a step with a defect, to prove that a defect costs one packet. It is in the graph only
-//! where the feature `faulty-step` asks for it.
+//! `faulty`: a step with a defect, to prove that a defect costs one packet. Only a binary built with the
+//! feature `faulty-step` has it, as the scenarios' binary is.
 //!
 //! Takes IPv4 packets. Panics over those whose identification is [`FAULTY_ID`].
 //!

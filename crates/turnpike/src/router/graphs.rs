@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use control::config::Config;
 use dataplane::catalogue::Catalogue;
 use dataplane::graph::{Graph, Step};
-use dataplane::plan::{NewStep, Plans};
+use dataplane::plan::Plans;
 use dataplane::port::PortInfo;
 use dataplane::tables::Tables;
 use script::{ForwarderLua, JitStatus, LuaStep, ScriptCounters, Source, StepStatus, Watchdog};
@@ -55,11 +55,7 @@ impl GraphMaker {
     /// One forwarder's copy of the graph that the configuration describes, for ports like these.
     pub fn make(&mut self, config: &Config, ports: &[PortInfo]) -> Result<ForwarderGraph> {
         self.tables.ports.set(ports.to_vec());
-        let mut plans = config.graphs.wanted_by(ports)?;
-        if cfg!(feature = "faulty-step") {
-            let faulty = self.catalogue.find("faulty").context("built with the faulty step")?;
-            plans.main.insert_after("ip4-mtu", &NewStep::of(faulty, None))?;
-        }
+        let plans = config.graphs.wanted_by(ports)?;
         let names = config.port_names();
         let (mut steps, view) = self.lua_steps(config, &plans, &names)?;
         let mut script = |kind: &str| -> Option<Box<dyn Step>> {
