@@ -12,6 +12,8 @@ from lib.packets import ethernet, forwarded, ipv4, udp
 from lib.router import Change
 from lib.traffic import Sink, Stream
 
+pytestmark = pytest.mark.alone
+
 BASE = PORTS + STATIC_NEIGHBOURS
 
 ROUTES = """

@@ -2,6 +2,7 @@
 
 import time
 
+import pytest
 from scapy.layers.inet import ICMP, IP
 from scapy.layers.inet6 import ICMPv6ND_RA
 from scapy.layers.l2 import Ether
@@ -12,6 +13,8 @@ from lib.netns import wait_for
 from lib.packets import ethernet, forwarded, ipv4, pattern
 from lib.router import Change
 from lib.traffic import Sink, Stream
+
+pytestmark = pytest.mark.alone
 
 BASE = PORTS + STATIC_NEIGHBOURS
 LINK = Ether(src=HOST_A_MAC, dst=LEFT_MAC)

@@ -17,7 +17,7 @@ from lib.netns import wait_for
 from lib.speaker import Speaker, announcements, table, table6, withdrawals
 from lib.traffic import Sink, Stream, gets_through, lost
 
-pytestmark = pytest.mark.skipif(forwarder() != "turnpike", reason="FPM is between zebra and Turnpike")
+pytestmark = [pytest.mark.alone, pytest.mark.skipif(forwarder() != "turnpike", reason="FPM is between zebra and Turnpike")]
 
 ROUTES = int(os.environ.get("SCENARIO_ROUTES", 20_000))
 PORT = 2620

@@ -12,6 +12,8 @@ from lib.netns import veth, wait_for
 from lib.speaker import table
 from lib.traffic import Sink, Stream, longest_gap, lost
 
+pytestmark = pytest.mark.alone
+
 ROUTES = 2000
 
 

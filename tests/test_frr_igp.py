@@ -11,6 +11,8 @@ from lib.kernel import Machine, host, reaches
 from lib.netns import wait_for
 from lib.traffic import Sink, Stream, longest_gap, lost
 
+pytestmark = pytest.mark.alone
+
 # Many routers on one machine: each with little memory.
 SMALL = "turnpike.memory { mbufs = 8192 }\n"
 

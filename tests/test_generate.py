@@ -9,6 +9,8 @@ from lib.lab import LEFT_MAC, PORTS, RIGHT_MAC
 from lib.netns import veth
 from lib.router import binary
 
+pytestmark = pytest.mark.alone
+
 
 class Bench:
     """A namespace with an interface to each of the router's ports."""

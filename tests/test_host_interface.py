@@ -20,6 +20,8 @@ from lib.netns import veth, wait_for
 from lib.packets import ethernet, icmp, ipv4, mac_bytes, pattern, pcap_file, udp
 from lib.router import Change
 
+pytestmark = pytest.mark.alone
+
 ISIS_GROUP = "01:80:c2:00:00:14"
 LLDP_GROUP = "01:80:c2:00:00:0e"
 SOL_PACKET, PACKET_ADD_MEMBERSHIP = 263, 1

@@ -14,6 +14,8 @@ from lib.netns import stop_process, wait_for
 from lib.packets import ethernet, icmp, icmp6, ipv4, ipv6, mac_bytes, pattern, udp
 from lib.router import Change, check_sum
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_cleanly(lab, signum):

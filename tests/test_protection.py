@@ -15,6 +15,8 @@ from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, PORTS, RIGHT_MAC, Wires
 from lib.netns import veth, wait_for
 from lib.packets import ethernet, forwarded, icmp, ipv4, pattern, pcap_file, udp
 
+pytestmark = pytest.mark.alone
+
 # The address of the first capture-file port, as its driver makes it.
 FLOOD_MAC = "02:70:63:61:70:00"
 

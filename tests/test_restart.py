@@ -16,7 +16,7 @@ from lib.netns import wait_for
 from lib.speaker import Speaker, announcements, table
 from lib.traffic import Sink, Stream, gets_through
 
-pytestmark = pytest.mark.skipif(forwarder() != "turnpike", reason="the kernel does not restart")
+pytestmark = [pytest.mark.alone, pytest.mark.skipif(forwarder() != "turnpike", reason="the kernel does not restart")]
 
 ROUTES = int(os.environ.get("RESTART_ROUTES", 50_000))
 

@@ -14,6 +14,8 @@ from lib.netns import stop_process, wait_for
 from lib.packets import ethernet, forwarded, ipv4, ipv6, pattern, udp
 from lib.router import Change
 
+pytestmark = pytest.mark.alone
+
 CONFIG = 'turnpike.forwarders { cores = "0,1" }\n'
 QUEUES = {"af_xdp": 1, "af_packet": 2}
 
