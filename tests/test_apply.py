@@ -10,7 +10,7 @@ from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, PORTS, RIGHT_MAC, STATIC_N
 from lib.netns import wait_for
 from lib.packets import ethernet, forwarded, ipv4, udp
 from lib.router import Change
-from lib.traffic import Sink, Stream
+from lib.traffic import Sink, Stream, lost
 
 pytestmark = pytest.mark.alone
 
@@ -111,6 +111,27 @@ def test_many_routes_are_counted_and_shown_when_asked_for(lab):
     assert len(static_routes(router)) == 256
     assert apply(router, BASE)["summary"] == "256 routes removed"
     assert static_routes(router) == {}
+
+
+def test_a_large_table_changes_and_its_other_half_forwards(lab):
+    hosts = Hosts(lab)
+    network = 'for i = 0, 199 do for k = 0, 255 do turnpike.route("20." .. i .. "." .. k .. ".0/24") { via = VIA } end end\n'
+    kept = network.replace("VIA", '"10.0.2.2"')
+    changing = network.replace('"20."', '"21."')
+    hosts.right.run("ip", "address", "add", "20.3.4.5/32", "dev", "lo")
+    assert apply(hosts.router, PORTS + kept)["summary"] == "51200 routes added"
+    sink, stream = Sink(hosts.right), Stream(hosts.left, ["20.3.4.5"], rate=2000)
+    assert sink.wait()
+    for via, summary in (
+        ('"10.0.2.2"', "51200 routes added"),
+        ('"10.0.1.2"', "51200 routes changed"),
+        (None, "51200 routes removed"),
+    ):
+        text = PORTS + kept + (changing.replace("VIA", via) if via else "")
+        assert apply(hosts.router, text)["summary"] == summary
+    assert lost(stream.stop(), sink) == []
+    assert len(static_routes(hosts.router)) == 51200
+    hosts.router.stop()
 
 
 def test_what_is_wrong_is_said_and_nothing_changes(lab):

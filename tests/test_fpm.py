@@ -10,6 +10,7 @@ import time
 import pytest
 
 from lib import netlink, tables
+from lib.apply import apply
 from lib.bird import Bird, announcer
 from lib.frr import Frr, bgp
 from lib.kernel import Machine, forwarder, host, pings
@@ -95,6 +96,34 @@ def test_the_router_restarts_under_zebra(lab):
     # zebra connects again by itself.
     tables.assert_agree(machine, machine.frr, source="fpm", count=2000, seconds=60)
     assert gets_through(machine.left, machine.right, four[0][0].split("/")[0])
+    machine.finish()
+
+
+def test_an_apply_leaves_the_routes_of_zebra(lab):
+    machine = edge(lab)
+    routes, come_and_go = table(4000)[:2000], table(4000)[2000:]
+    speaker = Speaker(machine.right, "10.0.2.1", 65002, "10.0.2.2")
+    lab._made.callback(speaker.close)
+    speaker.send(announcements(routes, 65002, "10.0.2.2"))
+    before = tables.assert_agree(machine, machine.frr, source="fpm", count=2000, seconds=60)
+    ports = machine.config('"fpm"')
+    inserted = 'turnpike.graph:insert_after("ip4-lookup.forward", { "ip4-ttl", as = "second-ttl" })\n'
+    # The same prefix as one of zebra's, which it must have back; none is longer.
+    prefix = max((prefix for prefix, _ in routes[1:]), key=lambda prefix: int(prefix.split("/")[1]))
+    contested, address = f'turnpike.route "{prefix}" {{ blackhole = true }}\n', prefix.split("/")[0]
+    sink = Sink(machine.right)
+    stream = Stream(machine.left, [routes[0][0].split("/")[0]], rate=2000)
+    assert sink.wait()
+    change = announcements(come_and_go, 65002, "10.0.2.2"), withdrawals([prefix for prefix, _ in come_and_go])
+    for turn in range(6):
+        speaker.send(change[turn % 2])
+        apply(machine.router, ports if turn % 2 else ports + inserted + contested)
+        if turn % 2 == 0:
+            assert machine.router.show("route", address)["type"] == "blackhole"
+        else:
+            after = tables.assert_agree(machine, machine.frr, source="fpm", count=2000, seconds=60)
+            assert after == before and machine.router.show("route", address)["source"] == "fpm"
+    assert lost(stream.stop(), sink) == []
     machine.finish()
 
 
