@@ -45,6 +45,9 @@ pub struct EalConfig {
     /// Megabytes: how much ordinary memory to take without hugepages, and how much must be free
     /// in hugepages for them to be used.
     pub memory_mb: usize,
+    /// Megabytes of ordinary memory beyond that for what is made later; none of it is taken before it is
+    /// used. Hugepages are taken when they are needed anyway.
+    pub spare_mb: usize,
     /// Whether to use hugepages.
     pub huge: HugeMode,
     /// What DPDK writes to standard error.
@@ -61,6 +64,7 @@ impl Default for EalConfig {
     fn default() -> Self {
         Self {
             memory_mb: 256,
+            spare_mb: 0,
             huge: HugeMode::Auto,
             log_level: LogLevel::default(),
             pci: Vec::new(),
@@ -329,7 +333,7 @@ fn log_arguments(level: LogLevel) -> Vec<String> {
 
 /// Hugepages when those of one size that are free make up the memory asked for.
 fn choose_memory(config: &EalConfig, sysfs: &Path) -> Memory {
-    let ordinary = |why| Memory::NoHuge { mb: config.memory_mb, why };
+    let ordinary = |why| Memory::NoHuge { mb: config.memory_mb + config.spare_mb, why };
     if config.huge == HugeMode::Never {
         return ordinary("as configured".into());
     }
@@ -417,9 +421,9 @@ mod tests {
         let memory = choose_memory(&config, &root).to_string();
         assert_eq!(memory, "129 MB without hugepages: 128 MB of hugepages are free");
 
-        config = EalConfig { memory_mb: 1, huge: HugeMode::Never, ..config };
+        config = EalConfig { memory_mb: 1, spare_mb: 2, huge: HugeMode::Never, ..config };
         let memory = choose_memory(&config, &root).to_string();
-        assert_eq!(memory, "1 MB without hugepages: as configured");
+        assert_eq!(memory, "3 MB without hugepages: as configured");
         fs::remove_dir_all(root).unwrap();
     }
 

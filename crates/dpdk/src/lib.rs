@@ -44,12 +44,12 @@ pub use eal::{Eal, EalConfig, HugeMode, LogLevel, Memory, ThreadRegistration, ve
 pub use error::{Errno, Error};
 pub use inherited::inherited;
 pub use mbuf::Mbuf;
-pub use mempool::{Mempool, MempoolConfig};
+pub use mempool::{Mempool, MempoolConfig, Unused};
 pub use port::{Link, Port, PortConfig, Stats, data_room, kernel_mtu};
 pub use queue::{RxQueue, Sent, TxQueue};
 pub use ring::{Consumer, Producer, Ring};
 pub use shared::Shared;
-pub use tap::Tap;
+pub use tap::{Tap, interface_exists};
 pub use time::{prefetch, tsc, tsc_hz, tsc_ordered};
 
 #[cfg(test)]

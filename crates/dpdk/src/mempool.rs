@@ -11,6 +11,7 @@ use dpdk_sys as sys;
 use crate::burst::HEAD;
 use crate::eal::{Eal, EalRef};
 use crate::mbuf::{Mbuf, RawMbuf};
+use crate::qsbr::{Qsbr, Token};
 use crate::{Errno, Error};
 
 /// What a pool is to be.
@@ -36,7 +37,8 @@ impl Default for MempoolConfig {
 
 /// A pool of packet buffers. Clones are handles to the same pool.
 ///
-/// The pool's memory stays until the [`Eal`] ends, so a packet may outlive every handle.
+/// The pool's memory stays until the [`Eal`] ends, so a packet may outlive every handle; [`Mempool::give_up`]
+/// frees it before.
 #[derive(Clone)]
 pub struct Mempool {
     inner: Arc<Inner>,
@@ -49,6 +51,8 @@ struct Inner {
     kept: AtomicUsize,
     /// Packets that a driver kept when its port was closed.
     written_off: AtomicUsize,
+    /// Nobody has a packet of it, or is giving one back.
+    unused: bool,
     eal: EalRef,
 }
 
@@ -59,6 +63,11 @@ unsafe impl Sync for Inner {}
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if self.unused {
+            // SAFETY: by `Unused::free`.
+            unsafe { sys::rte_mempool_free(self.pool.as_ptr()) };
+            return;
+        }
         // Not freed here: a packet may be in use still, or just be on its way back.
         self.eal.retire_pool(self.pool, self.written_off.load(Ordering::Relaxed));
     }
@@ -89,7 +98,21 @@ impl Mempool {
         let eal = eal.share();
         let (data_room, kept, written_off) =
             (config.data_room, AtomicUsize::new(0), AtomicUsize::new(0));
-        Ok(Self { inner: Arc::new(Inner { pool, data_room, kept, written_off, eal }) })
+        let unused = false;
+        Ok(Self { inner: Arc::new(Inner { pool, data_room, kept, written_off, unused, eal }) })
+    }
+
+    /// Gives the pool up, to be freed, if this is its only handle (no open port takes packets from it) and
+    /// no packet is out. `readers` are the threads that handle packets: every thread that is registered
+    /// with the EAL while packets of the pool are out is one of them, and handles none while it is offline.
+    ///
+    /// # Errors
+    /// The pool, if it is in use.
+    pub fn give_up(mut self, readers: &Arc<Qsbr>) -> Result<Unused, Self> {
+        if Arc::get_mut(&mut self.inner).is_none() || self.in_use() > 0 {
+            return Err(self);
+        }
+        Ok(Unused { pool: self, since: readers.start(), readers: readers.clone() })
     }
 
     pub(crate) fn as_ptr(&self) -> *mut sys::rte_mempool {
@@ -162,6 +185,33 @@ impl Mempool {
     /// Bytes of packet data that fit one buffer.
     pub fn data_room(&self) -> u16 {
         self.inner.data_room
+    }
+}
+
+/// A pool that was given up, and may be freed when everybody has let go of it.
+pub struct Unused {
+    pool: Mempool,
+    readers: Arc<Qsbr>,
+    since: Token,
+}
+
+impl Unused {
+    /// Frees the pool's memory.
+    ///
+    /// # Errors
+    /// It is too early: a reader has not been quiescent since the pool was given up.
+    pub fn free(mut self) -> Result<(), Self> {
+        if !self.readers.passed(self.since) {
+            return Err(self);
+        }
+        // No handle is left but this one, so no packet has been taken since none was out. A thread that
+        // is not registered touches the pool last with the store that makes its packet count as free; one
+        // that is has a cache in the pool, which it touches for a moment longer, and has been quiescent
+        // since: nobody touches it any more, and it may be freed.
+        if let Some(inner) = Arc::get_mut(&mut self.pool.inner) {
+            inner.unused = true;
+        }
+        Ok(())
     }
 }
 
@@ -291,6 +341,31 @@ mod tests {
         .join()
         .unwrap();
         assert_eq!(pool.leaked(), 0);
+    }
+
+    #[test]
+    fn a_pool_is_freed_when_nobody_can_touch_it_any_more() {
+        let readers = Qsbr::new(1);
+        let mut reader = readers.register().unwrap();
+        reader.online();
+        let pool = testing::pool(100);
+        let (packet, other) = (pool.alloc().unwrap(), pool.clone());
+        let pool = pool.give_up(&readers).err().unwrap();
+        drop(packet);
+        let pool = pool.give_up(&readers).err().unwrap();
+        drop(other);
+        let unused = pool.give_up(&readers).ok().unwrap();
+        let unused = unused.free().err().unwrap();
+        reader.quiescent();
+        assert!(unused.free().is_ok());
+        // The memory is used again: much more than there is, one after the other.
+        let config = MempoolConfig { name: "m".into(), count: 8000, cache: 0, data_room: 2048 };
+        for _ in 0..100 {
+            let pool = Mempool::new(testing::eal(), &config).unwrap();
+            let unused = pool.give_up(&readers).ok().unwrap();
+            reader.quiescent();
+            assert!(unused.free().is_ok());
+        }
     }
 
     #[test]

@@ -10,7 +10,9 @@
 mod bpf;
 mod kernel;
 mod record;
+mod sockets;
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
 use std::path::Path;
@@ -21,6 +23,7 @@ use dpdk_sys as sys;
 
 use self::kernel::KernelInterface;
 use self::record::Record;
+use self::sockets::Sockets;
 use crate::eal::{Eal, EalRef};
 use crate::interface::Interface;
 use crate::{Device, Driver, Errno, Error, Mempool, RxQueue, TxQueue};
@@ -337,6 +340,7 @@ fn open_kernel(
     kernel.take_over().map_err(failed("bringing the interface up"))?;
 
     if config.driver != Some(Driver::AfPacket) {
+        wait_for_queues(name);
         match start_af_xdp(eal, config, pool, &mut kernel, mtu, &mut notes) {
             Ok(started) => return Ok(OpenPort::new(started, config, notes, mtu, Some(kernel))),
             Err(error) if config.driver == Some(Driver::AfXdp) => return Err(error),
@@ -351,6 +355,24 @@ fn open_kernel(
     );
     let started = start_af_packet(eal, config, pool, &kernel, mtu)?;
     Ok(OpenPort::new(started, config, notes, mtu, Some(kernel)))
+}
+
+/// How long the kernel may take to free the queues of an interface that AF_XDP had: it does so in the
+/// background, behind an RCU grace period. Until then nobody else can have them, and it cannot be asked.
+const FREED_AFTER: Duration = Duration::from_millis(150);
+
+/// When AF_XDP let go of which interface.
+static LET_GO: Mutex<BTreeMap<CString, Instant>> = Mutex::new(BTreeMap::new());
+
+/// Waits until the kernel has freed the queues of an interface that was a port just now.
+fn wait_for_queues(name: &str) {
+    let all = LET_GO.lock().unwrap_or_else(PoisonError::into_inner);
+    let since = all.iter().find(|(known, _)| known.to_bytes() == name.as_bytes());
+    let since = since.map(|(_, since)| *since);
+    drop(all);
+    if let Some(since) = since {
+        std::thread::sleep(FREED_AFTER.saturating_sub(since.elapsed()));
+    }
 }
 
 /// The whole sequence for AF_XDP, whose driver finds out only late whether it can work.
@@ -387,11 +409,16 @@ fn start_af_xdp(
     let device = kernel_device(Driver::AfXdp, &kernel.name);
     let want =
         Queues { rx: queues, tx: queues, rx_desc: AF_XDP_DESCRIPTORS, tx_desc: AF_XDP_DESCRIPTORS };
-    kernel.with_xdp_program(|kernel| {
-        let mut attached = Attached::new(eal, config, "vdev", device, &args)?;
-        attached.af_xdp = config.c_string(&kernel.name).ok();
-        attached.start(config, pool, want, Some(mtu))
-    })
+    let (started, sockets) = Sockets::of(|| {
+        kernel.with_xdp_program(|kernel| {
+            let mut attached = Attached::new(eal, config, "vdev", device, &args)?;
+            attached.af_xdp = config.c_string(&kernel.name).ok();
+            attached.start(config, pool, want, Some(mtu))
+        })
+    });
+    let mut started = started?;
+    started.sockets = sockets;
+    Ok(started)
 }
 
 fn start_af_packet(
@@ -533,6 +560,8 @@ struct Attached {
 /// A device whose queues receive and send. Dropping it stops it first.
 struct Started {
     device: Attached,
+    /// What its driver leaves open; closed behind it.
+    sockets: Sockets,
     driver: String,
     multi_segment: bool,
     queues: Queues,
@@ -627,8 +656,16 @@ impl Attached {
         let driver = unsafe { CStr::from_ptr(info.driver_name) }.to_string_lossy().into_owned();
         let multi_segment = info.tx_offload_capa & sys::SHIM_TX_OFFLOAD_MULTI_SEGS != 0;
         let pool = pool.clone();
-        let mut started =
-            Started { device: self, driver, multi_segment, queues, pool, kept, filled: 0 };
+        let mut started = Started {
+            device: self,
+            sockets: Sockets::default(),
+            driver,
+            multi_segment,
+            queues,
+            pool,
+            kept,
+            filled: 0,
+        };
         started.go(config)?;
         // Some drivers fill their queues when they are set up, others when they start.
         started.filled = started.pool.in_use().saturating_sub(before);
@@ -772,6 +809,10 @@ impl Drop for Started {
         unsafe { sys::rte_eth_dev_stop(self.device.id) };
         self.pool.write_off(self.kept);
         self.pool.keep_no_more(self.filled);
+        if let Some(interface) = &self.device.af_xdp {
+            let mut all = LET_GO.lock().unwrap_or_else(PoisonError::into_inner);
+            all.insert(interface.clone(), Instant::now());
+        }
     }
 }
 

@@ -33,10 +33,6 @@ impl Tap {
     /// [`Error::Tap`] with the step that failed and, where there is one, the way out.
     pub fn create(name: &str, mac: [u8; 6], mtu: u16) -> Result<Self, Error> {
         let failed = |problem: String| Error::Tap { name: name.to_owned(), problem };
-        let step = |what: &'static str| {
-            let failed = &failed;
-            move |errno: Errno| failed(format!("{what}: {errno}"))
-        };
         if name.contains('\0') || !(1..libc::IFNAMSIZ).contains(&name.len()) {
             return Err(failed("an interface's name has 1 to 15 characters".into()));
         }
@@ -65,11 +61,9 @@ impl Tap {
                 errno => failed(errno.to_string()),
             });
         }
-        // SAFETY: takes an integer.
-        if unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETPERSIST as _, 1) } < 0 {
-            return Err(step("making it stay")(Errno::of_system()));
-        }
-        Self::bring_up(file, name, mac, mtu)
+        let tap = Self::bring_up(file, name, mac, mtu)?;
+        tap.set_lasting(true).map_err(|error| failed(format!("making it stay: {error}")))?;
+        Ok(tap)
     }
 
     /// [`Self::create`] with the descriptor that a process before had of this interface, which has
@@ -94,22 +88,26 @@ impl Tap {
     }
 
     fn bring_up(file: File, name: &str, mac: [u8; 6], mtu: u16) -> Result<Self, Error> {
-        let step = |what: &'static str| {
-            move |errno: Errno| Error::Tap {
-                name: name.to_owned(),
-                problem: format!("{what}: {errno}"),
-            }
-        };
-        let interface = Interface::new(name).map_err(step("opening a socket"))?;
-        // To set it again would cost the kernel's neighbours.
-        if interface.mac().map_err(step("asking for its MAC"))? != mac {
-            interface.set_mac(mac).map_err(step("setting its MAC"))?;
-        }
-        interface.set_mtu(mtu.into()).map_err(step("setting its MTU"))?;
-        let up = |flags| interface.set_flags(flags | libc::IFF_UP as i16);
-        interface.flags().and_then(up).map_err(step("bringing it up"))?;
-        let index = interface.index().map_err(step("asking for its index"))?;
+        let index = set_up(name, mac, mtu)?;
         Ok(Self { file, index })
+    }
+
+    /// Gives it another MAC and MTU, from a thread in its network namespace; it is up then.
+    ///
+    /// # Errors
+    /// [`Error::Tap`] with the step that failed.
+    pub fn change(&self, name: &str, mac: [u8; 6], mtu: u16) -> Result<(), Error> {
+        set_up(name, mac, mtu).map(drop)
+    }
+
+    /// Whether the kernel removes it, with its addresses and routes, when nobody uses it any more: when
+    /// this is dropped.
+    pub fn set_lasting(&self, lasting: bool) -> io::Result<()> {
+        // SAFETY: takes an integer.
+        let result = unsafe {
+            libc::ioctl(self.file.as_raw_fd(), libc::TUNSETPERSIST as _, i32::from(lasting))
+        };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
     /// The kernel's number for it, in its namespace.
@@ -133,6 +131,30 @@ impl Tap {
     pub fn write(&self, frame: &[u8]) -> io::Result<()> {
         (&self.file).write(frame).map(drop)
     }
+}
+
+/// Whether the calling thread's network namespace has an interface of this name.
+pub fn interface_exists(name: &str) -> bool {
+    Interface::new(name).is_ok_and(|interface| interface.index().is_ok())
+}
+
+/// Gives an interface of the calling thread's namespace MAC and MTU and brings it up; its number.
+fn set_up(name: &str, mac: [u8; 6], mtu: u16) -> Result<u32, Error> {
+    let step = |what: &'static str| {
+        move |errno: Errno| Error::Tap {
+            name: name.to_owned(),
+            problem: format!("{what}: {errno}"),
+        }
+    };
+    let interface = Interface::new(name).map_err(step("opening a socket"))?;
+    // To set it again would cost the kernel's neighbours.
+    if interface.mac().map_err(step("asking for its MAC"))? != mac {
+        interface.set_mac(mac).map_err(step("setting its MAC"))?;
+    }
+    interface.set_mtu(mtu.into()).map_err(step("setting its MTU"))?;
+    let up = |flags| interface.set_flags(flags | libc::IFF_UP as i16);
+    interface.flags().and_then(up).map_err(step("bringing it up"))?;
+    interface.index().map_err(step("asking for its index"))
 }
 
 impl AsFd for Tap {
@@ -176,6 +198,20 @@ mod tests {
         assert!(link.contains("LOWER_UP") && link.contains("mtu 1500"), "{link}");
         assert!(link.starts_with(&format!("{}:", again.index())), "{link}");
         assert!(ip("route").contains("198.51.100.0/24 via 192.0.2.2"), "{}", ip("route"));
+    }
+
+    #[test]
+    fn it_changes_and_goes_if_it_is_not_to_last() {
+        namespace();
+        assert!(!interface_exists("tpt5"));
+        let tap = Tap::create("tpt5", MAC, 1400).unwrap();
+        tap.change("tpt5", [2, 0, 0, 0, 9, 9], 1300).unwrap();
+        let link = ip("link show tpt5");
+        assert!(link.contains("02:00:00:00:09:09") && link.contains("mtu 1300"), "{link}");
+        tap.set_lasting(false).unwrap();
+        assert!(interface_exists("tpt5"));
+        drop(tap);
+        assert!(!interface_exists("tpt5"));
     }
 
     #[test]

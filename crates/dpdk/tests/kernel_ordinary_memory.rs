@@ -154,6 +154,21 @@ fn the_host_does_not_see_what_a_port_receives() {
 }
 
 #[test]
+fn an_interface_is_opened_again_and_again() {
+    let (eal, _turn) = eal(HugeMode::Never);
+    namespace(&["tpk"]);
+    let before = state("tpk0");
+    for _ in 0..3 {
+        let pool = pool(eal, 2048);
+        let end = open(eal, &pool, "tpk0", Some(Driver::AfXdp));
+        assert_eq!(end.port.driver(), "net_af_xdp");
+        drop(end);
+        assert_eq!(pool.leaked(), 0);
+    }
+    assert_eq!(state("tpk0"), before);
+}
+
+#[test]
 fn one_interface_is_one_port() {
     let (eal, _turn) = eal(HugeMode::Never);
     namespace(&["tpi"]);
