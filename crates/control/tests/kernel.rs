@@ -519,3 +519,41 @@ fn rules_are_followed() {
     listener.agrees(&namespace, "the rule's end");
     assert_eq!(listener.audit(), 0);
 }
+
+/// The owner says which interfaces are ports, while everything runs.
+#[test]
+fn interfaces_become_ports_and_cease_to_be() {
+    let namespace = Namespace::new("ports");
+    namespace.two_ports();
+    namespace.ip("route add 198.51.100.0/24 via 10.0.2.9");
+    let mut listener = namespace.spawn(1 << 20);
+    let (lan, wan) = (PortId::new(0).unwrap(), PortId::new(1).unwrap());
+    let key: (IpNet, u64) = ("198.51.100.0/24".parse().unwrap(), 0);
+    let over = move |state: &State, port: PortId| {
+        let Some(RouteKind::Unicast(paths)) = state.routes.get(&key) else { return false };
+        paths.len() == 1 && paths[0].port == Some(port)
+    };
+    listener.wait("over a port", |state| over(state, wan));
+    listener.source.order(KernelOrder::Ports(vec![(lan, "lan".into())]));
+    listener.wait("an interface that is no port any more", |state| {
+        let gone = state.links.get(&wan) == Some(&(false, false, 0));
+        let host = state.routes.get(&key) == Some(&RouteKind::Host);
+        gone && host && state.addresses[&wan].is_empty()
+    });
+    let other = PortId::new(5).unwrap();
+    listener.source.order(KernelOrder::Ports(vec![(lan, "lan".into()), (other, "wan".into())]));
+    listener.wait("a port of another number", |state| {
+        let link = state.links.get(&other) == Some(&(true, true, 1500));
+        let addresses = state.addresses.get(&other).is_some_and(|all| all.len() == 2);
+        link && addresses && over(state, other)
+    });
+    // One that comes later: the name was said before.
+    let late = PortId::new(2).unwrap();
+    let ports = vec![(lan, "lan".into()), (other, "wan".into()), (late, "late".into())];
+    listener.source.order(KernelOrder::Ports(ports));
+    namespace.ip("link add late type veth peer name late-x");
+    namespace.ip("link set late up");
+    namespace.ip("link set late-x up");
+    listener.wait("a new interface", |state| state.links.get(&late) == Some(&(true, true, 1500)));
+    assert_eq!(listener.audit(), 0);
+}

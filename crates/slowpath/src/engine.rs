@@ -94,7 +94,7 @@ impl Announcements {
         self.pending.push((port, now, ANNOUNCE_COUNT));
     }
 
-    fn cancel(&mut self, port: PortId) {
+    pub(crate) fn cancel(&mut self, port: PortId) {
         self.pending.retain(|&(other, ..)| other != port);
     }
 
@@ -275,16 +275,10 @@ impl<P: Packet> SlowPath<P> {
                     self.removed(removed, out);
                 }
             }
+            Command::Port(port) => self.put_port(&port, out),
+            Command::RemovePort { port } => self.remove_port(port, out),
             Command::PortLink { port, up: true } => self.start_announcing(port, now),
-            Command::PortLink { port, up: false } => {
-                self.announcements.cancel(port);
-                self.advertising.cancel(port);
-                self.discovery.cancel(port);
-                self.probes.cancel(port);
-                for removed in self.table.flush(port) {
-                    self.removed(removed, out);
-                }
-            }
+            Command::PortLink { port, up: false } => self.fall_silent(port, out),
             Command::KernelNeighbour { port, address, mac } => {
                 if self.ports.is_host(port) {
                     self.kernel_neighbour((port, address), mac, now, out);
@@ -569,7 +563,7 @@ impl<P: Packet> SlowPath<P> {
         }
     }
 
-    fn removed(&mut self, removed: Removed<P>, out: &mut impl Output<P>) {
+    pub(crate) fn removed(&mut self, removed: Removed<P>, out: &mut impl Output<P>) {
         let (port, address) = removed.key;
         if removed.was_up {
             out.event(Event::NeighbourDown { port, address });

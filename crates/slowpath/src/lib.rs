@@ -101,7 +101,7 @@ pub use engine::SlowPath;
 pub type Time = Duration;
 
 /// A port as the slow path knows it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortConfig {
     /// The port's number in the data plane.
     pub id: PortId,
@@ -529,6 +529,15 @@ pub enum Command {
         port: PortId,
         /// Its address.
         address: IpAddr,
+    },
+    /// There is a port of this number from now on, or it is another than before: another device, MAC or
+    /// host. It is silent until its link is said to be up. The neighbours that the one before learned
+    /// are forgotten.
+    Port(Box<PortConfig>),
+    /// There is no port of this number any more: its neighbours are forgotten.
+    RemovePort {
+        /// The port.
+        port: PortId,
     },
     /// A link went up or down. Down: all learned neighbours of the port are forgotten. Up: the
     /// port's addresses are announced again.

@@ -129,6 +129,17 @@ pub(crate) enum Due<P> {
     Lost(Key),
 }
 
+/// Which neighbours of a port are forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Forgotten {
+    /// Those that were learned here: what the kernel has told, it takes back itself.
+    Learned,
+    /// Also those that the kernel told.
+    Told,
+    /// All, also those by configuration.
+    All,
+}
+
 /// An entry that was removed.
 pub(crate) struct Removed<P> {
     pub key: Key,
@@ -307,18 +318,15 @@ impl<P> Table<P> {
         Some(Removed { key, was_up: entry.state.mac().is_some(), queue })
     }
 
-    /// Removes all neighbours of a port that were learned here: what the kernel has told, it takes
-    /// back itself.
-    pub(crate) fn flush(&mut self, port: PortId) -> Vec<Removed<P>> {
-        let mut keys: Vec<Key> = self
-            .entries
-            .iter()
-            .filter(|(key, entry)| {
-                let others = matches!(entry.state, State::Static { .. } | State::Kernel { .. });
-                key.0 == port && !others
-            })
-            .map(|(key, _)| *key)
-            .collect();
+    /// Removes neighbours of a port.
+    pub(crate) fn flush(&mut self, port: PortId, what: Forgotten) -> Vec<Removed<P>> {
+        let fits = |entry: &Entry<P>| match entry.state {
+            State::Static { .. } => what == Forgotten::All,
+            State::Kernel { .. } => what != Forgotten::Learned,
+            _ => true,
+        };
+        let on_port = self.entries.iter().filter(|(key, entry)| key.0 == port && fits(entry));
+        let mut keys: Vec<Key> = on_port.map(|(key, _)| *key).collect();
         keys.sort_unstable();
         keys.into_iter().filter_map(|key| self.remove(key)).collect()
     }

@@ -190,8 +190,19 @@ impl Ports {
         Self(configs.iter().map(Port::new).collect())
     }
 
+    /// A port that is new, or in place of the one of its number.
+    pub(crate) fn put(&mut self, config: &PortConfig) {
+        self.remove(config.id);
+        let place = self.0.partition_point(|other| other.id < config.id);
+        self.0.insert(place, Port::new(config));
+    }
+
+    pub(crate) fn remove(&mut self, id: PortId) {
+        self.0.retain(|port| port.id != id);
+    }
+
     pub(crate) fn get(&self, id: PortId) -> Option<&Port> {
-        // Ids are positions in every configuration that control makes; the search is for others.
+        // Most numbers are places; where a port is gone, those behind it are sought.
         let direct = self.0.get(id.index()).filter(|port| port.id == id);
         direct.or_else(|| self.0.iter().find(|port| port.id == id))
     }

@@ -222,6 +222,8 @@ pub enum KernelOrder {
         /// With the length of its network; host bits set.
         address: IpNet,
     },
+    /// These ports have a host interface from now on, by these names; no others.
+    Ports(Vec<(PortId, String)>),
     /// Compare now. Without an answer if the thread ends before.
     Audit(oneshot::Sender<AuditReport>),
 }

@@ -102,6 +102,17 @@ impl Link {
         self.up() && self.flags & (IFF_RUNNING | IFF_LOWER_UP) != 0
     }
 
+    /// The message that says it as it is.
+    fn message(&self, index: u32) -> LinkMessage {
+        LinkMessage {
+            index,
+            name: Some(self.name.clone()),
+            flags: self.flags,
+            mtu: Some(self.mtu),
+            all_multicast: self.all_multicast,
+        }
+    }
+
     fn event(&self, port: PortId) -> SourceEvent {
         SourceEvent::Link {
             port,
@@ -171,6 +182,17 @@ impl Model {
             stale_ports: false,
             interfaces_changed: true,
         }
+    }
+
+    /// These are the ports, by the names of their interfaces: some interfaces become ports, others are
+    /// none any more.
+    pub(super) fn set_ports(&mut self, ports: &[(PortId, String)]) {
+        self.ports = ports.iter().map(|(port, name)| (name.clone(), *port)).collect();
+        let is_other = |link: &Link| self.ports.get(&link.name).copied() != link.port;
+        let others = self.links.iter().filter(|(_, link)| is_other(link));
+        let messages: Vec<_> = others.map(|(index, link)| link.message(*index)).collect();
+        messages.into_iter().for_each(|message| self.link(message));
+        self.tell_locals();
     }
 
     /// Takes a message in that came when something happened.

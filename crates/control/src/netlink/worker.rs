@@ -565,7 +565,7 @@ impl Worker {
 
     fn obey(&mut self, order: KernelOrder) {
         let port = match &order {
-            KernelOrder::Audit(_) => None,
+            KernelOrder::Audit(_) | KernelOrder::Ports(_) => None,
             KernelOrder::Resolve { port, .. }
             | KernelOrder::SetCarrier { port, .. }
             | KernelOrder::AddAddress { port, .. }
@@ -574,6 +574,7 @@ impl Worker {
         let index = port.and_then(|port| self.model.index_of(port));
         let sequence = self.next_sequence();
         let request = match (&order, index) {
+            (KernelOrder::Ports(ports), _) => return self.model.set_ports(ports),
             (KernelOrder::Audit(_), _) => {
                 let KernelOrder::Audit(answer) = order else { return };
                 self.audits.push(answer);

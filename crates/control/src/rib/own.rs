@@ -47,7 +47,7 @@ impl Rib {
 
     /// Removes a port and the routes that follow from it; false if there is none. Other routes over
     /// it are dead until there is one of this number again.
-    pub(super) fn remove_port(&mut self, id: PortId) -> bool {
+    pub fn remove_port(&mut self, id: PortId) -> bool {
         self.change(|rib| {
             let Some(at) = rib.ports.iter().position(|port| port.id == id) else { return false };
             rib.put_addresses(id, &[]);
@@ -70,6 +70,13 @@ impl Rib {
             rib.put_addresses(port, addresses);
             Ok(())
         })
+    }
+
+    /// A port has another device: its MAC and MTU from now on.
+    pub fn set_device(&mut self, port: PortId, mac: MacAddr, mtu: u16) {
+        if let Some(known) = self.ports.iter_mut().find(|known| known.id == port) {
+            (known.mac, known.mtu) = (mac, mtu);
+        }
     }
 
     /// A port's MTU from now on.
