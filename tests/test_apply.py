@@ -82,7 +82,7 @@ def test_a_plan_names_every_change_and_changes_nothing(lab):
     assert status == 2 and report["restart"]
     lines = {(c["what"], c["from"], c["to"], c["live"]) for c in report["changes"]}
     assert lines == {
-        ('port "right": mtu', "the device's", "1400", False),
+        ('port "right": mtu', "the device's", "1400", True),
         ("memory: mbufs", "as many as are needed", "20000", False),
         ("graph: ip4-lookup.forward", '"ip4-ttl"', '"second-ttl"', True),
         ('graph: step "second-ttl"', None, '{ "ip4-ttl", as = "second-ttl" }', True),
@@ -92,10 +92,11 @@ def test_a_plan_names_every_change_and_changes_nothing(lab):
         ("route 192.0.2.0/24", None, "blackhole", True),
     }
     text = router.command("plan", write(router, other), check=False).stdout
-    assert '~ port "right": mtu: the device\'s -> 1400  [needs a restart]' in text
-    assert "8 changes, of which 2 need a restart: apply refuses them all" in text
+    assert '~ port "right": mtu: the device\'s -> 1400  [closes the port and opens it again]' in text
+    assert "~ memory: mbufs: as many as are needed -> 20000  [needs a restart]" in text
+    assert "8 changes, of which 1 need a restart: apply refuses them all" in text
     error = refused(router, "apply", write(router, other))
-    assert 'port "right": mtu' in error and "memory: mbufs" in error and "nothing was changed" in error
+    assert 'port "right": mtu' not in error and "memory: mbufs" in error and "nothing was changed" in error
     assert state(router) == before and len(history(router)) == 1
 
 

@@ -184,6 +184,39 @@ pub struct Port {
     pub discovery: Option<Discovery>,
 }
 
+impl Port {
+    /// A port of this one's name and number of which nothing else is said.
+    fn bare(&self) -> Self {
+        Self {
+            id: self.id,
+            line: self.line,
+            name: self.name.clone(),
+            device: Device::Kernel(String::new()),
+            driver: None,
+            addresses: Vec::new(),
+            mac: None,
+            mtu: None,
+            rx_queues: None,
+            reverse_path: ReversePath::Any,
+            host: None,
+            unreachables: true,
+            redirects: false,
+            dad: 0,
+            advertise: None,
+            discovery: None,
+        }
+    }
+
+    /// Its device and host interface need not be opened anew to become the other's.
+    fn is_open_as(&self, other: &Self) -> bool {
+        let opened = |port: &Self| {
+            let Self { device, driver, mac, mtu, rx_queues, host, .. } = port;
+            (device.clone(), *driver, *mac, *mtu, *rx_queues, host.clone())
+        };
+        opened(self) == opened(other)
+    }
+}
+
 /// A kernel interface with a port's name, MAC and MTU, over which the programs of the machine
 /// speak on the port's network. All host interfaces of a router are in one network namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -320,6 +353,17 @@ pub enum Device {
     Pci(String),
     /// A DPDK virtual device with its arguments: `net_tap0,iface=tap1`.
     Vdev(String),
+}
+
+impl Device {
+    /// Both cannot be open at a time, whatever arguments they have.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let name = |text: &str| text.split(',').next().unwrap_or_default().to_owned();
+        match (self, other) {
+            (Self::Vdev(one), Self::Vdev(other)) => name(one) == name(other),
+            (one, other) => one == other,
+        }
+    }
 }
 
 impl fmt::Display for Device {

@@ -57,7 +57,7 @@ use crate::telnet::Telnet;
 use buffers::Buffers;
 use graphs::{GraphMaker, LuaView};
 use owner::{Configurations, Owner, OwnerParts};
-use ports::{OpenPort, Ports};
+use ports::{OpenPort, Opener, Ports};
 use prepare::Workshop;
 use quarantine::PortNames;
 use reports::{ForwarderView, Ledger, Retired, SlowViews};
@@ -71,7 +71,8 @@ pub fn run(config: Config, catalogue: &Catalogue, socket: &Path, no_huge: bool) 
     let socket = Socket::bind(socket)?;
     let cores = forwarder_cores(&config)?;
     let plan = buffers::Plan::of(&config, cores.len());
-    let eal = start_dpdk(&config, plan.megabytes(), no_huge)?;
+    let megabytes = (plan.megabytes(), buffers::megabytes_later(cores.len()));
+    let eal = start_dpdk(&config, megabytes, no_huge)?;
     let buffers = Buffers::new(&eal, &plan)?;
     let router = Router::start(config, catalogue, &cores, eal.clone(), &buffers)?;
     let outcome = router.serve(socket, telnet);
@@ -89,13 +90,18 @@ fn forwarder_cores(config: &Config) -> Result<Vec<usize>> {
     Ok(vec![*allowed.last().context("no core is allowed for this process")?])
 }
 
-fn start_dpdk(config: &Config, megabytes: usize, no_huge: bool) -> Result<Arc<Eal>> {
+fn start_dpdk(
+    config: &Config,
+    (megabytes, later): (usize, usize),
+    no_huge: bool,
+) -> Result<Arc<Eal>> {
     let pci = config.ports.iter().filter_map(|port| match &port.device {
         control::config::Device::Pci(address) => Some(address.clone()),
         _ => None,
     });
     let eal = Eal::init(&EalConfig {
         memory_mb: megabytes + 128,
+        spare_mb: later,
         huge: if no_huge { dpdk::HugeMode::Never } else { dpdk::HugeMode::Auto },
         pci: pci.collect(),
         ..EalConfig::default()
@@ -131,7 +137,8 @@ impl Router {
         eal: Arc<Eal>,
         buffers: &Buffers,
     ) -> Result<Self> {
-        let (ports, queues) = ports::open_all(&config, cores.len(), &eal, buffers)?;
+        let opener = Opener::new(eal.clone(), buffers.clone());
+        let (ports, queues) = opener.open_all(&config, cores.len())?;
         let seed = seed();
         let count = config.slowpath.workers;
         let classes = &config.slowpath.classes;
@@ -182,7 +189,7 @@ impl Router {
             units.push(unit);
         }
         let exchanges = Exchanges::new(units.iter().map(Forwarder::exchange).collect());
-        let wiring = Wiring::new(eal.clone(), exchanges, orders.clone());
+        let mut wiring = Wiring::new(eal.clone(), exchanges, orders.clone());
         for queues in queues {
             wiring.connect_at_start(queues, &mut units)?;
         }
@@ -199,8 +206,9 @@ impl Router {
         let sources = owner::Sources::start(&config)?;
         let groups = owner::Groups::new(config.multicast.clone(), sources.groups(), tables.clone());
         let flows = FlowHash::new(seed);
-        let workshop = Workshop::new(maker, units.len());
-        let configurations = Configurations::new(config, routes, infos, workshop);
+        let workshop = Workshop::new(maker, units.len(), opener.clone());
+        let known = ports.known();
+        let configurations = Configurations::new(config, routes, known, workshop);
         let parts = OwnerParts {
             rib,
             orders,
@@ -213,6 +221,9 @@ impl Router {
             ports,
             names,
             flows,
+            tables,
+            opener,
+            readers: qsbr,
         };
         let owner = Owner::new(parts);
         let mut slow_path = Vec::new();
@@ -436,16 +447,9 @@ fn slow_path_config(
     limits: slowpath::Limits,
 ) -> slowpath::Config {
     let port = |port: &OpenPort| {
-        Some(slowpath::PortConfig {
-            id: port.id,
-            name: port.name.clone(),
-            mac: port.info.mac,
-            mtu: port.info.mtu,
-            addresses: port.addresses.clone(),
-            host: port.host.is_some(),
-            settings: settings::of(common.config.port(port.id)?),
-            owned: dataplane::punts::owner(port.id.index(), workers) == worker,
-        })
+        let wanted = common.config.port(port.id)?;
+        let owned = dataplane::punts::owner(port.id.index(), workers) == worker;
+        Some(slowpath::PortConfig { owned, ..settings::slow_path_port(port, wanted) })
     };
     slowpath::Config {
         ports: common.ports.iter().filter_map(port).collect(),

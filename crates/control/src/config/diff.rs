@@ -61,6 +61,8 @@ impl Setting {
 pub struct Diff {
     /// Static routes.
     pub routes: Changes<Route>,
+    /// Ports, those of which the device or the host interface is another as changed.
+    pub ports: Changes<Port>,
     /// Everything else.
     pub settings: Vec<Setting>,
     /// Forwarders need other graphs.
@@ -74,6 +76,14 @@ impl Diff {
     pub fn between(old: &Config, new: &Config) -> Self {
         let names = names(old.ports.iter().chain(&new.ports));
         let mut settings = compare(&settings::list(old, &names), &settings::list(new, &names));
+        let unsaid = unsaid(old, new);
+        settings.retain(|setting| !unsaid.contains(setting));
+        if let (Some(before), Some(after)) = (host_namespace(old), host_namespace(new))
+            && before != after
+        {
+            let is_host = |setting: &&mut Setting| setting.what.ends_with("\": host");
+            settings.iter_mut().filter(is_host).for_each(|setting| setting.live = false);
+        }
         let another = |what: &str, to: &str| Setting {
             what: format!("{what}: the script's text"),
             from: Some("as it is".to_owned()),
@@ -92,18 +102,38 @@ impl Diff {
             let by_source = |port: &Port| port.reverse_path != ReversePath::Any;
             (config.ports.iter().any(|port| port.redirects), config.ports.iter().any(by_source))
         };
-        let graph = settings.iter().any(Setting::is_of_graph) || asks(old) != asks(new);
-        Self { routes: routes(&old.routes, &new.routes), settings, graph, names }
+        let ports = ports(old, new);
+        // Graphs know the ports' MACs and names.
+        let graph = settings.iter().any(Setting::is_of_graph)
+            || asks(old) != asks(new)
+            || !ports.is_empty();
+        let routes = routes(&old.routes, &new.routes);
+        Self { routes, ports, settings, graph, names }
     }
 
     /// Nothing is different.
     pub fn is_empty(&self) -> bool {
-        self.routes.is_empty() && self.settings.is_empty()
+        self.routes.is_empty() && self.ports.is_empty() && self.settings.is_empty()
     }
 
     /// What only a restart changes.
     pub fn fixed(&self) -> impl Iterator<Item = &Setting> {
         self.settings.iter().filter(|setting| !setting.live)
+    }
+
+    /// The setting is of a port that is new or gone.
+    pub fn is_of_port(&self, setting: &Setting) -> bool {
+        let ports = self.ports.added.iter().chain(&self.ports.removed);
+        ports.into_iter().any(|port| setting.what.starts_with(&format!("port \"{}\": ", port.name)))
+    }
+
+    /// For this the port is closed and opened again.
+    pub fn reopens(&self, setting: &Setting) -> bool {
+        const OPENED: [&str; 6] = ["device", "driver", "mac", "mtu", "rx_queues", "host"];
+        let is_one = |port: &Port| {
+            OPENED.iter().any(|name| setting.what == format!("port \"{}\": {name}", port.name))
+        };
+        self.ports.changed.iter().any(|(_, port)| is_one(port))
     }
 
     /// What a route is, as messages write it: `via 10.0.2.2 (right)`.
@@ -154,6 +184,40 @@ fn compare(old: &[Entry], new: &[Entry]) -> Vec<Setting> {
         })
     });
     gone.chain(other).collect()
+}
+
+fn ports(old: &Config, new: &Config) -> Changes<Port> {
+    let mut changes = Changes::default();
+    for after in &new.ports {
+        match old.port(after.id) {
+            None => changes.added.push(after.clone()),
+            Some(before) if !before.is_open_as(after) => {
+                changes.changed.push((before.clone(), after.clone()));
+            }
+            Some(_) => {}
+        }
+    }
+    let gone = old.ports.iter().filter(|port| new.port(port.id).is_none());
+    changes.removed.extend(gone.cloned());
+    changes
+}
+
+/// Of ports that only one of both has: what is as it would be if nothing were said.
+fn unsaid(old: &Config, new: &Config) -> Vec<Setting> {
+    let missing = |of: &Config, from: &Config| -> Vec<Entry> {
+        let ports = of.ports.iter().filter(|port| from.port(port.id).is_none());
+        ports.flat_map(|port| settings::of_port(&port.bare())).collect()
+    };
+    let mut unsaid = compare(&missing(old, new), &[]);
+    unsaid.extend(compare(&[], &missing(new, old)));
+    unsaid
+}
+
+/// The namespace in which the kernel is listened to, if it is.
+fn host_namespace(config: &Config) -> Option<Option<&String>> {
+    let host = config.ports.iter().find_map(|port| port.host.as_ref());
+    let of_host = host.map(|host| host.netns.as_ref());
+    of_host.or_else(|| config.routes_from.any().then_some(None))
 }
 
 fn routes(old: &[Route], new: &[Route]) -> Changes<Route> {

@@ -100,6 +100,13 @@ pub(super) fn list(config: &Config, names: &[String]) -> Vec<Entry> {
     list.entries
 }
 
+/// The settings of a port.
+pub(super) fn of_port(port: &Port) -> Vec<Entry> {
+    let mut list = List { names: &[], entries: Vec::new() };
+    list.port(port);
+    list.entries
+}
+
 /// A port by its number.
 pub(super) fn port_name(names: &[String], port: PortId) -> &str {
     names.get(port.index()).map_or("?", String::as_str)
@@ -183,13 +190,13 @@ impl List<'_> {
             ReversePath::Loose => "loose",
             ReversePath::Strict => "strict",
         };
-        self.fixed(key("device"), device);
-        self.fixed(key("driver"), or(driver, "what works"));
+        self.live(key("device"), device);
+        self.live(key("driver"), or(driver, "what works"));
         self.live(key("address"), some(addresses.iter().map(ToString::to_string), "none"));
-        self.fixed(key("mac"), or(*mac, "the device's"));
-        self.fixed(key("mtu"), or(*mtu, "the device's"));
-        self.fixed(key("rx_queues"), or(*rx_queues, "one a forwarder"));
-        self.fixed(key("host"), or(host, "false"));
+        self.live(key("mac"), or(*mac, "the device's"));
+        self.live(key("mtu"), or(*mtu, "the device's"));
+        self.live(key("rx_queues"), or(*rx_queues, "one a forwarder"));
+        self.live(key("host"), or(host, "false"));
         self.live(key("reverse_path"), reverse_path);
         self.live(key("unreachables"), unreachables);
         self.live(key("redirects"), redirects);

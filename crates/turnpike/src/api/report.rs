@@ -274,6 +274,9 @@ pub struct PlannedChange {
     pub to: Option<String>,
     /// It can be changed while the router runs.
     pub live: bool,
+    /// Its port is closed for that and opened again.
+    #[serde(default)]
+    pub reopens: bool,
 }
 
 /// What became of a change to another configuration.

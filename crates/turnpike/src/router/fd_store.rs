@@ -54,6 +54,14 @@ impl FdStore {
         self.tell(&text, Some(descriptor))
     }
 
+    /// Has the manager forget that of an interface in the calling thread's namespace.
+    ///
+    /// # Errors
+    /// The manager does not listen.
+    pub fn forget(&self, interface: &str) -> io::Result<()> {
+        self.tell(&format!("FDSTOREREMOVE=1\nFDNAME={}\n", name(interface)?), None)
+    }
+
     /// Has the manager forget what no port has wanted.
     pub fn forget_the_rest(&mut self) {
         for name in std::mem::take(&mut self.kept).into_keys() {

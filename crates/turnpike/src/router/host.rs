@@ -77,13 +77,17 @@ impl HostView {
 }
 
 /// What moves single frames to the kernel and back: a TAP interface.
-pub trait FrameDevice: Send {
+pub trait FrameDevice: Send + Sync {
     /// Takes a frame of the kernel.
     fn read(&self, frame: &mut [u8]) -> io::Result<usize>;
     /// Gives the kernel a frame.
     fn write(&self, frame: &[u8]) -> io::Result<()>;
     /// What becomes readable when the kernel has sent something.
     fn fd(&self) -> BorrowedFd<'_>;
+    /// Gives it another MAC and MTU, by its name, on a thread in its namespace.
+    fn change(&self, name: &str, mac: MacAddr, mtu: u16) -> Result<()>;
+    /// Whether it stays when nobody uses it.
+    fn set_lasting(&self, lasting: bool) -> io::Result<()>;
 }
 
 impl FrameDevice for Tap {
@@ -97,6 +101,14 @@ impl FrameDevice for Tap {
 
     fn fd(&self) -> BorrowedFd<'_> {
         self.as_fd()
+    }
+
+    fn change(&self, name: &str, mac: MacAddr, mtu: u16) -> Result<()> {
+        Ok(self.change(name, mac.0, mtu)?)
+    }
+
+    fn set_lasting(&self, lasting: bool) -> io::Result<()> {
+        self.set_lasting(lasting)
     }
 }
 
@@ -112,6 +124,8 @@ pub struct HostInterface {
     lost: bool,
     /// The kernel takes multicasts that nobody joined, too.
     all_multicasts: bool,
+    /// It was made by this router just now, which may not have use for it.
+    new: bool,
 }
 
 impl HostInterface {
@@ -127,14 +141,16 @@ impl HostInterface {
         netns: Option<&Path>,
         store: &mut FdStore,
     ) -> Result<Self> {
-        let (tap, groups) = in_netns(netns, || {
+        let (tap, groups, new) = in_netns(netns, || {
+            let new = !dpdk::interface_exists(name);
             let tap = tap(name, mac, mtu, store)?;
             let groups = Groups::open(name)?;
-            Ok((tap, groups))
+            Ok((tap, groups, new))
         })?;
         let index = tap.index();
         let mut interface = Self::over(Box::new(tap), name, groups);
         (interface.index, interface.netns) = (index, netns.map(Path::to_owned));
+        interface.new = new;
         Ok(interface)
     }
 
@@ -149,6 +165,46 @@ impl HostInterface {
             netns: None,
             lost: false,
             all_multicasts: false,
+            new: false,
+        }
+    }
+
+    /// Gives it the MAC and the MTU that its port has now.
+    ///
+    /// # Errors
+    /// The step that failed.
+    pub fn change(&self, mac: MacAddr, mtu: u16) -> Result<()> {
+        // What it is made over may not be shared with another thread, but lent to one.
+        let (device, name) = (&self.device, &self.name);
+        in_netns(self.netns.as_deref(), move || device.change(name, mac, mtu))
+    }
+
+    /// It goes when this is dropped, with its addresses and routes, if the router has made it just now;
+    /// else it stays as it was found.
+    pub fn set_provisional(&self) {
+        if self.new {
+            self.set_lasting(false);
+        }
+    }
+
+    /// It stays when this is dropped: as long as a port has it, that is so.
+    pub fn keep(&self) {
+        self.set_lasting(true);
+    }
+
+    /// The kernel forgets it, with its addresses and routes, and the service manager as well.
+    pub fn remove(self, store: &FdStore) {
+        self.set_lasting(false);
+        let name = &self.name;
+        let forgotten = in_netns(self.netns.as_deref(), || Ok(store.forget(name)?));
+        if let Err(error) = forgotten {
+            tracing::warn!("host interface {name}: the service manager keeps it: {error:#}");
+        }
+    }
+
+    fn set_lasting(&self, lasting: bool) {
+        if let Err(error) = self.device.set_lasting(lasting) {
+            tracing::warn!("host interface {}: {error}", self.name);
         }
     }
 

@@ -23,6 +23,7 @@
 //! | `commands.rs` | commands in Lua |
 //! | `multicast.rs` | multicast routes |
 //! | `configurations.rs`, `apply.rs`, `history.rs` | changes to another configuration |
+//! | `ports.rs` | ports that come, go and change |
 
 mod apply;
 mod changes;
@@ -35,10 +36,12 @@ mod initial;
 mod limiter;
 mod links;
 mod multicast;
+mod ports;
 mod questions;
 mod sources;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -46,13 +49,15 @@ use control::netlink::KernelOrder;
 use control::rib::{ResolverCommand, Rib};
 use dataplane::flow::FlowHash;
 use dataplane::port::MAX_PORTS;
+use dataplane::tables::Tables;
+use dpdk::qsbr::Qsbr;
 use slowpath::{Command, Event};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
 use super::graphs::FailureLog;
-use super::ports::Ports;
+use super::ports::{Opener, Ports};
 use super::quarantine::PortNames;
 use super::reports::Ledger;
 use super::slow_worker::Orders;
@@ -103,6 +108,12 @@ pub struct OwnerParts {
     pub names: PortNames,
     /// How forwarders choose among paths.
     pub flows: FlowHash,
+    /// What forwarders read.
+    pub tables: Arc<Tables>,
+    /// Opens ports that come later.
+    pub opener: Opener,
+    /// The threads that have packets.
+    pub readers: Arc<Qsbr>,
 }
 
 /// The main thread's part of the router.
@@ -121,6 +132,9 @@ pub struct Owner {
     /// By the ports' numbers.
     links: [Link; MAX_PORTS],
     flows: FlowHash,
+    tables: Arc<Tables>,
+    opener: Opener,
+    readers: Arc<Qsbr>,
     /// Commands in Lua that run.
     places: commands::Places,
     /// The API's.
@@ -144,6 +158,9 @@ impl Owner {
             ports,
             names,
             flows,
+            tables,
+            opener,
+            readers,
         } = parts;
         let mut owner = Self {
             rib,
@@ -159,6 +176,9 @@ impl Owner {
             names,
             links: [Link::default(); MAX_PORTS],
             flows,
+            tables,
+            opener,
+            readers,
             places: commands::Places::default(),
             socket: PathBuf::new(),
             ready: false,
@@ -215,6 +235,7 @@ impl Owner {
                         self.rib.tick();
                         self.sources.finish_audit(&mut self.rib);
                         self.failures.look(self.ledger.lua());
+                        self.opener.tidy(&self.readers);
                     }
                 }
             }

@@ -1,11 +1,13 @@
-//! Opens the ports of a configuration.
+//! Opens ports: those of the configuration at the start, and others later.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result};
 use control::config::{self, Config};
 use dataplane::port::{PortId, PortInfo};
-use dpdk::{Device, Driver, Eal, Port, PortConfig};
+use dpdk::qsbr::Qsbr;
+use dpdk::{Device, Driver, Eal, Mempool, Port, PortConfig};
 use ipnet::IpNet;
 
 use super::buffers::Buffers;
@@ -31,6 +33,17 @@ pub struct OpenPort {
     pub port: Port,
     /// Its host interface, if it has one.
     pub host: Option<HostView>,
+    /// What ports had counted that had its number before it: see `Ledger::traffic`.
+    pub counted: [u64; 4],
+}
+
+/// What is known of a port that runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Known {
+    /// As steps know it.
+    pub info: PortInfo,
+    /// The MAC that its device has.
+    pub device_mac: wire::MacAddr,
 }
 
 /// The open ports by their numbers.
@@ -41,6 +54,16 @@ impl Ports {
     /// The port with this number.
     pub fn get(&self, id: PortId) -> Option<&OpenPort> {
         self.0.get(&id)
+    }
+
+    /// Puts a port in.
+    pub fn insert(&mut self, port: OpenPort) {
+        self.0.insert(port.id, port);
+    }
+
+    /// Takes a port out.
+    pub fn remove(&mut self, id: PortId) -> Option<OpenPort> {
+        self.0.remove(&id)
     }
 
     /// All, by their numbers.
@@ -63,6 +86,13 @@ impl Ports {
         infos
     }
 
+    /// What whoever prepares a change must know of each.
+    pub fn known(&self) -> BTreeMap<PortId, Known> {
+        let known =
+            |port: &OpenPort| Known { info: port.info, device_mac: wire::MacAddr(port.port.mac()) };
+        self.iter().map(|port| (port.id, known(port))).collect()
+    }
+
     /// Their devices.
     pub fn into_devices(self) -> Vec<Port> {
         self.0.into_values().map(|port| port.port).collect()
@@ -75,33 +105,106 @@ impl FromIterator<OpenPort> for Ports {
     }
 }
 
-/// Opens all ports, each with a queue for each of `forwarders` where the device has them.
-pub fn open_all(
-    config: &Config,
-    forwarders: usize,
-    eal: &Eal,
-    buffers: &Buffers,
-) -> Result<(Ports, Vec<Queues>)> {
-    let mut ports = Vec::new();
-    let mut queues = Vec::new();
-    let mut store = FdStore::of_environment();
-    for wanted in &config.ports {
-        let (port, its_queues) = open(wanted, forwarders, eal, buffers, &mut store)
-            .with_context(|| format!("port \"{}\"", wanted.name))?;
-        ports.push(port);
-        queues.push(its_queues);
-    }
-    store.forget_the_rest();
-    Ok((ports.into_iter().collect(), queues))
+/// A port that was opened, and the queues it got.
+pub struct Opened {
+    /// The port.
+    pub port: OpenPort,
+    /// Its queues.
+    pub queues: Queues,
 }
 
-fn open(
+/// Opens ports, at the start and later.
+#[derive(Clone)]
+pub struct Opener {
+    eal: Arc<Eal>,
+    buffers: Buffers,
+    store: Arc<Mutex<FdStore>>,
+}
+
+impl Opener {
+    /// With memory from these buffers.
+    pub fn new(eal: Arc<Eal>, buffers: Buffers) -> Self {
+        Self { eal, buffers, store: Arc::new(Mutex::new(FdStore::of_environment())) }
+    }
+
+    /// Opens all ports of a configuration, each with a queue for each of `forwarders` where the device
+    /// has them. To be called once, at the start.
+    pub fn open_all(&self, config: &Config, forwarders: usize) -> Result<(Ports, Vec<Queues>)> {
+        let (mut ports, mut queues) = (Vec::new(), Vec::new());
+        for wanted in &config.ports {
+            let open = || {
+                let pool = self.buffers.of(wanted);
+                let mut opened = open_device(&self.eal, wanted, forwarders, pool)?;
+                opened.attach(self.host(wanted, opened.port.info)?);
+                Ok(opened)
+            };
+            let opened: Result<Opened> = open();
+            let opened = opened.with_context(|| format!("port \"{}\"", wanted.name))?;
+            ports.push(opened.port);
+            queues.push(opened.queues);
+        }
+        self.store().forget_the_rest();
+        Ok((ports.into_iter().collect(), queues))
+    }
+
+    /// Packet memory of its own for a port that is opened while the router runs.
+    pub fn memory(&self, wanted: &config::Port, forwarders: usize) -> Result<Mempool> {
+        let pool = self.buffers.later(&self.eal, wanted, forwarders);
+        pool.with_context(|| format!("port \"{}\"", wanted.name))
+    }
+
+    /// Opens the device of a port while the router runs.
+    pub fn device(
+        &self,
+        wanted: &config::Port,
+        forwarders: usize,
+        memory: &Mempool,
+    ) -> Result<Opened> {
+        open_device(&self.eal, wanted, forwarders, memory)
+            .with_context(|| format!("port \"{}\"", wanted.name))
+    }
+
+    /// Opens the host interface of a port if it is to have one.
+    pub fn host(&self, wanted: &config::Port, info: PortInfo) -> Result<Option<HostInterface>> {
+        let Some(host) = &wanted.host else { return Ok(None) };
+        let (name, netns) = (&wanted.name, host.netns_path());
+        let (mac, mtu) = (info.mac, info.mtu);
+        let interface = HostInterface::open(name, mac, mtu, netns.as_deref(), &mut self.store())
+            .with_context(|| format!("port \"{name}\""))?;
+        let place = netns.map_or(String::new(), |path| format!(" in {}", path.display()));
+        tracing::info!("port \"{name}\": host interface {name}{place}");
+        Ok(Some(interface))
+    }
+
+    /// Takes the host interface of a port that has none any more out of the kernel.
+    pub fn remove_host(&self, interface: HostInterface) {
+        interface.remove(&self.store());
+    }
+
+    /// Frees the packet memory of ports that are gone, when nobody has packets of theirs any more.
+    pub fn tidy(&self, readers: &Arc<Qsbr>) {
+        self.buffers.tidy(readers);
+    }
+
+    fn store(&self) -> MutexGuard<'_, FdStore> {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Opened {
+    /// Gives the port its host interface.
+    pub fn attach(&mut self, host: Option<HostInterface>) {
+        self.port.host = host.as_ref().map(HostInterface::view);
+        self.queues.host = host;
+    }
+}
+
+fn open_device(
+    eal: &Eal,
     wanted: &config::Port,
     forwarders: usize,
-    eal: &Eal,
-    buffers: &Buffers,
-    store: &mut FdStore,
-) -> Result<(OpenPort, Queues)> {
+    pool: &Mempool,
+) -> Result<Opened> {
     let device = wanted.device.to_string();
     let mut request = PortConfig::new(&wanted.name, Device::parse(&device)?);
     request.rx_queues = wanted.rx_queues.unwrap_or(forwarders as u16);
@@ -113,7 +216,7 @@ fn open(
         config::Driver::AfXdp => Driver::AfXdp,
         config::Driver::AfPacket => Driver::AfPacket,
     });
-    let (port, rx, tx) = Port::open(eal, &request, buffers.of(wanted))?;
+    let (port, rx, tx) = Port::open(eal, &request, pool)?;
     for note in port.notes() {
         tracing::info!("port \"{}\": {note}", wanted.name);
     }
@@ -134,7 +237,6 @@ fn open(
         rx.len(),
         tx.len()
     );
-    let host = open_host(wanted, info, store)?;
     let id = wanted.id;
     let open = OpenPort {
         id,
@@ -144,20 +246,8 @@ fn open(
         addresses: wanted.addresses.clone(),
         queues: (rx.len(), tx.len()),
         port,
-        host: host.as_ref().map(HostInterface::view),
+        host: None,
+        counted: [0; 4],
     };
-    Ok((open, Queues { port: id, info, rx, tx, host }))
-}
-
-fn open_host(
-    wanted: &config::Port,
-    info: PortInfo,
-    store: &mut FdStore,
-) -> Result<Option<HostInterface>> {
-    let Some(host) = &wanted.host else { return Ok(None) };
-    let netns = host.netns_path();
-    let interface = HostInterface::open(&wanted.name, info.mac, info.mtu, netns.as_deref(), store)?;
-    let place = netns.map_or(String::new(), |path| format!(" in {}", path.display()));
-    tracing::info!("port \"{}\": host interface {}{place}", wanted.name, wanted.name);
-    Ok(Some(interface))
+    Ok(Opened { port: open, queues: Queues { port: id, info, rx, tx, host: None } })
 }

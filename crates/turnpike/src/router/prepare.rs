@@ -1,7 +1,8 @@
 //! Prepares the change to another configuration, beside the router's work: reads and checks the text as
 //! `turnpike check` does, finds what is different, and makes the graphs that forwarders are to have.
-//! Nothing of the running router is touched.
+//! Devices that no running port has are opened. Nothing of the running router is touched.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,11 +10,14 @@ use anyhow::{Context, Result, anyhow};
 use control::config::{self, Config, Diff, Limits};
 use control::import;
 use dataplane::catalogue::Catalogue;
-use dataplane::port::{PortId, PortInfo};
+use dataplane::port::{MAX_PORTS, PortId, PortInfo};
+use dpdk::Mempool;
 
 use crate::commands::check;
 
 use super::graphs::{ForwarderGraph, GraphMaker};
+use super::host::HostInterface;
+use super::ports::{Known, Opened, Opener};
 
 /// What is to be changed to.
 #[derive(Clone)]
@@ -34,8 +38,10 @@ pub struct Prepared {
     pub diff: Diff,
     /// A graph for each forwarder, if they need others and can have them.
     pub graphs: Vec<ForwarderGraph>,
-    /// What steps need to know of the ports then.
+    /// What steps need to know of the ports then, by their numbers.
     pub ports: Vec<PortInfo>,
+    /// What was opened already of ports that are new or change.
+    pub ready: BTreeMap<PortId, Ready>,
 }
 
 /// Where changes are prepared.
@@ -43,22 +49,22 @@ pub struct Prepared {
 pub struct Workshop {
     catalogue: Catalogue,
     maker: Arc<Mutex<GraphMaker>>,
+    opener: Opener,
     forwarders: usize,
 }
 
 impl Workshop {
-    /// For a router with so many forwarders, whose graphs this maker makes.
-    pub fn new(maker: GraphMaker, forwarders: usize) -> Self {
+    /// For a router with so many forwarders, whose graphs this maker makes and whose ports this opens.
+    pub fn new(maker: GraphMaker, forwarders: usize, opener: Opener) -> Self {
         let catalogue = maker.catalogue().clone();
-        Self { catalogue, maker: Arc::new(Mutex::new(maker)), forwarders }
+        Self { catalogue, maker: Arc::new(Mutex::new(maker)), opener, forwarders }
     }
 
-    /// Prepares a change for a router that has these ports, by their numbers; with `graphs`, so that it
-    /// can be made.
+    /// Prepares a change for a router that has these ports; with `graphs`, so that it can be made.
     pub fn prepare(
         &self,
         base: Arc<Config>,
-        running: &[PortInfo],
+        known: &BTreeMap<PortId, Known>,
         wanted: Wanted,
         graphs: bool,
     ) -> Result<Prepared> {
@@ -67,10 +73,15 @@ impl Workshop {
             Wanted::Config(config) => config,
         };
         let diff = Diff::between(&base, &config);
-        let wanted = graphs && diff.graph && diff.fixed().next().is_none();
-        let ports = infos(&config, running);
-        let graphs = if wanted { self.graphs(&config, &ports)? } else { Vec::new() };
-        Ok(Prepared { base, config, diff, graphs, ports })
+        let made = graphs && diff.fixed().next().is_none();
+        let forwarders = config.forwarders.cores.len().max(1);
+        let ready = match made {
+            true => open(&self.opener, &base, &diff, known, forwarders)?,
+            false => BTreeMap::new(),
+        };
+        let ports = infos(&base, &config, known, &ready);
+        let graphs = if made && diff.graph { self.graphs(&config, &ports)? } else { Vec::new() };
+        Ok(Prepared { base, config, diff, graphs, ports, ready })
     }
 
     fn read(&self, base: &Config, file: &std::path::Path, text: &str) -> Result<Config> {
@@ -94,14 +105,74 @@ impl Workshop {
     }
 }
 
-/// What is known of the ports by their numbers, with what the configuration asks of them.
-pub fn infos(config: &Config, running: &[PortInfo]) -> Vec<PortInfo> {
-    let info = |(id, info): (PortId, &PortInfo)| {
-        config.port(id).map_or(*info, |port| PortInfo {
-            reverse_path: port.reverse_path,
-            redirects: port.redirects,
-            ..*info
-        })
-    };
-    (0..).map_while(PortId::new).zip(running).map(info).collect()
+/// What was opened for a port before anything that runs is touched.
+pub struct Ready {
+    /// Its device, or packet memory for it where a running port has that device until then.
+    pub device: Result<Opened, Mempool>,
+    /// Its host interface, unless it has that already.
+    pub host: Option<HostInterface>,
+}
+
+/// Opens what can be opened beside the running ports.
+fn open(
+    opener: &Opener,
+    base: &Config,
+    diff: &Diff,
+    known: &BTreeMap<PortId, Known>,
+    forwarders: usize,
+) -> Result<BTreeMap<PortId, Ready>> {
+    let mut all = BTreeMap::new();
+    for port in diff.ports.added.iter().chain(diff.ports.changed.iter().map(|(_, after)| after)) {
+        let holder = base.ports.iter().find(|other| other.device.is_same(&port.device));
+        let memory = opener.memory(port, forwarders)?;
+        let device = match holder {
+            None => Ok(opener.device(port, forwarders, &memory)?),
+            Some(_) => Err(memory),
+        };
+        let info = match &device {
+            Ok(opened) => opened.port.info,
+            Err(_) => holder.map_or(PortInfo::NONE, |holder| info_by(port, known.get(&holder.id))),
+        };
+        let has_host = base.port(port.id).is_some_and(|before| before.host.is_some());
+        let host = if has_host { None } else { opener.host(port, info)? };
+        host.iter().for_each(HostInterface::set_provisional);
+        all.insert(port.id, Ready { device, host });
+    }
+    Ok(all)
+}
+
+/// What is going to be known of a port that has the device that another, or itself before, has now.
+fn info_by(port: &config::Port, holder: Option<&Known>) -> PortInfo {
+    let Some(&Known { info, device_mac }) = holder else { return PortInfo::NONE };
+    PortInfo {
+        mac: port.mac.unwrap_or(device_mac),
+        mtu: port.mtu.unwrap_or(info.mtu),
+        host: port.host.is_some(),
+        redirects: port.redirects,
+        reverse_path: port.reverse_path,
+        ..info
+    }
+}
+
+/// What steps need to know of the ports by their numbers, those that go included.
+fn infos(
+    base: &Config,
+    config: &Config,
+    known: &BTreeMap<PortId, Known>,
+    ready: &BTreeMap<PortId, Ready>,
+) -> Vec<PortInfo> {
+    let mut infos = vec![PortInfo::NONE; MAX_PORTS];
+    for (id, known) in known {
+        infos[id.index()] = known.info;
+    }
+    for port in &config.ports {
+        let opened = ready.get(&port.id).and_then(|ready| ready.device.as_ref().ok());
+        let same = |other: &&config::Port| other.device.is_same(&port.device);
+        let holder = base.ports.iter().find(same).and_then(|holder| known.get(&holder.id));
+        infos[port.id.index()] = match opened {
+            Some(opened) => opened.port.info,
+            None => info_by(port, holder),
+        };
+    }
+    infos
 }

@@ -58,6 +58,7 @@ pub struct Ledger {
 }
 
 /// What graphs counted that are gone: counters never go back.
+#[derive(Clone)]
 pub struct Retired {
     drops: [u64; DropReason::COUNT],
     /// Of steps of the configuration, by the names that they gave.
@@ -70,24 +71,57 @@ impl Default for Retired {
     }
 }
 
+/// What forwarders had before they got other graphs.
+pub struct Former {
+    shape: Arc<Shape>,
+    views: Vec<(Arc<EdgeCounters>, Option<LuaView>)>,
+    script_counters: CounterNames,
+    retired: Retired,
+}
+
 impl Ledger {
     /// Forwarders have other graphs, of this form, which have counted nothing when they began; what the
-    /// old ones counted is kept.
+    /// old ones counted is kept. Returns what [`Self::put_back`] takes.
     pub fn replace_graphs(
         &mut self,
         shape: Arc<Shape>,
         views: Vec<(Arc<EdgeCounters>, Option<LuaView>)>,
         script_counters: CounterNames,
-    ) {
+    ) -> Former {
+        let retired = self.retired.clone();
         self.retired.drops = self.graph_drops();
         let counted: Vec<_> = self.all_step_counters().filter(|(_, count)| *count > 0).collect();
         self.retired.steps.extend(counted);
-        for (view, (edges, lua)) in self.forwarders.iter_mut().zip(views) {
-            view.edges = edges;
-            view.lua = lua;
+        let views = views.into_iter().zip(&mut self.forwarders);
+        let views = views.map(|((edges, lua), view)| {
+            let edges = std::mem::replace(&mut view.edges, edges);
+            (edges, std::mem::replace(&mut view.lua, lua))
+        });
+        Former {
+            views: views.collect(),
+            shape: std::mem::replace(&mut self.shape, shape),
+            script_counters: std::mem::replace(&mut self.script_counters, script_counters),
+            retired,
         }
-        self.shape = shape;
-        self.script_counters = script_counters;
+    }
+
+    /// Forwarders have again what they had before, and go on to count there.
+    pub fn put_back(&mut self, former: Former) {
+        // What the others counted themselves.
+        self.retired = Retired::default();
+        let drops = self.graph_drops();
+        let steps: Vec<_> = self.all_step_counters().collect();
+        self.retired = former.retired;
+        for (sum, own) in self.retired.drops.iter_mut().zip(drops) {
+            *sum += own;
+        }
+        for (name, own) in steps {
+            *self.retired.steps.entry(name).or_default() += own;
+        }
+        for (view, (edges, lua)) in self.forwarders.iter_mut().zip(former.views) {
+            (view.edges, view.lua) = (edges, lua);
+        }
+        (self.shape, self.script_counters) = (former.shape, former.script_counters);
     }
 
     /// Where every packet went.

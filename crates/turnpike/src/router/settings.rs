@@ -1,5 +1,6 @@
 //! Settings from the configuration's words to those of the units: when they start, and when they change.
 
+use super::ports::OpenPort;
 use control::config::{self, Config};
 use dataplane::distribution::TxConfig;
 use slowpath::{Advertise, Discovery, PortSettings, Preference, Prefix};
@@ -28,6 +29,20 @@ pub fn limits(wanted: &config::Slowpath) -> slowpath::Limits {
         icmp_prefix_rate: wanted.icmp_prefix_rate,
         icmp_prefix_burst: wanted.icmp_prefix_burst,
         ..slowpath::Limits::default()
+    }
+}
+
+/// A port for the engine that owns it.
+pub fn slow_path_port(open: &OpenPort, wanted: &config::Port) -> slowpath::PortConfig {
+    slowpath::PortConfig {
+        id: open.id,
+        name: open.name.clone(),
+        mac: open.info.mac,
+        mtu: open.info.mtu,
+        addresses: open.addresses.clone(),
+        host: open.host.is_some(),
+        settings: of(wanted),
+        owned: true,
     }
 }
 

@@ -129,6 +129,10 @@ impl SlowWorker {
                     }
                 }
                 Order::Connect { port, home, host } => self.outbox.connect(port, home, host),
+                Order::Disconnect { port, answer } => {
+                    // Whoever asked may be gone, and the interface with him.
+                    let _ = answer.send(self.outbox.disconnect(port));
+                }
                 Order::Shares(limits) => self.turns.set_shares(&limits),
                 Order::Neighbours(answer) => {
                     // Whoever asked may be gone.

@@ -1,16 +1,30 @@
 //! The connections of forwarders, slow path workers and ports' queues, at a start and while they run.
 //!
-//! What comes by a ring before its other end has been plugged in waits there.
+//! A port is disconnected in an order in which what is on the way to it is sent first:
+//!
+//! ```text
+//!   1. no forwarder receives from it, none hands packets over to its home    (one exchange)
+//!   2. no slow path worker has packets for it; its host interface comes back (an order to each)
+//!   3. its home empties the rings, sends, and gives its queues back          (another exchange)
+//! ```
+//!
+//! Connecting is one exchange, and then the order to the workers. What comes by a ring before its other
+//! end has been plugged in waits there.
 
 mod exchanges;
 mod layout;
+#[cfg(test)]
+mod tests;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use dataplane::class::{ByClass, ClassLimits};
 use dataplane::distribution::TxPath;
+use dataplane::exchange::Replacement;
 use dataplane::forwarder::{Forwarder, RxSource};
+use dataplane::multicast::PortSet;
 use dataplane::port::{PortId, PortInfo};
 use dataplane::punts::{Punts, class_rings};
 use dataplane::replicate::Replicas;
@@ -100,37 +114,133 @@ impl SlowPathWays {
     }
 }
 
+/// What is known of a port that is connected.
+struct Wired {
+    home: usize,
+    /// Transmit queues beyond one for each forwarder.
+    spare: Vec<TxQueue>,
+}
+
 /// A port's connections, ready to be plugged in.
 struct Laid {
     /// By forwarder.
     wires: Vec<Wires>,
-    home: usize,
+    wired: Wired,
     host: Option<HostLink>,
 }
 
-/// Connects ports.
+/// Connects and disconnects ports.
 pub struct Wiring {
     /// The ways to the forwarders.
     pub exchanges: Exchanges,
     eal: Arc<Eal>,
     workers: Orders,
+    ports: BTreeMap<PortId, Wired>,
 }
 
 impl Wiring {
     /// Of forwarders that can be reached by these ways, and of these workers; no port is connected.
     pub fn new(eal: Arc<Eal>, exchanges: Exchanges, workers: Orders) -> Self {
-        Self { exchanges, eal, workers }
+        Self { exchanges, eal, workers, ports: BTreeMap::new() }
     }
 
     /// Connects a port with forwarders that do not run yet.
-    pub fn connect_at_start(&self, queues: Queues, units: &mut [Forwarder]) -> Result<()> {
+    pub fn connect_at_start(&mut self, queues: Queues, units: &mut [Forwarder]) -> Result<()> {
         let port = queues.port;
         let laid = self.lay(queues)?;
         for (unit, wires) in units.iter_mut().zip(laid.wires) {
             unit.rewire(&mut Rewiring { wires, ..Rewiring::default() });
         }
-        self.workers.connect(port, laid.home, laid.host);
+        self.enter(port, laid.wired, laid.host);
         Ok(())
+    }
+
+    /// Connects a port while everything runs: it receives from now on, and what is for it is sent.
+    ///
+    /// # Errors
+    /// No memory for rings, or a forwarder that takes nothing; the queues are gone then, so that their
+    /// device can be closed.
+    pub async fn connect(&mut self, queues: Queues) -> Result<()> {
+        let port = queues.port;
+        let laid = self.lay(queues)?;
+        let plug = |wires| Rewiring { wires, ..Rewiring::default() };
+        self.rewire(laid.wires.into_iter().map(plug)).await?;
+        self.enter(port, laid.wired, laid.host);
+        Ok(())
+    }
+
+    /// Disconnects a port while everything runs; what is on the way to it is sent, or dropped by name.
+    /// What is for it later is dropped as `port-down`.
+    ///
+    /// # Errors
+    /// No such port, or a forwarder that gives nothing back; the port is connected as before then.
+    pub async fn disconnect(&mut self, port: PortId) -> Result<Queues> {
+        let wired = self.ports.remove(&port).with_context(|| format!("{port} is not connected"))?;
+        match self.let_go(port, wired.home).await {
+            Ok((wires, host)) => queues_of(port, wires, wired.spare, host),
+            Err(error) => {
+                self.ports.insert(port, wired);
+                Err(error)
+            }
+        }
+    }
+
+    /// Notes a port whose wires are plugged in, and plugs in the workers.
+    fn enter(&mut self, port: PortId, wired: Wired, host: Option<HostLink>) {
+        self.workers.connect(port, wired.home, host);
+        self.ports.insert(port, wired);
+    }
+
+    /// All wires and the host interface of a port, or everything stays.
+    async fn let_go(
+        &self,
+        port: PortId,
+        home: usize,
+    ) -> Result<(Vec<Wires>, Option<HostInterface>)> {
+        let ports: PortSet = [port].into_iter().collect();
+        let stopped = self.rewire(self.stop(ports, &[(port, home)])).await?;
+        let link = self.workers.disconnect(port).await;
+        let freed = (0..self.exchanges.len()).map(|_| Rewiring {
+            detach: ports,
+            wires: Wires { exits: vec![Exit::none(port)], ..Wires::default() },
+            ..Rewiring::default()
+        });
+        match self.rewire(freed).await {
+            Ok(freed) => {
+                let wires = stopped.into_iter().chain(freed).map(|back| back.wires);
+                Ok((wires.collect(), link.map(|link| link.interface)))
+            }
+            Err(error) => {
+                self.workers.connect(port, home, link);
+                if let Err(error) = self.rewire(stopped).await {
+                    tracing::error!("{port} cannot be connected again: {error:#}");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// For each forwarder: that it receives from these ports no more, and hands nothing over to their
+    /// homes, which have what it has handed over by then.
+    fn stop<'a>(
+        &self,
+        ports: PortSet,
+        homes: &'a [(PortId, usize)],
+    ) -> impl Iterator<Item = Rewiring> + use<'a> {
+        (0..self.exchanges.len()).map(move |forwarder| {
+            let others = homes.iter().filter(move |(_, home)| *home != forwarder);
+            let exits = others.map(|&(port, _)| Exit::none(port)).collect();
+            let wires = Wires { exits, ..Wires::default() };
+            Rewiring { stop: ports, wires, ..Rewiring::default() }
+        })
+    }
+
+    /// Rewires each forwarder, or none. What comes back undoes it.
+    async fn rewire(&self, all: impl IntoIterator<Item = Rewiring>) -> Result<Vec<Rewiring>> {
+        let replacement = |wires| Replacement { wires: Some(wires), ..Replacement::default() };
+        let new = all.into_iter().map(replacement).collect();
+        let old = self.exchanges.exchange(new, None).await?;
+        Ok(old.into_iter().filter_map(|old| old.wires).collect())
     }
 
     /// Makes a port's connections, which wait to be plugged in.
@@ -164,8 +274,32 @@ impl Wiring {
             wires[home].exits[0].express = Some(consumer);
             link = Some(HostLink { interface, express });
         }
-        Ok(Laid { wires, home, host: link })
+        let wired = Wired { home, spare: tx.into_iter().flatten().collect() };
+        Ok(Laid { wires, wired, host: link })
     }
+}
+
+/// A port's queues out of the wires that forwarders have given back.
+fn queues_of(
+    port: PortId,
+    wires: Vec<Wires>,
+    spare: Vec<TxQueue>,
+    host: Option<HostInterface>,
+) -> Result<Queues> {
+    let (mut sources, mut tx) = (Vec::new(), spare);
+    for Wires { rx, exits, .. } in wires {
+        sources.extend(rx);
+        tx.extend(exits.into_iter().filter_map(|exit| match exit.path {
+            TxPath::Queue(queue) => Some(queue),
+            TxPath::Handover(_) | TxPath::None => None,
+        }));
+    }
+    let info = sources.first().map(|source| source.info);
+    let info = info.with_context(|| format!("{port} had no receive queue"))?;
+    let mut rx: Vec<RxQueue> = sources.into_iter().map(|source| source.queue).collect();
+    rx.sort_by_key(RxQueue::index);
+    tx.sort_by_key(TxQueue::index);
+    Ok(Queues { port, info, rx, tx, host })
 }
 
 fn ring(eal: &Eal, name: &str, size: usize) -> Result<(Producer, Consumer)> {

@@ -29,7 +29,7 @@ pub fn plan(plan: &Plan) -> String {
 }
 
 fn change(change: &PlannedChange) -> String {
-    let PlannedChange { what, from, to, live } = change;
+    let PlannedChange { what, from, to, live, reopens } = change;
     let line = match (from, to) {
         (None, Some(to)) => format!("+ {what}: {to}"),
         (Some(from), None) => format!("- {what}: {from}"),
@@ -38,7 +38,11 @@ fn change(change: &PlannedChange) -> String {
             format!("~ {what}: {} -> {}", text(from), text(to))
         }
     };
-    if *live { line } else { format!("{line}  [needs a restart]") }
+    match (live, reopens) {
+        (false, _) => format!("{line}  [needs a restart]"),
+        (true, true) => format!("{line}  [closes the port and opens it again]"),
+        (true, false) => line,
+    }
 }
 
 /// One line a configuration, the newest first.
@@ -79,7 +83,8 @@ mod tests {
 
     fn planned(what: &str, from: Option<&str>, to: Option<&str>, live: bool) -> PlannedChange {
         let owned = |text: Option<&str>| text.map(str::to_owned);
-        PlannedChange { what: what.to_owned(), from: owned(from), to: owned(to), live }
+        let reopens = live && what.ends_with("mtu");
+        PlannedChange { what: what.to_owned(), from: owned(from), to: owned(to), live, reopens }
     }
 
     #[test]
@@ -88,7 +93,8 @@ mod tests {
             file: "/r.lua".to_owned(),
             changes: vec![
                 planned("graph: step \"x\"", Some("\"x\""), None, true),
-                planned("port \"a\": mtu", Some("1500"), Some("9000"), false),
+                planned("memory: mbufs", Some("1500"), Some("9000"), false),
+                planned("port \"a\": mtu", Some("1500"), Some("9000"), true),
                 planned("route 10.0.0.0/8", None, Some("blackhole"), true),
             ],
             routes: RouteChanges { added: 5, removed: 0, changed: 1 },
@@ -97,10 +103,11 @@ mod tests {
         assert_eq!(
             plan(&report),
             "- graph: step \"x\": \"x\"\n\
-             ~ port \"a\": mtu: 1500 -> 9000  [needs a restart]\n\
+             ~ memory: mbufs: 1500 -> 9000  [needs a restart]\n\
+             ~ port \"a\": mtu: 1500 -> 9000  [closes the port and opens it again]\n\
              + route 10.0.0.0/8: blackhole\n\
              … and 5 more routes; --all shows them\n\n\
-             8 changes, of which 1 need a restart: apply refuses them all"
+             9 changes, of which 1 need a restart: apply refuses them all"
         );
         report.changes.drain(1..);
         report.routes = RouteChanges::default();

@@ -119,7 +119,7 @@ fn every_kind_of_setting_is_compared() {
         format!("turnpike.port 'c' {{ device = 'eth2', address = '10.0.3.1/24', {setting} }}")
     };
     for (old, new, expected) in [
-        (port(""), port("mtu = 9000"), "port \"c\": mtu: the device's => 9000 (restart)"),
+        (port(""), port("mtu = 9000"), "port \"c\": mtu: the device's => 9000"),
         (port("redirects = true"), port(""), "port \"c\": redirects: true => false"),
         (
             port("reverse_path = 'loose'"),

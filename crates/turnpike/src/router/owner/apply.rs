@@ -1,13 +1,15 @@
 //! Makes a change to another configuration, so that no packet is lost that the change is not about.
 //!
-//! 1. What is new: addresses beside the old ones, neighbours, routes and other paths of routes. Where both
-//!    stay, packets go one way or the other.
+//! 1. Ports that are new or change are connected (`ports.rs`); no route leads over them.
 //! 2. Every forwarder exchanges what it has for what it is to have, between two batches.
-//! 3. What is gone: routes, neighbours, addresses.
-//! 4. Settings that cannot fail: of the slow path's engines, rates, multicast routes.
+//! 3. What is new: ports' links, addresses beside the old ones, neighbours, routes and other paths of
+//!    routes. Where both stay, packets go one way or the other.
+//! 4. What is gone: routes, neighbours, addresses, and then ports.
+//! 5. Settings that cannot fail: of the slow path's engines, rates, multicast routes.
 //!
 //! What fails is undone, and so is what was done before it: the router is as it was.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -20,36 +22,75 @@ use ipnet::IpNet;
 use slowpath::Command;
 
 use super::super::graphs::{FailureLog, ForwarderGraph};
-use super::super::prepare::Prepared;
+use super::super::prepare::{Prepared, Ready};
+use super::super::reports::Former;
 use super::super::settings;
 use super::Owner;
+use super::ports::Moves;
+
+/// What was done of a change, to be undone.
+#[derive(Default)]
+struct Done {
+    moves: Moves,
+    exchanged: Option<Exchanged>,
+    /// Something of what is new was put in, beside what is old.
+    entered: bool,
+}
+
+/// What forwarders had before.
+struct Exchanged {
+    old: Vec<Replacement>,
+    tx: Option<TxConfig>,
+    graphs: Option<Former>,
+}
 
 impl Owner {
     /// Makes a change, or none. Returns the longest that a packet was held up on a forwarder, if any
     /// exchanged something.
     pub(super) async fn carry_out(&mut self, prepared: Prepared) -> Result<Option<Duration>> {
-        let Prepared { base, config, diff, graphs, ports } = prepared;
-        let done = match self.put_new(&base, &config, &diff) {
-            Ok(()) => {
-                let infos = (base.ports.iter().map(what_steps_see))
-                    .ne(config.ports.iter().map(what_steps_see))
-                    .then_some(ports);
-                let tx = (base.tx != config.tx).then(|| settings::tx(config.tx));
-                self.exchange_all(&config, graphs, infos, (tx, settings::tx(base.tx))).await
-            }
-            Err(error) => Err(error),
-        };
-        match done {
+        let Prepared { base, config, diff, graphs, ports, ready } = prepared;
+        let mut done = Done::default();
+        let with = (graphs, ports, ready);
+        match self.change((&base, &config, &diff), with, &mut done).await {
             Ok(pause) => {
-                self.remove_old(&base, &config, &diff);
+                self.leave_ports(&config, done.moves);
                 self.settle(&base, &config);
                 Ok(pause)
             }
             Err(error) => {
-                self.undo(&base, &config, &diff);
+                if done.entered {
+                    self.undo(&base, &config, &diff);
+                }
+                if let Some(exchanged) = done.exchanged {
+                    self.exchange_back(exchanged).await;
+                }
+                self.take_back(&base, done.moves).await;
                 Err(error.context("nothing was changed"))
             }
         }
+    }
+
+    /// Everything that can fail.
+    async fn change(
+        &mut self,
+        (base, config, diff): (&Config, &Config, &Diff),
+        (graphs, ports, ready): (Vec<ForwarderGraph>, Vec<PortInfo>, BTreeMap<PortId, Ready>),
+        done: &mut Done,
+    ) -> Result<Option<Duration>> {
+        self.move_ports(diff, config, ready, &ports, &mut done.moves).await?;
+        let infos = (base.ports.iter().map(what_steps_see))
+            .ne(config.ports.iter().map(what_steps_see))
+            .then_some(ports);
+        let tx = (base.tx != config.tx).then(|| settings::tx(config.tx));
+        let tx = (tx, settings::tx(base.tx));
+        let (pause, exchanged) = self.exchange_all(config, graphs, infos, tx).await?;
+        done.exchanged = exchanged;
+        done.entered = true;
+        self.enter_ports(diff, &done.moves)?;
+        self.put_new(base, config, diff)?;
+        self.remove_old(base, config, diff);
+        self.take_away_removed(diff, &mut done.moves).await?;
+        Ok(pause)
     }
 
     /// Everything that is new or other, beside what is old.
@@ -84,10 +125,10 @@ impl Owner {
         }
     }
 
-    /// As it was before [`Self::put_new`], of which only a part may have been done.
+    /// As it was before [`Self::put_new`] and [`Self::remove_old`], of which only a part may have been done.
     fn undo(&mut self, old: &Config, new: &Config, diff: &Diff) {
         let before = diff.routes.changed.iter().map(|(before, _)| before);
-        let mut failed = self.put_routes(before).err();
+        let mut failed = self.put_routes(before.chain(&diff.routes.removed)).err();
         self.remove_routes(diff.routes.added.iter());
         for neighbour in news(&new.neighbours, &old.neighbours) {
             failed = failed.or(self.put_neighbour(neighbour).err());
@@ -181,38 +222,56 @@ impl Owner {
     }
 
     /// Gives each forwarder what is other: its graph, what steps know of ports, when bursts leave (and
-    /// when they left before).
+    /// when they left before). Returns the pause, and what undoes it.
     async fn exchange_all(
         &mut self,
         new: &Config,
         mut graphs: Vec<ForwarderGraph>,
         infos: Option<Vec<PortInfo>>,
         (tx, tx_before): (Option<TxConfig>, TxConfig),
-    ) -> Result<Option<Duration>> {
+    ) -> Result<(Option<Duration>, Option<Exchanged>)> {
         if graphs.is_empty() && infos.is_none() && tx.is_none() {
-            return Ok(None);
+            return Ok((None, None));
         }
         let shape = graphs.first().map(|(graph, _)| graph.shape().clone());
         let views: Vec<_> =
             graphs.iter().map(|(graph, lua)| (graph.counters().clone(), lua.clone())).collect();
         let mut graphs = graphs.drain(..).map(|(graph, _)| graph);
         let count = self.wiring.exchanges.len();
-        let replacement =
-            |_| Replacement { graph: graphs.next(), ports: infos.clone(), wires: None, tx };
+        let replacement = |_| Replacement {
+            graph: graphs.next(),
+            ports: infos.clone(),
+            tx,
+            ..Replacement::default()
+        };
         let replacements = (0..count).map(replacement).collect();
+        let before = tx.map(|_| tx_before);
         let exchanges = &self.wiring.exchanges;
-        let old = exchanges.exchange(replacements, tx.map(|_| tx_before)).await?;
+        let old = exchanges.exchange(replacements, before).await?;
         let pause = exchanges.pause().await;
-        if let Some(shape) = shape {
+        let graphs = shape.map(|shape| {
             // What the old steps have to say, before they are forgotten.
             self.failures.look(self.ledger.lua());
             self.failures = FailureLog::default();
             let script = new.script.as_ref();
             let names = script.map(|script| script.counters.clone()).unwrap_or_default();
-            self.ledger.replace_graphs(shape, views, names);
+            self.ledger.replace_graphs(shape, views, names)
+        });
+        Ok((pause, Some(Exchanged { old, tx: before, graphs })))
+    }
+
+    /// Gives each forwarder what it had before.
+    async fn exchange_back(&mut self, exchanged: Exchanged) {
+        let Exchanged { old, tx, graphs } = exchanged;
+        let old = old.into_iter().map(|old| Replacement { tx, ..old }).collect();
+        if let Err(error) = self.wiring.exchanges.exchange(old, None).await {
+            tracing::error!("what forwarders had before cannot be put back: {error:#}");
+            return;
         }
-        drop(old);
-        Ok(pause)
+        if let Some(former) = graphs {
+            self.failures = FailureLog::default();
+            self.ledger.put_back(former);
+        }
     }
 }
 

@@ -9,15 +9,17 @@
 //! A change is prepared beside the owner's work, against the configuration of that moment. If another
 //! change was made meanwhile it is prepared again.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use control::config::{Changes, Config, Diff, Route};
-use dataplane::port::PortInfo;
+use dataplane::port::PortId;
 use tokio::sync::{mpsc, oneshot};
 
+use super::super::ports::Known;
 use super::super::prepare::{Prepared, Wanted, Workshop};
 use super::history::{History, Origin};
 use super::initial::StaticRoutes;
@@ -69,8 +71,8 @@ pub struct Configurations {
     pub(super) current: Arc<Config>,
     /// Its routes in the RIB.
     pub(super) routes: StaticRoutes,
-    /// What is known of the ports, by their numbers.
-    infos: Vec<PortInfo>,
+    /// What is known of the ports.
+    pub(super) known: BTreeMap<PortId, Known>,
     workshop: Workshop,
     history: History,
     pending: Option<Pending>,
@@ -83,7 +85,7 @@ impl Configurations {
     pub fn new(
         config: Config,
         routes: StaticRoutes,
-        infos: Vec<PortInfo>,
+        known: BTreeMap<PortId, Known>,
         workshop: Workshop,
     ) -> Self {
         let (done, jobs) = mpsc::unbounded_channel();
@@ -92,7 +94,7 @@ impl Configurations {
         let file = std::path::absolute(&config.file).unwrap_or_else(|_| config.file.clone());
         let history = History::new(file, config.text.clone(), summary);
         let current = Arc::new(config);
-        Self { current, routes, infos, workshop, history, pending: None, done, jobs }
+        Self { current, routes, known, workshop, history, pending: None, done, jobs }
     }
 
     /// The next change that has been prepared.
@@ -104,10 +106,10 @@ impl Configurations {
     fn prepare(&self, wanted: Wanted, purpose: Purpose, asker: Asker) {
         let (workshop, base, done) =
             (self.workshop.clone(), self.current.clone(), self.done.clone());
-        let infos = self.infos.clone();
+        let known = self.known.clone();
         tokio::task::spawn_blocking(move || {
             let graphs = matches!(purpose, Purpose::Make { .. });
-            let outcome = workshop.prepare(base, &infos, wanted.clone(), graphs);
+            let outcome = workshop.prepare(base, &known, wanted.clone(), graphs);
             // The owner may have ended.
             let _ = done.send(Job { purpose, asker, wanted, outcome });
         });
@@ -282,10 +284,9 @@ impl Owner {
             return Ok(Applied { number, summary, confirm_s: None, pause_us: None });
         }
         let (file, text) = (config.file.clone(), config.text.clone());
-        let infos = prepared.ports.clone();
         let pause = self.carry_out(prepared).await?;
         let configurations = &mut self.configurations;
-        configurations.infos = infos;
+        configurations.known = self.ports.known();
         configurations.current = config;
         let number = configurations.history.add(file.clone(), text, origin, summary.clone());
         let confirm_s = confirm.map(|time| time.as_secs());
@@ -349,23 +350,28 @@ fn refuse_fixed(diff: &Diff) -> Result<()> {
     )
 }
 
+/// How many were added, removed and changed.
+fn counted<T>(what: &str, changes: &Changes<T>) -> impl Iterator<Item = String> {
+    let all = [
+        (changes.added.len(), "added"),
+        (changes.removed.len(), "removed"),
+        (changes.changed.len(), "changed"),
+    ];
+    let what = what.to_owned();
+    all.into_iter().filter(|(count, _)| *count > 0).map(move |(count, done)| {
+        format!("{count} {what}{} {done}", if count == 1 { "" } else { "s" })
+    })
+}
+
 /// What a change changes, in a few words.
 fn summary(diff: &Diff) -> String {
     let mut parts = Vec::new();
-    let routes = &diff.routes;
-    for (count, done) in [
-        (routes.added.len(), "added"),
-        (routes.removed.len(), "removed"),
-        (routes.changed.len(), "changed"),
-    ] {
-        if count > 0 {
-            parts.push(format!("{count} route{} {done}", if count == 1 { "" } else { "s" }));
-        }
-    }
+    parts.extend(counted("port", &diff.ports));
+    parts.extend(counted("route", &diff.routes));
     if diff.graph {
         parts.push("graph".to_owned());
     }
-    let others = diff.settings.iter().filter(|setting| !setting.is_of_graph()).count();
+    let others = diff.settings.iter().filter(|s| !s.is_of_graph() && !diff.is_of_port(s)).count();
     if others > 0 {
         parts.push(format!("{others} setting{}", if others == 1 { "" } else { "s" }));
     }
@@ -387,6 +393,7 @@ fn plan(prepared: &Prepared, all: bool) -> Plan {
             from: from.map(describe),
             to: to.map(describe),
             live: true,
+            reopens: false,
         }
     };
     let mut changes: Vec<PlannedChange> = diff
@@ -394,6 +401,7 @@ fn plan(prepared: &Prepared, all: bool) -> Plan {
         .iter()
         .cloned()
         .map(|setting| PlannedChange {
+            reopens: diff.reopens(&setting),
             what: setting.what,
             from: setting.from,
             to: setting.to,

@@ -22,6 +22,11 @@ impl Sources {
             }
             SourceEvent::Group { key, change } => self.group(rib, key, change),
             SourceEvent::Link { .. } => {}
+            // What was said before its host interface was taken away.
+            SourceEvent::AllMulticast { port, .. }
+            | SourceEvent::Addresses { port, .. }
+            | SourceEvent::Neighbour { port, .. }
+                if !self.is_host(port) => {}
             SourceEvent::AllMulticast { port, on } => {
                 // The slow path outlives the owner's loop.
                 orders.all_multicast(port, on);

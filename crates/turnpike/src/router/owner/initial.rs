@@ -66,6 +66,17 @@ impl StaticRoutes {
     }
 }
 
+/// A port as the RIB knows it.
+pub fn rib_port(port: &OpenPort) -> RibPort {
+    RibPort {
+        id: port.id,
+        name: port.name.clone(),
+        mac: port.info.mac,
+        mtu: port.info.mtu,
+        addresses: port.addresses.clone(),
+    }
+}
+
 /// Makes the RIB.
 pub fn build_rib(
     config: &Config,
@@ -77,13 +88,6 @@ pub fn build_rib(
     let fib4 = fib::new_ipv4(config.fib.ipv4, grace())?;
     let fib6 = fib::new_ipv6(config.fib.ipv6, grace())?;
     let readers = (fib4.reader(), fib6.reader());
-    let rib_port = |port: &OpenPort| RibPort {
-        id: port.id,
-        name: port.name.clone(),
-        mac: port.info.mac,
-        mtu: port.info.mtu,
-        addresses: port.addresses.clone(),
-    };
     let ports = ports.iter().map(rib_port).collect();
     let mut rib = Rib::new(ports, fib4, fib6, next_hops, grace())?;
     if config.forwarding.class_e {

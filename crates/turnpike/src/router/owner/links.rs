@@ -28,6 +28,16 @@ impl Default for Link {
 }
 
 impl Link {
+    /// Of a port that is not connected.
+    pub(super) fn down() -> Self {
+        Self::default().without_device()
+    }
+
+    /// The same without the device's.
+    pub(super) fn without_device(self) -> Self {
+        Self { device: false, ..self }
+    }
+
     fn up(self) -> bool {
         self.device && self.host
     }
@@ -44,6 +54,26 @@ impl Owner {
             self.set_link(id, Link { device, ..old });
             self.sources.order(KernelOrder::SetCarrier { port: id, up: device });
         }
+    }
+
+    /// Nothing is to leave by a port until its link is looked at again. Its host interface keeps its
+    /// carrier: routing daemons need not know of a moment.
+    pub(super) fn quiet(&mut self, id: PortId) {
+        let link = &mut self.links[id.index()];
+        let was_up = link.up();
+        link.device = false;
+        if was_up {
+            self.rib.set_link(id, false);
+            self.orders.tell(&Command::PortLink { port: id, up: false });
+        }
+    }
+
+    /// Looks at a port's device, whatever was known of it.
+    pub(super) fn look_at_link(&mut self, id: PortId) {
+        let Some(open) = self.ports.get(id) else { return };
+        let device = open.port.link().up;
+        self.set_link(id, Link { device, ..self.links[id.index()] });
+        self.sources.order(KernelOrder::SetCarrier { port: id, up: device });
     }
 
     /// The host interface of a port is up or down, and takes packets of this size.

@@ -87,7 +87,9 @@ impl Owner {
     }
 
     fn port(&self, port: &OpenPort) -> Port {
-        let [rx_packets, rx_bytes, tx_packets, tx_bytes] = self.ledger.traffic(port.id);
+        let counted = self.ledger.traffic(port.id);
+        let own = |n: usize| counted[n].saturating_sub(port.counted[n]);
+        let [rx_packets, rx_bytes, tx_packets, tx_bytes] = std::array::from_fn(own);
         let stats = port.port.stats();
         let known = self.rib.ports().iter().find(|known| known.id == port.id);
         let addresses = known.map_or(&port.addresses, |known| &known.addresses);

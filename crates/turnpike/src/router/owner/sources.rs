@@ -10,6 +10,7 @@
 //! for longer than one batch. A link that goes down does not wait for the routes before it.
 
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -20,6 +21,8 @@ use control::netlink::{
     SourceState, SourceStatus,
 };
 use control::rib::{self, Rib, Route, Source};
+use dataplane::multicast::PortSet;
+use dataplane::port::PortId;
 use tokio::sync::{mpsc, watch};
 
 use super::Owner;
@@ -46,9 +49,15 @@ pub(super) struct Audits {
 
 /// The sources outside the router.
 pub struct Sources {
+    /// For sources that begin later.
+    send: mpsc::Sender<Vec<SourceEvent>>,
     batches: mpsc::Receiver<Vec<SourceEvent>>,
     backlog: VecDeque<Vec<SourceEvent>>,
     kernel: Option<KernelSource>,
+    /// The namespace that the kernel is listened to in.
+    netns: Option<PathBuf>,
+    /// The ports with a host interface.
+    hosts: PortSet,
     fpm: Option<FpmSource>,
     /// The kernel's routes are wanted, not only its links, addresses and neighbours.
     kernel_routes: bool,
@@ -73,23 +82,55 @@ impl Sources {
         let fpm = config.fpm.zip(kernel.as_ref()).map(|(settings, kernel)| {
             let netns = netns(config);
             let fpm = FpmConfig { netns, listen: settings.listen, keep: settings.keep };
-            fpm::spawn(fpm, kernel.interfaces(), send)
+            fpm::spawn(fpm, kernel.interfaces(), send.clone())
         });
         let fpm = fpm.transpose().context("turnpike.fpm")?;
         if let Some(fpm) = &fpm {
             tracing::info!("listening for zebra on {}", fpm.local_addr());
         }
-        Ok(Self::of(batches, kernel, fpm, config.routes_from.kernel.is_some()))
+        let hosts = config.ports.iter().filter(|port| port.host.is_some());
+        Ok(Self {
+            netns: netns(config),
+            hosts: hosts.map(|port| port.id).collect(),
+            ..Self::of((send, batches), kernel, fpm, config.routes_from.kernel.is_some())
+        })
+    }
+
+    /// These ports have a host interface from now on, by these names; others have none any more.
+    pub(super) fn follow_hosts(
+        &mut self,
+        config: &Config,
+        ports: Vec<(PortId, String)>,
+    ) -> Result<()> {
+        self.hosts = ports.iter().map(|(port, _)| *port).collect();
+        let place = netns(config);
+        if ports.is_empty() || (self.kernel.is_some() && self.netns == place) {
+            self.order(KernelOrder::Ports(ports));
+        } else if let Some(wanted) = kernel_config(config) {
+            // Nobody was asked before, or in a namespace of which nothing is wanted any more.
+            let kernel = netlink::spawn(KernelConfig { ports, ..wanted }, self.send.clone());
+            self.kernel = Some(kernel.context("the kernel's addresses and neighbours")?);
+            self.netns = place;
+        }
+        Ok(())
+    }
+
+    /// Whether a port has a host interface.
+    pub(super) fn is_host(&self, port: PortId) -> bool {
+        self.hosts.contains(port)
     }
 
     fn of(
-        batches: mpsc::Receiver<Vec<SourceEvent>>,
+        (send, batches): (mpsc::Sender<Vec<SourceEvent>>, mpsc::Receiver<Vec<SourceEvent>>),
         kernel: Option<KernelSource>,
         fpm: Option<FpmSource>,
         kernel_routes: bool,
     ) -> Self {
         Self {
+            send,
             batches,
+            netns: None,
+            hosts: PortSet::EMPTY,
             backlog: VecDeque::new(),
             kernel_routes,
             first: kernel_routes,
@@ -199,7 +240,9 @@ impl Owner {
         let mut next = Some(first);
         while let Some(batch) = next {
             for event in &batch {
-                if let &SourceEvent::Link { port, admin_up, mtu, .. } = event {
+                if let &SourceEvent::Link { port, admin_up, mtu, .. } = event
+                    && self.sources.is_host(port)
+                {
                     self.host_link(port, admin_up, mtu);
                 }
             }

@@ -5,7 +5,7 @@ use std::sync::mpsc::Sender;
 use dataplane::class::{ByClass, ClassLimits};
 use dataplane::port::PortId;
 use dataplane::punts::owner;
-use slowpath::{Command, NeighbourInfo};
+use slowpath::{Command, NeighbourInfo, PortConfig};
 use tokio::sync::oneshot;
 
 use super::super::wiring::HostLink;
@@ -29,6 +29,13 @@ pub enum Order {
         home: usize,
         /// The port's host interface, for the worker that owns the port.
         host: Option<HostLink>,
+    },
+    /// What is for a port is dropped from now on; its host interface is sent back.
+    Disconnect {
+        /// The port.
+        port: PortId,
+        /// Where to.
+        answer: oneshot::Sender<Option<HostLink>>,
     },
     /// The classes have these turns from now on.
     Shares(ByClass<ClassLimits>),
@@ -56,6 +63,15 @@ impl Orders {
         }
     }
 
+    /// Tells every engine of a port that is new or another than before, and who owns it.
+    pub fn port(&self, port: &PortConfig) {
+        for (worker, orders) in self.0.iter().enumerate() {
+            let owned = owner(port.id.index(), self.0.len()) == worker;
+            let port = Box::new(PortConfig { owned, ..port.clone() });
+            let _ = orders.send(Order::Engine(Command::Port(port)));
+        }
+    }
+
     /// Tells the worker that has the port's host interface what the kernel takes on it. Whoever has
     /// ended has none any more.
     pub fn all_multicast(&self, port: PortId, on: bool) {
@@ -72,6 +88,22 @@ impl Orders {
             let host = if index == owner { host.take() } else { None };
             let _ = worker.send(Order::Connect { port, home, host });
         }
+    }
+
+    /// Makes every worker let go of a port, and gives back its host interface. Whoever has ended holds
+    /// nothing any more.
+    pub async fn disconnect(&self, port: PortId) -> Option<HostLink> {
+        let mut answers = Vec::new();
+        for worker in &self.0 {
+            let (answer, link) = oneshot::channel();
+            let _ = worker.send(Order::Disconnect { port, answer });
+            answers.push(link);
+        }
+        let mut link = None;
+        for answer in answers {
+            link = link.or(answer.await.ok().flatten());
+        }
+        link
     }
 
     /// Tells every worker the shares of the classes. Whoever has ended needs none any more.

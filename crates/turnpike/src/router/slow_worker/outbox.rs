@@ -194,6 +194,12 @@ impl Outbox {
         self.hosts[port.index()] = host;
     }
 
+    /// What is for the port is dropped; its host interface, if it is here, is let go.
+    pub fn disconnect(&mut self, port: PortId) -> Option<HostLink> {
+        self.homes[port.index()] = None;
+        self.hosts[port.index()].take()
+    }
+
     /// The host interface of a port of this worker.
     pub fn host(&mut self, port: PortId) -> Option<&mut HostLink> {
         self.hosts[port.index()].as_mut()

@@ -68,6 +68,14 @@ impl FrameDevice for Device {
     fn fd(&self) -> BorrowedFd<'_> {
         std::os::fd::AsFd::as_fd(&self.1)
     }
+
+    fn change(&self, _: &str, _: MacAddr, _: u16) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    fn set_lasting(&self, _: bool) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// A slow path with one port that has a host interface, and everything around it.

@@ -51,8 +51,9 @@ impl Exchanges {
             }
         }
         self.wait().await;
-        // Nobody is to have what was refused: it may hold a device open.
-        self.0.iter().for_each(|exchange| drop(exchange.take()));
+        // Nobody is to have what was refused: it may hold a device open. Who is late still gets back what
+        // it had, in its time.
+        self.0.iter().filter(|late| !late.is_waiting()).for_each(|exchange| drop(exchange.take()));
         bail!(
             "forwarder {late} has not come to the end of a batch for {} s; see turnpike show steps for a \
              step that does not end, and the log",

@@ -47,7 +47,8 @@ impl Bench {
         let rib = Rib::new(vec![port], fib4, fib6, Arc::new(NextHopTable::new()), grace()).unwrap();
         let (orders, told) = channel();
         let orders = Orders::new(vec![orders]);
-        let sources = Sources::of(mpsc::channel(1).1, None, None, true);
+        let mut sources = Sources::of(mpsc::channel(1), None, None, true);
+        sources.hosts = [PortId::FIRST].into_iter().collect();
         Self { sources, rib, orders, told }
     }
 

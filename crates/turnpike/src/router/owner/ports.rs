@@ -1,0 +1,358 @@
+//! Ports that come, go and change while the router runs.
+//!
+//! ```text
+//!   what changes or is in the way:   link down -> disconnected -> put aside, or its device closed
+//!   what is new, or comes back:      (opened) -> slow path told -> connected -> link up
+//! ```
+//!
+//! A port's link is down for the router as long as it is not connected, so that routes over it give way
+//! as if somebody had drawn its cable. What was done is kept in [`Moves`], and can be taken back. A device
+//! is put aside open, unless another port is to have it.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+use control::config::{self, Config, Diff};
+use control::netlink::KernelOrder;
+use control::rib::{Path, Route, RouteKind, Source, Target};
+use dataplane::port::{PortId, PortInfo};
+use slowpath::Command;
+
+use super::super::host::HostInterface;
+use super::super::ports::Opened;
+use super::super::prepare::Ready;
+use super::super::settings;
+use super::links::Link;
+use super::{Owner, initial};
+
+/// A port that was taken away, and what brings it back.
+struct Gone {
+    wanted: config::Port,
+    /// Unless its device had to be closed.
+    kept: Option<Opened>,
+    host: Option<HostInterface>,
+}
+
+enum Move {
+    Gone(Box<Gone>),
+    Come(Box<config::Port>),
+}
+
+/// What was done to ports, in this order.
+#[derive(Default)]
+pub(super) struct Moves(Vec<Move>);
+
+impl Moves {
+    /// The host interface that a port had, put aside.
+    fn host(&mut self, id: PortId) -> Option<&mut Option<HostInterface>> {
+        self.0.iter_mut().find_map(|one| match one {
+            Move::Gone(gone) if gone.wanted.id == id => Some(&mut gone.host),
+            _ => None,
+        })
+    }
+
+    /// The ports that have come.
+    pub(super) fn come(&self) -> impl Iterator<Item = &config::Port> {
+        self.0.iter().filter_map(|one| match one {
+            Move::Come(port) => Some(&**port),
+            Move::Gone(_) => None,
+        })
+    }
+}
+
+impl Owner {
+    /// Takes away what changes and what is in the way of that, and connects what is new or has changed.
+    /// No route leads there yet. `infos` is what graphs are made for.
+    pub(super) async fn move_ports(
+        &mut self,
+        diff: &Diff,
+        config: &Config,
+        mut ready: BTreeMap<PortId, Ready>,
+        infos: &[PortInfo],
+        moves: &mut Moves,
+    ) -> Result<()> {
+        let ports = &diff.ports;
+        let come: Vec<_> =
+            ports.added.iter().chain(ports.changed.iter().map(|(_, after)| after)).collect();
+        let is_wanted = |port: &config::Port| come.iter().any(|to| to.device.is_same(&port.device));
+        let in_the_way = ports.removed.iter().filter(|port| is_wanted(port));
+        for port in ports.changed.iter().map(|(before, _)| before).chain(in_the_way) {
+            let mut gone = self.take_away(port).await?;
+            if is_wanted(port) {
+                gone.kept = None;
+            }
+            moves.0.push(Move::Gone(Box::new(gone)));
+        }
+        for port in come {
+            let ready = ready.remove(&port.id).context("a port that was not prepared")?;
+            self.let_come(config, port, ready, infos[port.id.index()], moves).await?;
+        }
+        self.follow_hosts(config)
+    }
+
+    async fn let_come(
+        &mut self,
+        config: &Config,
+        port: &config::Port,
+        ready: Ready,
+        expected: PortInfo,
+        moves: &mut Moves,
+    ) -> Result<()> {
+        let what = || format!("port \"{}\"", port.name);
+        let forwarders = config.forwarders.cores.len().max(1);
+        let mut opened = match ready.device {
+            Ok(opened) => opened,
+            Err(memory) => self.opener.device(port, forwarders, &memory)?,
+        };
+        let info = opened.port.info;
+        ensure!(
+            (info.mac, info.partial_checksums) == (expected.mac, expected.partial_checksums),
+            "{}: its device has changed meanwhile; try again",
+            what()
+        );
+        let kept = moves.host(port.id).filter(|_| port.host.is_some());
+        let host = match kept {
+            Some(host) => {
+                if let Some(host) = host {
+                    host.change(info.mac, info.mtu).with_context(what)?;
+                }
+                host.take()
+            }
+            None => None,
+        };
+        opened.attach(host.or(ready.host));
+        moves.0.push(Move::Come(Box::new(port.clone())));
+        self.bring(port, opened).await
+    }
+
+    /// Takes from the port what can be put aside; its link is down from here on.
+    async fn take_away(&mut self, port: &config::Port) -> Result<Gone> {
+        let (id, wanted) = (port.id, port.clone());
+        if self.ports.get(id).is_none() {
+            // It could not be opened again when a change failed.
+            return Ok(Gone { wanted, kept: None, host: None });
+        }
+        self.quiet(id);
+        let disconnected = self.wiring.disconnect(id).await;
+        let mut queues = match disconnected {
+            Ok(queues) => queues,
+            Err(error) => {
+                self.look_at_link(id);
+                return Err(error.context(format!("port \"{}\"", port.name)));
+            }
+        };
+        let host = queues.host.take();
+        let kept = self.ports.remove(id).map(|port| Opened { port, queues });
+        Ok(Gone { wanted, kept, host })
+    }
+
+    /// Connects a port. Its link is down until it is looked at.
+    async fn bring(&mut self, wanted: &config::Port, mut opened: Opened) -> Result<()> {
+        let (id, info) = (wanted.id, opened.port.info);
+        let known = self.rib.ports().iter().find(|known| known.id == id);
+        let had_host = known.is_some() && self.sources.is_host(id);
+        match known {
+            // Those of a host interface may be other than the configuration's.
+            Some(known) => opened.port.addresses.clone_from(&known.addresses),
+            None => opened.port.counted = self.ledger.traffic(id),
+        }
+        opened.queues.host.iter().for_each(HostInterface::keep);
+        self.orders.port(&settings::slow_path_port(&opened.port, wanted));
+        self.tables.mtus.open(id, info.mtu);
+        let link = &mut self.links[id.index()];
+        // Whoever has set the host interface down has set the port down.
+        *link = if had_host && opened.port.host.is_some() {
+            link.without_device()
+        } else {
+            Link::down()
+        };
+        let connected = self.wiring.connect(opened.queues).await;
+        connected.with_context(|| format!("port \"{}\"", wanted.name))?;
+        self.rib.set_device(id, info.mac, info.mtu);
+        self.ports.insert(opened.port);
+        Ok(())
+    }
+
+    /// Puts the ports that have come where routes can lead.
+    pub(super) fn enter_ports(&mut self, diff: &Diff, moves: &Moves) -> Result<()> {
+        for port in &diff.ports.added {
+            let Some(open) = self.ports.get(port.id) else { continue };
+            let (entry, id) = (initial::rib_port(open), port.id);
+            self.rib.batch(|rib| {
+                let added = rib.add_port(entry);
+                rib.set_link(id, false);
+                added
+            })?;
+        }
+        for (before, after) in &diff.ports.changed {
+            let id = after.id;
+            if before.host.is_some() && after.host.is_none() {
+                // What the kernel said of it does not count any more.
+                self.rib.set_addresses(id, &after.addresses)?;
+                let addresses = after.addresses.clone();
+                self.orders.tell(&Command::Addresses { port: id, addresses });
+            }
+        }
+        for port in moves.come() {
+            let is_new = |(before, _): &&(config::Port, _)| before.id == port.id;
+            let before = diff.ports.changed.iter().find(is_new);
+            if before.is_none_or(|(before, _)| before.host.is_none()) {
+                for &address in &port.addresses {
+                    let (port, address) = (port.id, address);
+                    self.sources.order(KernelOrder::AddAddress { port, address });
+                }
+            }
+        }
+        moves.come().for_each(|port| self.look_at_link(port.id));
+        Ok(())
+    }
+
+    /// Disconnects the ports that are there no more, which no route needs any more.
+    pub(super) async fn take_away_removed(&mut self, diff: &Diff, moves: &mut Moves) -> Result<()> {
+        for port in &diff.ports.removed {
+            if self.ports.get(port.id).is_some() {
+                let gone = self.take_away(port).await?;
+                moves.0.push(Move::Gone(Box::new(gone)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes what was put aside: nothing can fail any more.
+    pub(super) fn leave_ports(&mut self, config: &Config, moves: Moves) {
+        for one in moves.0 {
+            let Move::Gone(gone) = one else { continue };
+            let Gone { wanted, kept, host } = *gone;
+            if config.port(wanted.id).is_none() {
+                self.forget_port(wanted.id);
+                tracing::info!("port \"{}\": closed", wanted.name);
+            }
+            drop(kept);
+            if let Some(host) = host {
+                self.opener.remove_host(host);
+            }
+        }
+        if let Err(error) = self.follow_hosts(config) {
+            tracing::error!("{error:#}");
+        }
+    }
+
+    /// Nobody knows the port any more.
+    fn forget_port(&mut self, id: PortId) {
+        self.forget_commands_over(id);
+        let neighbours: Vec<_> = self.rib.neighbours().filter(|(port, ..)| *port == id).collect();
+        for (_, address, _) in neighbours {
+            self.rib.remove_neighbour(id, address);
+        }
+        self.rib.remove_port(id);
+        self.orders.tell(&Command::RemovePort { port: id });
+        self.tables.mtus.open(id, u16::MAX);
+        self.links[id.index()] = Link::default();
+    }
+
+    /// Routes that commands added go with the port they lead over, as the kernel's do; of several paths
+    /// those over it.
+    fn forget_commands_over(&mut self, id: PortId) {
+        let over = |paths: &[Path]| paths.iter().any(|path| path.port == Some(id));
+        let routes: Vec<_> = (self.rib.routes_filtered(Some(Source::Command), None, false))
+            .filter_map(|route| match route.target {
+                Target::Unicast(paths) if over(&paths) => Some((route.prefix, route.metric, paths)),
+                _ => None,
+            })
+            .collect();
+        for (prefix, metric, mut paths) in routes {
+            paths.retain(|path| path.port != Some(id));
+            if paths.is_empty() {
+                self.rib.remove_one(prefix, Source::Command, metric);
+                continue;
+            }
+            let kind = RouteKind::Unicast(paths);
+            let source = Source::Command;
+            if let Err(error) = self.rib.add(Route { prefix, source, kind, metric }) {
+                tracing::warn!("command: {error}");
+            }
+        }
+    }
+
+    /// Undoes all moves, the last one first.
+    pub(super) async fn take_back(&mut self, base: &Config, moves: Moves) {
+        let mut hosts = BTreeMap::new();
+        for one in moves.0.into_iter().rev() {
+            let (what, done) = match one {
+                Move::Come(port) => {
+                    let what = format!("port \"{}\" cannot be taken away again", port.name);
+                    (what, self.send_away(base, &port, &mut hosts).await)
+                }
+                Move::Gone(mut gone) => {
+                    let id = gone.wanted.id;
+                    gone.host = gone.host.or_else(|| hosts.remove(&id));
+                    let what = format!(
+                        "port \"{}\" cannot be opened again; apply the configuration once more when that \
+                         has been mended",
+                        gone.wanted.name
+                    );
+                    (what, self.bring_back(base, *gone).await)
+                }
+            };
+            if let Err(error) = done {
+                tracing::error!("{what}: {error:#}");
+            }
+        }
+        if let Err(error) = self.follow_hosts(base) {
+            tracing::error!("{error:#}");
+        }
+    }
+
+    /// Undoes that a port has come. Its host interface goes to the port that it was before.
+    async fn send_away(
+        &mut self,
+        base: &Config,
+        port: &config::Port,
+        hosts: &mut BTreeMap<PortId, HostInterface>,
+    ) -> Result<()> {
+        let gone = self.take_away(port).await?;
+        let before = base.port(port.id);
+        match (gone.host, before) {
+            (Some(host), Some(before)) if before.host.is_some() => {
+                hosts.insert(port.id, host);
+            }
+            (Some(host), _) => host.set_provisional(),
+            (None, _) => {}
+        }
+        if before.is_none() {
+            self.forget_port(port.id);
+        }
+        Ok(())
+    }
+
+    async fn bring_back(&mut self, base: &Config, gone: Gone) -> Result<()> {
+        let Gone { wanted, kept, host } = gone;
+        let mut opened = match kept {
+            Some(opened) => opened,
+            None => {
+                let forwarders = base.forwarders.cores.len().max(1);
+                let memory = self.opener.memory(&wanted, forwarders)?;
+                self.opener.device(&wanted, forwarders, &memory)?
+            }
+        };
+        let info = opened.port.info;
+        let host = match host {
+            Some(host) => {
+                host.change(info.mac, info.mtu)?;
+                Some(host)
+            }
+            None => self.opener.host(&wanted, info)?,
+        };
+        opened.attach(host);
+        self.bring(&wanted, opened).await?;
+        self.look_at_link(wanted.id);
+        Ok(())
+    }
+
+    /// Tells the kernel's listener which ports have a host interface now.
+    fn follow_hosts(&mut self, config: &Config) -> Result<()> {
+        let hosts = self.ports.iter().filter(|port| port.host.is_some());
+        let hosts = hosts.map(|port| (port.id, port.name.clone())).collect();
+        self.sources.follow_hosts(config, hosts)
+    }
+}
