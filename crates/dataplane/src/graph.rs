@@ -455,6 +455,7 @@ pub struct Shape {
 }
 
 /// How many packets took each edge; written by one forwarder, read by anyone.
+#[derive(Default)]
 pub struct EdgeCounters {
     edges: Box<[AtomicU64]>,
 }

@@ -14,6 +14,7 @@
 mod buffers;
 pub mod cores;
 mod fd_store;
+mod forwarders;
 mod graphs;
 pub mod host;
 mod owner;
@@ -25,29 +26,23 @@ mod settings;
 mod slow_worker;
 mod wiring;
 
-use std::convert::Infallible;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use control::config::Config;
 use dataplane::catalogue::Catalogue;
-use dataplane::class::{ByClass, ClassLimits};
-use dataplane::counters::ForwarderCounters;
 use dataplane::flow::FlowHash;
-use dataplane::forwarder::{Forwarder, ForwarderParts, IdlePolicy};
-use dataplane::graph::Graph;
+use dataplane::forwarder::Forwarder;
 use dataplane::multicast::MulticastTable;
 use dataplane::next_hop::NextHopTable;
 use dataplane::port::{MAX_PORTS, Mtus, PortInfos, RedirectGates};
 use dataplane::quarantine::Quarantine;
-use dataplane::replicate::Replicator;
 use dataplane::tables::Tables;
-use dataplane::wires::{Rewiring, Wires};
-use dpdk::qsbr::{Qsbr, Reader};
+use dpdk::qsbr::Qsbr;
 use dpdk::{Eal, EalConfig, Port};
 use slowpath::SlowPath;
 use tokio::sync::mpsc as events;
@@ -55,21 +50,22 @@ use tokio::sync::mpsc as events;
 use crate::api::server::Socket;
 use crate::telnet::Telnet;
 use buffers::Buffers;
-use graphs::{GraphMaker, LuaView};
+use forwarders::Makings;
+use graphs::GraphMaker;
 use owner::{Configurations, Owner, OwnerParts};
 use ports::{OpenPort, Opener, Ports};
 use prepare::Workshop;
 use quarantine::PortNames;
-use reports::{ForwarderView, Ledger, Retired, SlowViews};
+use reports::{Ledger, Retired, SlowViews};
 use slow_worker::{ClassRates, Orders, Outbox, SlowCounters, SlowWorker, Turns, mailboxes};
-use wiring::{Exchanges, ForwarderEnds, SlowPathWays, Wiring, WorkerEnds};
+use wiring::{Wiring, WorkerEnds};
 
 /// Runs a router until SIGTERM or SIGINT. An error says why it did not start, or that it did not
 /// end cleanly.
 pub fn run(config: Config, catalogue: &Catalogue, socket: &Path, no_huge: bool) -> Result<()> {
     let telnet = config.telnet.map(|telnet| Telnet::bind(&telnet, socket)).transpose()?;
     let socket = Socket::bind(socket)?;
-    let cores = forwarder_cores(&config)?;
+    let cores = cores::of_forwarders(&config)?;
     let plan = buffers::Plan::of(&config, cores.len());
     let megabytes = (plan.megabytes(), buffers::megabytes_later(cores.len()));
     let eal = start_dpdk(&config, megabytes, no_huge)?;
@@ -78,16 +74,6 @@ pub fn run(config: Config, catalogue: &Catalogue, socket: &Path, no_huge: bool) 
     let outcome = router.serve(socket, telnet);
     count_buffers(&buffers)?;
     outcome
-}
-
-/// The cores of the configuration, else the last one allowed: the first is the busiest with
-/// everything else.
-fn forwarder_cores(config: &Config) -> Result<Vec<usize>> {
-    if !config.forwarders.cores.is_empty() {
-        return Ok(config.forwarders.cores.clone());
-    }
-    let allowed = cores::allowed()?;
-    Ok(vec![*allowed.last().context("no core is allowed for this process")?])
 }
 
 fn start_dpdk(
@@ -122,9 +108,7 @@ fn count_buffers(buffers: &Buffers) -> Result<()> {
 /// All units running.
 struct Router {
     owner: Owner,
-    stop_forwarders: Arc<AtomicBool>,
     stop_slow_path: Arc<AtomicBool>,
-    forwarders: Vec<JoinHandle<Forwarder>>,
     slow_path: Vec<JoinHandle<SlowWorker>>,
     quarantine: JoinHandle<()>,
 }
@@ -141,9 +125,8 @@ impl Router {
         let (ports, queues) = opener.open_all(&config, cores.len())?;
         let seed = seed();
         let count = config.slowpath.workers;
-        let classes = &config.slowpath.classes;
-        let (ways, worker_ends) = slow_path_ways(&eal, cores.len(), count, classes, seed)?;
-        let qsbr = Qsbr::new(cores.len() + count);
+        // There may be as many forwarders later as there are cores for them.
+        let qsbr = Qsbr::new(cores.len().max(cores::allowed()?.len()) + count);
         let next_hops = Arc::new(NextHopTable::new());
         let (rib, routes, readers) = owner::build_rib(&config, &ports, next_hops.clone(), &qsbr)?;
         let infos = ports.infos();
@@ -159,7 +142,6 @@ impl Router {
             class_e: config.forwarding.class_e,
         });
 
-        let stop_forwarders = Arc::new(AtomicBool::new(false));
         let stop_slow_path = Arc::new(AtomicBool::new(false));
         let (events_out, events) = events::unbounded_channel();
         let names = PortNames::of(&config);
@@ -173,27 +155,31 @@ impl Router {
             quarantine: quarantine.clone(),
             seed,
         };
-        let (workers, slow, orders) = slow_workers(common, worker_ends, &qsbr)?;
+        let makings = Makings {
+            eal: eal.clone(),
+            pool: buffers.largest().clone(),
+            qsbr: qsbr.clone(),
+            // Whoever may have something for it has a copy.
+            quarantine,
+            workers: count,
+            classes: config.slowpath.classes,
+            seed,
+        };
         let mut maker = GraphMaker::new(catalogue, &tables);
-        let mut views = Vec::new();
-        let mut units = Vec::new();
-        for ways in ways {
+        let (mut views, mut units, mut ends) = (Vec::new(), Vec::new(), Vec::new());
+        for number in 0..cores.len() {
             let graph = maker.make(&config, &infos)?;
-            let own = Own {
-                replicator: Replicator::new(buffers.largest().clone()),
-                quiescent: qsbr.register()?,
-                quarantine: quarantine.clone(),
-            };
-            let (unit, view) = forwarder(&config, graph, ways, own);
-            views.push(view);
-            units.push(unit);
+            let made = makings.make(number, graph, settings::tx(config.tx), Arc::default())?;
+            views.push(made.view);
+            units.push(made.unit);
+            ends.push(made.ends);
         }
-        let exchanges = Exchanges::new(units.iter().map(Forwarder::exchange).collect());
-        let mut wiring = Wiring::new(eal.clone(), exchanges, orders.clone());
-        for queues in queues {
-            wiring.connect_at_start(queues, &mut units)?;
-        }
+        let (workers, slow, orders) = slow_workers(common, ends, &qsbr)?;
         let shape = units[0].shape().clone();
+        let mut wiring = Wiring::new(makings, units, orders.clone());
+        for queues in queues {
+            wiring.connect_at_start(queues)?;
+        }
         let script_counters = config.script.as_ref().map(|script| script.counters.clone());
         let ledger = Ledger {
             forwarders: views,
@@ -206,7 +192,7 @@ impl Router {
         let sources = owner::Sources::start(&config)?;
         let groups = owner::Groups::new(config.multicast.clone(), sources.groups(), tables.clone());
         let flows = FlowHash::new(seed);
-        let workshop = Workshop::new(maker, units.len(), opener.clone());
+        let workshop = Workshop::new(maker, opener.clone());
         let known = ports.known();
         let configurations = Configurations::new(config, routes, known, workshop);
         let parts = OwnerParts {
@@ -225,46 +211,21 @@ impl Router {
             opener,
             readers: qsbr,
         };
-        let owner = Owner::new(parts);
+        let mut owner = Owner::new(parts);
         let mut slow_path = Vec::new();
         for (index, worker) in workers.into_iter().enumerate() {
             let stop = stop_slow_path.clone();
             slow_path.push(spawn_slow_path(worker, index, eal.clone(), stop)?);
         }
-        let (starting, started) = channel::<Infallible>();
-        let mut forwarders = Vec::new();
-        for (index, (unit, &core)) in units.into_iter().zip(cores).enumerate() {
-            let (stop, starting) = (stop_forwarders.clone(), starting.clone());
-            forwarders.push(spawn_forwarder(unit, index, core, eal.clone(), stop, starting)?);
-        }
-        drop(starting);
-        // Ends when no forwarder is starting any more: whoever hears that the router is ready finds
-        // every one on its core.
-        let _ = started.recv();
-        // Whoever may have something for it has a copy.
-        drop(quarantine);
-        Ok(Self {
-            owner,
-            stop_forwarders,
-            stop_slow_path,
-            forwarders,
-            slow_path,
-            quarantine: keeper,
-        })
+        owner.wiring().start(cores)?;
+        Ok(Self { owner, stop_slow_path, slow_path, quarantine: keeper })
     }
 
     /// Answers questions until a signal comes, then stops everything in order.
     fn serve(mut self, socket: Socket, telnet: Option<Telnet>) -> Result<()> {
         let served = self.owner.serve(socket, telnet);
-        self.stop_forwarders.store(true, Ordering::Relaxed);
-        let mut units = Vec::new();
-        let mut failed = false;
-        for thread in self.forwarders {
-            match thread.join() {
-                Ok(unit) => units.push(unit),
-                Err(_) => failed = true,
-            }
-        }
+        let (mut units, complete) = self.owner.wiring().end();
+        let mut failed = !complete;
         self.stop_slow_path.store(true, Ordering::Relaxed);
         let mut workers = Vec::new();
         for thread in self.slow_path {
@@ -282,87 +243,15 @@ impl Router {
         }
         self.owner.farewell();
         drop((units, workers));
+        let devices = self.owner.into_ports().into_devices();
         // It ends when nobody is left who could have something for it.
         failed |= self.quarantine.join().is_err();
-        Port::close_all(self.owner.into_ports().into_devices());
+        Port::close_all(devices);
         if failed {
             bail!("a thread ended by a panic: a defect, please report what stands above");
         }
         served
     }
-}
-
-/// What each forwarder has of its own, besides its connections.
-struct Own {
-    replicator: Replicator,
-    quiescent: Reader,
-    quarantine: Quarantine,
-}
-
-fn forwarder(
-    config: &Config,
-    (graph, lua): (Graph, Option<LuaView>),
-    ends: ForwarderEnds,
-    own: Own,
-) -> (Forwarder, ForwarderView) {
-    let counters = Arc::new(ForwarderCounters::default());
-    let edges = graph.counters().clone();
-    let view = ForwarderView { counters: counters.clone(), edges, lua };
-    let mut unit = Forwarder::new(ForwarderParts {
-        graph,
-        tx: settings::tx(config.tx),
-        punts: ends.punts,
-        replicator: own.replicator,
-        quiescent: own.quiescent,
-        counters,
-        quarantine: own.quarantine,
-        idle: IdlePolicy::default(),
-    });
-    let wires = Wires { inlets: ends.inlets, ..Wires::default() };
-    unit.rewire(&mut Rewiring { wires, ..Rewiring::default() });
-    (unit, view)
-}
-
-/// The forwarders' ends of the rings between so many forwarders and workers, and the workers' ends, by
-/// worker and forwarder.
-fn slow_path_ways(
-    eal: &Eal,
-    forwarders: usize,
-    workers: usize,
-    classes: &ByClass<ClassLimits>,
-    seed: u64,
-) -> Result<(Vec<ForwarderEnds>, Vec<Vec<WorkerEnds>>)> {
-    let (mut ways, mut by_worker) = (Vec::new(), Vec::new());
-    by_worker.resize_with(workers, Vec::new);
-    for forwarder in 0..forwarders {
-        let between = SlowPathWays::new(eal, forwarder, workers, classes, seed)?;
-        ways.push(between.forwarder);
-        for (all, ends) in by_worker.iter_mut().zip(between.workers) {
-            all.push(ends);
-        }
-    }
-    Ok((ways, by_worker))
-}
-
-fn spawn_forwarder(
-    mut unit: Forwarder,
-    index: usize,
-    core: usize,
-    eal: Arc<Eal>,
-    stop: Arc<AtomicBool>,
-    starting: Sender<Infallible>,
-) -> Result<JoinHandle<Forwarder>> {
-    let body = move || {
-        if let Err(error) = cores::pin(core) {
-            tracing::warn!("forwarder {index}: {error:#}; it runs on any core");
-        }
-        let _registration = register(&eal);
-        cores::sharpen_timer();
-        drop(starting);
-        unit.run(&stop);
-        unit
-    };
-    Ok(thread::Builder::new().name(format!("forwarder-{index}")).spawn(body)?)
 }
 
 fn spawn_slow_path(
@@ -407,13 +296,16 @@ fn slow_workers(
     ends: Vec<Vec<WorkerEnds>>,
     qsbr: &Arc<Qsbr>,
 ) -> Result<(Vec<SlowWorker>, SlowViews, Orders)> {
-    let (count, classes) = (ends.len(), &common.config.slowpath.classes);
+    let (count, classes) = (common.config.slowpath.workers, &common.config.slowpath.classes);
     let class_rates = Arc::new(ClassRates::new(classes));
     let limits = settings::limits(&common.config.slowpath);
     let rates = Arc::new(slowpath::Rates::new(&limits, common.seed));
     let (mut workers, mut counters, mut orders) = (Vec::new(), Vec::new(), Vec::new());
-    for (index, (ends, mailbox)) in ends.into_iter().zip(mailboxes(count)).enumerate() {
-        let (punted, injectors) = ends.into_iter().map(|ends| (ends.punted, ends.injector)).unzip();
+    // By forwarder, from each of which every worker takes its own.
+    let mut ends: Vec<_> = ends.into_iter().map(Vec::into_iter).collect();
+    for (index, mailbox) in mailboxes(count).into_iter().enumerate() {
+        let ends = ends.iter_mut().filter_map(Iterator::next);
+        let (punted, injectors) = ends.map(|ends| (ends.punted, ends.injector)).unzip();
         let (orders_out, orders_in) = channel();
         let config = slow_path_config(&common, (index, count), limits.clone());
         let count = Arc::new(SlowCounters::default());

@@ -62,7 +62,7 @@ pub(super) fn list(config: &Config, names: &[String]) -> Vec<Entry> {
     (1..).zip(imports).for_each(|(rank, import)| list.import(rank, import));
     list.sources(routes_from, fpm.as_ref());
     let Forwarders { line: _, cores } = forwarders;
-    list.fixed(
+    list.live(
         "forwarders: cores",
         some(cores.iter().map(ToString::to_string), "the router's choice"),
     );

@@ -1,11 +1,22 @@
 //! Cores: which ones this process may use, and staying on one.
 
 use anyhow::{Context, Result};
+use control::config::Config;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
 /// The calling thread.
 const SELF: Pid = Pid::from_raw(0);
+
+/// Those of the configuration for forwarders, else the last one allowed: the first is the busiest with
+/// everything else.
+pub fn of_forwarders(config: &Config) -> Result<Vec<usize>> {
+    if !config.forwarders.cores.is_empty() {
+        return Ok(config.forwarders.cores.clone());
+    }
+    let allowed = allowed()?;
+    Ok(vec![*allowed.last().context("no core is allowed for this process")?])
+}
 
 /// The cores that this thread may run on, ascending.
 pub fn allowed() -> Result<Vec<usize>> {
@@ -15,10 +26,15 @@ pub fn allowed() -> Result<Vec<usize>> {
 
 /// Keeps the calling thread on this core.
 pub fn pin(core: usize) -> Result<()> {
+    pin_thread(SELF, core)
+}
+
+/// Keeps a thread of this process on this core, by the kernel's number for it.
+pub fn pin_thread(thread: Pid, core: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(core).with_context(|| format!("core {core}: no such core"))?;
     let allowed = allowed()?;
-    sched_setaffinity(SELF, &set)
+    sched_setaffinity(thread, &set)
         .with_context(|| format!("core {core}: cannot be used; allowed: {allowed:?}"))
 }
 

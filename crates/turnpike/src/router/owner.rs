@@ -192,6 +192,11 @@ impl Owner {
         owner
     }
 
+    /// The forwarders and their connections.
+    pub fn wiring(&mut self) -> &mut Wiring {
+        &mut self.wiring
+    }
+
     /// Serves the API and telnet until SIGTERM or SIGINT.
     pub fn serve(&mut self, socket: Socket, telnet: Option<Telnet>) -> Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

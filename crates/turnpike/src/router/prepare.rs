@@ -15,6 +15,7 @@ use dpdk::Mempool;
 
 use crate::commands::check;
 
+use super::cores;
 use super::graphs::{ForwarderGraph, GraphMaker};
 use super::host::HostInterface;
 use super::ports::{Known, Opened, Opener};
@@ -36,8 +37,12 @@ pub struct Prepared {
     pub config: Arc<Config>,
     /// The difference.
     pub diff: Diff,
-    /// A graph for each forwarder, if they need others and can have them.
+    /// A graph for each forwarder that runs, if they need others and can have them.
     pub graphs: Vec<ForwarderGraph>,
+    /// A graph for each forwarder more.
+    pub more: Vec<ForwarderGraph>,
+    /// The cores that forwarders are to run on, if others.
+    pub cores: Option<Vec<usize>>,
     /// What steps need to know of the ports then, by their numbers.
     pub ports: Vec<PortInfo>,
     /// What was opened already of ports that are new or change.
@@ -50,14 +55,13 @@ pub struct Workshop {
     catalogue: Catalogue,
     maker: Arc<Mutex<GraphMaker>>,
     opener: Opener,
-    forwarders: usize,
 }
 
 impl Workshop {
-    /// For a router with so many forwarders, whose graphs this maker makes and whose ports this opens.
-    pub fn new(maker: GraphMaker, forwarders: usize, opener: Opener) -> Self {
+    /// For a router whose graphs this maker makes and whose ports this opens.
+    pub fn new(maker: GraphMaker, opener: Opener) -> Self {
         let catalogue = maker.catalogue().clone();
-        Self { catalogue, maker: Arc::new(Mutex::new(maker)), opener, forwarders }
+        Self { catalogue, maker: Arc::new(Mutex::new(maker)), opener }
     }
 
     /// Prepares a change for a router that has these ports; with `graphs`, so that it can be made.
@@ -74,14 +78,20 @@ impl Workshop {
         };
         let diff = Diff::between(&base, &config);
         let made = graphs && diff.fixed().next().is_none();
-        let forwarders = config.forwarders.cores.len().max(1);
+        let (before, cores) = (cores::of_forwarders(&base)?, cores::of_forwarders(&config)?);
         let ready = match made {
-            true => open(&self.opener, &base, &diff, known, forwarders)?,
+            true => open(&self.opener, &base, &diff, known, cores.len())?,
             false => BTreeMap::new(),
         };
         let ports = infos(&base, &config, known, &ready);
-        let graphs = if made && diff.graph { self.graphs(&config, &ports)? } else { Vec::new() };
-        Ok(Prepared { base, config, diff, graphs, ports, ready })
+        let (mut graphs, mut more) = (Vec::new(), Vec::new());
+        if made {
+            let count = if diff.graph { before.len() } else { 0 };
+            graphs = self.graphs(count, &config, &ports)?;
+            more = self.graphs(cores.len().saturating_sub(before.len()), &config, &ports)?;
+        }
+        let cores = (cores != before).then_some(cores);
+        Ok(Prepared { base, config, diff, graphs, more, cores, ports, ready })
     }
 
     fn read(&self, base: &Config, file: &std::path::Path, text: &str) -> Result<Config> {
@@ -99,9 +109,14 @@ impl Workshop {
         Ok(config)
     }
 
-    fn graphs(&self, config: &Config, ports: &[PortInfo]) -> Result<Vec<ForwarderGraph>> {
+    fn graphs(
+        &self,
+        count: usize,
+        config: &Config,
+        ports: &[PortInfo],
+    ) -> Result<Vec<ForwarderGraph>> {
         let mut maker = self.maker.lock().unwrap_or_else(PoisonError::into_inner);
-        (0..self.forwarders).map(|_| maker.make(config, ports)).collect()
+        (0..count).map(|_| maker.make(config, ports)).collect()
     }
 }
 

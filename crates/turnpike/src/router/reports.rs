@@ -23,6 +23,8 @@ pub struct ForwarderView {
     pub edges: Arc<EdgeCounters>,
     /// Of its Lua steps, if there are some.
     pub lua: Option<LuaView>,
+    /// It has not ended.
+    pub running: bool,
 }
 
 /// What the slow path's workers counted.
@@ -43,7 +45,7 @@ impl SlowViews {
 
 /// The counters of all units.
 pub struct Ledger {
-    /// One for each forwarder.
+    /// One for each forwarder, also for those that have ended: what they counted stays counted.
     pub forwarders: Vec<ForwarderView>,
     /// The slow path's.
     pub slow: SlowViews,
@@ -92,8 +94,10 @@ impl Ledger {
         self.retired.drops = self.graph_drops();
         let counted: Vec<_> = self.all_step_counters().filter(|(_, count)| *count > 0).collect();
         self.retired.steps.extend(counted);
-        let views = views.into_iter().zip(&mut self.forwarders);
-        let views = views.map(|((edges, lua), view)| {
+        let mut new = views.into_iter();
+        let views = self.forwarders.iter_mut().map(|view| {
+            // Those that have ended have no graph any more.
+            let (edges, lua) = new.next().filter(|_| view.running).unwrap_or_default();
             let edges = std::mem::replace(&mut view.edges, edges);
             (edges, std::mem::replace(&mut view.lua, lua))
         });
@@ -122,6 +126,42 @@ impl Ledger {
             (view.edges, view.lua) = (edges, lua);
         }
         (self.shape, self.script_counters) = (former.shape, former.script_counters);
+    }
+
+    /// The counters for the forwarder with this number: those of one that has ended go on.
+    pub fn counters_of(&self, forwarder: usize) -> Arc<ForwarderCounters> {
+        let ended = self.forwarders.get(forwarder);
+        ended.map(|view| view.counters.clone()).unwrap_or_default()
+    }
+
+    /// There are so many forwarders now, of which these are new. What the graph of one counted that has ended
+    /// is kept when another takes its number.
+    pub fn set_forwarders(&mut self, count: usize, joined: Vec<ForwarderView>) {
+        let first = count - joined.len();
+        for (number, view) in (first..).zip(joined) {
+            if number < self.forwarders.len() {
+                self.retire(number);
+                self.forwarders[number] = view;
+            } else {
+                self.forwarders.push(view);
+            }
+        }
+        for view in self.forwarders.iter_mut().skip(count) {
+            view.running = false;
+        }
+    }
+
+    /// Keeps what a forwarder's graph counted.
+    fn retire(&mut self, forwarder: usize) {
+        let ended = std::slice::from_ref(&self.forwarders[forwarder]);
+        let drops = self.drops_in(ended);
+        let steps: Vec<_> = self.steps_of(ended).filter(|(_, count)| *count > 0).collect();
+        for (sum, drops) in self.retired.drops.iter_mut().zip(drops) {
+            *sum += drops;
+        }
+        for (name, count) in steps {
+            *self.retired.steps.entry(name).or_default() += count;
+        }
     }
 
     /// Where every packet went.
@@ -178,20 +218,31 @@ impl Ledger {
 
     /// Drops in graphs, those of former ones included.
     fn graph_drops(&self) -> [u64; DropReason::COUNT] {
-        let mut drops = self.retired.drops;
+        let mut drops = self.drops_in(&self.forwarders);
+        for (sum, before) in drops.iter_mut().zip(self.retired.drops) {
+            *sum += before;
+        }
+        drops
+    }
+
+    /// Drops in the graphs that these forwarders have.
+    fn drops_in(&self, views: &[ForwarderView]) -> [u64; DropReason::COUNT] {
+        let mut drops = [0; DropReason::COUNT];
         for step in &self.shape.steps {
             for (edge, (_, target)) in (step.first_edge..).zip(&step.outputs) {
                 if let Target::Drop(reason) = target {
-                    drops[reason.index()] += self.edge(edge);
+                    drops[reason.index()] +=
+                        views.iter().map(|view| view.edges.get(edge)).sum::<u64>();
                 }
             }
         }
         drops
     }
 
-    /// The Lua states of forwarders, by the forwarders' numbers.
+    /// The Lua states of forwarders that run, by the forwarders' numbers.
     pub fn lua(&self) -> impl Iterator<Item = (usize, &LuaView)> {
-        self.forwarders.iter().enumerate().filter_map(|(n, view)| Some((n, view.lua.as_ref()?)))
+        let running = self.forwarders.iter().enumerate().filter(|(_, view)| view.running);
+        running.filter_map(|(n, view)| Some((n, view.lua.as_ref()?)))
     }
 
     /// What Lua steps counted; elements of arrays only if they are not 0.
@@ -202,11 +253,17 @@ impl Ledger {
 
     /// Every counter of the configuration, with what former graphs counted under its name.
     fn all_step_counters(&self) -> impl Iterator<Item = (String, u64)> {
-        self.script_counters.all().map(|(name, index)| {
-            let now = self.lua().map(|(_, lua)| lua.counters.get(index)).sum::<u64>();
+        self.steps_of(&self.forwarders).map(|(name, now)| {
             let before = self.retired.steps.get(&name).copied().unwrap_or_default();
             (name, now + before)
         })
+    }
+
+    /// Every counter of the configuration, as these forwarders have it.
+    fn steps_of(&self, views: &[ForwarderView]) -> impl Iterator<Item = (String, u64)> {
+        let lua = || views.iter().filter_map(|view| view.lua.as_ref());
+        let all = self.script_counters.all();
+        all.map(move |(name, index)| (name, lua().map(|lua| lua.counters.get(index)).sum()))
     }
 
     /// How each step does.
@@ -216,7 +273,7 @@ impl Ledger {
         let lua = |name: &str| -> Option<report::LuaStep> {
             let mut sum = report::LuaStep::default();
             let mut found = false;
-            for (_, view) in self.lua() {
+            for view in self.forwarders.iter().filter_map(|view| view.lua.as_ref()) {
                 for (_, status) in view.steps.iter().filter(|(kind, _)| kind == name) {
                     let (failures, overruns) = status.failures();
                     found = true;

@@ -37,8 +37,11 @@ use dataplane::reason::{DropReason, Punt, PuntClass};
 use dpdk::Mbuf;
 use outbox::{Letter, take_wreckage};
 use slowpath::{Command, SlowPath};
+use tokio::sync::oneshot;
 
-pub use orders::{Order, Orders};
+use super::wiring::WorkerEnds;
+
+pub use orders::{Order, Orders, Plugs};
 pub use outbox::{Frame, Outbox, SlowCounters, mailboxes};
 pub use turns::{ClassRates, Turns};
 
@@ -133,6 +136,7 @@ impl SlowWorker {
                     // Whoever asked may be gone, and the interface with him.
                     let _ = answer.send(self.outbox.disconnect(port));
                 }
+                Order::Halt { halted, go } => self.halt(halted, &go, now),
                 Order::Shares(limits) => self.turns.set_shares(&limits),
                 Order::Neighbours(answer) => {
                     // Whoever asked may be gone.
@@ -141,6 +145,34 @@ impl SlowWorker {
             }
         }
         found
+    }
+
+    /// Does nothing until somebody says so, or nobody can.
+    fn halt(&mut self, halted: oneshot::Sender<()>, go: &mpsc::Receiver<Plugs>, now: Duration) {
+        self.quiescent.offline();
+        let _ = halted.send(());
+        let plugs = go.recv();
+        self.quiescent.online();
+        if let Ok(plugs) = plugs {
+            self.replug(plugs, now);
+        }
+    }
+
+    /// Goes on with other forwarders. What those that are gone have punted is taken at once.
+    fn replug(&mut self, plugs: Plugs, now: Duration) {
+        let Plugs { homes, more, forwarders } = plugs;
+        for WorkerEnds { punted, injector } in more {
+            self.turns.add(punted);
+            self.outbox.injectors.push(injector);
+        }
+        for (port, home) in homes {
+            self.outbox.homes[port.index()] = Some(home);
+        }
+        while let Some((class, packet)) = self.turns.pop_beyond(forwarders) {
+            self.outbox.counters.taken[class.index()].add(1);
+            self.packet(packet, now);
+        }
+        self.outbox.injectors.truncate(forwarders);
     }
 
     fn command(&mut self, command: Command, now: Duration) {

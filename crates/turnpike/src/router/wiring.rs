@@ -10,30 +10,34 @@
 //!
 //! Connecting is one exchange, and then the order to the workers. What comes by a ring before its other
 //! end has been plugged in waits there.
+//!
+//! For another number of forwarders all ports are dealt out anew, see `spread.rs`.
 
 mod exchanges;
 mod layout;
+mod slow_path;
+mod spread;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use dataplane::class::{ByClass, ClassLimits};
 use dataplane::distribution::TxPath;
 use dataplane::exchange::Replacement;
 use dataplane::forwarder::{Forwarder, RxSource};
 use dataplane::multicast::PortSet;
 use dataplane::port::{PortId, PortInfo};
-use dataplane::punts::{Punts, class_rings};
 use dataplane::replicate::Replicas;
 use dataplane::wires::{Exit, Inlet, Rewiring, Wires};
 use dpdk::{Consumer, Eal, Producer, Ring, RxQueue, TxQueue};
 
 pub use exchanges::Exchanges;
 use layout::Layout;
+pub use slow_path::{SlowPathWays, WorkerEnds};
+pub use spread::Spread;
 
+use super::forwarders::{Made, Makings, Running};
 use super::host::HostInterface;
 use super::slow_worker::Orders;
 
@@ -65,58 +69,20 @@ pub struct HostLink {
     pub express: Producer,
 }
 
-/// The ways between a forwarder and the slow path.
-pub struct SlowPathWays {
-    /// The forwarder's ends.
-    pub forwarder: ForwarderEnds,
-    /// The other ends, by worker.
-    pub workers: Vec<WorkerEnds>,
-}
-
-/// A forwarder's ends of the rings to and from the slow path.
-pub struct ForwarderEnds {
-    /// The way there.
-    pub punts: Punts,
-    /// The ways back.
-    pub inlets: Vec<Inlet>,
-}
-
-/// A slow path worker's ends of the rings from and to one forwarder.
-pub struct WorkerEnds {
-    /// What the forwarder punts.
-    pub punted: ByClass<Consumer>,
-    /// What it is to send.
-    pub injector: Producer,
-}
-
-impl SlowPathWays {
-    /// Between the forwarder with this number and so many workers; `seed` is for the choice of what is
-    /// dropped early.
-    pub fn new(
-        eal: &Eal,
-        forwarder: usize,
-        workers: usize,
-        classes: &ByClass<ClassLimits>,
-        seed: u64,
-    ) -> Result<Self> {
-        let (mut ways, mut inlets, mut ends) = (Vec::new(), Vec::new(), Vec::new());
-        for worker in 0..workers {
-            let name = format!("{forwarder}-{worker}");
-            let (way, punted) =
-                class_rings(eal, &name, classes).with_context(|| no_memory(&name))?;
-            let (injector, inlet) = ring(eal, &format!("inject-{worker}-{forwarder}"), RING_SIZE)?;
-            ways.push(way);
-            inlets.push(Inlet { port: None, ring: inlet });
-            ends.push(WorkerEnds { punted, injector });
-        }
-        let punts = Punts::new(ways, seed.wrapping_add(forwarder as u64));
-        Ok(Self { forwarder: ForwarderEnds { punts, inlets }, workers: ends })
-    }
+/// A port's part of what forwarders have.
+struct Parts {
+    port: PortId,
+    info: PortInfo,
+    rx: Vec<RxQueue>,
+    tx: Vec<TxQueue>,
+    express: Option<Consumer>,
 }
 
 /// What is known of a port that is connected.
 struct Wired {
     home: usize,
+    /// Its queues, receive and transmit.
+    queues: (usize, usize),
     /// Transmit queues beyond one for each forwarder.
     spare: Vec<TxQueue>,
 }
@@ -126,33 +92,68 @@ struct Laid {
     /// By forwarder.
     wires: Vec<Wires>,
     wired: Wired,
-    host: Option<HostLink>,
 }
 
-/// Connects and disconnects ports.
+/// Rings to a port's home, from the forwarders that need one.
+type Handovers = Vec<Option<(Producer, Consumer)>>;
+
+/// Has the forwarders, and connects them.
 pub struct Wiring {
     /// The ways to the forwarders.
     pub exchanges: Exchanges,
-    eal: Arc<Eal>,
+    /// Those that have not begun.
+    units: Vec<Forwarder>,
+    /// Those that have.
+    running: Vec<Running>,
+    makings: Makings,
     workers: Orders,
     ports: BTreeMap<PortId, Wired>,
 }
 
 impl Wiring {
-    /// Of forwarders that can be reached by these ways, and of these workers; no port is connected.
-    pub fn new(eal: Arc<Eal>, exchanges: Exchanges, workers: Orders) -> Self {
-        Self { exchanges, eal, workers, ports: BTreeMap::new() }
+    /// Of these forwarders, which know no port yet, and these workers; more can be made.
+    pub fn new(makings: Makings, units: Vec<Forwarder>, workers: Orders) -> Self {
+        let exchanges = Exchanges::new(units.iter().map(Forwarder::exchange).collect());
+        let (running, ports) = (Vec::new(), BTreeMap::new());
+        Self { exchanges, units, running, makings, workers, ports }
     }
 
     /// Connects a port with forwarders that do not run yet.
-    pub fn connect_at_start(&mut self, queues: Queues, units: &mut [Forwarder]) -> Result<()> {
+    pub fn connect_at_start(&mut self, queues: Queues) -> Result<()> {
         let port = queues.port;
-        let laid = self.lay(queues)?;
-        for (unit, wires) in units.iter_mut().zip(laid.wires) {
+        let (laid, link) = self.lay_new(queues)?;
+        for (unit, wires) in self.units.iter_mut().zip(laid.wires) {
             unit.rewire(&mut Rewiring { wires, ..Rewiring::default() });
         }
-        self.enter(port, laid.wired, laid.host);
+        self.enter(port, laid.wired, link);
         Ok(())
+    }
+
+    /// Starts the forwarders, each on its core.
+    pub fn start(&mut self, cores: &[usize]) -> Result<()> {
+        for (number, (unit, &core)) in self.units.drain(..).zip(cores).enumerate() {
+            self.running.push(Running::start(number, unit, core, self.makings.eal.clone())?);
+        }
+        // Whoever hears that the router is ready finds every one on its core.
+        for running in &mut self.running {
+            if let Err(error) = running.wait() {
+                tracing::warn!("{error:#}; it runs on any core");
+            }
+        }
+        Ok(())
+    }
+
+    /// What further forwarders are made of.
+    pub fn makings(&self) -> &Makings {
+        &self.makings
+    }
+
+    /// Ends the forwarders, which come back; false if one panicked.
+    pub fn end(&mut self) -> (Vec<Forwarder>, bool) {
+        let all = self.running.len();
+        let units: Vec<_> = self.running.drain(..).filter_map(Running::end).collect();
+        let complete = units.len() == all;
+        (units, complete)
     }
 
     /// Connects a port while everything runs: it receives from now on, and what is for it is sent.
@@ -162,10 +163,9 @@ impl Wiring {
     /// device can be closed.
     pub async fn connect(&mut self, queues: Queues) -> Result<()> {
         let port = queues.port;
-        let laid = self.lay(queues)?;
-        let plug = |wires| Rewiring { wires, ..Rewiring::default() };
+        let (laid, link) = self.lay_new(queues)?;
         self.rewire(laid.wires.into_iter().map(plug)).await?;
-        self.enter(port, laid.wired, laid.host);
+        self.enter(port, laid.wired, link);
         Ok(())
     }
 
@@ -177,7 +177,10 @@ impl Wiring {
     pub async fn disconnect(&mut self, port: PortId) -> Result<Queues> {
         let wired = self.ports.remove(&port).with_context(|| format!("{port} is not connected"))?;
         match self.let_go(port, wired.home).await {
-            Ok((wires, host)) => queues_of(port, wires, wired.spare, host),
+            Ok((wires, host)) => {
+                let Parts { info, rx, tx, .. } = parts_of(port, wires, wired.spare)?;
+                Ok(Queues { port, info, rx, tx, host })
+            }
             Err(error) => {
                 self.ports.insert(port, wired);
                 Err(error)
@@ -200,12 +203,7 @@ impl Wiring {
         let ports: PortSet = [port].into_iter().collect();
         let stopped = self.rewire(self.stop(ports, &[(port, home)])).await?;
         let link = self.workers.disconnect(port).await;
-        let freed = (0..self.exchanges.len()).map(|_| Rewiring {
-            detach: ports,
-            wires: Wires { exits: vec![Exit::none(port)], ..Wires::default() },
-            ..Rewiring::default()
-        });
-        match self.rewire(freed).await {
+        match self.rewire(self.free(ports)).await {
             Ok(freed) => {
                 let wires = stopped.into_iter().chain(freed).map(|back| back.wires);
                 Ok((wires.collect(), link.map(|link| link.interface)))
@@ -235,71 +233,104 @@ impl Wiring {
         })
     }
 
-    /// Rewires each forwarder, or none. What comes back undoes it.
-    async fn rewire(&self, all: impl IntoIterator<Item = Rewiring>) -> Result<Vec<Rewiring>> {
-        let replacement = |wires| Replacement { wires: Some(wires), ..Replacement::default() };
-        let new = all.into_iter().map(replacement).collect();
-        let old = self.exchanges.exchange(new, None).await?;
-        Ok(old.into_iter().filter_map(|old| old.wires).collect())
+    /// For each forwarder: that it sends what has come for these ports, and gives back what it has of them.
+    fn free(&self, ports: PortSet) -> impl Iterator<Item = Rewiring> + use<> {
+        (0..self.exchanges.len()).map(move |_| {
+            let exits = ports.ports().map(Exit::none).collect();
+            let wires = Wires { exits, ..Wires::default() };
+            Rewiring { detach: ports, wires, ..Rewiring::default() }
+        })
     }
 
-    /// Makes a port's connections, which wait to be plugged in.
-    fn lay(&self, queues: Queues) -> Result<Laid> {
+    /// Rewires each forwarder, or none. What comes back undoes it.
+    async fn rewire(&self, all: impl IntoIterator<Item = Rewiring>) -> Result<Vec<Rewiring>> {
+        let new = all.into_iter().map(replacement).collect();
+        Ok(rewirings(self.exchanges.exchange(new, None).await?))
+    }
+
+    /// Makes the connections of a new port, which wait to be plugged in.
+    fn lay_new(&self, queues: Queues) -> Result<(Laid, Option<HostLink>)> {
         let Queues { port, info, rx, tx, host } = queues;
         let layout = Layout::new(port, rx.len(), tx.len(), self.exchanges.len());
-        let home = layout.home;
-        let by_reference = tx.first().is_some_and(TxQueue::supports_multi_segment);
-        let replicas = Replicas { mac: info.mac.0, by_reference };
-        let mut wires: Vec<Wires> = layout.tx.iter().map(|_| Wires::default()).collect();
-        for (queue, forwarder) in rx.into_iter().zip(layout.rx) {
-            wires[forwarder].rx.push(RxSource { port, info, queue });
-        }
-        let mut tx: Vec<Option<TxQueue>> = tx.into_iter().map(Some).collect();
-        for (forwarder, own) in layout.tx.into_iter().enumerate() {
-            let path = match own.and_then(|queue| tx[queue].take()) {
-                Some(queue) => TxPath::Queue(queue),
-                None => {
-                    let name = format!("handover-{forwarder}-{}", port.index());
-                    let (producer, ring) = ring(&self.eal, &name, RING_SIZE)?;
-                    wires[home].inlets.push(Inlet { port: Some(port), ring });
-                    TxPath::Handover(producer)
-                }
-            };
-            wires[forwarder].exits.push(Exit { port, path, express: None, replicas });
-        }
-        let mut link = None;
+        let handovers = self.handovers(port, &layout)?;
+        let (mut express, mut link) = (None, None);
         if let Some(interface) = host {
-            let name = format!("express-{}", port.index());
-            let (express, consumer) = ring(&self.eal, &name, EXPRESS_SIZE)?;
-            wires[home].exits[0].express = Some(consumer);
-            link = Some(HostLink { interface, express });
+            let (producer, consumer) =
+                ring(&self.makings.eal, &format!("express-{}", port.index()), EXPRESS_SIZE)?;
+            express = Some(consumer);
+            link = Some(HostLink { interface, express: producer });
         }
-        let wired = Wired { home, spare: tx.into_iter().flatten().collect() };
-        Ok(Laid { wires, wired, host: link })
+        Ok((lay(Parts { port, info, rx, tx, express }, layout, handovers), link))
+    }
+
+    /// The rings of a layout.
+    fn handovers(&self, port: PortId, layout: &Layout) -> Result<Handovers> {
+        let one = |(forwarder, own): (usize, &Option<usize>)| {
+            let name = || format!("handover-{forwarder}-{}", port.index());
+            own.is_none().then(|| ring(&self.makings.eal, &name(), RING_SIZE)).transpose()
+        };
+        layout.tx.iter().enumerate().map(one).collect()
     }
 }
 
-/// A port's queues out of the wires that forwarders have given back.
-fn queues_of(
-    port: PortId,
-    wires: Vec<Wires>,
-    spare: Vec<TxQueue>,
-    host: Option<HostInterface>,
-) -> Result<Queues> {
-    let (mut sources, mut tx) = (Vec::new(), spare);
+/// Gives every forwarder its part of a port. The rings are those that the layout asks for.
+fn lay(parts: Parts, layout: Layout, handovers: Handovers) -> Laid {
+    let Parts { port, info, rx, tx, mut express } = parts;
+    let (home, queues) = (layout.home, (rx.len(), tx.len()));
+    let by_reference = tx.first().is_some_and(TxQueue::supports_multi_segment);
+    let replicas = Replicas { mac: info.mac.0, by_reference };
+    let mut wires: Vec<Wires> = layout.tx.iter().map(|_| Wires::default()).collect();
+    for (queue, forwarder) in rx.into_iter().zip(layout.rx) {
+        wires[forwarder].rx.push(RxSource { port, info, queue });
+    }
+    let mut tx: Vec<Option<TxQueue>> = tx.into_iter().map(Some).collect();
+    for (forwarder, (own, ring)) in layout.tx.into_iter().zip(handovers).enumerate() {
+        let mut exit = Exit { replicas, ..Exit::none(port) };
+        if let Some(queue) = own.and_then(|queue| tx[queue].take()) {
+            exit.path = TxPath::Queue(queue);
+        } else if let Some((producer, ring)) = ring {
+            exit.path = TxPath::Handover(producer);
+            wires[home].inlets.push(Inlet { port: Some(port), ring });
+        }
+        if forwarder == home {
+            exit.express = express.take();
+        }
+        wires[forwarder].exits.push(exit);
+    }
+    let wired = Wired { home, queues, spare: tx.into_iter().flatten().collect() };
+    Laid { wires, wired }
+}
+
+/// A port's part of the wires that forwarders have given back.
+fn parts_of(port: PortId, wires: Vec<Wires>, spare: Vec<TxQueue>) -> Result<Parts> {
+    let (mut sources, mut tx, mut express) = (Vec::new(), spare, None);
     for Wires { rx, exits, .. } in wires {
         sources.extend(rx);
-        tx.extend(exits.into_iter().filter_map(|exit| match exit.path {
-            TxPath::Queue(queue) => Some(queue),
-            TxPath::Handover(_) | TxPath::None => None,
-        }));
+        for exit in exits {
+            express = express.or(exit.express);
+            if let TxPath::Queue(queue) = exit.path {
+                tx.push(queue);
+            }
+        }
     }
     let info = sources.first().map(|source| source.info);
     let info = info.with_context(|| format!("{port} had no receive queue"))?;
     let mut rx: Vec<RxQueue> = sources.into_iter().map(|source| source.queue).collect();
     rx.sort_by_key(RxQueue::index);
     tx.sort_by_key(TxQueue::index);
-    Ok(Queues { port, info, rx, tx, host })
+    Ok(Parts { port, info, rx, tx, express })
+}
+
+fn plug(wires: Wires) -> Rewiring {
+    Rewiring { wires, ..Rewiring::default() }
+}
+
+fn replacement(wires: Rewiring) -> Replacement {
+    Replacement { wires: Some(wires), ..Replacement::default() }
+}
+
+fn rewirings(all: Vec<Replacement>) -> Vec<Rewiring> {
+    all.into_iter().filter_map(|old| old.wires).collect()
 }
 
 fn ring(eal: &Eal, name: &str, size: usize) -> Result<(Producer, Consumer)> {

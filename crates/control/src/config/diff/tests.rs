@@ -144,7 +144,7 @@ fn every_kind_of_setting_is_compared() {
         (
             "turnpike.forwarders { cores = '0' }".to_owned(),
             "turnpike.forwarders { cores = '0-1' }".to_owned(),
-            "forwarders: cores: 0 => 0, 1 (restart)",
+            "forwarders: cores: 0 => 0, 1",
         ),
         (
             String::new(),

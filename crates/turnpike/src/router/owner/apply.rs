@@ -5,7 +5,8 @@
 //! 3. What is new: ports' links, addresses beside the old ones, neighbours, routes and other paths of
 //!    routes. Where both stay, packets go one way or the other.
 //! 4. What is gone: routes, neighbours, addresses, and then ports.
-//! 5. Settings that cannot fail: of the slow path's engines, rates, multicast routes.
+//! 5. Other cores, or another number of forwarders.
+//! 6. Settings that cannot fail: of the slow path's engines, rates, multicast routes.
 //!
 //! What fails is undone, and so is what was done before it: the router is as it was.
 
@@ -25,6 +26,7 @@ use super::super::graphs::{FailureLog, ForwarderGraph};
 use super::super::prepare::{Prepared, Ready};
 use super::super::reports::Former;
 use super::super::settings;
+use super::super::wiring::Spread;
 use super::Owner;
 use super::ports::Moves;
 
@@ -48,10 +50,18 @@ impl Owner {
     /// Makes a change, or none. Returns the longest that a packet was held up on a forwarder, if any
     /// exchanged something.
     pub(super) async fn carry_out(&mut self, prepared: Prepared) -> Result<Option<Duration>> {
-        let Prepared { base, config, diff, graphs, ports, ready } = prepared;
+        let Prepared { base, config, diff, graphs, more, cores, ports, ready } = prepared;
         let mut done = Done::default();
         let with = (graphs, ports, ready);
-        match self.change((&base, &config, &diff), with, &mut done).await {
+        let made = match self.change((&base, &config, &diff), with, &mut done).await {
+            // Nothing behind it can fail, so that nobody has to undo it.
+            Ok(pause) => match self.spread(cores, more, settings::tx(config.tx)).await {
+                Ok(between) => Ok(pause.max(between)),
+                Err(error) => Err(error),
+            },
+            Err(error) => Err(error),
+        };
+        match made {
             Ok(pause) => {
                 self.leave_ports(&config, done.moves);
                 self.settle(&base, &config);
@@ -272,6 +282,25 @@ impl Owner {
             self.failures = FailureLog::default();
             self.ledger.put_back(former);
         }
+    }
+
+    /// Has a forwarder on each of these cores, if they are others; those that there are too few of have these
+    /// graphs. Returns how long none received.
+    async fn spread(
+        &mut self,
+        cores: Option<Vec<usize>>,
+        more: Vec<ForwarderGraph>,
+        tx: TxConfig,
+    ) -> Result<Option<Duration>> {
+        let Some(cores) = cores else { return Ok(None) };
+        let first = self.wiring.exchanges.len();
+        let makings = self.wiring.makings();
+        let make =
+            |(number, graph)| makings.make(number, graph, tx, self.ledger.counters_of(number));
+        let more = (first..).zip(more).map(make).collect::<Result<Vec<_>>>()?;
+        let Spread { joined, pause } = self.wiring.spread(&cores, more).await?;
+        self.ledger.set_forwarders(cores.len(), joined);
+        Ok(pause)
     }
 }
 

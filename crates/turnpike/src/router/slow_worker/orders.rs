@@ -1,6 +1,6 @@
 //! What the owner tells the slow path.
 
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 use dataplane::class::{ByClass, ClassLimits};
 use dataplane::port::PortId;
@@ -8,7 +8,7 @@ use dataplane::punts::owner;
 use slowpath::{Command, NeighbourInfo, PortConfig};
 use tokio::sync::oneshot;
 
-use super::super::wiring::HostLink;
+use super::super::wiring::{HostLink, WorkerEnds};
 
 /// An order to one worker.
 pub enum Order {
@@ -37,10 +37,42 @@ pub enum Order {
         /// Where to.
         answer: oneshot::Sender<Option<HostLink>>,
     },
+    /// Do nothing until there is something to go on with, or nobody who could say so.
+    Halt {
+        /// Says that nothing is done.
+        halted: oneshot::Sender<()>,
+        /// With what to go on.
+        go: Receiver<Plugs>,
+    },
     /// The classes have these turns from now on.
     Shares(ByClass<ClassLimits>),
     /// Send back the neighbour table.
     Neighbours(oneshot::Sender<Vec<NeighbourInfo>>),
+}
+
+/// A worker's connections when there is another number of forwarders.
+pub struct Plugs {
+    /// Each port's forwarder.
+    pub homes: Vec<(PortId, usize)>,
+    /// To and from forwarders that are new.
+    pub more: Vec<WorkerEnds>,
+    /// How many forwarders there are.
+    pub forwarders: usize,
+}
+
+/// Workers that do nothing until this says so, or is gone.
+pub struct Halted(Vec<Sender<Plugs>>);
+
+impl Halted {
+    /// Lets them go on. `more` has the ends of each new forwarder by worker.
+    pub fn go(self, homes: Vec<(PortId, usize)>, forwarders: usize, more: Vec<Vec<WorkerEnds>>) {
+        let mut more: Vec<_> = more.into_iter().map(Vec::into_iter).collect();
+        for worker in self.0 {
+            let ends = more.iter_mut().filter_map(Iterator::next).collect();
+            // Whoever has ended has no part in it.
+            let _ = worker.send(Plugs { homes: homes.clone(), more: ends, forwarders });
+        }
+    }
 }
 
 /// The way to all workers.
@@ -104,6 +136,22 @@ impl Orders {
             link = link.or(answer.await.ok().flatten());
         }
         link
+    }
+
+    /// Halts every worker.
+    pub async fn halt(&self) -> Halted {
+        let (mut workers, mut all) = (Vec::new(), Vec::new());
+        for worker in &self.0 {
+            let ((halted, answer), (sender, go)) = (oneshot::channel(), channel());
+            let _ = worker.send(Order::Halt { halted, go });
+            all.push(answer);
+            workers.push(sender);
+        }
+        for halted in all {
+            // Whoever has ended does nothing either.
+            let _ = halted.await;
+        }
+        Halted(workers)
     }
 
     /// Tells every worker the shares of the classes. Whoever has ended needs none any more.

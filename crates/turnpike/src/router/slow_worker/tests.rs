@@ -20,7 +20,7 @@ use tokio::sync::mpsc as events;
 use wire::MacAddr;
 
 use super::super::host::{FrameDevice, HostInterface};
-use super::super::wiring::{EXPRESS_SIZE, HostLink};
+use super::super::wiring::{EXPRESS_SIZE, HostLink, SlowPathWays};
 use super::*;
 
 /// Packet buffers for all tests.
@@ -408,4 +408,43 @@ fn a_new_mtu_reaches_the_forwarders_and_is_no_more_than_the_device_takes() {
         lab.round(Duration::ZERO);
         assert_eq!(lab.worker.outbox.tables.mtus.get(PortId::FIRST), result);
     }
+}
+
+#[test]
+fn a_halted_worker_goes_on_with_other_forwarders() {
+    let mut lab = Lab::new();
+    let (eal, _) = shared();
+    let limits = default_limits();
+    let ways = SlowPathWays::new(eal, 1, 1, &limits, 1).unwrap();
+    let mut inlets = ways.forwarder.inlets;
+    let halt = |lab: &mut Lab, plugs: Option<Plugs>| {
+        let ((halted, answer), (sender, go)) = (tokio::sync::oneshot::channel(), mpsc::channel());
+        plugs.into_iter().for_each(|plugs| sender.send(plugs).unwrap());
+        drop(sender);
+        lab.orders.send(Order::Halt { halted, go }).unwrap();
+        lab.round(Duration::ZERO);
+        answer.blocking_recv().unwrap();
+    };
+    let homes = vec![(PortId::FIRST, 1)];
+    let more = ways.workers;
+    halt(&mut lab, Some(Plugs { homes, more, forwarders: 2 }));
+    lab.worker.outbox.originate(PortId::FIRST, &[0; 60]);
+    assert!(inlets[0].ring.pop().is_some(), "by the new forwarder");
+    // Whoever halted it is gone: nothing has changed.
+    halt(&mut lab, None);
+    lab.worker.outbox.originate(PortId::FIRST, &[0; 60]);
+    assert!(inlets[0].ring.pop().is_some());
+    // More than a round takes, of a forwarder that is gone.
+    for number in 0..300 {
+        lab.push_local(PuntClass::Host, number);
+    }
+    halt(&mut lab, Some(Plugs { homes: Vec::new(), more: Vec::new(), forwarders: 0 }));
+    assert_eq!((lab.taken(PuntClass::Host), lab.kernel.lock().unwrap().got.len()), (300, 300));
+    assert!(lab.worker.outbox.injectors.is_empty());
+    let (answer, link) = tokio::sync::oneshot::channel();
+    lab.orders.send(Order::Disconnect { port: PortId::FIRST, answer }).unwrap();
+    lab.round(Duration::ZERO);
+    assert!(link.blocking_recv().unwrap().is_some(), "the host interface comes back");
+    lab.worker.outbox.originate(PortId::FIRST, &[0; 60]);
+    assert_eq!(lab.drops(DropReason::PortDown), 1);
 }

@@ -77,6 +77,26 @@ impl Turns {
         self.quanta = quanta(limits);
     }
 
+    /// One more forwarder.
+    pub fn add(&mut self, rings: ByClass<Consumer>) {
+        self.rings.push(rings);
+    }
+
+    /// A packet of a forwarder beyond so many, which fill their rings no more; when there is none, these
+    /// forwarders are forgotten.
+    pub fn pop_beyond(&mut self, forwarders: usize) -> Option<(PuntClass, Mbuf)> {
+        for rings in self.rings.iter_mut().skip(forwarders) {
+            for &class in PuntClass::ALL {
+                if let Some(packet) = rings[class.index()].pop() {
+                    return Some((class, packet));
+                }
+            }
+        }
+        self.rings.truncate(forwarders);
+        self.next = 0;
+        None
+    }
+
     /// How many packets of the class may be taken in this round.
     pub fn grant(&self, class: PuntClass, now: Duration) -> usize {
         let waiting: usize = self.rings.iter().map(|rings| rings[class.index()].len()).sum();

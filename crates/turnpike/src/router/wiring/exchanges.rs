@@ -25,6 +25,11 @@ impl Exchanges {
         Self(forwarders)
     }
 
+    /// To these from now on.
+    pub fn set<'a>(&mut self, forwarders: impl Iterator<Item = &'a Arc<Exchange>>) {
+        self.0 = forwarders.cloned().collect();
+    }
+
     /// How many forwarders there are.
     pub fn len(&self) -> usize {
         self.0.len()
@@ -40,7 +45,7 @@ impl Exchanges {
         for (exchange, new) in self.0.iter().zip(new) {
             exchange.put(new);
         }
-        self.wait().await;
+        self.wait(PATIENCE).await;
         let outcomes: Vec<_> = self.0.iter().map(|exchange| exchange.take()).collect();
         let Some(late) = outcomes.iter().position(|outcome| !matches!(outcome, Some(Ok(_)))) else {
             return Ok(outcomes.into_iter().flatten().flatten().collect());
@@ -50,7 +55,7 @@ impl Exchanges {
                 exchange.put(Replacement { tx: tx_before, ..old });
             }
         }
-        self.wait().await;
+        self.wait(PATIENCE).await;
         // Nobody is to have what was refused: it may hold a device open. Who is late still gets back what
         // it had, in its time.
         self.0.iter().filter(|late| !late.is_waiting()).for_each(|exchange| drop(exchange.take()));
@@ -61,10 +66,19 @@ impl Exchanges {
         )
     }
 
-    async fn wait(&self) {
+    /// As [`Self::exchange`] for forwarders that receive nothing: no step can keep them from it.
+    pub async fn exchange_idle(&self, new: Vec<Replacement>) -> Vec<Replacement> {
+        for (exchange, new) in self.0.iter().zip(new) {
+            exchange.put(new);
+        }
+        self.wait(Duration::MAX).await;
+        self.0.iter().filter_map(|exchange| exchange.take()?.ok()).collect()
+    }
+
+    async fn wait(&self, patience: Duration) {
         let begin = Instant::now();
         let waiting = || self.0.iter().any(|exchange| exchange.is_waiting());
-        while waiting() && begin.elapsed() < PATIENCE {
+        while waiting() && begin.elapsed() < patience {
             if begin.elapsed() < SOON {
                 std::thread::sleep(Duration::from_micros(10));
             } else {

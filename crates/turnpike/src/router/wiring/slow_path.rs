@@ -1,0 +1,58 @@
+//! The rings between forwarders and slow path workers.
+
+use anyhow::{Context, Result};
+use dataplane::class::{ByClass, ClassLimits};
+use dataplane::punts::{Punts, class_rings};
+use dataplane::wires::Inlet;
+use dpdk::{Consumer, Eal, Producer};
+
+use super::{RING_SIZE, no_memory, ring};
+
+/// The ways between a forwarder and the slow path.
+pub struct SlowPathWays {
+    /// The forwarder's ends.
+    pub forwarder: ForwarderEnds,
+    /// The other ends, by worker.
+    pub workers: Vec<WorkerEnds>,
+}
+
+/// A forwarder's ends of the rings to and from the slow path.
+pub struct ForwarderEnds {
+    /// The way there.
+    pub punts: Punts,
+    /// The ways back.
+    pub inlets: Vec<Inlet>,
+}
+
+/// A slow path worker's ends of the rings from and to one forwarder.
+pub struct WorkerEnds {
+    /// What the forwarder punts.
+    pub punted: ByClass<Consumer>,
+    /// What it is to send.
+    pub injector: Producer,
+}
+
+impl SlowPathWays {
+    /// Between the forwarder with this number and so many workers; `seed` is for the choice of what is
+    /// dropped early.
+    pub fn new(
+        eal: &Eal,
+        forwarder: usize,
+        workers: usize,
+        classes: &ByClass<ClassLimits>,
+        seed: u64,
+    ) -> Result<Self> {
+        let (mut ways, mut inlets, mut ends) = (Vec::new(), Vec::new(), Vec::new());
+        for worker in 0..workers {
+            let name = format!("{forwarder}-{worker}");
+            let (way, punted) =
+                class_rings(eal, &name, classes).with_context(|| no_memory(&name))?;
+            let (injector, inlet) = ring(eal, &format!("inject-{worker}-{forwarder}"), RING_SIZE)?;
+            ways.push(way);
+            inlets.push(Inlet { port: None, ring: inlet });
+            ends.push(WorkerEnds { punted, injector });
+        }
+        let punts = Punts::new(ways, seed.wrapping_add(forwarder as u64));
+        Ok(Self { forwarder: ForwarderEnds { punts, inlets }, workers: ends })
+    }
+}
