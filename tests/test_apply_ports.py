@@ -164,6 +164,8 @@ def test_a_port_that_is_not_confirmed_goes_and_rollback_brings_it_back(lab):
     router.command("rollback")
     assert pings(hosts.left, "198.51.100.1")
     # The number of a port that is gone is free for another, whose counters begin anew.
+    hosts.left.run("ping", "-c", 50, "-i", "0.01", "198.51.100.1")
+    assert ports(router)["third"]["rx_packets"] > 50
     apply(router, PORTS)
     apply(router, PORTS + THIRD.replace('"third"', '"again"'))
     assert ports(router)["again"]["rx_packets"] < 20
@@ -249,11 +251,19 @@ def test_the_first_host_interface_of_a_router(lab):
 
 
 def test_memory_of_ports_that_are_gone_is_used_again(lab):
-    # Many more ports, one after the other, than there is memory for at a time.
-    hosts = ThreeHosts(lab)
+    # Many more ports, one after the other, than there is ordinary memory for at a time.
+    settings = "turnpike.memory { no_huge = true }\n"
+    hosts = ThreeHosts(lab, settings)
     router = hosts.router
+    nulls = "".join(f'turnpike.port "null{n}" {{ device = "net_null{n}" }}\n' for n in range(24))
+    error = refused(router, "apply", write(router, PORTS + settings + nulls))
+    assert "no packet memory is left beside that of the other ports; free or reserve hugepages" in error
+    assert list(ports(router)) == ["left", "right"]
+    # What was taken for it is free again a moment later.
+    first = write(router, PORTS + settings + THIRD)
+    assert wait_for(lambda: router.command("apply", first, check=False).returncode == 0)
     for turn in range(24):
-        apply(router, PORTS + THIRD.replace('"third"', f'"third-{turn}"'))
+        apply(router, PORTS + settings + THIRD.replace('"third"', f'"third-{turn}"'))
         if turn % 8 == 0:
             assert pings(hosts.left, "10.0.3.2"), turn
     assert pings(hosts.left, "10.0.2.2")

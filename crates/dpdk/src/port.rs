@@ -340,8 +340,7 @@ fn open_kernel(
     kernel.take_over().map_err(failed("bringing the interface up"))?;
 
     if config.driver != Some(Driver::AfPacket) {
-        wait_for_queues(name);
-        match start_af_xdp(eal, config, pool, &mut kernel, mtu, &mut notes) {
+        match start_af_xdp_in_time(eal, config, pool, &mut kernel, mtu, &mut notes) {
             Ok(started) => return Ok(OpenPort::new(started, config, notes, mtu, Some(kernel))),
             Err(error) if config.driver == Some(Driver::AfXdp) => return Err(error),
             Err(error) => notes.push(format!("AF_PACKET, because AF_XDP failed: {error}")),
@@ -357,21 +356,40 @@ fn open_kernel(
     Ok(OpenPort::new(started, config, notes, mtu, Some(kernel)))
 }
 
-/// How long the kernel may take to free the queues of an interface that AF_XDP had: it does so in the
-/// background, behind an RCU grace period. Until then nobody else can have them, and it cannot be asked.
-const FREED_AFTER: Duration = Duration::from_millis(150);
+/// When the kernel has freed the queues of an interface that AF_XDP had: it does so in the background,
+/// behind an RCU grace period, in some 20 ms, and on a busy machine later. Until then nobody can have
+/// them, and it cannot be asked.
+const FREED_AFTER: [Duration; 3] =
+    [Duration::from_millis(100), Duration::from_millis(400), Duration::from_millis(1200)];
 
 /// When AF_XDP let go of which interface.
 static LET_GO: Mutex<BTreeMap<CString, Instant>> = Mutex::new(BTreeMap::new());
 
-/// Waits until the kernel has freed the queues of an interface that was a port just now.
-fn wait_for_queues(name: &str) {
+/// [`start_af_xdp`], with patience for an interface that was a port just now.
+fn start_af_xdp_in_time(
+    eal: &Eal,
+    config: &PortConfig,
+    pool: &Mempool,
+    kernel: &mut KernelInterface,
+    mtu: u16,
+    notes: &mut Vec<String>,
+) -> Result<Started, Error> {
     let all = LET_GO.lock().unwrap_or_else(PoisonError::into_inner);
-    let since = all.iter().find(|(known, _)| known.to_bytes() == name.as_bytes());
-    let since = since.map(|(_, since)| *since);
+    let name = kernel.name.as_bytes();
+    let since = all.iter().find(|(known, _)| known.to_bytes() == name).map(|(_, since)| *since);
     drop(all);
-    if let Some(since) = since {
-        std::thread::sleep(FREED_AFTER.saturating_sub(since.elapsed()));
+    let Some(since) = since else { return start_af_xdp(eal, config, pool, kernel, mtu, notes) };
+    let before = notes.len();
+    let mut times = FREED_AFTER.iter().peekable();
+    loop {
+        let time = times.next().copied().unwrap_or_default();
+        std::thread::sleep(time.saturating_sub(since.elapsed()));
+        notes.truncate(before);
+        let result = start_af_xdp(eal, config, pool, kernel, mtu, notes);
+        // A failure costs packets of the pool: again only where the kernel may have been too slow.
+        if result.is_ok() || times.peek().is_none_or(|next| since.elapsed() >= **next) {
+            return result;
+        }
     }
 }
 

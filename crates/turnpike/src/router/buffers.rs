@@ -8,7 +8,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use control::config::{Config, Device};
 use dpdk::qsbr::Qsbr;
 use dpdk::{Eal, Mbuf, Mempool, MempoolConfig, Unused};
@@ -135,7 +135,10 @@ impl Buffers {
                  port of that MTU"
             );
         }
-        let pool = pool(eal, &port.name, forwarders * MBUFS_PER_QUEUE, room)?;
+        let pool = pool(eal, &port.name, forwarders * MBUFS_PER_QUEUE, room).context(
+            "no packet memory is left beside that of the other ports; free or reserve hugepages, or \
+             restart the router with this file",
+        )?;
         self.locked().push(Later::Used(pool.clone()));
         Ok(pool)
     }
