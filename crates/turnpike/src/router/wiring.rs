@@ -286,7 +286,7 @@ fn lay(parts: Parts, layout: Layout, handovers: Handovers) -> Laid {
     let mut tx: Vec<Option<TxQueue>> = tx.into_iter().map(Some).collect();
     for (forwarder, (own, ring)) in layout.tx.into_iter().zip(handovers).enumerate() {
         let mut exit = Exit { replicas, ..Exit::none(port) };
-        if let Some(queue) = own.and_then(|queue| tx[queue].take()) {
+        if let Some(queue) = own.and_then(|queue| tx.get_mut(queue)?.take()) {
             exit.path = TxPath::Queue(queue);
         } else if let Some((producer, ring)) = ring {
             exit.path = TxPath::Handover(producer);
