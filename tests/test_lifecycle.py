@@ -17,6 +17,23 @@ from lib.router import Change, check_sum
 pytestmark = pytest.mark.alone
 
 
+def test_its_code_stays_in_memory(lab):
+    router = Wires(lab).router
+    maps = Path(f"/proc/{router.process.pid}/smaps").read_text()
+    program = str(Path(f"/proc/{router.process.pid}/exe").readlink())
+    code = [
+        text for text in re.split(r"\n(?=[0-9a-f]+-[0-9a-f]+ )", maps)
+        if " r-xp " in text.splitlines()[0] and program in text
+    ]
+    assert code and all(re.search(r"^VmFlags:.* lo\b", text, re.M) for text in code)
+    size, resident = (
+        [int(re.search(rf"^{what}:\s+(\d+) kB$", text, re.M)[1]) for text in code] for what in ("Size", "Rss")
+    )
+    assert resident == size
+    assert "cannot be kept in memory" not in router.log()
+    router.stop()
+
+
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_cleanly(lab, signum):
     wires = Wires(lab)

@@ -21,6 +21,8 @@ from lib.router import Change
 
 MTU = 1300
 A4, B4, A6, B6 = "10.0.1.2", "10.0.2.2", "fd00:1::2", "fd00:2::2"
+# Another host on the right.
+OTHER_MAC = "02:00:00:00:02:77"
 LINK = Ether(src=HOST_A_MAC, dst=LEFT_MAC)
 
 
@@ -65,6 +67,13 @@ def answer(wires, packet, match=None):
     return read(frame)
 
 
+def resolved(wires, request, reply):
+    """The packet that waits for this reply leaves; nothing is asked again while later tests listen."""
+    wires.right.send(Ether(src=OTHER_MAC, dst=request.src) / reply)
+    (frame,) = map(read, wires.right.expect(1))
+    assert (frame.src, frame.dst) == (RIGHT_MAC, OTHER_MAC) and UDP in frame
+
+
 def test_arp(wires):
     reply = answer(wires, Ether(src=HOST_A_MAC, dst="ff:ff:ff:ff:ff:ff") / ARP(
         hwsrc=HOST_A_MAC, psrc=A4, pdst="10.0.1.1"))
@@ -74,6 +83,7 @@ def test_arp(wires):
     wires.left.send(LINK / IP(src=A4, dst="10.0.2.77") / UDP())
     (request,) = map(read, wires.right.expect(1))
     assert request[ARP].op == 1 and request[ARP].pdst == "10.0.2.77" and request.dst == "ff:ff:ff:ff:ff:ff"
+    resolved(wires, request, ARP(op=2, hwsrc=OTHER_MAC, psrc="10.0.2.77", hwdst=RIGHT_MAC, pdst="10.0.2.1"))
 
 
 def test_neighbour_discovery(wires):
@@ -86,6 +96,8 @@ def test_neighbour_discovery(wires):
     wires.left.send(LINK / IPv6(src=A6, dst="fd00:2::77") / UDP())
     (request,) = map(read, wires.right.expect(1))
     assert request[ICMPv6ND_NS].tgt == "fd00:2::77" and request.lladdr == RIGHT_MAC
+    resolved(wires, request, IPv6(src="fd00:2::77", dst=request[IPv6].src) / ICMPv6ND_NA(
+        tgt="fd00:2::77", R=0) / b"\x02\x01" / bytes.fromhex(OTHER_MAC.replace(":", "")))
 
 
 def test_the_groups_it_reports(wires):

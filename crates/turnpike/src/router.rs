@@ -22,6 +22,7 @@ mod ports;
 mod prepare;
 mod quarantine;
 mod reports;
+mod resident;
 mod settings;
 mod slow_worker;
 mod wiring;
@@ -63,6 +64,7 @@ use wiring::{Wiring, WorkerEnds};
 /// Runs a router until SIGTERM or SIGINT. An error says why it did not start, or that it did not
 /// end cleanly.
 pub fn run(config: Config, catalogue: &Catalogue, socket: &Path, no_huge: bool) -> Result<()> {
+    resident::stay();
     let telnet = config.telnet.map(|telnet| Telnet::bind(&telnet, socket)).transpose()?;
     let socket = Socket::bind(socket)?;
     let cores = cores::of_forwarders(&config)?;
