@@ -34,11 +34,11 @@ def is_live(router, text):
     return status == 2 and not report["restart"]
 
 
-def answers(wires, address):
+def answers(wires, address, timeout=3.0):
     """Does the router answer a ping to an address of its own?"""
     wires.left.drain()
     wires.left.send(LINK / IP(src="10.0.1.2", dst=address) / ICMP() / b"there?")
-    return bool(wires.left.expect(1, lambda got: got[12:14] == b"\x08\0" and got[34:35] == b"\0", timeout=0.5))
+    return bool(wires.left.expect(1, lambda got: got[12:14] == b"\x08\0" and got[34:35] == b"\0", timeout=timeout))
 
 
 def test_addresses_come_and_go_and_packets_pass_all_the_time(lab):
@@ -169,7 +169,7 @@ def test_icmp_unreachables_and_rates(lab):
     text = with_left("unreachables = false") + "turnpike.icmp { echo = false }"
     assert is_live(router, text)
     apply(router, text)
-    assert not answers(wires, "10.0.1.1") and errors(3) == []
+    assert not answers(wires, "10.0.1.1", 0.5) and errors(3) == []
     text = BASE + "turnpike.icmp { ttl = 77 } turnpike.slowpath { icmp_rate = 1, icmp_burst = 2 }"
     assert is_live(router, text)
     apply(router, text)
@@ -227,7 +227,7 @@ def test_what_waits_for_its_confirmation_is_taken_back_with_all_settings(lab):
     text = text.replace('"10.0.1.1/24",', '"10.0.1.1/24", "10.0.9.1/24",')
     before = router.show("neighbours"), router.show("ports")[0]["addresses"]
     apply(router, text, "--confirm", "1s")
-    assert not answers(wires, "10.0.9.1") and router.neighbour("10.0.2.9")
+    assert not answers(wires, "10.0.9.1", 0.5) and router.neighbour("10.0.2.9")
     assert wait_for(lambda: "going back to the one before" in router.log(), 5)
     assert wait_for(lambda: (router.show("neighbours"), router.show("ports")[0]["addresses"]) == before)
     assert answers(wires, "10.0.1.1")
