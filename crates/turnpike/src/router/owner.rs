@@ -233,6 +233,8 @@ impl Owner {
                     self.poll_devices();
                     self.watch_first_synchronisation();
                     self.watch_confirmation();
+                    // Often: the next of several changes may need the memory of the one before.
+                    self.opener.tidy(&self.readers);
                     if count.is_multiple_of(SAMPLE_TICKS) {
                         self.groups.sample();
                     }
@@ -240,7 +242,6 @@ impl Owner {
                         self.rib.tick();
                         self.sources.finish_audit(&mut self.rib);
                         self.failures.look(self.ledger.lua());
-                        self.opener.tidy(&self.readers);
                     }
                 }
             }
