@@ -85,7 +85,7 @@ impl Lab {
     fn new() -> Self {
         let config = EalConfig { huge: HugeMode::Never, memory_mb: 64, ..EalConfig::default() };
         let eal = Eal::init(&config).expect("DPDK starts without hugepages");
-        let config = MempoolConfig { name: "fuzz".into(), count: 2047, cache: 0, data_room: 2048 };
+        let config = MempoolConfig { name: "fuzz".into(), count: 2047, cache: 0, data_room: 2048, node: None };
         let pool = Mempool::new(&eal, &config).expect("64 MB hold 2047 packets");
         let tables = world::tables();
         let (mut rx, mut paths, mut wires, mut sent) = (vec![], vec![], vec![], vec![]);

@@ -36,7 +36,13 @@ pub fn dpdk() -> &'static (Eal, Mempool) {
         let config =
             EalConfig { huge: dpdk::HugeMode::Never, memory_mb: 64, ..EalConfig::default() };
         let eal = Eal::init(&config).expect("DPDK starts without hugepages");
-        let config = MempoolConfig { name: "test".into(), count: 8191, cache: 0, data_room: 2048 };
+        let config = MempoolConfig {
+            name: "test".into(),
+            count: 8191,
+            cache: 0,
+            data_room: 2048,
+            node: None,
+        };
         let pool = Mempool::new(&eal, &config).expect("64 MB hold 8191 packets");
         (eal, pool)
     })

@@ -1,9 +1,10 @@
 //! What a port is made from: a PCI device, a DPDK virtual device, or a kernel interface.
 
 use std::ffi::CStr;
-use std::fmt;
+use std::path::Path;
+use std::{fmt, fs};
 
-use crate::Error;
+use crate::{Error, IovaMode};
 
 /// What a port is made from. [`Device::parse`] reads the text that a configuration has.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +64,36 @@ impl Device {
         }
         let known = if interfaces.is_empty() { "none".into() } else { interfaces.join(", ") };
         Err(Error::DeviceNotFound { device: text.into(), known })
+    }
+}
+
+impl Device {
+    /// The addresses by which the device reaches packet memory: physical ones for a PCI device whose kernel
+    /// driver has no IOMMU to translate for it.
+    pub fn iova_mode(&self) -> IovaMode {
+        match self {
+            Self::Pci(address) => pci_iova_mode(Path::new("/sys"), address),
+            Self::Vdev { .. } | Self::Kernel(_) => IovaMode::Virtual,
+        }
+    }
+}
+
+/// By the driver of the device in this `/sys`, and by whether vfio-pci works without an IOMMU for it.
+fn pci_iova_mode(sys: &Path, address: &str) -> IovaMode {
+    let device = sys.join("bus/pci/devices").join(address);
+    let name_of = |link: &str| {
+        let target = fs::read_link(device.join(link)).ok()?;
+        Some(target.file_name()?.to_string_lossy().into_owned())
+    };
+    let without_iommu = || {
+        let group = name_of("iommu_group")?;
+        let name = sys.join("kernel/iommu_groups").join(group).join("name");
+        Some(fs::read_to_string(name).ok()?.trim() == "vfio-noiommu")
+    };
+    match name_of("driver").as_deref() {
+        Some("uio_pci_generic" | "igb_uio") => IovaMode::Physical,
+        Some("vfio-pci") if without_iommu() == Some(true) => IovaMode::Physical,
+        _ => IovaMode::Virtual,
     }
 }
 
@@ -130,6 +161,8 @@ fn kernel_interfaces() -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
     use super::*;
 
     fn problem(text: &str) -> String {
@@ -143,6 +176,35 @@ mod tests {
         for wrong in ["01:00", "01:00.8", "1:00.0", "0:0000:01:00.0", "00g0:01:00.0", "01:00.00"] {
             assert_eq!(pci_address(wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_device_without_an_iommu_works_with_physical_addresses() {
+        let sys = std::env::temp_dir().join(format!("dpdk-iova-{}", std::process::id()));
+        let group = |number: &str, name: Option<&str>| {
+            let group = sys.join("kernel/iommu_groups").join(number);
+            fs::create_dir_all(&group).unwrap();
+            name.inspect(|name| fs::write(group.join("name"), format!("{name}\n")).unwrap());
+        };
+        group("0", None);
+        group("1", Some("vfio-noiommu"));
+        let mode = |slot: &str, driver: &str, group: Option<&str>| {
+            let device = sys.join("bus/pci/devices").join(slot);
+            fs::create_dir_all(&device).unwrap();
+            let link = |name, target: String| symlink(target, device.join(name)).unwrap();
+            link("driver", format!("../../../../bus/pci/drivers/{driver}"));
+            group.inspect(|group| {
+                link("iommu_group", format!("../../../kernel/iommu_groups/{group}"))
+            });
+            pci_iova_mode(&sys, slot)
+        };
+        assert_eq!(mode("0000:00:01.0", "vfio-pci", Some("0")), IovaMode::Virtual);
+        assert_eq!(mode("0000:00:02.0", "vfio-pci", Some("1")), IovaMode::Physical);
+        assert_eq!(mode("0000:00:03.0", "uio_pci_generic", None), IovaMode::Physical);
+        assert_eq!(mode("0000:00:04.0", "uio_pci_generic", Some("0")), IovaMode::Physical);
+        assert_eq!(mode("0000:00:05.0", "mlx5_core", Some("0")), IovaMode::Virtual);
+        assert_eq!(pci_iova_mode(&sys, "0000:00:06.0"), IovaMode::Virtual, "not there");
+        fs::remove_dir_all(sys).unwrap();
     }
 
     #[test]

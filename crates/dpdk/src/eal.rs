@@ -39,6 +39,28 @@ pub enum LogLevel {
     Debug,
 }
 
+/// The addresses by which devices reach packet memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IovaMode {
+    /// Those of this process: devices have none of their own, or an IOMMU translates.
+    #[default]
+    Virtual,
+    /// Those of the machine: devices without an IOMMU between them and the memory. They need hugepages,
+    /// which stay where they are, and the right to see where that is (CAP_SYS_ADMIN).
+    Physical,
+}
+
+impl IovaMode {
+    /// That of the EAL, which is up.
+    pub(crate) fn current() -> Self {
+        // SAFETY: returns a number.
+        match unsafe { sys::rte_eal_iova_mode() } {
+            sys::RTE_IOVA_PA => Self::Physical,
+            _ => Self::Virtual,
+        }
+    }
+}
+
 /// How DPDK is to start.
 #[derive(Clone, Debug)]
 pub struct EalConfig {
@@ -54,6 +76,10 @@ pub struct EalConfig {
     pub log_level: LogLevel,
     /// PCI devices that ports will ask for (`0000:01:00.0`). With none, the PCI bus is left alone.
     pub pci: Vec<String>,
+    /// The addresses that the PCI devices' kernel drivers work with, see [`Device::iova_mode`].
+    ///
+    /// [`Device::iova_mode`]: crate::Device::iova_mode
+    pub iova: IovaMode,
     /// More arguments for `rte_eal_init`, as on the command line of a DPDK program.
     pub extra_args: Vec<String>,
     /// The core on which DPDK runs its own work; any of this process when not given.
@@ -68,6 +94,7 @@ impl Default for EalConfig {
             huge: HugeMode::Auto,
             log_level: LogLevel::default(),
             pci: Vec::new(),
+            iova: IovaMode::default(),
             extra_args: Vec::new(),
             main_core: None,
         }
@@ -164,6 +191,9 @@ impl Eal {
             return Err(Error::NoSuchCore { core, allowed: allowed.to_string() });
         }
         let memory = choose_memory(config, Path::new("/sys/kernel/mm/hugepages"));
+        if let (IovaMode::Physical, Memory::NoHuge { mb, why }) = (config.iova, &memory) {
+            return Err(Error::PhysicalMemory { mb: *mb, why: why.clone() });
+        }
         let arguments = arguments(config, &memory, &allowed)
             .into_iter()
             .map(|text| CString::new(text.clone()).map_err(|_| Error::EalArgument(text)))
@@ -293,7 +323,10 @@ fn silence_bpf_libraries() {
 /// The command line for `rte_eal_init`.
 fn arguments(config: &EalConfig, memory: &Memory, allowed: &Affinity) -> Vec<String> {
     let mut list: Vec<String> = vec!["dpdk".into(), "--no-telemetry".into()];
-    list.push("--iova-mode=va".into());
+    list.push(match config.iova {
+        IovaMode::Virtual => "--iova-mode=va".into(),
+        IovaMode::Physical => "--iova-mode=pa".into(),
+    });
     // One EAL thread, number 0, which is the caller; forwarders are registered later.
     list.push(match config.main_core {
         Some(core) => format!("--lcores=0@{core}"),
@@ -446,6 +479,18 @@ mod tests {
         let list = arguments(&EalConfig::default(), &ordinary, &allowed).join(" ");
         assert!(list.contains("--no-huge --no-shconf -m 77 --no-pci"), "{list}");
         assert!(!list.contains("--in-memory"), "{list}");
+    }
+
+    #[test]
+    fn physical_addresses_need_hugepages() {
+        let (iova, huge) = (IovaMode::Physical, HugeMode::Never);
+        let config = EalConfig { memory_mb: 128, iova, huge, ..EalConfig::default() };
+        let error = Eal::init(&config).map(drop).unwrap_err().to_string();
+        let end = "reserve them: echo 64 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
+        assert!(error.contains("(as configured)") && error.ends_with(end), "{error}");
+        let memory = Memory::Hugepages { size_kb: 2048, free: 64 };
+        let list = arguments(&config, &memory, &Affinity::of_this_thread());
+        assert!(list.contains(&"--iova-mode=pa".into()), "{list:?}");
     }
 
     #[test]

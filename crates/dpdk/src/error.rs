@@ -44,6 +44,18 @@ pub enum Error {
         /// DPDK's error number.
         errno: Errno,
     },
+    /// Devices need physical addresses, which only hugepages have.
+    #[error(
+        "a PCI device without an IOMMU (uio_pci_generic, or vfio-pci in no-IOMMU mode) needs {mb} MB of \
+         hugepages, which ordinary memory cannot replace ({why}); reserve them: echo {pages} > \
+         /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", pages = mb.div_ceil(2)
+    )]
+    PhysicalMemory {
+        /// Megabytes.
+        mb: usize,
+        /// Why there are no hugepages.
+        why: String,
+    },
     /// An argument for the EAL holds a NUL byte.
     #[error("EAL argument {0:?} holds a NUL byte")]
     EalArgument(String),

@@ -1,6 +1,7 @@
 //! Packet buffers: a pool of them, allocated once.
 
-use std::ffi::{CStr, CString};
+mod memory;
+
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -8,11 +9,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dpdk_sys as sys;
 
+use self::memory::Made;
+use crate::Error;
 use crate::burst::HEAD;
 use crate::eal::{Eal, EalRef};
 use crate::mbuf::{Mbuf, RawMbuf};
 use crate::qsbr::{Qsbr, Token};
-use crate::{Errno, Error};
 
 /// What a pool is to be.
 #[derive(Clone, Debug)]
@@ -27,11 +29,13 @@ pub struct MempoolConfig {
     pub cache: usize,
     /// Bytes of packet data per buffer, after the headroom of 128 bytes; at least 64.
     pub data_room: u16,
+    /// The NUMA node whose memory is wished for; any when not given, or when that node has too little.
+    pub node: Option<u32>,
 }
 
 impl Default for MempoolConfig {
     fn default() -> Self {
-        Self { name: "packets".into(), count: 16_383, cache: 256, data_room: 2048 }
+        Self { name: "packets".into(), count: 16_383, cache: 256, data_room: 2048, node: None }
     }
 }
 
@@ -47,9 +51,11 @@ pub struct Mempool {
 struct Inner {
     pool: NonNull<sys::rte_mempool>,
     data_room: u16,
+    /// Packets without a bus address, which are never handed out.
+    withheld: usize,
     /// Packets that the receive queues of open ports keep filled.
     kept: AtomicUsize,
-    /// Packets that a driver kept when its port was closed.
+    /// Packets that a driver kept when its port was closed, and those withheld.
     written_off: AtomicUsize,
     /// Nobody has a packet of it, or is giving one back.
     unused: bool,
@@ -81,13 +87,14 @@ impl Mempool {
     /// has not enough memory.
     pub fn new(eal: &Eal, config: &MempoolConfig) -> Result<Self, Error> {
         check(config)?;
-        static MADE: AtomicUsize = AtomicUsize::new(0);
-        let serial = MADE.fetch_add(1, Ordering::Relaxed);
-        let name = CString::new(format!("pool{serial}")).expect("digits hold no NUL");
-        let room = config.data_room + sys::RTE_PKTMBUF_HEADROOM as u16;
         // SAFETY: the EAL is up (there is an `Eal`); the numbers were checked.
-        let made = unsafe { create(&name, config.count as u32, config.cache as u32, room) };
-        let pool = made.map_err(|errno| Error::Memory {
+        let mut made = unsafe { memory::create(config, config.node) };
+        if made.is_err() && config.node.is_some() {
+            // Packets of another node are slower, but no packets are worse.
+            // SAFETY: as above.
+            made = unsafe { memory::create(config, None) };
+        }
+        let Made { pool, withheld } = made.map_err(|errno| Error::Memory {
             what: format!(
                 "pool {:?} of {} packets of {} bytes",
                 config.name, config.count, config.data_room
@@ -96,10 +103,10 @@ impl Mempool {
             memory: eal.memory().to_string(),
         })?;
         let eal = eal.share();
-        let (data_room, kept, written_off) =
-            (config.data_room, AtomicUsize::new(0), AtomicUsize::new(0));
-        let unused = false;
-        Ok(Self { inner: Arc::new(Inner { pool, data_room, kept, written_off, unused, eal }) })
+        let data_room = config.data_room;
+        let (kept, written_off) = (AtomicUsize::new(0), AtomicUsize::new(withheld));
+        let inner = Inner { pool, data_room, withheld, kept, written_off, unused: false, eal };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// Gives the pool up, to be freed, if this is its only handle (no open port takes packets from it) and
@@ -138,7 +145,8 @@ impl Mempool {
     /// Packets in the pool, free or not.
     pub fn size(&self) -> usize {
         // SAFETY: the pool is alive; its size never changes.
-        unsafe { (*self.as_ptr()).size as usize }
+        let size = unsafe { (*self.as_ptr()).size as usize };
+        size - self.inner.withheld
     }
 
     /// Packets that are out: held by anyone, or by a device. Free packets in the caches of
@@ -182,6 +190,18 @@ impl Mempool {
         self.in_use()
     }
 
+    /// The NUMA node whose memory the pool asked for and got; `None`: any node's.
+    pub fn node(&self) -> Option<u32> {
+        // SAFETY: the pool is alive; the number never changes.
+        u32::try_from(unsafe { (*self.as_ptr()).socket_id }).ok()
+    }
+
+    /// Packets of the pool that are never handed out, since devices cannot reach them: see
+    /// [`memory`].
+    pub fn withheld(&self) -> usize {
+        self.inner.withheld
+    }
+
     /// Bytes of packet data that fit one buffer.
     pub fn data_room(&self) -> u16 {
         self.inner.data_room
@@ -221,55 +241,6 @@ impl fmt::Debug for Mempool {
     }
 }
 
-/// What `rte_pktmbuf_pool_create` does, for packets that lie in memory one directly behind the other.
-/// That function keeps each from crossing the end of a page, for devices that see physical addresses;
-/// with 4 KiB pages every packet then takes one. The EAL works with virtual addresses only, whose pages
-/// follow each other, and the AF_XDP driver counts on packets without gaps: it tells the kernel of so
-/// many bytes as they would take, and the kernel never uses a buffer that lies behind them, so a port
-/// would stop to receive once all its buffers are such (DPDK 22.11, `xdp_umem_configure`).
-///
-/// # Safety
-/// The EAL is up. `count` and `cache` are numbers that a pool can have.
-unsafe fn create(
-    name: &CStr,
-    count: u32,
-    cache: u32,
-    room: u16,
-) -> Result<NonNull<sys::rte_mempool>, Errno> {
-    let element = size_of::<sys::rte_mbuf>() as u32 + u32::from(room);
-    let mut private =
-        sys::rte_pktmbuf_pool_private { mbuf_data_room_size: room, ..Default::default() };
-    let own = size_of::<sys::rte_pktmbuf_pool_private>() as u32;
-    let flags = sys::RTE_MEMPOOL_F_NO_IOVA_CONTIG;
-    // SAFETY: by the caller; the name is a C string for the calls. The pool has room for the private
-    // part, which is copied, and every object is one mbuf with its buffer behind it.
-    unsafe {
-        let any = sys::SOCKET_ID_ANY;
-        let made =
-            sys::rte_mempool_create_empty(name.as_ptr(), count, element, cache, own, any, flags);
-        let pool = NonNull::new(made).ok_or_else(Errno::of_dpdk)?;
-        let give_up = |code: i32| {
-            sys::rte_mempool_free(made);
-            Err(Errno::of_result(code))
-        };
-        let code = sys::rte_mempool_set_ops_byname(
-            made,
-            sys::rte_mbuf_best_mempool_ops(),
-            std::ptr::null_mut(),
-        );
-        if code < 0 {
-            return give_up(code);
-        }
-        sys::rte_pktmbuf_pool_init(made, (&raw mut private).cast());
-        let code = sys::rte_mempool_populate_default(made);
-        if code < 0 {
-            return give_up(code);
-        }
-        sys::rte_mempool_obj_iter(made, Some(sys::rte_pktmbuf_init), std::ptr::null_mut());
-        Ok(pool)
-    }
-}
-
 /// Refuses numbers that no pool can have, by name.
 fn check(config: &MempoolConfig) -> Result<(), Error> {
     let refuse = |what: &str, value: usize, range: String| {
@@ -302,7 +273,8 @@ mod tests {
 
     #[test]
     fn numbers_out_of_range_are_named() {
-        let good = MempoolConfig { name: "p".into(), count: 300, cache: 0, data_room: 2048 };
+        let good =
+            MempoolConfig { name: "p".into(), count: 300, cache: 0, data_room: 2048, node: None };
         let config = MempoolConfig { data_room: 63, ..good.clone() };
         assert_eq!(refused(&config), "pool \"p\": data_room is 63, which must be 64 to 65407");
         let config = MempoolConfig { cache: 201, ..good.clone() };
@@ -313,7 +285,7 @@ mod tests {
         assert_eq!(Mempool::new(testing::eal(), &largest).unwrap().size(), 300);
     }
 
-    /// See [`create`].
+    /// See [`memory`].
     #[test]
     fn packets_lie_one_behind_the_other() {
         let pool = testing::pool(1000);
@@ -326,9 +298,35 @@ mod tests {
         assert!(steps[0] < 2048 + 512, "{}", steps[0]);
     }
 
+    /// A device that does DMA writes to that address; without one, nothing is received.
+    #[test]
+    fn every_packet_has_its_bus_address() {
+        let pool = testing::pool(1000);
+        let packets: Vec<Mbuf> = std::iter::from_fn(|| pool.alloc()).collect();
+        for packet in &packets {
+            let raw = packet.raw().0;
+            // SAFETY: the packet is alive.
+            let (bus, virt) = unsafe { (sys::rte_mbuf_iova_get(raw), (*raw).buf_addr) };
+            assert_eq!(bus, virt as u64, "the EAL of the tests works with virtual addresses");
+        }
+        assert_eq!((packets.len(), pool.withheld(), pool.node()), (1000, 0, None));
+        // Drivers that map each pool for their device skip those marked so.
+        // SAFETY: the pool is alive.
+        let flags = unsafe { (*pool.as_ptr()).flags };
+        assert_eq!(flags & sys::RTE_MEMPOOL_F_NON_IO, 0);
+    }
+
+    #[test]
+    fn memory_of_a_node_that_has_none_is_taken_elsewhere() {
+        let config = MempoolConfig { count: 10, cache: 0, node: Some(7), ..Default::default() };
+        let pool = Mempool::new(testing::eal(), &config).unwrap();
+        assert_eq!((pool.size(), pool.node()), (10, None));
+    }
+
     #[test]
     fn packets_in_the_cache_of_a_thread_are_free() {
-        let config = MempoolConfig { name: "c".into(), count: 255, cache: 32, data_room: 64 };
+        let config =
+            MempoolConfig { name: "c".into(), count: 255, cache: 32, data_room: 64, node: None };
         let pool = Mempool::new(testing::eal(), &config).unwrap();
         let other = pool.clone();
         std::thread::spawn(move || {
@@ -359,7 +357,8 @@ mod tests {
         reader.quiescent();
         assert!(unused.free().is_ok());
         // The memory is used again: much more than there is, one after the other.
-        let config = MempoolConfig { name: "m".into(), count: 8000, cache: 0, data_room: 2048 };
+        let config =
+            MempoolConfig { name: "m".into(), count: 8000, cache: 0, data_room: 2048, node: None };
         for _ in 0..100 {
             let pool = Mempool::new(testing::eal(), &config).unwrap();
             let unused = pool.give_up(&readers).ok().unwrap();

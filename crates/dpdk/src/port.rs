@@ -26,7 +26,7 @@ use self::record::Record;
 use self::sockets::Sockets;
 use crate::eal::{Eal, EalRef};
 use crate::interface::Interface;
-use crate::{Device, Driver, Errno, Error, Mempool, RxQueue, TxQueue};
+use crate::{Device, Driver, Errno, Error, IovaMode, Mempool, RxQueue, TxQueue};
 
 /// Bytes of an Ethernet header and one VLAN tag, in front of what the MTU counts.
 const FRAME_OVERHEAD: usize = 18;
@@ -169,7 +169,10 @@ impl Port {
         let open = Arc::new(match &config.device {
             Device::Kernel(name) => open_kernel(eal, config, pool, name)?,
             Device::Vdev { name, args } => open_dpdk(eal, config, pool, "vdev", name, args)?,
-            Device::Pci(address) => open_dpdk(eal, config, pool, "pci", address, "")?,
+            Device::Pci(address) => {
+                check_iova_mode(config, address)?;
+                open_dpdk(eal, config, pool, "pci", address, "")?
+            }
         });
         let rx = (0..open.rx_queues).map(|queue| RxQueue::new(open.clone(), queue)).collect();
         let tx = (0..open.tx_queues).map(|queue| TxQueue::new(open.clone(), queue)).collect();
@@ -311,6 +314,19 @@ fn open_dpdk(
     let want = Queues::wished(config);
     let started = device.start(config, pool, want, config.mtu)?;
     Ok(OpenPort::new(started, config, Vec::new(), mtu, None))
+}
+
+/// Refuses a device that reaches memory by physical addresses where the EAL has given out virtual ones: it
+/// would write somewhere.
+fn check_iova_mode(config: &PortConfig, address: &str) -> Result<(), Error> {
+    let needed = config.device.iova_mode();
+    if (needed, IovaMode::current()) != (IovaMode::Physical, IovaMode::Virtual) {
+        return Ok(());
+    }
+    Err(config.refuse(format!(
+        "device {address} has no IOMMU and needs physical addresses, and the router was started without \
+         such a device: restart it, or bind the device to vfio-pci behind an IOMMU"
+    )))
 }
 
 /// Opens a kernel interface with AF_XDP, else with AF_PACKET.

@@ -15,6 +15,7 @@ pub fn eal() -> &'static Eal {
 
 /// A pool of its own for one test, so that it can count what is in use.
 pub fn pool(count: usize) -> Mempool {
-    let config = MempoolConfig { name: "test".into(), count, cache: 0, data_room: 2048 };
+    let config =
+        MempoolConfig { name: "test".into(), count, cache: 0, data_room: 2048, node: None };
     Mempool::new(eal(), &config).unwrap()
 }

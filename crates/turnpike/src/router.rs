@@ -83,15 +83,25 @@ fn start_dpdk(
     (megabytes, later): (usize, usize),
     no_huge: bool,
 ) -> Result<Arc<Eal>> {
-    let pci = config.ports.iter().filter_map(|port| match &port.device {
-        control::config::Device::Pci(address) => Some(address.clone()),
-        _ => None,
-    });
+    let pci: Vec<_> = (config.ports.iter())
+        .filter_map(|port| match &port.device {
+            control::config::Device::Pci(address) => Some(address.clone()),
+            _ => None,
+        })
+        .collect();
+    let physical = |address: &String| {
+        dpdk::Device::Pci(address.clone()).iova_mode() == dpdk::IovaMode::Physical
+    };
+    let iova = match pci.iter().any(physical) {
+        true => dpdk::IovaMode::Physical,
+        false => dpdk::IovaMode::Virtual,
+    };
     let eal = Eal::init(&EalConfig {
         memory_mb: megabytes + 128,
         spare_mb: later,
         huge: if no_huge { dpdk::HugeMode::Never } else { dpdk::HugeMode::Auto },
-        pci: pci.collect(),
+        pci,
+        iova,
         ..EalConfig::default()
     })?;
     tracing::info!("{}; packet memory: {}", dpdk::version(), eal.memory());

@@ -616,7 +616,8 @@ fn copies_leave_as_the_packets_were_whatever_becomes_of_those() {
 #[test]
 fn copies_for_which_there_is_no_room_are_counted() {
     let mut lab = spied_upon();
-    let config = MempoolConfig { name: "few".into(), count: 7, cache: 0, data_room: 2048 };
+    let config =
+        MempoolConfig { name: "few".into(), count: 7, cache: 0, data_room: 2048, node: None };
     let pool = Mempool::new(&shared().0, &config).unwrap();
     lab.forwarder.batch.copies = Some(Copies::new(pool.clone()));
     lab.receive(&vec![to("10.0.6.1"); 32]);
@@ -633,7 +634,8 @@ fn copies_for_which_there_is_no_room_are_counted() {
 #[test]
 fn what_there_is_no_buffer_for_is_counted() {
     let mut lab = Lab::new(group_to(&[3, 4]), at_once());
-    let config = MempoolConfig { name: "none".into(), count: 1, cache: 0, data_room: 2048 };
+    let config =
+        MempoolConfig { name: "none".into(), count: 1, cache: 0, data_room: 2048, node: None };
     let pool = Mempool::new(&shared().0, &config).unwrap();
     let held = pool.alloc().unwrap();
     lab.forwarder.parts.replicator = Replicator::new(pool.clone());

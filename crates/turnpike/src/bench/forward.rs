@@ -188,7 +188,8 @@ impl Bench {
         let memory_mb = count * 4300 / 1_000_000 + 64;
         let huge = if no_huge { HugeMode::Never } else { HugeMode::Auto };
         let eal = Eal::init(&EalConfig { memory_mb, huge, ..EalConfig::default() })?;
-        let config = MempoolConfig { name: "bench".into(), count, cache: 512, data_room };
+        let config =
+            MempoolConfig { name: "bench".into(), count, cache: 512, data_room, node: None };
         let pool = Mempool::new(&eal, &config)?;
         let mut bench = Self { eal, pool, opened: Cell::new(0), sources: Vec::new() };
         for &mix in mixes {

@@ -96,7 +96,13 @@ impl Tester {
         let data_room = (setup.largest + 512).max(2048) as u16;
         let memory_mb = POOL * (usize::from(data_room) + 512) / 500_000 + 128;
         let eal = Eal::init(&EalConfig { memory_mb, huge, ..EalConfig::default() })?;
-        let pool = MempoolConfig { name: "generate".into(), count: POOL, cache: 256, data_room };
+        let pool = MempoolConfig {
+            name: "generate".into(),
+            count: POOL,
+            cache: 256,
+            data_room,
+            node: None,
+        };
         let pool = Mempool::new(&eal, &pool)?;
         let mtu = setup.largest.saturating_sub(18).max(1500) as u16;
         let ends = Ends::open(setup, &eal, &pool, mtu)?;

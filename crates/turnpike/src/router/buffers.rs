@@ -192,5 +192,8 @@ impl Buffers {
 }
 
 fn pool(eal: &Eal, name: &str, count: usize, data_room: u16) -> Result<Mempool, dpdk::Error> {
-    Mempool::new(eal, &MempoolConfig { name: name.into(), count, cache: 256, data_room })
+    Mempool::new(
+        eal,
+        &MempoolConfig { name: name.into(), count, cache: 256, data_room, node: None },
+    )
 }

@@ -221,8 +221,13 @@ impl PacketWork {
 
     /// Takes the buffers.
     pub fn new(eal: &dpdk::Eal) -> Result<Self> {
-        let config =
-            MempoolConfig { name: "bench".into(), count: Self::BUFFERS, cache: 0, data_room: 2048 };
+        let config = MempoolConfig {
+            name: "bench".into(),
+            count: Self::BUFFERS,
+            cache: 0,
+            data_room: 2048,
+            node: None,
+        };
         let pool = Mempool::new(eal, &config)?;
         let packets: Option<_> = (0..Self::BUFFERS).map(|_| pool.copy_of(&[0; 128])).collect();
         Ok(Self { packets: packets.context("a new pool has all its packets")? })

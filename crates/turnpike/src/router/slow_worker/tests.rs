@@ -29,7 +29,7 @@ fn shared() -> &'static (Arc<Eal>, Mempool) {
     DPDK.get_or_init(|| {
         let eal = crate::testing::eal();
         let name = "slow-worker".to_owned();
-        let config = MempoolConfig { name, count: 4095, cache: 0, data_room: 2048 };
+        let config = MempoolConfig { name, count: 4095, cache: 0, data_room: 2048, node: None };
         let pool = Mempool::new(&eal, &config).expect("the memory holds 4095 packets");
         (eal, pool)
     })

@@ -26,8 +26,13 @@ fn shared() -> &'static (Arc<Eal>, Mempool) {
     static DPDK: OnceLock<(Arc<Eal>, Mempool)> = OnceLock::new();
     DPDK.get_or_init(|| {
         let eal = crate::testing::eal();
-        let config =
-            MempoolConfig { name: "wiring".into(), count: 16_383, cache: 0, data_room: 2048 };
+        let config = MempoolConfig {
+            name: "wiring".into(),
+            count: 16_383,
+            cache: 0,
+            data_room: 2048,
+            node: None,
+        };
         let pool = Mempool::new(&eal, &config).expect("the memory holds 16383 packets");
         (eal, pool)
     })
