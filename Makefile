@@ -2,6 +2,7 @@
 #
 #   make demo          two Linux hosts talk through the router (KEEP=1 leaves it running)
 #   make test          unit and property tests, then the scenarios in network namespaces
+#   make test-vm       scenarios in a virtual machine with emulated NICs (e1000e, virtio, igb, …), by QEMU
 #   make bench         what forwarding and route lookups cost; writes bench/results/
 #   make bench EXP=attack    one experiment of bench/ by itself: apply, attack, bgp, reroute, restart; moonroute,
 #                      kamuee, pc_router, octeon, control_separation (these write docs/benchmarks.md, plots too)
@@ -19,7 +20,7 @@ PYTHON := .venv/bin/python
 PYTEST ?=
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test unit scenarios bench bench-check bench-record lint fuzz miri clean help
+.PHONY: build demo test test-vm unit scenarios bench bench-check bench-record lint fuzz miri clean help
 
 build: deps
 	$(CARGO) build --release --locked
@@ -46,6 +47,12 @@ scenarios: deps $(PYTHON)
 	$(SCENARIOS) -m "not alone" -n 2 --dist loadfile $(PYTEST) || [ $$? -eq 5 ] || status=1; \
 	$(SCENARIOS) -m alone $(PYTEST) || [ $$? -eq 5 ] || status=1; \
 	exit $$status
+
+# One machine is booted for all of them, so they run one after the other.
+test-vm: deps $(PYTHON)
+	@scripts/install-vm-deps.sh
+	$(CARGO) build --locked --workspace $(FAULTY)
+	$(SCENARIOS)/vm $(PYTEST)
 
 ifdef EXP
 bench: build

@@ -1,0 +1,1 @@
+"""Scenarios in a virtual machine with emulated NICs: `make test-vm`."""

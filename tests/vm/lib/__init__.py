@@ -1,0 +1,1 @@
+"""The virtual machine that the scenarios of this folder run in."""

@@ -1,0 +1,399 @@
+"""The virtual machine: boots, runs commands and routers, moves its NICs between drivers, unplugs them."""
+
+import base64
+import contextlib
+import itertools
+import json
+import queue
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from lib.netns import wait_for
+from lib.router import Router, binary
+
+from . import qemu
+from .kernel import Kernel
+from .nic import KINDS, Nic
+
+_HERE = Path(__file__).resolve().parent
+# NICs of each kind.
+_EACH = 2
+# Under TCG a boot takes 15 to 40 seconds on a quiet machine.
+_BOOT_SECONDS = 240
+_MEMORY_OF_NODE = "2G"
+_HUGEPAGES_OF_NODE = 400
+# Memory that is cleared when allocated, and work around faults that emulated cores do not have, cost much of
+# the time.
+_KERNEL_ARGUMENTS = "console=ttyS0 quiet panic=-1 intel_iommu=on init_on_alloc=0 mitigations=off"
+_CORES = 4
+
+
+class Machine:
+    """One virtual machine with four cores on two NUMA nodes, an IOMMU, hugepages on each node, and two NICs
+    of each kind, the first on node 0 and the second on node 1. It sees this machine's files, read-only; what
+    it writes is its own and goes with it."""
+
+    def __init__(self):
+        self._made = contextlib.ExitStack()
+        try:
+            self._boot()
+        except BaseException as error:
+            error.add_note(f"QEMU and the machine's console:\n{self.console()[-8000:]}")
+            self._made.close()
+            raise
+
+    def _boot(self):
+        self._directory = Path(tempfile.mkdtemp(prefix="turnpike-vm-"))
+        self._made.callback(shutil.rmtree, self._directory, ignore_errors=True)
+        self.nics = {}
+        kinds = [kind for kind in KINDS if qemu.emulates(KINDS[kind]["device"])]
+        for number, (kind, index) in enumerate(itertools.product(kinds, range(_EACH)), 1):
+            nic = Nic(kind, index, number)
+            self._made.callback(nic.close)
+            self.nics[nic.name] = nic
+        self._process = self._start_qemu(Kernel.of_debian())
+        self._made.callback(self._end_qemu)
+        self.qmp = qemu.Qmp(qemu.connect(self._directory / "qmp", self._process))
+        self._made.callback(self.qmp.close)
+        self._agent = _Agent(qemu.connect(self._directory / "agent", self._process), self.console)
+        self._made.callback(self._agent.close)
+        self._agent.wait_up(self._process)
+        self._read_addresses()
+
+    def _start_qemu(self, kernel):
+        initramfs = self._directory / "initramfs"
+        kernel.initramfs(initramfs, _HERE / "init")
+        descriptors = [descriptor for nic in self.nics.values() for descriptor in nic.open()]
+        environment = {
+            "LAB_SETUP": _HERE / "setup.sh",
+            "LAB_AGENT": _HERE / "agent.py",
+            # Without the virtual environment's wrapper.
+            "LAB_PYTHON": Path(sys.executable).resolve(),
+            "LAB_MODULES": kernel.modules,
+            "LAB_HUGEPAGES": _HUGEPAGES_OF_NODE,
+        }
+        settings = " ".join(f"{name}={value}" for name, value in environment.items())
+        arguments = [
+            *qemu.accelerator(),
+            "-machine", "q35,kernel-irqchip=split", "-device", "intel-iommu,intremap=off",
+            *_cores_and_memory(),
+            "-nodefaults", "-display", "none", "-no-reboot",
+            "-chardev", f"file,id=console,path={self._directory / 'console'}", "-serial", "chardev:console",
+            "-qmp", f"unix:{self._directory / 'qmp'},server=on,wait=off",
+            "-device", "virtio-serial-pci,bus=pcie.0",
+            "-chardev", f"socket,id=agent,path={self._directory / 'agent'},server=on,wait=off",
+            "-device", "virtserialport,chardev=agent,name=turnpike-lab",
+            "-fsdev", "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap",
+            "-device", "virtio-9p-pci,bus=pcie.0,fsdev=root,mount_tag=host",
+            "-kernel", str(kernel.image), "-initrd", str(initramfs),
+            "-append", f"{_KERNEL_ARGUMENTS} {settings}",
+            *(argument for nic in self.nics.values() for argument in nic.arguments()),
+        ]  # fmt: skip
+        with open(self._directory / "qemu", "wb") as output:
+            process = qemu.start(arguments, descriptors, output)
+        for nic in self.nics.values():
+            nic.opened()
+        return process
+
+    def _end_qemu(self):
+        """Nothing in it needs to be put in order: its files are in memory."""
+        self._process.kill()
+        self._process.wait()
+
+    def close(self):
+        """Ends it and removes the hosts at its NICs."""
+        self._made.close()
+
+    def console(self):
+        """What the kernel and QEMU have written, for messages."""
+        files = [self._directory / "qemu", self._directory / "console"]
+        return "".join(file.read_text(errors="replace") for file in files if file.exists())
+
+    # Commands and files
+
+    def run(self, *argv, check=True, timeout=60, input=None):
+        """Runs a command in the machine and returns it completed, with `stdout` and `stderr` as text."""
+        argv = [*map(str, argv)]
+        done = self._agent.ask(timeout + 30, "run", argv=argv, timeout=timeout, input=input)
+        if "timeout" in done:
+            raise subprocess.TimeoutExpired(argv, timeout)
+        if check and done["status"] != 0:
+            said = done["stdout"] + done["stderr"]
+            raise RuntimeError(f"in the machine: {' '.join(argv)}: exit {done['status']}\n{said}")
+        return subprocess.CompletedProcess(argv, done["status"], done["stdout"], done["stderr"])
+
+    def spawn(self, *argv, output="/dev/null", cwd=None):
+        """Starts a command in the machine; returns it as a `GuestProcess`."""
+        argv = [*map(str, argv)]
+        pid = self._agent.ask(30, "spawn", argv=argv, output=str(output), cwd=cwd and str(cwd))
+        return GuestProcess(self._agent, argv, pid)
+
+    def write(self, path, content):
+        """Writes a file in the machine: text or bytes."""
+        data = content.encode() if isinstance(content, str) else content
+        self._agent.ask(30, "write", path=str(path), data=base64.b64encode(data).decode())
+
+    def read(self, path, offset=0):
+        """The text of a file in the machine, from an offset in bytes on."""
+        data = self._agent.ask(30, "read", path=str(path), offset=offset)
+        return base64.b64decode(data).decode(errors="replace")
+
+    def exists(self, path):
+        """Is there such a file in the machine?"""
+        return bool(self._agent.ask(30, "glob", pattern=str(path)))
+
+    def glob(self, pattern):
+        """The paths in the machine that match."""
+        return self._agent.ask(30, "glob", pattern=str(pattern))
+
+    def modprobe(self, *modules):
+        """Loads modules of the machine's kernel."""
+        self.run("modprobe", "-a", *modules)
+
+    def dmesg(self):
+        """The kernel's messages so far, a list of lines."""
+        return self.run("dmesg", "--notime").stdout.splitlines()
+
+    def dma_faults(self):
+        """The accesses that the IOMMU has refused, as the kernel says them."""
+        return [line for line in self.dmesg() if "DMAR:" in line and "fault addr" in line]
+
+    # NICs
+
+    def nic(self, kind, index=0):
+        """A NIC, by kind and number; skips the test if this QEMU does not emulate the kind."""
+        if f"{kind}-{index}" not in self.nics:
+            pytest.skip(f"this QEMU has no {kind}: scripts/install-vm-deps.sh installs one that has, if it can")
+        return self.nics[f"{kind}-{index}"]
+
+    def driver(self, nic):
+        """The name of the driver a NIC is bound to, None if to none."""
+        return self._agent.ask(30, "link", path=f"/sys/bus/pci/devices/{nic.pci}/driver")
+
+    def bind(self, nic, driver):
+        """Binds a NIC to a kernel driver (`vfio-pci`, `uio_pci_generic`, `e1000e`, …), None: to none."""
+        device = f"/sys/bus/pci/devices/{nic.pci}"
+        if self.driver(nic) == driver:
+            return
+        if self.driver(nic):
+            self.write_setting(f"{device}/driver/unbind", nic.pci)
+        self.write_setting(f"{device}/driver_override", driver or "\n")
+        # A driver that programs no IOMMU needs one that does not translate.
+        domain = f"{device}/iommu_group/type"
+        wanted = "identity" if driver == "uio_pci_generic" else "DMA-FQ"
+        if self.read(domain).strip() != wanted:
+            self.write_setting(domain, wanted)
+        if driver:
+            self.modprobe(driver)
+            self.write_setting("/sys/bus/pci/drivers_probe", nic.pci)
+            if self.driver(nic) != driver:
+                raise RuntimeError(f"{nic.name} ({nic.pci}) is not bound to {driver}:\n{self.dmesg()[-5:]}")
+
+    def write_setting(self, path, value):
+        """Writes a file of sysfs or procfs."""
+        self._agent.ask(60, "write", path=path, data=base64.b64encode(str(value).encode()).decode())
+
+    def iommu_group(self, nic):
+        """The number of a NIC's IOMMU group, None without."""
+        return self._agent.ask(30, "link", path=f"/sys/bus/pci/devices/{nic.pci}/iommu_group")
+
+    def set_link(self, nic, up):
+        """Plugs or unplugs a NIC's cable."""
+        self.qmp.execute("set_link", name=nic.name, up=up)
+
+    def unplug(self, nic, wait=True):
+        """Asks the machine to let go of a NIC; waits until it has, unless told otherwise."""
+        self.qmp.execute("device_del", id=nic.name)
+        if wait:
+            self.wait_unplugged(nic)
+
+    def wait_unplugged(self, nic, seconds=60):
+        """Returns when the NIC is gone."""
+        self.qmp.event("DEVICE_DELETED", seconds, device=nic.name)
+
+    def plug(self, nic):
+        """Puts an unplugged NIC back, in the same place; returns when the kernel has found it, bound to no
+        driver."""
+        self.qmp.execute("device_add", **nic.properties())
+        if not wait_for(lambda: self.exists(f"/sys/bus/pci/devices/{nic.pci}"), 60, 0.1):
+            raise RuntimeError(f"{nic.name} is plugged in, but there is no {nic.pci}:\n{self.dmesg()[-9:]}")
+
+    def _read_addresses(self):
+        """Asks QEMU which addresses the firmware gave to the NICs."""
+        def devices(bus):
+            for device in bus["devices"]:
+                yield device
+                yield from devices(device.get("pci_bridge", {"devices": []}))
+
+        buses = self.qmp.execute("query-pci")
+        placed = {device["qdev_id"]: device for bus in buses for device in devices(bus)}
+        for nic in self.nics.values():
+            place = placed[nic.name]
+            nic.pci = f"0000:{place['bus']:02x}:{place['slot']:02x}.{place['function']}"
+
+    # Routers
+
+    def router(self, config, **options):
+        """Starts a router in the machine: a `GuestRouter`, ready unless `wait=False`."""
+        return GuestRouter(self, config, **options)
+
+
+def _cores_and_memory():
+    """Cores, half of them and half of the memory on each of two NUMA nodes."""
+    half = _CORES // 2
+    arguments = ["-smp", f"{_CORES},sockets=2,cores={half}", "-m", "4G"]
+    for node in (0, 1):
+        arguments += [
+            "-object", f"memory-backend-ram,id=memory{node},size={_MEMORY_OF_NODE}",
+            "-numa", f"node,nodeid={node},cpus={node * half}-{node * half + half - 1},memdev=memory{node}",
+            "-device", f"pxb-pcie,id=node{node},bus=pcie.0,bus_nr={0x40 * (node + 1)},numa_node={node}",
+        ]  # fmt: skip
+    return arguments
+
+
+class GuestProcess:
+    """A process in the machine, with the methods of `subprocess.Popen` that tests use."""
+
+    stdin = stdout = stderr = None
+
+    def __init__(self, agent, argv, pid):
+        self._agent = agent
+        self.args, self.pid, self.returncode = argv, pid, None
+
+    def poll(self):
+        """The exit status, None while it runs."""
+        return self._ended(0)
+
+    def wait(self, timeout=60):
+        """Waits until it has ended; raises after the time."""
+        if self._ended(timeout) is None:
+            raise subprocess.TimeoutExpired(self.args, timeout)
+        return self.returncode
+
+    def _ended(self, timeout):
+        if self.returncode is None:
+            self.returncode = self._agent.ask(timeout + 30, "poll", pid=self.pid, timeout=timeout)
+        return self.returncode
+
+    def send_signal(self, signum):
+        """Sends a signal."""
+        self._agent.ask(30, "kill", pid=self.pid, signum=int(signum))
+
+    def terminate(self):
+        """Ends it politely."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self):
+        """Ends it at once."""
+        self.send_signal(signal.SIGKILL)
+
+
+class GuestRouter(Router):
+    """A `turnpike run` in the machine."""
+
+    READY_SECONDS = 120
+    _numbers = itertools.count()
+
+    def __init__(self, machine, config, files=None, options=(), wait=True):
+        self._machine = machine
+        self.directory = Path(f"/run/turnpike-{next(self._numbers)}")
+        self.config = self.directory / "router.lua"
+        self.socket = self.directory / "router.sock"
+        self._log = self.directory / "log"
+        for name, content in {"router.lua": config, **(files or {})}.items():
+            machine.write(self.directory / name, content)
+        argv = [binary(), "run", self.config, "--socket", self.socket, *options]
+        self.process = machine.spawn(*argv, output=self._log, cwd=self.directory)
+        if wait:
+            try:
+                self.wait_ready()
+            except BaseException:
+                self.close()
+                raise
+
+    def log(self):
+        """What the router has written so far, without colours."""
+        return re.sub(r"\x1b\[[0-9;]*m", "", self._machine.read(self._log))
+
+    def command(self, *argv, check=True):
+        """Runs a `turnpike` command against this router and returns it completed."""
+        done = self._machine.run(binary(), *argv, "--socket", self.socket, check=False)
+        if check and done.returncode != 0:
+            raise AssertionError(
+                f"turnpike {' '.join(map(str, argv))}: exit {done.returncode}\n"
+                f"{done.stdout}{done.stderr}\nthe router's log:\n{self.log()}"
+            )
+        return done
+
+    def stop(self, signum=signal.SIGTERM, timeout=60):
+        """As `Router.stop`, in the time that emulated cores take."""
+        return super().stop(signum, timeout)
+
+    def close(self):
+        """Ends it, whatever state it is in."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+class _Agent:
+    """The test's end of the serial port: asks, and hands each answer to whoever waits for it."""
+
+    def __init__(self, connected, console):
+        self._socket, self._console = connected, console
+        self._answers = {0: queue.Queue()}
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        threading.Thread(target=self._receive, daemon=True).start()
+
+    def wait_up(self, process):
+        """Returns when the program in the machine runs."""
+        deadline = time.monotonic() + _BOOT_SECONDS
+        while time.monotonic() < deadline and process.poll() is None:
+            with contextlib.suppress(queue.Empty):
+                if self._answers[0].get(timeout=0.2) is not None:
+                    return
+        raise RuntimeError(
+            f"the virtual machine has not booted in {_BOOT_SECONDS} s; QEMU's exit status: {process.poll()}"
+        )
+
+    def ask(self, seconds, what, **arguments):
+        """Asks the agent for something and returns the result."""
+        number = next(self._numbers)
+        answers = self._answers[number] = queue.Queue()
+        with self._lock:
+            request = {"number": number, "do": what, "with": arguments}
+            self._socket.sendall(json.dumps(request).encode() + b"\n")
+        try:
+            answer = answers.get(timeout=seconds)
+        except queue.Empty:
+            answer = None
+        finally:
+            del self._answers[number]
+        if answer is None:
+            raise RuntimeError(f"the machine does not answer: {what} {arguments}\n{self._console()[-4000:]}")
+        if "error" in answer:
+            raise RuntimeError(f"in the machine: {what} {arguments}: {answer['error']}")
+        return answer["result"]
+
+    def _receive(self):
+        with contextlib.suppress(OSError), self._socket.makefile("rb") as lines:
+            for line in lines:
+                answer = json.loads(line)
+                if answers := self._answers.get(answer["number"]):
+                    answers.put(answer)
+        for answers in list(self._answers.values()):
+            answers.put(None)
+
+    def close(self):
+        """Closes the socket."""
+        self._socket.close()
