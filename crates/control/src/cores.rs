@@ -1,4 +1,9 @@
-//! Lists of cores as users and the kernel write them: `1,3-5`.
+//! Lists of cores as users and the kernel write them, `1,3-5`, and cores that the kernel isolates.
+
+use std::fs;
+
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
 
 /// Reads a list of cores; they are ascending in the result, however they were written.
 ///
@@ -32,6 +37,24 @@ pub fn parse_cores(text: &str) -> Result<Vec<usize>, String> {
     Ok(cores)
 }
 
+/// Cores that the kernel isolates (`isolcpus`) and this process may use. No thread is allowed to run there
+/// until it asks for it, which is what they are for; one outside the process's cpuset is refused.
+pub fn isolated_cores() -> Vec<usize> {
+    let list = fs::read_to_string("/sys/devices/system/cpu/isolated").unwrap_or_default();
+    let isolated = parse_cores(list.trim()).unwrap_or_default();
+    isolated.into_iter().filter(|&core| can_run_on(core)).collect()
+}
+
+/// May a thread of this process ask for a core?
+fn can_run_on(core: usize) -> bool {
+    let ask = move || {
+        let mut cores = CpuSet::new();
+        let this_thread = Pid::from_raw(0);
+        cores.set(core).is_ok() && sched_setaffinity(this_thread, &cores).is_ok()
+    };
+    std::thread::spawn(ask).join().unwrap_or(false)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -55,5 +78,14 @@ mod tests {
         ] {
             assert_eq!(parse_cores(text), Err(reason.to_owned()), "{text}");
         }
+    }
+
+    #[test]
+    fn a_thread_may_ask_for_cores_that_there_are() {
+        let before = nix::sched::sched_getaffinity(Pid::from_raw(0)).unwrap();
+        let first = (0..CpuSet::count()).find(|&core| before.is_set(core).unwrap()).unwrap();
+        assert!(can_run_on(first) && !can_run_on(1000) && !can_run_on(usize::MAX));
+        assert_eq!(nix::sched::sched_getaffinity(Pid::from_raw(0)).unwrap(), before, "ours stays");
+        assert!(isolated_cores().iter().all(|&core| can_run_on(core)));
     }
 }

@@ -11,12 +11,14 @@
 //!   worker.rs    the thread: readings, overruns, audits     Worker
 //!   event.rs     what goes to the owner and comes from it
 //!   multicast.rs another thread, for the multicast routing cache
+//!   netdev.rs    a question apart: XDP of an interface's driver
 //! ```
 
 mod event;
 pub(crate) mod message;
 mod model;
 mod multicast;
+pub mod netdev;
 mod request;
 pub(crate) mod routes;
 mod socket;

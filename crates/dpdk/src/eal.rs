@@ -137,6 +137,12 @@ pub fn version() -> String {
     unsafe { CStr::from_ptr(sys::rte_version()) }.to_string_lossy().into_owned()
 }
 
+/// The version of the DPDK whose headers the program was compiled with, in the same form.
+pub fn version_built() -> String {
+    let (year, month, minor) = (sys::RTE_VER_YEAR, sys::RTE_VER_MONTH, sys::RTE_VER_MINOR);
+    format!("DPDK {year}.{month:02}.{minor}")
+}
+
 /// DPDK, started. A process starts it once.
 ///
 /// Dropping it shuts DPDK down, if that happens on the thread that started it and nothing made

@@ -40,7 +40,10 @@ mod time;
 pub use barrier::ProcessBarrier;
 pub use burst::{BURST_MAX, Burst, HEAD, LIST_MAX, PacketList};
 pub use device::{Device, Driver};
-pub use eal::{Eal, EalConfig, HugeMode, IovaMode, LogLevel, Memory, ThreadRegistration, version};
+pub use eal::{
+    Eal, EalConfig, HugeMode, IovaMode, LogLevel, Memory, ThreadRegistration, version,
+    version_built,
+};
 pub use error::{Errno, Error};
 pub use inherited::inherited;
 pub use mbuf::Mbuf;

@@ -118,6 +118,8 @@ pub enum Show {
     Commands,
     /// [`report::Steps`]: the steps, and how those in Lua do.
     Steps,
+    /// [`report::topology::Topology`]: the machine, and the place of ports and forwarders on it.
+    Topology,
     /// `Vec<`[`report::HistoryEntry`]`>`: the configurations that were applied.
     History,
     /// [`report::Configuration`]: one of them.

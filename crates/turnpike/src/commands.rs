@@ -8,6 +8,7 @@ pub mod change;
 pub mod check;
 pub mod configuration;
 pub mod do_;
+pub mod doctor;
 pub mod generate;
 pub mod routes;
 pub mod run;

@@ -5,8 +5,10 @@
 mod api;
 mod bench;
 mod commands;
+mod doctor;
 mod generate;
 mod grace;
+mod machine;
 mod picture;
 mod processor;
 mod router;
@@ -16,6 +18,7 @@ mod telnet;
 #[cfg(test)]
 mod testing;
 mod workload;
+mod wrap;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -24,6 +27,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use dataplane::catalogue::{Catalogue, Entry};
 
+use crate::commands::doctor::DoctorArgs;
 use crate::commands::run::RunArgs;
 use crate::commands::{Console, RouterCommand};
 
@@ -47,6 +51,9 @@ enum Command {
         #[arg(long)]
         offline: bool,
     },
+    /// Examine this machine for what slows a router down or keeps it from starting; exits with 1 if it
+    /// warns, with 2 if it finds an error
+    Doctor(DoctorArgs),
     #[command(flatten)]
     Router(RouterCommand),
     /// Type commands to a running router, one after the other
@@ -95,6 +102,11 @@ fn execute(command: Command, catalogue: &Catalogue) -> Result<ExitCode> {
         Command::Run(args) => commands::run::run(&args, catalogue),
         Command::Check { source, offline } => {
             print(&commands::check::check(&source, offline, catalogue)?)
+        }
+        Command::Doctor(args) => {
+            let (report, code) = commands::doctor::doctor(&args, catalogue)?;
+            print(&report)?;
+            return Ok(code);
         }
         Command::Router(command) => return ask(&command),
         Command::Shell(args) => shell::shell(&args),

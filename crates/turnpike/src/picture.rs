@@ -1,6 +1,8 @@
 //! The graph drawn: as text, as DOT for Graphviz, as mermaid for Markdown; each with the packets
 //! that took each edge.
 
+pub mod topology;
+
 use std::fmt::Write;
 
 use crate::api::report::{Edge, Graph};

@@ -19,8 +19,7 @@ const COMPILED: [(&str, bool); 7] = [
 /// Fails if the processor lacks something. Where Linux does not tell, nothing is known to be lacking.
 pub fn check() -> Result<()> {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let needed = COMPILED.iter().filter(|(_, needed)| *needed).map(|(flag, _)| *flag);
-    let missing = missing(&info, needed);
+    let missing = missing(&info, used());
     if !missing.is_empty() {
         bail!(
             "this program was compiled for processors with {}, which this one lacks; compile it by \
@@ -29,6 +28,11 @@ pub fn check() -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// Flags of the processor that the program uses.
+pub fn used() -> impl Iterator<Item = &'static str> {
+    COMPILED.iter().filter(|(_, used)| *used).map(|(flag, _)| *flag)
 }
 
 /// Which of the flags the first processor in `/proc/cpuinfo` does not have.

@@ -69,8 +69,7 @@ pub fn run(config: Config, catalogue: &Catalogue, socket: &Path, no_huge: bool) 
     let socket = Socket::bind(socket)?;
     let cores = cores::of_forwarders(&config)?;
     let plan = buffers::Plan::of(&config, cores.len());
-    let megabytes = (plan.megabytes(), buffers::megabytes_later(cores.len()));
-    let eal = start_dpdk(&config, megabytes, no_huge)?;
+    let eal = start_dpdk(&config, packet_memory(&config, cores.len()), no_huge)?;
     let buffers = Buffers::new(&eal, &plan)?;
     let router = Router::start(config, catalogue, &cores, eal.clone(), &buffers)?;
     let outcome = router.serve(socket, telnet);
@@ -78,9 +77,19 @@ pub fn run(config: Config, catalogue: &Catalogue, socket: &Path, no_huge: bool) 
     outcome
 }
 
+/// Megabytes that DPDK has beside packet buffers, for rings and drivers.
+const BESIDE_BUFFERS: usize = 128;
+
+/// Megabytes of DPDK's memory for a router with so many forwarders: at its start, and, without hugepages,
+/// beyond that for ports that come later.
+pub fn packet_memory(config: &Config, forwarders: usize) -> (usize, usize) {
+    let megabytes = buffers::Plan::of(config, forwarders).megabytes();
+    (megabytes + BESIDE_BUFFERS, buffers::megabytes_later(forwarders))
+}
+
 fn start_dpdk(
     config: &Config,
-    (megabytes, later): (usize, usize),
+    (memory_mb, spare_mb): (usize, usize),
     no_huge: bool,
 ) -> Result<Arc<Eal>> {
     let pci: Vec<_> = (config.ports.iter())
@@ -97,8 +106,8 @@ fn start_dpdk(
         false => dpdk::IovaMode::Virtual,
     };
     let eal = Eal::init(&EalConfig {
-        memory_mb: megabytes + 128,
-        spare_mb: later,
+        memory_mb,
+        spare_mb,
         huge: if no_huge { dpdk::HugeMode::Never } else { dpdk::HugeMode::Auto },
         pci,
         iova,

@@ -8,7 +8,7 @@ use wire::MacAddr;
 
 use super::error::{Collector, ConfigErrors, did_you_mean};
 use super::{Config, Device};
-use crate::cores::parse_cores;
+use crate::cores::{isolated_cores, parse_cores};
 
 /// What a machine has, as far as configurations name it.
 #[derive(Clone, Debug, Default)]
@@ -36,9 +36,11 @@ impl Machine {
             .lines()
             .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))
             .ok_or_else(|| invalid("/proc/self/status has no Cpus_allowed_list".to_owned()))?;
+        let mut allowed = list(allowed)?;
+        allowed.extend(isolated_cores());
         Ok(Self {
             cores: list(&fs::read_to_string("/sys/devices/system/cpu/online")?)?,
-            allowed: list(allowed)?,
+            allowed,
             interfaces: interfaces(&fs::read_to_string("/proc/self/net/dev")?),
             pci: network_functions(),
         })

@@ -424,10 +424,10 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 
 /// A known attribute's value is read here, so that its errors have one form.
 #[derive(Clone, Copy)]
-struct Attribute<'a> {
+pub(super) struct Attribute<'a> {
     message: u16,
-    kind: u16,
-    value: &'a [u8],
+    pub(super) kind: u16,
+    pub(super) value: &'a [u8],
 }
 
 impl Attribute<'_> {
@@ -435,12 +435,16 @@ impl Attribute<'_> {
         Malformed::Attribute { kind: self.message, attribute: self.kind }
     }
 
-    fn u16(&self) -> Result<u16, Malformed> {
+    pub(super) fn u16(&self) -> Result<u16, Malformed> {
         self.value.try_into().map(u16::from_ne_bytes).map_err(|_| self.bad())
     }
 
-    fn u32(&self) -> Result<u32, Malformed> {
+    pub(super) fn u32(&self) -> Result<u32, Malformed> {
         self.value.try_into().map(u32::from_ne_bytes).map_err(|_| self.bad())
+    }
+
+    pub(super) fn u64(&self) -> Result<u64, Malformed> {
+        self.value.try_into().map(u64::from_ne_bytes).map_err(|_| self.bad())
     }
 
     /// An address of the family that its length says.
@@ -470,7 +474,7 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
 }
 
 /// Calls `each` for every attribute.
-fn attributes<'a>(
+pub(super) fn attributes<'a>(
     message: u16,
     bytes: &'a [u8],
     mut each: impl FnMut(Attribute<'a>) -> Result<(), Malformed>,

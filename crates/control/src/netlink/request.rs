@@ -17,10 +17,10 @@ const NDA_DST: u16 = 1;
 const NTF_USE: u8 = 1;
 
 /// A message that is being written.
-struct Request(Vec<u8>);
+pub(super) struct Request(Vec<u8>);
 
 impl Request {
-    fn new(kind: u16, flags: u16, sequence: u32, fixed: &[u8]) -> Self {
+    pub(super) fn new(kind: u16, flags: u16, sequence: u32, fixed: &[u8]) -> Self {
         let mut bytes = vec![0; HEADER];
         bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
         bytes[6..8].copy_from_slice(&(flags | NLM_F_REQUEST).to_ne_bytes());
@@ -29,7 +29,7 @@ impl Request {
         Self(bytes)
     }
 
-    fn attribute(mut self, kind: u16, value: &[u8]) -> Self {
+    pub(super) fn attribute(mut self, kind: u16, value: &[u8]) -> Self {
         let length = u16::try_from(4 + value.len()).expect("values have at most 16 bytes");
         self.0.extend_from_slice(&length.to_ne_bytes());
         self.0.extend_from_slice(&kind.to_ne_bytes());
@@ -38,7 +38,7 @@ impl Request {
         self
     }
 
-    fn finish(mut self) -> Vec<u8> {
+    pub(super) fn finish(mut self) -> Vec<u8> {
         let length = u32::try_from(self.0.len()).expect("a few attributes");
         self.0[..4].copy_from_slice(&length.to_ne_bytes());
         self.0

@@ -80,8 +80,16 @@ pub(super) enum Received {
 impl Socket {
     /// A socket in the thread's namespace that is told of these groups.
     pub(super) fn open(groups: u32) -> io::Result<Self> {
+        Self::of(SockProtocol::NetlinkRoute, groups)
+    }
+
+    /// A socket in the thread's namespace to the families of generic netlink.
+    pub(super) fn generic() -> io::Result<Self> {
+        Self::of(SockProtocol::NetlinkGeneric, 0)
+    }
+
+    fn of(protocol: SockProtocol, groups: u32) -> io::Result<Self> {
         let flags = SockFlag::SOCK_CLOEXEC;
-        let protocol = SockProtocol::NetlinkRoute;
         let fd = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
         bind(fd.as_raw_fd(), &NetlinkAddr::new(0, groups))?;
         Ok(Self(fd))

@@ -1,5 +1,7 @@
 //! The shapes of what `show` reports: the JSON of `--json`, and what the text tables are made of.
 
+pub mod topology;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 

@@ -14,10 +14,10 @@ use crate::shell::engine::built_in;
 #[derive(Debug, Args)]
 pub struct SourceArgs {
     /// The configuration
-    file: PathBuf,
+    pub(super) file: PathBuf,
     /// The file is one of MoonRoute's
     #[arg(long)]
-    moonroute: bool,
+    pub(super) moonroute: bool,
 }
 
 impl SourceArgs {

@@ -1,11 +1,13 @@
 //! `turnpike run`: starts the router and keeps it running.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Error, Result, anyhow};
 use clap::Args;
-use control::config::{self, Config};
+use control::config::{self, Config, ConfigErrors, Device};
 use dataplane::catalogue::Catalogue;
+use nix::errno::Errno;
 use tracing_subscriber::EnvFilter;
 
 use super::check::SourceArgs;
@@ -28,12 +30,59 @@ pub struct RunArgs {
 /// Runs until a signal; an error says why the router did not start or did not end cleanly.
 pub fn run(args: &RunArgs, catalogue: &Catalogue) -> Result<()> {
     let (config, warnings) = args.source.load(catalogue)?;
-    config::check_machine(&config).map_err(|errors| anyhow!("{errors}"))?;
+    let devices = devices(&config);
+    config::check_machine(&config).map_err(|errors| match names_core(&errors, &config) {
+        true => point_to_doctor(anyhow!("{errors}"), &args.source),
+        false => anyhow!("{errors}"),
+    })?;
     start_log(&config);
     let file = config.file.display();
     warnings.iter().for_each(|warning| tracing::warn!("{file}: {warning}"));
     let no_huge = args.no_huge || config.memory.no_huge;
-    router::run(config, catalogue, &args.socket, no_huge)
+    router::run(config, catalogue, &args.socket, no_huge).map_err(|error| {
+        let of_machine = error.chain().any(|cause| is_of_machine(cause, &devices));
+        if of_machine { point_to_doctor(error, &args.source) } else { error }
+    })
+}
+
+/// The ports' devices by their names.
+type Devices = BTreeMap<String, Device>;
+
+fn devices(config: &Config) -> Devices {
+    config.ports.iter().map(|port| (port.name.clone(), port.device.clone())).collect()
+}
+
+/// Is one of the errors about a core for forwarders?
+fn names_core(errors: &ConfigErrors, config: &Config) -> bool {
+    let line = config.forwarders.line;
+    line.is_some() && errors.0.iter().any(|error| error.line == line)
+}
+
+/// Is the machine's set-up the likely cause: its memory, a limit, the IOMMU, a device's driver?
+fn is_of_machine(error: &(dyn std::error::Error + 'static), devices: &Devices) -> bool {
+    use dpdk::Error;
+    const REFUSED: [Errno; 3] = [Errno::EPERM, Errno::EACCES, Errno::ENOMEM];
+    match error.downcast_ref::<Error>() {
+        Some(
+            Error::EalInit { .. }
+            | Error::PhysicalMemory { .. }
+            | Error::Memory { .. }
+            | Error::NoSuchCore { .. },
+        ) => true,
+        Some(Error::Port { port, errno, .. }) => match devices.get(port) {
+            Some(Device::Pci(_)) => true,
+            Some(Device::Kernel(_)) => REFUSED.contains(&Errno::from_raw(errno.0)),
+            // DPDK refuses wrong arguments of virtual devices by the same numbers.
+            Some(Device::Vdev(_)) | None => false,
+        },
+        _ => false,
+    }
+}
+
+/// The error with a line that says where to look further.
+fn point_to_doctor(error: Error, source: &SourceArgs) -> Error {
+    let moonroute = if source.moonroute { "--moonroute " } else { "" };
+    anyhow!("{error:#}\nrun: turnpike doctor {moonroute}{}", source.file.display())
 }
 
 /// Logs to stderr: by the environment's RUST_LOG, else the configuration's level, else `info`.
@@ -46,4 +95,45 @@ fn start_log(config: &Config) {
         .with_target(false)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .init();
+}
+
+#[cfg(test)]
+mod tests {
+    use dpdk::Error::{EalInit, Port, PortConfig};
+
+    use super::*;
+
+    fn errno(errno: Errno) -> dpdk::Errno {
+        dpdk::Errno(errno as i32)
+    }
+
+    fn port(port: &str, number: Errno) -> dpdk::Error {
+        Port { port: port.to_owned(), step: "starting".to_owned(), errno: errno(number) }
+    }
+
+    #[test]
+    fn errors_of_the_machine_point_to_the_doctor() {
+        let devices = [
+            ("wan", Device::Pci("0000:03:00.0".to_owned())),
+            ("lan", Device::Kernel("eth1".to_owned())),
+            ("tap", Device::Vdev("net_tap0".to_owned())),
+        ];
+        let devices = devices.map(|(name, device)| (name.to_owned(), device)).into();
+        let of_machine = |error: dpdk::Error| is_of_machine(&error, &devices);
+        assert!(of_machine(EalInit { memory: "none".to_owned(), errno: errno(Errno::EINVAL) }));
+        assert!(of_machine(port("wan", Errno::ENODEV)) && of_machine(port("lan", Errno::EPERM)));
+        assert!(!of_machine(port("lan", Errno::ENODEV)) && !of_machine(port("tap", Errno::EPERM)));
+        assert!(!of_machine(PortConfig { port: "wan".to_owned(), problem: "MTU".to_owned() }));
+        assert!(!is_of_machine(&std::io::Error::from_raw_os_error(Errno::EPERM as i32), &devices));
+    }
+
+    #[test]
+    fn the_error_stays_and_a_line_follows() {
+        let source = |moonroute| SourceArgs { file: "r.conf".into(), moonroute };
+        let error = |moonroute| {
+            point_to_doctor(anyhow!("core").context("port"), &source(moonroute)).to_string()
+        };
+        assert_eq!(error(false), "port: core\nrun: turnpike doctor r.conf");
+        assert_eq!(error(true), "port: core\nrun: turnpike doctor --moonroute r.conf");
+    }
 }

@@ -50,6 +50,8 @@ enum What {
     Protection,
     /// The steps of the graph, and how those in Lua do
     Steps,
+    /// The machine drawn: nodes, cores, caches, and the place of ports, queues and forwarders on it
+    Topology,
     /// The graph of steps with the packets on its edges
     Graph {
         /// Text for people, DOT for Graphviz, mermaid for Markdown
@@ -125,6 +127,7 @@ pub fn show(args: &ShowArgs, console: &mut Console<'_>) -> Result<()> {
         What::Protection => Show::Protection,
         What::Graph { .. } => Show::Graph,
         What::Steps => Show::Steps,
+        What::Topology => Show::Topology,
     };
     console.report(&Request::Show(show), |report| text(&args.what, report))
 }
@@ -141,6 +144,7 @@ fn text(what: &What, report: Value) -> Result<String> {
         What::Counters => table::counters(&read::<Counters>(report)?),
         What::Protection => table::protection(&read::<Protection>(report)?),
         What::Steps => table::steps(&read::<Steps>(report)?),
+        What::Topology => picture::topology::text(&read(report)?),
         What::Graph { format, .. } => draw(&read(report)?, *format),
     })
 }

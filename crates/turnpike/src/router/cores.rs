@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result};
 use control::config::Config;
+use control::cores::isolated_cores;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
@@ -18,10 +19,12 @@ pub fn of_forwarders(config: &Config) -> Result<Vec<usize>> {
     Ok(vec![*allowed.last().context("no core is allowed for this process")?])
 }
 
-/// The cores that this thread may run on, ascending.
+/// The cores that this thread may run on, and those that the kernel isolates and it may ask for, ascending.
 pub fn allowed() -> Result<Vec<usize>> {
     let set = sched_getaffinity(SELF).context("the kernel does not say which cores are allowed")?;
-    Ok((0..CpuSet::count()).filter(|&core| set.is_set(core).unwrap_or(false)).collect())
+    let isolated = isolated_cores();
+    let allowed = |core: &usize| set.is_set(*core).unwrap_or(false) || isolated.contains(core);
+    Ok((0..CpuSet::count()).filter(allowed).collect())
 }
 
 /// Keeps the calling thread on this core.

@@ -126,6 +126,11 @@ impl Running {
         Ok(std::mem::replace(&mut self.core, core))
     }
 
+    /// Its core.
+    pub fn core(&self) -> usize {
+        self.core
+    }
+
     /// Ends it, and gives back what it holds; `None` if it panicked.
     pub fn end(mut self) -> Option<Forwarder> {
         self.join()

@@ -18,7 +18,7 @@
 //! | `initial.rs` | the RIB as the configuration says it |
 //! | `sources.rs`, `events.rs`, `limiter.rs` | what the kernel and zebra tell |
 //! | `links.rs` | ports that go up and down |
-//! | `questions.rs`, `flow.rs` | what the API shows |
+//! | `questions.rs`, `flow.rs`, `topology.rs` | what the API shows |
 //! | `changes.rs` | what commands change |
 //! | `commands.rs` | commands in Lua |
 //! | `multicast.rs` | multicast routes |
@@ -39,6 +39,7 @@ mod multicast;
 mod ports;
 mod questions;
 mod sources;
+mod topology;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -143,6 +143,18 @@ impl Wiring {
         Ok(())
     }
 
+    /// The cores of the forwarders, in the order of their numbers.
+    pub fn cores(&self) -> impl Iterator<Item = usize> + '_ {
+        self.running.iter().map(Running::core)
+    }
+
+    /// The forwarder of each receive queue of a port; none for a port that is not connected.
+    pub fn receivers(&self, port: PortId) -> Vec<usize> {
+        let Some(wired) = self.ports.get(&port) else { return Vec::new() };
+        let (rx, tx) = wired.queues;
+        Layout::new(port, rx, tx, self.exchanges.len()).rx
+    }
+
     /// What further forwarders are made of.
     pub fn makings(&self) -> &Makings {
         &self.makings

@@ -11,6 +11,7 @@ use dataplane::next_hop::NEXT_HOPS;
 use dataplane::port::PortId;
 use ipnet::IpNet;
 use serde::Serialize;
+use tokio::sync::oneshot;
 
 use super::super::ports::OpenPort;
 use super::sources::Audits;
@@ -20,6 +21,7 @@ use crate::api::report::{
 };
 use crate::api::server::{Page, Question};
 use crate::api::{Answer, Flow, Request, RouteFilter, Show};
+use crate::machine::Machine;
 
 /// The most prefixes that are looked at for one page: less than a millisecond's work.
 const PAGE: usize = 1000;
@@ -32,6 +34,9 @@ impl Owner {
                 if let Request::Do(call) = request {
                     return self.run_command(call, answer);
                 }
+                if let Request::Show(Show::Topology) = request {
+                    return self.draw_topology(answer);
+                }
                 let Some((request, answer)) = self.begin(request, answer) else { return };
                 let report = Answer::from(self.report(request).await);
                 let _ = answer.send(report);
@@ -41,6 +46,14 @@ impl Owner {
                 let _ = answer.send(page);
             }
         }
+    }
+
+    /// Answers from another thread, which reads the machine.
+    fn draw_topology(&self, answer: oneshot::Sender<Answer>) {
+        let placement = self.placement();
+        tokio::task::spawn_blocking(move || {
+            let _ = answer.send(Answer::from(json(&placement.on(&Machine::here()))));
+        });
     }
 
     async fn report(&mut self, request: Request) -> Result<serde_json::Value> {
@@ -70,6 +83,7 @@ impl Owner {
             Show::Graph => json(&self.ledger.graph()),
             Show::Commands => json(&self.commands()),
             Show::Steps => json(&self.ledger.steps()),
+            Show::Topology => bail!("another thread reads the machine"),
         }
     }
 

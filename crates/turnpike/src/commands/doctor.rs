@@ -1,0 +1,79 @@
+//! `turnpike doctor`: examines the machine for a configuration, and touches nothing.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Result, anyhow};
+use clap::Args;
+use control::config::{self, Config, Limits};
+use control::netlink::netdev;
+use dataplane::catalogue::Catalogue;
+
+use super::check::SourceArgs;
+use crate::doctor::{DpdkVersions, Patient, Wanted, examine, text};
+use crate::machine::Machine;
+use crate::router;
+
+/// The configuration to examine the machine for, and the form of the report.
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// The configuration that is to run; a router with two ports unless given
+    file: Option<PathBuf>,
+    /// The file is one of MoonRoute's
+    #[arg(long, requires = "file")]
+    moonroute: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A router with two ports of which nothing more is known.
+const TWO_PORTS: &str = r#"
+local turnpike = require "turnpike"
+turnpike.port "one" { device = "net_null0" }
+turnpike.port "two" { device = "net_null1" }
+"#;
+
+/// The report, and the exit status: 2 with an error, 1 with a warning, else 0.
+pub fn doctor(args: &DoctorArgs, catalogue: &Catalogue) -> Result<(String, ExitCode)> {
+    let wanted = wanted(args, catalogue)?;
+    let machine = Machine::here();
+    let patient = Patient {
+        machine: &machine,
+        cpus: machine.cpus(),
+        wanted: &wanted,
+        dpdk: DpdkVersions { built: dpdk::version_built(), running: dpdk::version() },
+        xdp: &netdev::xdp,
+    };
+    let report = examine(&patient);
+    let status = ExitCode::from(report.exit_status());
+    let report = if args.json { serde_json::to_string_pretty(&report)? } else { text(&report) };
+    Ok((report, status))
+}
+
+/// What the router needs; a file that is wrong is a problem among others.
+fn wanted(args: &DoctorArgs, catalogue: &Catalogue) -> Result<Wanted> {
+    let Some(file) = &args.file else { return without_file(catalogue) };
+    let source = SourceArgs { file: file.clone(), moonroute: args.moonroute };
+    let wanted = source.load(catalogue).and_then(|(config, _)| {
+        let problems =
+            config::check_machine(&config).err().map_or_else(Vec::new, |errors| errors.0);
+        let problems = problems.iter().map(ToString::to_string).collect();
+        Ok(Wanted { problems, ..of(&config)? })
+    });
+    wanted.or_else(|error| {
+        let problems = vec![format!("{error:#}")];
+        Ok(Wanted { file: Some(file.clone()), problems, ..without_file(catalogue)? })
+    })
+}
+
+fn without_file(catalogue: &Catalogue) -> Result<Wanted> {
+    let config = config::parse(Path::new("doctor"), TWO_PORTS, Limits::default(), catalogue);
+    let config = config.map_err(|errors| anyhow!("{errors}"))?;
+    Ok(Wanted { file: None, ports: Vec::new(), ..of(&config)? })
+}
+
+fn of(config: &Config) -> Result<Wanted> {
+    let cores = router::cores::of_forwarders(config)?;
+    Ok(Wanted::of(config, &cores, router::packet_memory(config, cores.len())))
+}

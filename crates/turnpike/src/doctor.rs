@@ -1,0 +1,285 @@
+//! `turnpike doctor`: examines the machine for what slows a router down or keeps it from starting.
+//!
+//! A check is a function from a [`Patient`], what is known of the machine and of the router that is to run
+//! on it, to [`Finding`]s. Checks of one subject share a file:
+//!
+//! ```text
+//!   memory.rs      hugepages, memory, overcommitment, locked memory
+//!   devices.rs     drivers, IOMMU, its groups, kernel modules
+//!   cores.rs       isolation, tick, RCU, SMT, the control plane's cores
+//!   power.rs       governor, turbo, idle states
+//!   numa.rs        ports and forwarders on different nodes, balancing
+//!   xdp.rs         AF_XDP, zero copy
+//!   interrupts.rs  interrupts on forwarders' cores, irqbalance
+//!   system.rs      configuration, versions, processor, privileges
+//! ```
+//!
+//! The kernel is read by files ([`Machine`]), so that tests examine machines made of files. A file that is
+//! absent makes a note, "cannot tell", never an error.
+
+mod cores;
+mod devices;
+mod interrupts;
+mod memory;
+mod mend;
+mod numa;
+mod power;
+mod system;
+#[cfg(test)]
+mod tests;
+mod text;
+mod xdp;
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::PathBuf;
+
+use control::config::{Config, Device, Driver};
+use control::netlink::netdev::Xdp;
+use serde::Serialize;
+
+use crate::machine::Machine;
+use crate::machine::cpu::Cpus;
+
+pub use text::text;
+
+/// The checks, in the order in which they are made.
+const CHECKS: [fn(&Patient<'_>) -> Vec<Finding>; 28] = [
+    system::configuration,
+    system::versions,
+    system::kernel,
+    system::processor,
+    system::privileges,
+    memory::hugepages,
+    memory::size,
+    memory::overcommit,
+    memory::locked,
+    devices::drivers,
+    devices::iommu,
+    devices::interrupt_remapping,
+    devices::groups,
+    devices::modules,
+    xdp::sockets,
+    xdp::zero_copy,
+    numa::ports,
+    numa::balancing,
+    cores::control_plane,
+    cores::smt,
+    cores::isolated,
+    cores::tick,
+    cores::rcu,
+    interrupts::affinity,
+    interrupts::irqbalance,
+    power::governor,
+    power::turbo,
+    power::idle_states,
+];
+
+/// The weight of a finding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// As it should be.
+    Ok,
+    /// Worth knowing, or it cannot be told.
+    Note,
+    /// The router runs, but slower or less steadily than it could.
+    Warning,
+    /// The router does not start, or a port does not work.
+    Error,
+}
+
+impl Severity {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Note => "note",
+            Self::Warning => "warning",
+            Self::Error => "error",
+        }
+    }
+}
+
+/// What a check found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// The check's name.
+    pub check: &'static str,
+    /// Its weight.
+    pub severity: Severity,
+    /// The value found.
+    pub found: String,
+    /// The consequence for the router, in a sentence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost: Option<String>,
+    /// Shell commands, or lines of the configuration, that mend it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub mend: Vec<String>,
+}
+
+impl Finding {
+    fn new(check: &'static str, severity: Severity, found: impl Into<String>) -> Self {
+        Self { check, severity, found: found.into(), cost: None, mend: Vec::new() }
+    }
+
+    fn ok(check: &'static str, found: impl Into<String>) -> Self {
+        Self::new(check, Severity::Ok, found)
+    }
+
+    fn note(check: &'static str, found: impl Into<String>) -> Self {
+        Self::new(check, Severity::Note, found)
+    }
+
+    fn warning(check: &'static str, found: impl Into<String>) -> Self {
+        Self::new(check, Severity::Warning, found)
+    }
+
+    fn error(check: &'static str, found: impl Into<String>) -> Self {
+        Self::new(check, Severity::Error, found)
+    }
+
+    /// The file that would tell is not there, or not what it should be.
+    fn unknown(check: &'static str, file: &str) -> Self {
+        Self::note(check, format!("cannot tell: {file} is absent or unreadable"))
+    }
+
+    fn hint(mut self, hint: &str) -> Self {
+        self.found += &format!(" ({hint})");
+        self
+    }
+
+    fn cost(mut self, cost: impl Into<String>) -> Self {
+        self.cost = Some(cost.into());
+        self
+    }
+
+    fn mend(mut self, commands: impl IntoIterator<Item = String>) -> Self {
+        self.mend.extend(commands);
+        self
+    }
+}
+
+/// All findings.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The configuration that the machine was examined for.
+    pub file: Option<PathBuf>,
+    /// The heaviest severity found.
+    pub worst: Severity,
+    /// The heaviest first.
+    pub findings: Vec<Finding>,
+}
+
+impl Report {
+    /// The process's exit status: 2 with an error, 1 with a warning, else 0.
+    pub fn exit_status(&self) -> u8 {
+        match self.worst {
+            Severity::Ok | Severity::Note => 0,
+            Severity::Warning => 1,
+            Severity::Error => 2,
+        }
+    }
+}
+
+/// The router that is to run: its needs of the machine.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    /// Its configuration; none: a router with two ports by PCI or AF_XDP, of which no more is known.
+    pub file: Option<PathBuf>,
+    /// Reasons why this machine cannot run it, or why the file cannot be read.
+    pub problems: Vec<String>,
+    /// Cores of its forwarders.
+    pub cores: BTreeSet<usize>,
+    /// Its ports.
+    pub ports: Vec<Port>,
+    /// Megabytes of packet memory at its start.
+    pub memory_mb: usize,
+    /// Megabytes of ordinary memory beyond that, for ports that come later.
+    pub later_mb: usize,
+    /// Ordinary memory is wanted even where there are hugepages.
+    pub no_huge: bool,
+}
+
+/// A port of the router.
+#[derive(Clone, Debug)]
+pub struct Port {
+    /// Its name.
+    pub name: String,
+    /// Its device.
+    pub device: Device,
+    /// The driver that the configuration asks for.
+    pub driver: Option<Driver>,
+}
+
+impl Wanted {
+    /// The needs of a configuration with forwarders on these cores, and with so much memory (see
+    /// [`crate::router::packet_memory`]).
+    pub fn of(config: &Config, cores: &[usize], (memory_mb, later_mb): (usize, usize)) -> Self {
+        let port = |port: &control::config::Port| Port {
+            name: port.name.clone(),
+            device: port.device.clone(),
+            driver: port.driver,
+        };
+        Self {
+            file: Some(config.file.clone()),
+            problems: Vec::new(),
+            cores: cores.iter().copied().collect(),
+            ports: config.ports.iter().map(port).collect(),
+            memory_mb,
+            later_mb,
+            no_huge: config.memory.no_huge,
+        }
+    }
+
+    /// PCI addresses with the names of their ports.
+    fn pci(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.ports.iter().filter_map(|port| match &port.device {
+            Device::Pci(address) => Some((port.name.as_str(), address.as_str())),
+            _ => None,
+        })
+    }
+
+    /// Kernel interfaces with the names of their ports, those left out for which AF_PACKET is asked.
+    fn xdp(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.ports.iter().filter_map(|port| match (&port.device, port.driver) {
+            (Device::Kernel(_), Some(Driver::AfPacket)) => None,
+            (Device::Kernel(interface), _) => Some((port.name.as_str(), interface.as_str())),
+            _ => None,
+        })
+    }
+}
+
+/// DPDK's versions.
+#[derive(Clone, Debug, Default)]
+pub struct DpdkVersions {
+    /// Of the headers that the program was compiled with.
+    pub built: String,
+    /// Of the libraries that it runs with.
+    pub running: String,
+}
+
+/// Asks the kernel for XDP of an interface's driver; `None` if it is too old to tell.
+pub type AskXdp = dyn Fn(&str) -> io::Result<Option<Xdp>>;
+
+/// Everything that checks look at.
+pub struct Patient<'a> {
+    /// The machine.
+    pub machine: &'a Machine,
+    /// Its processors.
+    pub cpus: Cpus,
+    /// The router that is to run on it.
+    pub wanted: &'a Wanted,
+    /// DPDK's versions.
+    pub dpdk: DpdkVersions,
+    /// Asks the kernel for XDP of an interface's driver.
+    pub xdp: &'a AskXdp,
+}
+
+/// Makes all checks.
+pub fn examine(patient: &Patient<'_>) -> Report {
+    let mut findings: Vec<Finding> = CHECKS.iter().flat_map(|check| check(patient)).collect();
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    let worst = findings.first().map_or(Severity::Ok, |finding| finding.severity);
+    Report { file: patient.wanted.file.clone(), worst, findings }
+}

@@ -1,0 +1,263 @@
+//! Drivers of PCI ports, the IOMMU and its groups, and the kernel modules that they need.
+
+use control::config::Device;
+
+use super::{Finding, Patient, mend};
+use crate::machine::kernel::Module;
+
+/// Kernel drivers that leave a device to DPDK and know no IOMMU.
+const UIO: [&str; 2] = ["uio_pci_generic", "igb_uio"];
+
+/// Kernel drivers beside which DPDK drives a device.
+const SHARING: [&str; 3] = ["mlx4_core", "mlx5_core", "mana"];
+
+/// Kernel drivers that vfio tolerates in a group (`vfio_dev_driver_allowed` of the kernel), beside its own.
+const TOLERATED: [&str; 3] = ["vfio-pci", "pci-stub", "pcieport"];
+
+const GROUPS: &str = "/sys/kernel/iommu_groups";
+
+/// Drivers that PCI ports are bound to.
+pub fn drivers(patient: &Patient<'_>) -> Vec<Finding> {
+    patient.wanted.pci().filter_map(|(port, address)| driver(patient, port, address)).collect()
+}
+
+fn driver(patient: &Patient<'_>, port: &str, address: &str) -> Option<Finding> {
+    const CHECK: &str = "driver";
+    let device = Device::Pci(address.to_owned());
+    let nic = patient.machine.nic(&device)?;
+    let bind = format!("turnpike bind {address}");
+    let Some(driver) = nic.driver else {
+        let found = format!("port \"{port}\": {address} has no driver");
+        return Some(Finding::error(CHECK, found).cost("The port does not start.").mend([bind]));
+    };
+    let found = format!("port \"{port}\": {address} is bound to {driver}");
+    Some(match driver.as_str() {
+        "vfio-pci" => Finding::ok(CHECK, found),
+        driver if SHARING.contains(&driver) => {
+            Finding::ok(CHECK, format!("{found}, beside which DPDK drives it"))
+        }
+        driver if is_uio(driver) && translates(patient, nic.group) => {
+            let cost =
+                "The IOMMU refuses the device's accesses to memory: the port receives nothing.";
+            Finding::error(CHECK, found).cost(cost).mend([bind])
+        }
+        driver if is_uio(driver) => {
+            let cost = "Without an IOMMU, a faulty device or driver may write to any memory.";
+            Finding::note(CHECK, found).cost(cost)
+        }
+        _ => Finding::error(CHECK, found)
+            .cost("The kernel has the device: the port does not start.")
+            .mend([bind]),
+    })
+}
+
+fn is_uio(driver: &str) -> bool {
+    UIO.contains(&driver)
+}
+
+/// Does the IOMMU translate for the devices of a group, so that one whose driver does not know it reaches no
+/// memory?
+fn translates(patient: &Patient<'_>, group: Option<usize>) -> bool {
+    let kind = group.and_then(|group| patient.machine.read(&format!("{GROUPS}/{group}/type")));
+    kind.is_some_and(|kind| kind != "identity")
+}
+
+/// Groups of an IOMMU. Without one, vfio makes a group for each device that it is told to do without for.
+fn iommu_groups(patient: &Patient<'_>) -> usize {
+    let groups = patient.machine.names(GROUPS).into_iter();
+    let name = |group: &String| patient.machine.read(&format!("{GROUPS}/{group}/name"));
+    groups.filter(|group| name(group).as_deref() != Some("vfio-noiommu")).count()
+}
+
+fn has_iommu(patient: &Patient<'_>) -> bool {
+    iommu_groups(patient) > 0
+}
+
+fn driver_of(patient: &Patient<'_>, address: &str) -> Option<String> {
+    patient.machine.link(&format!("/sys/bus/pci/devices/{address}/driver"))
+}
+
+/// Do devices of the router work with physical addresses, which only hugepages have for good?
+pub fn need_physical_addresses(patient: &Patient<'_>) -> bool {
+    let by_uio = |address: &str| driver_of(patient, address).is_some_and(|driver| is_uio(&driver));
+    patient.wanted.pci().any(|(_, address)| by_uio(address))
+        || wants_pci(patient) && !has_iommu(patient)
+}
+
+/// Does the router want PCI devices that the kernel's drivers give away?
+fn wants_pci(patient: &Patient<'_>) -> bool {
+    let shared = |address: &str| {
+        driver_of(patient, address).is_some_and(|driver| SHARING.contains(&driver.as_str()))
+    };
+    patient.wanted.pci().any(|(_, address)| !shared(address))
+}
+
+/// An IOMMU that is on, or the setting that does without.
+pub fn iommu(patient: &Patient<'_>) -> Vec<Finding> {
+    const CHECK: &str = "iommu";
+    let machine = patient.machine;
+    if !machine.has(GROUPS) {
+        return vec![Finding::unknown(CHECK, GROUPS)];
+    }
+    let groups = iommu_groups(patient);
+    if groups > 0 {
+        let units = machine.names("/sys/class/iommu").join(", ");
+        return vec![Finding::ok(CHECK, format!("on ({units}), {groups} groups"))];
+    }
+    if !wants_pci(patient) {
+        let found = "off, which matters to PCI ports only";
+        return vec![Finding::note(CHECK, found).mend(switch_on(patient))];
+    }
+    let unsafe_mode = "/sys/module/vfio/parameters/enable_unsafe_noiommu_mode";
+    if machine.read(unsafe_mode).as_deref() == Some("Y") {
+        let found = "off, and vfio does without (enable_unsafe_noiommu_mode)";
+        let cost = "A faulty device or driver may write to any memory.";
+        return vec![Finding::warning(CHECK, found).cost(cost).mend(switch_on(patient))];
+    }
+    let by_uio = |address: &str| driver_of(patient, address).is_some_and(|driver| is_uio(&driver));
+    let uio = patient.wanted.pci().all(|(_, address)| by_uio(address));
+    if uio {
+        let found = "off; uio_pci_generic does without";
+        return vec![Finding::note(CHECK, found).mend(switch_on(patient))];
+    }
+    let without = mend::module_parameter("vfio", "enable_unsafe_noiommu_mode");
+    let mut mends = switch_on(patient);
+    mends.push("# or, where the machine has none:".to_owned());
+    mends.extend(without);
+    let cost = "vfio-pci does not give devices away: PCI ports do not start.";
+    vec![Finding::error(CHECK, "off").cost(cost).mend(mends)]
+}
+
+/// Intel's is off unless the kernel is told; AMD's and Arm's are on where the firmware has it on.
+fn switch_on(patient: &Patient<'_>) -> Vec<String> {
+    let info = patient.machine.read("/proc/cpuinfo").unwrap_or_default();
+    if info.contains("GenuineIntel") {
+        let mut commands = mend::boot_parameter(patient, "intel_iommu", "on");
+        commands.push("# and switch VT-d on in the firmware, if it is off there".to_owned());
+        return commands;
+    }
+    vec!["# switch the IOMMU (AMD-Vi, SMMU) on in the firmware, then reboot".to_owned()]
+}
+
+/// Interrupt remapping, without which vfio refuses devices unless it is told not to.
+pub fn interrupt_remapping(patient: &Patient<'_>) -> Vec<Finding> {
+    const CHECK: &str = "interrupt-remapping";
+    const ALLOWED: &str = "/sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts";
+    let machine = patient.machine;
+    let remaps: Option<Vec<bool>> = machine
+        .names("/sys/class/iommu")
+        .iter()
+        .filter(|name| name.starts_with("dmar"))
+        .map(|name| remaps(&machine.read(&format!("/sys/class/iommu/{name}/intel-iommu/ecap"))?))
+        .collect();
+    let off = machine
+        .boot_parameter("intremap")
+        .is_some_and(|value| value.split(',').any(|word| word == "off"));
+    let remapping = match remaps {
+        // AMD's always can.
+        Some(units) if units.is_empty() && !off => return Vec::new(),
+        Some(units) => !off && units.iter().all(|&unit| unit),
+        None => return vec![Finding::unknown(CHECK, "/sys/class/iommu/dmar*/intel-iommu/ecap")],
+    };
+    let allowed = machine.read(ALLOWED).as_deref() == Some("Y");
+    let forge =
+        "A device may forge interrupts, which matters where a virtual machine has the device.";
+    match (remapping, allowed) {
+        (true, false) => vec![Finding::ok(CHECK, "on")],
+        (true, true) => {
+            let found = "on, and vfio is told to do without (allow_unsafe_interrupts)";
+            let back = format!("echo N > {ALLOWED}");
+            vec![Finding::note(CHECK, found).cost(forge).mend([back])]
+        }
+        (false, true) => {
+            let found = "off, and vfio does without (allow_unsafe_interrupts)";
+            vec![Finding::note(CHECK, found).cost(forge)]
+        }
+        (false, false) if !has_iommu(patient) => Vec::new(),
+        (false, false) => {
+            let finding = if wants_pci(patient) { Finding::error } else { Finding::note };
+            let commands = mend::module_parameter("vfio_iommu_type1", "allow_unsafe_interrupts");
+            let cost = "vfio-pci refuses devices: PCI ports do not start.";
+            vec![finding(CHECK, "off").cost(cost).mend(commands)]
+        }
+    }
+}
+
+/// Interrupt remapping in an extended capability register of Intel's, in hexadecimal (VT-d 11.4.3).
+fn remaps(ecap: &str) -> Option<bool> {
+    Some(u64::from_str_radix(ecap.trim_start_matches("0x"), 16).ok()? >> 3 & 1 == 1)
+}
+
+/// Other devices in the IOMMU groups of PCI ports: the kernel gives away a group as a whole.
+pub fn groups(patient: &Patient<'_>) -> Vec<Finding> {
+    patient.wanted.pci().filter_map(|(port, address)| group(patient, port, address)).collect()
+}
+
+fn group(patient: &Patient<'_>, port: &str, address: &str) -> Option<Finding> {
+    const CHECK: &str = "iommu-group";
+    let machine = patient.machine;
+    let nic = machine.nic(&Device::Pci(address.to_owned()))?;
+    let group = nic.group?;
+    if nic.driver.is_some_and(|driver| SHARING.contains(&driver.as_str())) {
+        return None;
+    }
+    let devices = machine.names(&format!("{GROUPS}/{group}/devices"));
+    let others: Vec<&String> = devices.iter().filter(|other| *other != address).collect();
+    let in_use: Vec<String> = others.iter().filter_map(|other| in_use(patient, other)).collect();
+    let of_group = format!("port \"{port}\": {address} is in group {group}");
+    if others.is_empty() {
+        return Some(Finding::ok(CHECK, format!("{of_group}, alone")));
+    }
+    if in_use.is_empty() {
+        let others: Vec<&str> = others.iter().map(|other| other.as_str()).collect();
+        return Some(Finding::ok(CHECK, format!("{of_group} with {}", others.join(", "))));
+    }
+    let unbind = in_use.iter().map(|device| {
+        let address = device.split(' ').next().unwrap_or_default();
+        format!("turnpike bind {address}    # or another slot for the NIC")
+    });
+    let found = format!("{of_group} with {}, which the kernel uses", in_use.join(", "));
+    let cost = "vfio-pci gives away a group as a whole: the port does not start.";
+    Some(Finding::error(CHECK, found).cost(cost).mend(unbind))
+}
+
+/// The device with its driver, if vfio does not tolerate that beside one of its own. Bridges it does.
+fn in_use(patient: &Patient<'_>, address: &str) -> Option<String> {
+    let base = format!("/sys/bus/pci/devices/{address}");
+    let driver = patient.machine.link(&format!("{base}/driver"))?;
+    let class = patient.machine.read(&format!("{base}/class")).unwrap_or_default();
+    let harmless = TOLERATED.contains(&driver.as_str()) || class.starts_with("0x06");
+    (!harmless).then(|| format!("{address} ({driver})"))
+}
+
+/// Kernel modules by which PCI ports get their devices.
+pub fn modules(patient: &Patient<'_>) -> Vec<Finding> {
+    const CHECK: &str = "module";
+    let mut drivers = patient.wanted.pci().map(|(_, address)| driver_of(patient, address));
+    let uses_uio = drivers.any(|driver| driver.as_deref() == Some("uio_pci_generic"));
+    let needed =
+        wants_pci(patient).then_some(if uses_uio { "uio_pci_generic" } else { "vfio-pci" });
+    let module = |name: &'static str| match (patient.machine.module(name), needed == Some(name)) {
+        (Module::Loaded, _) => Finding::ok(CHECK, format!("{name} is loaded")),
+        (Module::Available, true) => {
+            let finding = Finding::warning(CHECK, format!("{name} is installed, not loaded"));
+            finding.cost("PCI ports do not start before it is.").mend(mend::load_module(name))
+        }
+        (Module::Available, false) => {
+            Finding::ok(CHECK, format!("{name} is installed, not loaded"))
+        }
+        (Module::Absent, true) => Finding::error(CHECK, format!("{name} is not installed"))
+            .cost("PCI ports do not start.")
+            .mend(["apt-get install linux-image-$(dpkg --print-architecture)    # then reboot"
+                .to_owned()]),
+        (Module::Absent, false) => {
+            let finding = Finding::note(CHECK, format!("{name} is not installed"));
+            finding.cost("It matters to PCI ports only.")
+        }
+        (Module::Unknown, _) => Finding::note(
+            CHECK,
+            format!("{name}: cannot tell: /lib/modules has none of this kernel"),
+        ),
+    };
+    ["vfio-pci", "uio_pci_generic"].map(module).into()
+}

@@ -1,0 +1,78 @@
+//! Commands that mend, as they are typed on Debian.
+
+use std::collections::BTreeSet;
+
+use super::Patient;
+use crate::machine::list_text;
+
+/// Gives the kernel a parameter at boot: in a file of its own, or in place of the value that it has.
+pub fn boot_parameter(patient: &Patient<'_>, name: &str, value: &str) -> Vec<String> {
+    let parameter = format!("{name}={value}");
+    if patient.machine.boot_parameter(name).is_some() {
+        return vec![
+            format!(
+                "sed -i 's/\\b{name}=[^ \"]*/{parameter}/' \
+                 $(grep -ls '\\b{name}=' /etc/default/grub /etc/default/grub.d/*.cfg)"
+            ),
+            "update-grub    # then reboot".to_owned(),
+        ];
+    }
+    vec![
+        "mkdir -p /etc/default/grub.d".to_owned(),
+        format!(
+            "echo 'GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX {parameter}\"' \
+             > /etc/default/grub.d/turnpike-{name}.cfg"
+        ),
+        "update-grub    # then reboot".to_owned(),
+    ]
+}
+
+/// Sets a value of `/proc/sys`, now and at each boot.
+pub fn sysctl(name: &str, value: impl std::fmt::Display) -> Vec<String> {
+    vec![
+        format!("sysctl -w {name}={value}"),
+        format!(
+            "echo '{name} = {value}' > /etc/sysctl.d/80-turnpike-{}.conf",
+            name.replace('.', "-")
+        ),
+    ]
+}
+
+/// Sets a parameter of a module, now and whenever it is loaded.
+pub fn module_parameter(module: &str, parameter: &str) -> Vec<String> {
+    vec![
+        format!("modprobe {module} && echo Y > /sys/module/{module}/parameters/{parameter}"),
+        format!(
+            "echo 'options {module} {parameter}=Y' > /etc/modprobe.d/turnpike-{parameter}.conf"
+        ),
+    ]
+}
+
+/// Loads a module, now and at each boot.
+pub fn load_module(module: &str) -> Vec<String> {
+    vec![
+        format!("modprobe {module}"),
+        format!("echo {module} > /etc/modules-load.d/turnpike-{module}.conf"),
+    ]
+}
+
+/// The configuration's line for forwarders on these cores.
+pub fn forwarders(cores: &BTreeSet<usize>) -> String {
+    format!("turnpike.forwarders {{ cores = \"{}\" }}", list_text(cores))
+}
+
+/// As many cores as the forwarders have now, where they would be better off: one thread of each physical
+/// core, not on the first core, which is the busiest with everything else, near to the ports if possible, and
+/// among the isolated ones. Fewer where there are not so many; `None` where there is nothing better.
+pub fn better_cores(patient: &Patient<'_>) -> Option<BTreeSet<usize>> {
+    let Patient { cpus, wanted, machine, .. } = patient;
+    let first = cpus.cores.keys().next()?;
+    let near: BTreeSet<usize> =
+        wanted.ports.iter().filter_map(|port| machine.node_of(&port.device)).collect();
+    let isolated = machine.list("/sys/devices/system/cpu/isolated").unwrap_or_default();
+    let is_far = |core| !cpus.node_of(core).is_some_and(|node| near.contains(&node));
+    let mut cores: Vec<usize> = cpus.physical().into_iter().filter(|core| core != first).collect();
+    cores.sort_by_key(|&core| (is_far(core), !isolated.contains(&core)));
+    let cores: BTreeSet<usize> = cores.into_iter().take(wanted.cores.len()).collect();
+    (!cores.is_empty() && cores != wanted.cores).then_some(cores)
+}

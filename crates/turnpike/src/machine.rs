@@ -1,0 +1,169 @@
+//! Knowledge of the machine: nodes, cores, caches, memory, the kernel and its modules, as `/sys` and
+//! `/proc` tell it.
+//!
+//! Nothing here fails: a file that is absent, as many are in containers and virtual machines, or that
+//! holds something unexpected gives `None` or an empty list, and the reader says "cannot tell".
+//!
+//! ```text
+//!   cpu.rs      NUMA nodes, cores, SMT siblings, caches         Cpus
+//!   memory.rs   memory and hugepages by node                    NodeMemory
+//!   nic.rs      driver and node of a network device             Nic
+//!   kernel.rs   release, command line, modules, limits
+//! ```
+
+pub mod cpu;
+pub mod kernel;
+pub mod memory;
+pub mod nic;
+#[cfg(test)]
+pub mod testing;
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::PathBuf;
+
+use control::cores::parse_cores;
+
+/// The most bytes that are read of one file: `/proc/cpuinfo` of a large machine has a megabyte.
+const MOST: u64 = 16 << 20;
+
+/// A machine, by the root of its file system.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    root: PathBuf,
+}
+
+impl Machine {
+    /// The machine that the program runs on.
+    pub fn here() -> Self {
+        Self::at("/")
+    }
+
+    /// One whose `/sys` and `/proc` are below this directory.
+    pub fn at(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.root.join(path.trim_start_matches('/'))
+    }
+
+    /// The text of a file, without white space around it.
+    pub fn read(&self, path: &str) -> Option<String> {
+        let mut bytes = Vec::new();
+        File::open(self.path(path)).ok()?.take(MOST).read_to_end(&mut bytes).ok()?;
+        Some(String::from_utf8_lossy(&bytes).trim().to_owned())
+    }
+
+    /// A file that holds a number.
+    pub fn number<T: std::str::FromStr>(&self, path: &str) -> Option<T> {
+        self.read(path)?.parse().ok()
+    }
+
+    /// A file that holds a list of cores or nodes: `0-3,8`, or nothing.
+    pub fn list(&self, path: &str) -> Option<BTreeSet<usize>> {
+        parse_list(&self.read(path)?)
+    }
+
+    /// The names in a directory, in order; none if it is absent.
+    pub fn names(&self, path: &str) -> Vec<String> {
+        let entries = fs::read_dir(self.path(path)).into_iter().flatten().flatten();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// The last name of the path that a symbolic link leads to.
+    pub fn link(&self, path: &str) -> Option<String> {
+        let target = fs::read_link(self.path(path)).ok()?;
+        Some(target.file_name()?.to_string_lossy().into_owned())
+    }
+
+    /// Is it a file, not a directory?
+    pub fn is_file(&self, path: &str) -> bool {
+        self.path(path).is_file()
+    }
+
+    /// Is there such a file or directory?
+    pub fn has(&self, path: &str) -> bool {
+        self.path(path).exists()
+    }
+}
+
+/// A list as the kernel writes it; `(null)` is its word for none.
+pub fn parse_list(text: &str) -> Option<BTreeSet<usize>> {
+    match text.trim() {
+        "" | "(null)" => Some(BTreeSet::new()),
+        text => parse_cores(text).ok().map(BTreeSet::from_iter),
+    }
+}
+
+/// Numbers as the kernel and the configuration read them: `0-3,8`.
+pub fn list_text<'a>(numbers: impl IntoIterator<Item = &'a usize>) -> String {
+    let mut ranges: Vec<(usize, usize)> = Vec::new();
+    for &number in numbers {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == number => *last = number,
+            _ => ranges.push((number, number)),
+        }
+    }
+    let range = |&(first, last): &(usize, usize)| match last - first {
+        0 => first.to_string(),
+        _ => format!("{first}-{last}"),
+    };
+    ranges.iter().map(range).collect::<Vec<_>>().join(",")
+}
+
+/// The number behind a prefix: `cpu12`.
+fn numbered(name: &str, prefix: &str) -> Option<usize> {
+    name.strip_prefix(prefix)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::testing::Tree;
+    use super::*;
+
+    #[test]
+    fn lists_are_read_and_written_as_the_kernel_does() {
+        let set = |numbers: &[usize]| Some(numbers.iter().copied().collect::<BTreeSet<_>>());
+        assert_eq!(parse_list("0-3,8\n"), set(&[0, 1, 2, 3, 8]));
+        assert_eq!((parse_list(""), parse_list("(null)")), (set(&[]), set(&[])));
+        assert_eq!(parse_list("all"), None);
+        assert_eq!(list_text(&parse_list("0-3,5,8-9").unwrap()), "0-3,5,8-9");
+        assert_eq!(list_text(&[]), "");
+    }
+
+    #[test]
+    fn what_is_absent_is_none() {
+        let tree = Tree::new(&[("sys/a/b", "7\n")]);
+        tree.link("sys/a/driver", "../../bus/drivers/e1000e");
+        let machine = tree.machine();
+        assert_eq!(
+            (machine.number::<u8>("/sys/a/b"), machine.number::<u8>("/sys/a")),
+            (Some(7), None)
+        );
+        assert_eq!(machine.link("/sys/a/driver").as_deref(), Some("e1000e"));
+        assert_eq!((machine.link("/sys/a/b"), machine.read("/none")), (None, None));
+        assert_eq!(machine.names("/sys/a"), ["b", "driver"]);
+        assert!(
+            machine.names("/none").is_empty() && !machine.has("/none") && machine.has("/sys/a")
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_list_survives_being_written(numbers in prop::collection::btree_set(0_usize..4096, 0..50)) {
+            prop_assert_eq!(parse_list(&list_text(&numbers)), Some(numbers));
+        }
+
+        #[test]
+        fn no_text_makes_a_list_panic(text in "[0-9,\\- a(\u{0}]{0,20}") {
+            let _ = parse_list(&text);
+        }
+    }
+}
