@@ -76,7 +76,8 @@ impl EntrySize {
 
 /// One of DPDK's route tables, written and read by one owner.
 pub trait RouteTable {
-    /// An address as DPDK takes it: `u32` in host order, or the 16 bytes of the header.
+    /// An address as DPDK takes it: `u32` in host order, or the 16 bytes of the header. (Pointers to the
+    /// latter are cast: DPDK's type for it was `uint8_t[16]`, and is `struct rte_ipv6_addr` since 24.11.)
     type Address: Copy;
     /// What a bulk lookup writes for each address.
     type Answer: Copy + Default;

@@ -72,9 +72,7 @@ impl Fib {
         check_size(Self::name_of(entry), size, entry.max())?;
         let mut config = sys::rte_fib_conf {
             type_: sys::RTE_FIB_DIR24_8,
-            default_nh: 0,
             max_routes: size.routes as i32,
-            rib_ext_sz: 0,
             __bindgen_anon_1: sys::rte_fib_conf__bindgen_ty_1 {
                 dir24_8: sys::rte_fib_conf__bindgen_ty_1__bindgen_ty_1 {
                     nh_sz: match entry {
@@ -84,6 +82,8 @@ impl Fib {
                     num_tbl8: size.groups as u32,
                 },
             },
+            // Zeros: next hop 0 where no route is. The fields differ between releases.
+            ..sys::rte_fib_conf::default()
         };
         let name = unique_name();
         // SAFETY: the EAL is up; name and configuration live for the call; sizes were checked.

@@ -61,9 +61,7 @@ impl Fib6 {
         check_size(Self::name_of(entry), size, entry.max())?;
         let mut config = sys::rte_fib6_conf {
             type_: sys::RTE_FIB6_TRIE,
-            default_nh: 0,
             max_routes: size.routes as i32,
-            rib_ext_sz: 0,
             __bindgen_anon_1: sys::rte_fib6_conf__bindgen_ty_1 {
                 trie: sys::rte_fib6_conf__bindgen_ty_1__bindgen_ty_1 {
                     nh_sz: match entry {
@@ -73,6 +71,8 @@ impl Fib6 {
                     num_tbl8: size.groups as u32,
                 },
             },
+            // Zeros: next hop 0 where no route is. The fields differ between releases.
+            ..sys::rte_fib6_conf::default()
         };
         let name = unique_name();
         // SAFETY: the EAL is up; name and configuration live for the call; sizes were checked.
@@ -116,8 +116,9 @@ impl RouteTable for Fib6 {
         let name = Self::name_of(self.entry);
         check_route(name, (len, 0, 128), (next_hop, self.entry.max()))?;
         // SAFETY: the table is alive; DPDK reads 16 bytes of address; arguments were checked.
-        let result =
-            unsafe { sys::rte_fib6_add(self.raw.as_ptr(), address.as_ptr(), len, next_hop.into()) };
+        let result = unsafe {
+            sys::rte_fib6_add(self.raw.as_ptr(), address.as_ptr().cast(), len, next_hop.into())
+        };
         changed(result, name, self.size, || format!("add {}/{len}", Ipv6Addr::from(address)))
     }
 
@@ -125,7 +126,8 @@ impl RouteTable for Fib6 {
         let name = Self::name_of(self.entry);
         check_route(name, (len, 0, 128), (1, 1))?;
         // SAFETY: the table is alive; DPDK reads 16 bytes of address; the length was checked.
-        let result = unsafe { sys::rte_fib6_delete(self.raw.as_ptr(), address.as_ptr(), len) };
+        let result =
+            unsafe { sys::rte_fib6_delete(self.raw.as_ptr(), address.as_ptr().cast(), len) };
         changed(result, name, self.size, || format!("remove {}/{len}", Ipv6Addr::from(address)))
     }
 
@@ -137,7 +139,7 @@ impl RouteTable for Fib6 {
         unsafe {
             sys::rte_fib6_lookup_bulk(
                 self.raw.as_ptr(),
-                addresses.as_ptr().cast_mut(),
+                addresses.as_ptr().cast_mut().cast(),
                 answers.as_mut_ptr(),
                 count,
             )

@@ -63,14 +63,15 @@ impl RouteTable for Lpm6 {
         check_route(NAME, (len, 1, 128), (next_hop, LIMIT - 1))?;
         // SAFETY: the table is alive; DPDK reads 16 bytes of address; arguments were checked.
         let result =
-            unsafe { sys::rte_lpm6_add(self.raw.as_ptr(), address.as_ptr(), len, next_hop) };
+            unsafe { sys::rte_lpm6_add(self.raw.as_ptr(), address.as_ptr().cast(), len, next_hop) };
         changed(result, NAME, self.size, || format!("add {}/{len}", Ipv6Addr::from(address)))
     }
 
     fn remove(&mut self, address: [u8; 16], len: u8) -> Result<(), Error> {
         check_route(NAME, (len, 1, 128), (1, 1))?;
         // SAFETY: the table is alive; DPDK reads 16 bytes of address; the length was checked.
-        let result = unsafe { sys::rte_lpm6_delete(self.raw.as_ptr(), address.as_ptr(), len) };
+        let result =
+            unsafe { sys::rte_lpm6_delete(self.raw.as_ptr(), address.as_ptr().cast(), len) };
         changed(result, NAME, self.size, || format!("remove {}/{len}", Ipv6Addr::from(address)))
     }
 
@@ -82,7 +83,7 @@ impl RouteTable for Lpm6 {
         unsafe {
             sys::rte_lpm6_lookup_bulk_func(
                 self.raw.as_ptr(),
-                addresses.as_ptr().cast_mut(),
+                addresses.as_ptr().cast_mut().cast(),
                 answers.as_mut_ptr(),
                 count,
             )
