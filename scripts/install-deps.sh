@@ -18,7 +18,7 @@ needs=(
     command:ethtool             ethtool
     command:bird                bird2
     command:valgrind            valgrind
-    command:dpdk-testpmd        dpdk
+    command:dpdk-testpmd        dpdk-dev
     file:/usr/lib/frr/zebra     frr
     python:ensurepip            python3-venv
 )
