@@ -135,7 +135,8 @@ pub fn groups_needed(routes: impl Iterator<Item = (u32, u8)>) -> usize {
 ///
 /// `rte_fib6` counts in advance: a route longer than /24 takes a group for each byte beyond the
 /// longest route present that contains it, unless some route lies in its last group already. That
-/// is more than the table then uses, since sister networks share the groups above them.
+/// is more than the table then uses, since sister networks share the groups above them. Later releases
+/// (25.11.4) ask for fewer, so this many are enough for them.
 pub fn groups_needed6(routes: impl Iterator<Item = (u128, u8)>) -> usize {
     let net =
         |address: u128, len: u8| address & u128::MAX.checked_shl(128 - u32::from(len)).unwrap_or(0);
