@@ -3,6 +3,9 @@
 #   make demo          two Linux hosts talk through the router (KEEP=1 leaves it running)
 #   make test          unit and property tests, then the scenarios in network namespaces
 #   make test-vm       scenarios in a virtual machine with emulated NICs (e1000e, virtio, igb, …), by QEMU
+#   make test-debian13 unit tests, and scenarios of forwarding, host interfaces, FRR and BIRD, on Debian 13
+#                      in a chroot; before each release
+#   make test-dpdk     unit tests with each newer DPDK: 24.11 of Debian 13, 25.11 of Debian 14 (DPDK=25.11: one)
 #   make bench         what forwarding and route lookups cost; writes bench/results/
 #   make bench EXP=attack    one experiment of bench/ by itself: apply, attack, bgp, reroute, restart; moonroute,
 #                      kamuee, pc_router, octeon, control_separation (these write docs/benchmarks.md, plots too)
@@ -20,7 +23,7 @@ PYTHON := .venv/bin/python
 PYTEST ?=
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test test-vm unit scenarios bench bench-check bench-record lint fuzz miri clean help
+.PHONY: build demo test test-vm unit scenarios bench bench-check bench-record lint fuzz miri test-debian13 test-dpdk clean help
 
 build: deps
 	$(CARGO) build --release --locked
@@ -53,6 +56,22 @@ test-vm: deps $(PYTHON)
 	@scripts/install-vm-deps.sh
 	$(CARGO) build --locked --workspace $(FAULTY)
 	$(SCENARIOS)/vm $(PYTEST)
+
+# Another release of Debian in target/debian/, see scripts/in-debian.sh.
+IN_DEBIAN = scripts/in-debian.sh
+ON_DEBIAN13 ?= forwarding or host_interface or frr or bird
+test-debian13: deps $(PYTHON)
+	$(IN_DEBIAN) trixie make unit scenarios PYTEST='-k "$(ON_DEBIAN13)"'
+
+# The release of Debian that has a DPDK.
+DPDK ?= 24.11 25.11
+DEBIAN_24.11 = trixie
+DEBIAN_25.11 = forky
+test-dpdk: deps $(PYTHON) $(DPDK:%=test-dpdk-%)
+test-dpdk-%:
+	$(IN_DEBIAN) $(or $(DEBIAN_$*),$(error no release of Debian is known here to have DPDK $*)) \
+	  sh -c 'case $$(pkg-config --modversion libdpdk) in $*.*) make unit ;; \
+	  *) echo "Debian $(DEBIAN_$*) has DPDK $$(pkg-config --modversion libdpdk), not $*"; exit 1 ;; esac'
 
 ifdef EXP
 bench: build

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# The first process in the namespaces that scripts/in-debian.sh makes: mounts what a command needs, makes the
+# chroot its file system, and runs it in /turnpike.
+#
+#   scripts/enter-debian.sh ROOT RUST CRATES WHEELS COMMAND...
+set -euo pipefail
+root=$1 rust=$2 crates=$3 wheels=$4
+shift 4
+tree=$PWD
+
+# read_only FROM AT
+read_only() {
+    mkdir -p "$2"
+    mount --bind "$1" "$2"
+    mount -o remount,bind,ro "$2"
+}
+
+# A mount, as pivot_root demands.
+mount --bind "$root" "$root"
+cd "$root"
+mount -t proc proc proc
+mount -t sysfs sysfs sys
+mount -t tmpfs tmpfs tmp
+mount -t tmpfs tmpfs run
+mount -t tmpfs -o mode=755 tmpfs dev
+mkdir dev/net dev/pts dev/shm
+for device in null zero full random urandom tty net/tun; do
+    touch "dev/$device"
+    mount --bind "/dev/$device" "dev/$device"
+done
+mount -t devpts -o newinstance,ptmxmode=666 devpts dev/pts
+mount -t tmpfs tmpfs dev/shm
+ln -s pts/ptmx dev/ptmx
+ln -s /proc/self/fd dev/fd
+
+read_only "$rust" opt/rust
+read_only "$crates" opt/cargo/registry
+read_only "$wheels" opt/wheels
+
+# The tree is new at each call, with the files' own times; what is built from it stays.
+mkdir -p turnpike var/lib/turnpike/target var/lib/turnpike/venv
+mount -t tmpfs tmpfs turnpike
+git -C "$tree" ls-files -z --cached --others --exclude-standard --deduplicate |
+    tar -C "$tree" --create --null --no-recursion --files-from=- --ignore-failed-read --warning=no-failed-read |
+    tar -C turnpike --extract
+mkdir turnpike/target turnpike/.venv
+mount --bind var/lib/turnpike/target turnpike/target
+mount --bind var/lib/turnpike/venv turnpike/.venv
+
+pivot_root . mnt
+umount --lazy /mnt
+cd /turnpike
+! command -v ip >/dev/null || ip link set lo up
+# A shell stays process 1: it takes the exit status of daemons that nobody waits for.
+env -i HOME=/root TERM="${TERM:-dumb}" LANG=C.UTF-8 \
+    PATH=/opt/rust/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    CARGO_HOME=/opt/cargo CARGO_NET_OFFLINE=true PIP_NO_INDEX=1 PIP_FIND_LINKS=/opt/wheels "$@"
