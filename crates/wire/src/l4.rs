@@ -47,3 +47,10 @@ pub struct TcpHeader {
     /// Urgent pointer.
     pub urgent: U16,
 }
+
+impl TcpHeader {
+    /// Bytes in the header, options included: 0 to 60; below 20 the header is invalid.
+    pub fn header_len(&self) -> usize {
+        usize::from(self.offset_flags.get() >> 12) * 4
+    }
+}

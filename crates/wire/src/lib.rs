@@ -1,6 +1,6 @@
 //! Header layouts, checksums and packet builders: what Ethernet and IP look like on the wire.
 //!
-//! No I/O, no allocation outside [`build`], no opinion about forwarding. Three layers:
+//! No I/O, no allocation outside [`build`], no opinion about forwarding. Four layers:
 //!
 //! * **Layouts** ([`ethernet`], [`arp`], [`ip`], [`l4`], [`icmp`], [`nd`]): one struct per header,
 //!   byte for byte as the RFC draws it, big-endian integer types, alignment 1. They are read in
@@ -8,6 +8,7 @@
 //! * **Checksums** ([`checksum`]): full sums, incremental updates, and completion of the partial
 //!   sums that virtual devices hand over.
 //! * **Builders** ([`build`]): whole frames, ready to send, for the neighbour protocols and ICMP.
+//! * **Offloads** ([`offload`]): segmentation and coalescing for devices that have none.
 //!
 //! ```
 //! use wire::ethernet::EthernetHeader;
@@ -30,6 +31,7 @@ pub mod ip;
 pub mod l4;
 mod mac;
 pub mod nd;
+pub mod offload;
 
 pub use mac::MacAddr;
 pub use mac::ParseMacError;
