@@ -52,7 +52,7 @@ pub use port::{Link, Port, PortConfig, Stats, data_room, kernel_mtu};
 pub use queue::{RxQueue, Sent, TxQueue};
 pub use ring::{Consumer, Producer, Ring};
 pub use shared::Shared;
-pub use tap::{Tap, interface_exists};
+pub use tap::{Tap, VirtioHeader, interface_exists};
 pub use time::{prefetch, tsc, tsc_hz, tsc_ordered};
 
 #[cfg(test)]

@@ -286,11 +286,24 @@ impl Mbuf {
     /// Adds `len` zero bytes at the end of the last segment and returns them; `None`, and
     /// nothing done, without room.
     pub fn append(&mut self, len: usize) -> Option<&mut [u8]> {
+        let back = self.grow(len)?;
+        back.fill(0);
+        Some(back)
+    }
+
+    /// Adds these bytes at the end of the last segment. False, and nothing done, without room.
+    #[must_use]
+    pub fn extend(&mut self, bytes: &[u8]) -> bool {
+        self.grow(bytes.len()).map(|back| back.copy_from_slice(bytes)).is_some()
+    }
+
+    /// Makes the last segment longer; the new bytes hold anything.
+    fn grow(&mut self, len: usize) -> Option<&mut [u8]> {
         let first = self.raw();
         let mut last = first;
         let grown = u16::try_from(len).ok()?;
         // SAFETY: the packet is ours, so its links lead to segments or end in null; the data
-        // grow into the tailroom, inside the last segment's buffer.
+        // grow into the tailroom, inside the last segment's buffer, which is initialised memory.
         unsafe {
             while !last.next().0.is_null() {
                 last = last.next();
@@ -301,9 +314,7 @@ impl Mbuf {
             let used = last.data_len();
             last.set_data(last.data_off(), used + grown);
             first.set_pkt_len(first.pkt_len() + u32::from(grown));
-            let back = slice::from_raw_parts_mut(last.data().add(usize::from(used)), len);
-            back.fill(0);
-            Some(back)
+            Some(slice::from_raw_parts_mut(last.data().add(usize::from(used)), len))
         }
     }
 
@@ -443,6 +454,15 @@ pub(crate) mod tests {
             assert_eq!((packet.segments(), pool.in_use()), (segments, segments));
         }
         assert_eq!(pool.leaked(), 0);
+    }
+
+    #[test]
+    fn bytes_are_added_as_far_as_there_is_room() {
+        let pool = testing::pool(1);
+        let mut packet = pool.copy_of(&[7; 2040]).unwrap();
+        assert!(packet.extend(&[1, 2, 3]) && !packet.extend(&[4; 6]) && packet.extend(&[5; 5]));
+        assert_eq!(packet.data()[2039..], [7, 1, 2, 3, 5, 5, 5, 5, 5]);
+        assert!(packet.extend(&[]) && !packet.extend(&[0]) && packet.len() == 2048);
     }
 
     #[test]

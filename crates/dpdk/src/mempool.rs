@@ -138,8 +138,7 @@ impl Mempool {
     /// A packet with these bytes; `None` when the pool has none left or one is too small.
     pub fn copy_of(&self, bytes: &[u8]) -> Option<Mbuf> {
         let mut packet = self.alloc()?;
-        packet.append(bytes.len())?.copy_from_slice(bytes);
-        Some(packet)
+        packet.extend(bytes).then_some(packet)
     }
 
     /// Packets in the pool, free or not.

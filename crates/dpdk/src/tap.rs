@@ -1,12 +1,17 @@
 //! A TAP interface: what is written here the kernel receives, what the kernel sends is read here.
 //!
-//! DPDK has a driver for these; this one is for the slow path, which moves single frames and wants
-//! an interface that outlives its process: with the interface the kernel would delete a million
-//! routes and their daemons' sessions. The next start finds it and goes on with it. Without a
-//! process it has no carrier.
+//! DPDK has a driver for these; this one is for the slow path, which wants an interface that outlives
+//! its process: with the interface the kernel would delete a million routes and their daemons'
+//! sessions. The next start finds it and goes on with it. Without a process it has no carrier.
+//!
+//! Each frame has a virtio header in front of it (`IFF_VNET_HDR`), by which either side may leave
+//! checksums and segmentation to the other: one system call then carries up to 64 KiB of a TCP
+//! connection. An interface that exists already gets the header when it is attached, whatever it was
+//! made with; a descriptor that was kept open since before has what it was made with
+//! ([`Tap::has_headers`]).
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
@@ -16,13 +21,25 @@ use crate::{Errno, Error};
 /// A TAP interface, up. When this is dropped, and when the process is killed, it stays with its
 /// addresses and routes, without carrier; `ip link del NAME` removes it.
 ///
-/// Frames are whole Ethernet frames without FCS, one a call, and neither side leaves checksums or
-/// segmentation to the other: the kernel finishes both before it sends (it is told of no offload).
+/// Frames are Ethernet frames without FCS, one a call. The kernel leaves checksums and segmentation to
+/// the reader once [`Tap::set_segmentation`] has allowed that.
 #[derive(Debug)]
 pub struct Tap {
     file: File,
     index: u32,
+    headers: bool,
 }
+
+/// A frame's `struct virtio_net_hdr`, little-endian.
+pub type VirtioHeader = [u8; 10];
+
+/// Work that the kernel may leave to the reader: checksums, and the segmentation of TCP over both
+/// families.
+const OFFLOADS: libc::c_uint =
+    libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
+
+/// The same of UDP (Linux 6.2).
+const UDP_OFFLOADS: libc::c_uint = libc::TUN_F_USO4 | libc::TUN_F_USO6;
 
 impl Tap {
     /// Makes an interface in the calling thread's network namespace, with this name of at most 15
@@ -43,7 +60,7 @@ impl Tap {
             .open("/dev/net/tun")
             .map_err(|error| failed(format!("/dev/net/tun: {error}; load it: modprobe tun")))?;
         let mut request = request(name);
-        request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI) as i16;
+        request.ifr_ifru.ifru_flags = FLAGS as i16;
         // SAFETY: TUNSETIFF reads and writes an `ifreq`.
         let result = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF as _, &mut request) };
         if result < 0 {
@@ -61,7 +78,7 @@ impl Tap {
                 errno => failed(errno.to_string()),
             });
         }
-        let tap = Self::bring_up(file, name, mac, mtu)?;
+        let tap = Self::bring_up(file, name, mac, mtu, true)?;
         tap.set_lasting(true).map_err(|error| failed(format!("making it stay: {error}")))?;
         Ok(tap)
     }
@@ -84,12 +101,66 @@ impl Tap {
         if !known.eq(name.bytes()) {
             return Err(failed("the descriptor that was kept is another interface's"));
         }
-        Self::bring_up(File::from(held), name, mac, mtu)
+        // SAFETY: the request filled in the flags.
+        let flags = unsafe { request.ifr_ifru.ifru_flags };
+        let headers = flags & libc::IFF_VNET_HDR as i16 != 0;
+        Self::bring_up(File::from(held), name, mac, mtu, headers)
     }
 
-    fn bring_up(file: File, name: &str, mac: [u8; 6], mtu: u16) -> Result<Self, Error> {
+    fn bring_up(
+        file: File,
+        name: &str,
+        mac: [u8; 6],
+        mtu: u16,
+        headers: bool,
+    ) -> Result<Self, Error> {
         let index = set_up(name, mac, mtu)?;
-        Ok(Self { file, index })
+        let tap = Self { file, index, headers };
+        let failed = |error| Error::Tap { name: name.into(), problem: format!("{error}") };
+        tap.set_header_format().map_err(failed)?;
+        Ok(tap)
+    }
+
+    /// Ten bytes, little-endian, whatever whoever had it before has set.
+    fn set_header_format(&self) -> io::Result<()> {
+        if self.headers {
+            self.set_int(libc::TUNSETVNETHDRSZ, size_of::<VirtioHeader>() as libc::c_int)?;
+            self.set_int(libc::TUNSETVNETLE, 1)?;
+        }
+        Ok(())
+    }
+
+    /// `code` reads an `int` from where the pointer leads.
+    fn set_int(&self, code: libc::Ioctl, value: libc::c_int) -> io::Result<()> {
+        // SAFETY: both requests read an `int`, which lives until the call returns.
+        let result = unsafe { libc::ioctl(self.file.as_raw_fd(), code, &raw const value) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Whether frames have headers; false for a descriptor that an older process made without.
+    pub fn has_headers(&self) -> bool {
+        self.headers
+    }
+
+    /// Lets the kernel leave checksums and segmentation to the reader, or not any more: what waits to be
+    /// read stays as it is. Without headers it never does.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn set_segmentation(&self, on: bool) -> io::Result<()> {
+        if !self.headers {
+            return Ok(());
+        }
+        let set = |offloads: libc::c_uint| {
+            // SAFETY: takes an integer.
+            let result =
+                unsafe { libc::ioctl(self.file.as_raw_fd(), libc::TUNSETOFFLOAD as _, offloads) };
+            if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        };
+        match on {
+            false => set(0),
+            true => set(OFFLOADS | UDP_OFFLOADS).or_else(|_| set(OFFLOADS)),
+        }
     }
 
     /// Gives it another MAC and MTU, from a thread in its network namespace; it is up then.
@@ -115,23 +186,34 @@ impl Tap {
         self.index
     }
 
-    /// Reads a frame that the kernel sent.
+    /// Reads a frame that the kernel sent, and its header, which is zeros where there is none.
     ///
     /// # Errors
     /// [`io::ErrorKind::WouldBlock`] when there is none; anything else: the interface was removed.
-    pub fn read(&self, frame: &mut [u8]) -> io::Result<usize> {
-        (&self.file).read(frame)
+    pub fn read(&self, header: &mut VirtioHeader, frame: &mut [u8]) -> io::Result<usize> {
+        header.fill(0);
+        if !self.headers {
+            return (&self.file).read(frame);
+        }
+        let before = header.len();
+        let parts = &mut [IoSliceMut::new(header), IoSliceMut::new(frame)];
+        Ok((&self.file).read_vectored(parts)?.saturating_sub(before))
     }
 
-    /// Gives the kernel a frame.
+    /// Gives the kernel a frame in parts, 1,024 at most, of which the first is the header. It is left
+    /// out where frames have none.
     ///
     /// # Errors
-    /// `EIO` while the interface is not up; others say that the kernel does not take it now, or
-    /// that the interface was removed.
-    pub fn write(&self, frame: &[u8]) -> io::Result<()> {
-        (&self.file).write(frame).map(drop)
+    /// `EIO` while the interface is not up, `EINVAL` for a header that does not fit its frame; others
+    /// say that the kernel does not take it now, or that the interface was removed.
+    pub fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        let parts = if self.headers { parts } else { parts.get(1..).unwrap_or_default() };
+        (&self.file).write_vectored(parts).map(drop)
     }
 }
+
+/// A TAP whose frames have virtio headers and nothing else in front.
+const FLAGS: libc::c_int = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
 
 /// Whether the calling thread's network namespace has an interface of this name.
 pub fn interface_exists(name: &str) -> bool {
@@ -241,13 +323,15 @@ mod tests {
         request[12..22].copy_from_slice(&[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
         request[22..32].copy_from_slice(&[2, 0, 0, 0, 9, 2, 192, 0, 2, 2]);
         request[38..42].copy_from_slice(&[192, 0, 2, 1]);
-        tap.write(&request).unwrap();
-        let mut frame = [0; 2000];
+        let parts =
+            [IoSlice::new(&[0; 10]), IoSlice::new(&request[..20]), IoSlice::new(&request[20..])];
+        tap.write(&parts).unwrap();
+        let (mut header, mut frame) = ([1; 10], [0; 2000]);
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
         // The kernel says other things as well: it looks for IPv6 routers.
         loop {
             assert!(std::time::Instant::now() < deadline, "no answer");
-            match tap.read(&mut frame) {
+            match tap.read(&mut header, &mut frame) {
                 Ok(length) if length >= 42 && frame[12..14] == [8, 6] && frame[21] == 2 => break,
                 Ok(_) => {}
                 Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
@@ -255,7 +339,71 @@ mod tests {
         }
         assert_eq!(frame[6..12], MAC);
         assert_eq!(frame[28..32], [192, 0, 2, 1]);
+        assert_eq!(header, [0; 10], "nothing is left to the reader");
         ip("link set tpt2 down");
-        assert_eq!(tap.write(&request).unwrap_err().raw_os_error(), Some(libc::EIO));
+        assert_eq!(tap.write(&parts).unwrap_err().raw_os_error(), Some(libc::EIO));
+    }
+
+    /// A lasting TAP without headers, as older routers made them.
+    fn older(name: &str) -> File {
+        let file = OpenOptions::new().read(true).write(true).open("/dev/net/tun").unwrap();
+        let mut request = request(name);
+        request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI) as i16;
+        // SAFETY: TUNSETIFF reads and writes an `ifreq`; the other takes an integer.
+        unsafe {
+            assert_eq!(libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF as _, &mut request), 0);
+            assert_eq!(libc::ioctl(file.as_raw_fd(), libc::TUNSETPERSIST as _, 1), 0);
+        }
+        file
+    }
+
+    fn features(name: &str) -> String {
+        let output = std::process::Command::new("ethtool").args(["-k", name]).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let wanted = |line: &&str| {
+            ["tx-checksumming:", "tcp-segmentation-offload:", "tx-udp-segmentation:"]
+                .iter()
+                .any(|start| line.starts_with(start))
+        };
+        text.lines().filter(wanted).map(|line| line.split(' ').nth(1).unwrap()).collect()
+    }
+
+    #[test]
+    fn the_kernel_leaves_work_to_the_reader_only_when_it_may() {
+        namespace();
+        let tap = Tap::create("tpt6", MAC, 1500).unwrap();
+        assert!(tap.has_headers());
+        assert_eq!(features("tpt6"), "offoffoff");
+        tap.set_segmentation(true).unwrap();
+        assert_eq!(features("tpt6"), "ononon");
+        tap.set_segmentation(false).unwrap();
+        assert_eq!(features("tpt6"), "offoffoff");
+    }
+
+    #[test]
+    fn an_interface_of_an_older_router_gets_headers() {
+        namespace();
+        drop(older("tpt7"));
+        let tap = Tap::create("tpt7", MAC, 1500).unwrap();
+        tap.set_segmentation(true).unwrap();
+        assert!(tap.has_headers() && tap.file.metadata().is_ok());
+        assert_eq!(features("tpt7"), "ononon");
+        let held = tap.as_fd().try_clone_to_owned().unwrap();
+        drop(tap);
+        assert!(Tap::take_over(held, "tpt7", MAC, 1500).unwrap().has_headers());
+    }
+
+    #[test]
+    fn a_kept_descriptor_of_an_older_router_goes_on_without_headers() {
+        namespace();
+        let held = OwnedFd::from(older("tpt8"));
+        let tap = Tap::take_over(held, "tpt8", MAC, 1500).unwrap();
+        tap.set_segmentation(true).unwrap();
+        assert!(!tap.has_headers());
+        assert_eq!(features("tpt8"), "offoffoff");
+        let frame = [[0xff; 12].as_slice(), &[0x88, 0xcc], &[0; 46]].concat();
+        tap.write(&[IoSlice::new(&[9; 10]), IoSlice::new(&frame)]).unwrap();
+        let shown = ip("-j -s link show tpt8");
+        assert!(shown.contains(r#""rx":{"bytes":60,"packets":1,"#), "{shown}");
     }
 }
