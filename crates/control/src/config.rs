@@ -219,11 +219,19 @@ impl Port {
 
 /// A kernel interface with a port's name, MAC and MTU, over which the programs of the machine
 /// speak on the port's network. All host interfaces of a router are in one network namespace.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostInterface {
     /// The network namespace it is in, a name under `/run/netns` or an absolute path; `None`: the
     /// router's own.
     pub netns: Option<String>,
+    /// Frames of up to 64 KiB go through it, which the router segments and coalesces.
+    pub segmentation: bool,
+}
+
+impl Default for HostInterface {
+    fn default() -> Self {
+        Self { netns: None, segmentation: true }
+    }
 }
 
 impl HostInterface {

@@ -95,6 +95,7 @@ reasons! {
         StepLost = "step-lost", "A step gave the packet to none of its outputs: a defect in the step.";
         HostFull = "host-full", "The kernel did not take the packet from the port's host interface now.";
         HostDown = "host-down", "The port's host interface is down, or was removed.";
+        HostMalformed = "host-malformed", "The kernel sent a frame by the port's host interface whose virtio header does not fit it: a defect of the kernel.";
         Shutdown = "shutdown", "The router was stopped while it held the packet.";
         // slow path
         TtlExpired = "ttl-expired", "TTL or hop limit ran out; the sender was told, within the rate limit.";

@@ -181,6 +181,7 @@ impl List<'_> {
             Driver::AfXdp => "af_xdp",
             Driver::AfPacket => "af_packet",
         });
+        let segmentation = host.as_ref().map(|host| host.segmentation);
         let host = host.as_ref().map(|host| match &host.netns {
             Some(netns) => format!("in namespace {netns}"),
             None => "in the router's namespace".to_owned(),
@@ -197,6 +198,7 @@ impl List<'_> {
         self.live(key("mtu"), or(*mtu, "the device's"));
         self.live(key("rx_queues"), or(*rx_queues, "one a forwarder"));
         self.live(key("host"), or(host, "false"));
+        self.live(key("host segmentation"), or(segmentation, "true"));
         self.live(key("reverse_path"), reverse_path);
         self.live(key("unreachables"), unreachables);
         self.live(key("redirects"), redirects);

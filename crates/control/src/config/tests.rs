@@ -515,6 +515,14 @@ fn ports_have_a_host_interface_when_somebody_needs_it() {
     assert_eq!(host.netns_path(), Some("/run/netns/router".into()));
     let path = config("turnpike.port 'x' { device = 'y', host = { netns = '/proc/1/ns/net' } }");
     assert_eq!(path.ports[2].host.as_ref().unwrap().netns_path(), Some("/proc/1/ns/net".into()));
+    assert!(path.ports[2].host.as_ref().unwrap().segmentation);
+    let single = config(
+        "turnpike.port 'x' { device = 'y', host = { segmentation = false } }\n\
+         turnpike.port 'z' { device = 'w', host = true }",
+    );
+    let segmentation = |port: &Port| port.host.as_ref().map(|host| host.segmentation);
+    let segmentation: Vec<_> = single.ports.iter().map(segmentation).collect();
+    assert_eq!(segmentation, [None, None, Some(false), Some(true)]);
 }
 
 #[test]
@@ -539,7 +547,11 @@ fn hosts_and_sources_are_checked() {
         ),
         (
             "turnpike.port 'x' { device = 'y', host = { name = 'router' } }",
-            r#"port "x": host: key "name" unknown; known: netns"#,
+            r#"port "x": host: key "name" unknown; known: netns, segmentation"#,
+        ),
+        (
+            "turnpike.port 'x' { device = 'y', host = { segmentation = 'no' } }",
+            r#"port "x": host: segmentation: expected true or false, got string "no""#,
         ),
         (
             "turnpike.port 'x' { device = 'y', host = { netns = 5 } }",

@@ -16,10 +16,17 @@
 //!
 //! It may be made in a network namespace of its own, so that routers can share a machine and so
 //! that the host's own network stays apart.
+//!
+//! One system call carries up to 64 KiB of a TCP connection: what the kernel sends whole is segmented
+//! here (`host/down.rs`), and segments for it are coalesced (`host/up.rs`). On the port's wire there are
+//! the same frames with it and without (`host = { segmentation = false }`).
+
+mod down;
+mod up;
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{self, ErrorKind, Read, Seek};
+use std::io::{self, ErrorKind, IoSlice, Read, Seek};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,11 +36,13 @@ use anyhow::{Context, Result};
 use control::netlink::enter_netns;
 use dataplane::counters::{Counter, Traffic};
 use dataplane::reason::DropReason;
-use dpdk::Tap;
+use dpdk::{Mbuf, Tap, VirtioHeader};
 use wire::MacAddr;
 
 use super::fd_store::FdStore;
 use crate::api::report;
+use down::Down;
+use up::{Batch, Up};
 
 /// The longest that a group which the kernel joined or left goes unnoticed.
 const GROUPS_AGE: Duration = Duration::from_millis(100);
@@ -76,12 +85,16 @@ impl HostView {
     }
 }
 
-/// What moves single frames to the kernel and back: a TAP interface.
+/// What moves frames to the kernel and back: a TAP interface.
 pub trait FrameDevice: Send + Sync {
-    /// Takes a frame of the kernel.
-    fn read(&self, frame: &mut [u8]) -> io::Result<usize>;
-    /// Gives the kernel a frame.
-    fn write(&self, frame: &[u8]) -> io::Result<()>;
+    /// Takes a frame of the kernel and its header.
+    fn read(&self, header: &mut VirtioHeader, frame: &mut [u8]) -> io::Result<usize>;
+    /// Gives the kernel a frame in parts, of which the first is its header.
+    fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<()>;
+    /// Whether frames have headers.
+    fn has_headers(&self) -> bool;
+    /// Whether the kernel may leave checksums and segmentation to the reader.
+    fn set_segmentation(&self, on: bool) -> io::Result<()>;
     /// What becomes readable when the kernel has sent something.
     fn fd(&self) -> BorrowedFd<'_>;
     /// Gives it another MAC and MTU, by its name, on a thread in its namespace.
@@ -91,12 +104,20 @@ pub trait FrameDevice: Send + Sync {
 }
 
 impl FrameDevice for Tap {
-    fn read(&self, frame: &mut [u8]) -> io::Result<usize> {
-        self.read(frame)
+    fn read(&self, header: &mut VirtioHeader, frame: &mut [u8]) -> io::Result<usize> {
+        self.read(header, frame)
     }
 
-    fn write(&self, frame: &[u8]) -> io::Result<()> {
-        self.write(frame)
+    fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        self.write(parts)
+    }
+
+    fn has_headers(&self) -> bool {
+        self.has_headers()
+    }
+
+    fn set_segmentation(&self, on: bool) -> io::Result<()> {
+        self.set_segmentation(on)
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
@@ -120,6 +141,10 @@ pub struct HostInterface {
     groups: Groups,
     counters: Arc<HostCounters>,
     netns: Option<PathBuf>,
+    down: Down,
+    up: Up,
+    /// Segments for the kernel are coalesced.
+    coalesces: bool,
     /// It was removed under us.
     lost: bool,
     /// The kernel takes multicasts that nobody joined, too.
@@ -130,7 +155,7 @@ pub struct HostInterface {
 
 impl HostInterface {
     /// Makes an interface with this name, MAC and MTU, in the network namespace whose file this
-    /// is, else in the router's own.
+    /// is, else in the router's own. With `segmentation` large frames go both ways.
     ///
     /// # Errors
     /// The namespace or the step that failed, and the way out.
@@ -139,6 +164,7 @@ impl HostInterface {
         mac: MacAddr,
         mtu: u16,
         netns: Option<&Path>,
+        segmentation: bool,
         store: &mut FdStore,
     ) -> Result<Self> {
         let (tap, groups, new) = in_netns(netns, || {
@@ -151,7 +177,27 @@ impl HostInterface {
         let mut interface = Self::over(Box::new(tap), name, groups);
         (interface.index, interface.netns) = (index, netns.map(Path::to_owned));
         interface.new = new;
+        interface.set_segmentation(segmentation)?;
         Ok(interface)
+    }
+
+    /// Large frames go both ways, or not any more.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn set_segmentation(&mut self, on: bool) -> Result<()> {
+        let name = &self.name;
+        self.device
+            .set_segmentation(on)
+            .with_context(|| format!("host interface {name}: setting its offloads"))?;
+        self.coalesces = on && self.device.has_headers();
+        if on && !self.coalesces {
+            tracing::warn!(
+                "host interface {name}: kept open from an older router, which made it without room for \
+                 large frames: they go one by one until the service is stopped and started"
+            );
+        }
+        Ok(())
     }
 
     fn over(device: Box<dyn FrameDevice>, name: &str, groups: Groups) -> Self {
@@ -163,6 +209,9 @@ impl HostInterface {
             groups,
             counters,
             netns: None,
+            down: Down::new(),
+            up: Up::default(),
+            coalesces: false,
             lost: false,
             all_multicasts: false,
             new: false,
@@ -219,42 +268,54 @@ impl HostInterface {
         HostView { index: self.index, netns: self.netns.clone(), counters: self.counters.clone() }
     }
 
-    /// Gives the kernel a frame.
-    ///
-    /// # Errors
-    /// The reason to drop it.
-    pub fn write(&mut self, frame: &[u8]) -> Result<(), DropReason> {
-        let result = self.device.write(frame);
-        let counters = &self.counters;
-        match result {
-            Ok(()) => {
-                counters.up.packets.add(1);
-                counters.up.bytes.add(frame.len() as u64);
-                Ok(())
-            }
-            Err(error) => {
-                counters.refused.add(1);
-                Err(refusal(&error))
-            }
+    /// Gives the kernel a frame, at once or with others by [`Self::flush`]. `done` hears what became of
+    /// how many frames.
+    pub fn give(&mut self, packet: Mbuf, done: &mut impl FnMut(u64, Result<(), DropReason>)) {
+        let Self { device, counters, up, .. } = self;
+        let mut write = |batch: Batch<'_>| done(batch.frames, write(&**device, counters, &batch));
+        if self.coalesces {
+            up.give(packet, &mut write);
+        } else {
+            up::write_one(&packet, &mut write);
         }
     }
 
-    /// Takes a frame that the kernel sent; `None` if there is none now.
-    pub fn read(&mut self, frame: &mut [u8]) -> Option<usize> {
+    /// Gives the kernel what was collected.
+    pub fn flush(&mut self, done: &mut impl FnMut(u64, Result<(), DropReason>)) {
+        let Self { device, counters, up, .. } = self;
+        up.flush(&mut |batch| done(batch.frames, write(&**device, counters, &batch)));
+    }
+
+    /// Makes the next frame for the port, of what the kernel sent, in an empty packet; `None` if there is
+    /// none now.
+    ///
+    /// # Errors
+    /// The reason to drop it.
+    pub fn take(&mut self, packet: &mut Mbuf) -> Option<Result<(), DropReason>> {
+        if self.down.is_empty()
+            && let Err(reason) = self.read()?
+        {
+            self.counters.down.packets.add(1);
+            return Some(Err(reason));
+        }
+        let made = self.down.next(packet)?;
+        self.counters.down.packets.add(1);
+        self.counters.down.bytes.add(made.unwrap_or_default() as u64);
+        Some(made.map(drop))
+    }
+
+    /// Reads the next frame of the kernel; `None` if there is none now.
+    fn read(&mut self) -> Option<Result<(), DropReason>> {
         if self.lost {
             return None;
         }
-        match self.device.read(frame) {
-            Ok(length) => {
-                self.counters.down.packets.add(1);
-                self.counters.down.bytes.add(length as u64);
-                Some(length)
-            }
+        let Self { down, device, name, .. } = self;
+        match down.fill(|header, frame| device.read(header, frame)) {
+            Ok(result) => Some(result),
             Err(error) => {
                 let nothing =
                     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted);
                 if !nothing {
-                    let name = &self.name;
                     tracing::error!(
                         "host interface {name}: {error}; it was removed: restart the router"
                     );
@@ -294,6 +355,25 @@ fn tap(name: &str, mac: MacAddr, mtu: u16, store: &mut FdStore) -> Result<Tap> {
         );
     }
     Ok(tap)
+}
+
+/// Gives the kernel frames that go together.
+fn write(
+    device: &dyn FrameDevice,
+    counters: &HostCounters,
+    batch: &Batch<'_>,
+) -> Result<(), DropReason> {
+    match device.write(batch.parts) {
+        Ok(()) => {
+            counters.up.packets.add(batch.frames);
+            counters.up.bytes.add(batch.bytes);
+            Ok(())
+        }
+        Err(error) => {
+            counters.refused.add(batch.frames);
+            Err(refusal(&error))
+        }
+    }
 }
 
 /// Why a frame was not taken.
@@ -409,6 +489,7 @@ mod tests {
             MacAddr([2; 6]),
             1500,
             Some(missing),
+            true,
             &mut FdStore::default(),
         );
         let error = format!("{:#}", error.map(drop).unwrap_err());

@@ -169,8 +169,10 @@ impl Opener {
         let Some(host) = &wanted.host else { return Ok(None) };
         let (name, netns) = (&wanted.name, host.netns_path());
         let (mac, mtu) = (info.mac, info.mtu);
-        let interface = HostInterface::open(name, mac, mtu, netns.as_deref(), &mut self.store())
-            .with_context(|| format!("port \"{name}\""))?;
+        let store = &mut self.store();
+        let interface =
+            HostInterface::open(name, mac, mtu, netns.as_deref(), host.segmentation, store)
+                .with_context(|| format!("port \"{name}\""))?;
         let place = netns.map_or(String::new(), |path| format!(" in {}", path.display()));
         tracing::info!("port \"{name}\": host interface {name}{place}");
         Ok(Some(interface))

@@ -51,9 +51,6 @@ const MAIL_TURN: usize = 256;
 /// Orders obeyed before packets have their turn.
 const ORDER_TURN: usize = 1024;
 
-/// Room for any frame that a host interface can send.
-const FRAME_MOST: usize = 65_536;
-
 /// The longest sleep of an idle worker: what a first ping waits at most.
 const LONGEST_SLEEP: Duration = Duration::from_micros(200);
 
@@ -83,11 +80,10 @@ impl SlowWorker {
         let start = Instant::now();
         let mut next_tick = Duration::ZERO;
         let mut sleep = Duration::ZERO;
-        let mut buffer = vec![0; FRAME_MOST];
         while !stop.load(Ordering::Relaxed) {
             self.quiescent.quiescent();
             let now = start.elapsed();
-            let found = self.round(now, &mut buffer);
+            let found = self.round(now);
             let tick = now >= next_tick;
             if tick {
                 self.guarded(None, |engine, outbox| engine.tick(now, outbox));
@@ -110,12 +106,11 @@ impl SlowWorker {
         self.shut_down();
     }
 
-    /// One turn of everybody; returns how much there was to do. `buffer` has room for a frame.
-    fn round(&mut self, now: Duration, buffer: &mut [u8]) -> usize {
-        self.obey(now)
-            + self.take_mail(now)
-            + self.take_punted(now)
-            + self.outbox.take_from_hosts(buffer)
+    /// One turn of everybody; returns how much there was to do.
+    fn round(&mut self, now: Duration) -> usize {
+        let found = self.obey(now) + self.take_mail(now) + self.take_punted(now);
+        self.outbox.flush_hosts();
+        found + self.outbox.take_from_hosts()
     }
 
     fn obey(&mut self, now: Duration) -> usize {

@@ -7,6 +7,8 @@ use super::Context;
 
 const EXPECTED: &str = "true, false or { netns = \"NAME\" }";
 
+const KEYS: [&str; 2] = ["netns", "segmentation"];
+
 /// A port's host interface; `by_default` says whether it has one if it does not say.
 pub(super) fn read(fields: &mut Fields<'_, '_>, by_default: bool) -> Option<HostInterface> {
     let own_namespace = Some(HostInterface::default());
@@ -14,8 +16,9 @@ pub(super) fn read(fields: &mut Fields<'_, '_>, by_default: bool) -> Option<Host
         None => own_namespace.filter(|_| by_default),
         Some(Value::Bool(wanted)) => own_namespace.filter(|_| *wanted),
         Some(Value::Table(table)) if table.list.is_empty() && table.odd.is_empty() => {
-            for key in table.named.keys().filter(|key| *key != "netns") {
-                fields.error("host", format!("host: key \"{key}\" unknown; known: netns"));
+            for key in table.named.keys().filter(|key| !KEYS.contains(&key.as_str())) {
+                let known = KEYS.join(", ");
+                fields.error("host", format!("host: key \"{key}\" unknown; known: {known}"));
             }
             let netns = match table.named.get("netns") {
                 None => None,
@@ -25,7 +28,17 @@ pub(super) fn read(fields: &mut Fields<'_, '_>, by_default: bool) -> Option<Host
                     None
                 }
             };
-            Some(HostInterface { netns })
+            let segmentation = match table.named.get("segmentation") {
+                None => true,
+                Some(Value::Bool(on)) => *on,
+                Some(other) => {
+                    let message =
+                        format!("host: segmentation: expected true or false, got {other}");
+                    fields.error("host", message);
+                    true
+                }
+            };
+            Some(HostInterface { netns, segmentation })
         }
         Some(other) => {
             fields.error("host", format!("host: expected {EXPECTED}, got {other}"));
@@ -47,7 +60,7 @@ fn namespace(fields: &mut Fields<'_, '_>, name: &str) -> Option<String> {
 pub(super) fn check(context: &mut Context<'_>, ports: &[Port]) {
     let mut with_host = ports.iter().filter_map(|port| Some((port, port.host.as_ref()?)));
     let Some((first, host)) = with_host.next() else { return };
-    for (port, other) in with_host.filter(|(_, other)| *other != host) {
+    for (port, other) in with_host.filter(|(_, other)| other.netns != host.netns) {
         let message = format!(
             "port \"{}\": host interface in {}, but that of port \"{}\" on line {} in {}; all are \
              in one network namespace, write the same host = {{ netns = \"NAME\" }} in every port",

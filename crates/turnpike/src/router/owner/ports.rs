@@ -110,11 +110,12 @@ impl Owner {
             "{}: its device has changed meanwhile; try again",
             what()
         );
-        let kept = moves.host(port.id).filter(|_| port.host.is_some());
+        let kept = moves.host(port.id).zip(port.host.as_ref());
         let host = match kept {
-            Some(host) => {
+            Some((host, wanted)) => {
                 if let Some(host) = host {
                     host.change(info.mac, info.mtu).with_context(what)?;
+                    host.set_segmentation(wanted.segmentation).with_context(what)?;
                 }
                 host.take()
             }
@@ -337,8 +338,10 @@ impl Owner {
         };
         let info = opened.port.info;
         let host = match host {
-            Some(host) => {
+            Some(mut host) => {
                 host.change(info.mac, info.mtu)?;
+                let wanted = wanted.host.as_ref();
+                host.set_segmentation(wanted.is_some_and(|wanted| wanted.segmentation))?;
                 Some(host)
             }
             None => self.opener.host(&wanted, info)?,

@@ -52,6 +52,16 @@ pub struct SlowCounters {
     pub held: Counter,
 }
 
+impl SlowCounters {
+    /// Counts packets that were given to the kernel.
+    fn delivered(&self, packets: u64, result: Result<(), DropReason>) {
+        match result {
+            Ok(()) => self.to_host.add(packets),
+            Err(reason) => self.drops.add(reason, packets),
+        }
+    }
+}
+
 /// Where the engine's packets and events go.
 pub struct Outbox {
     /// One ring to each forwarder.
@@ -196,6 +206,7 @@ impl Outbox {
 
     /// What is for the port is dropped; its host interface, if it is here, is let go.
     pub fn disconnect(&mut self, port: PortId) -> Option<HostLink> {
+        self.flush_hosts();
         self.homes[port.index()] = None;
         self.hosts[port.index()].take()
     }
@@ -207,29 +218,33 @@ impl Outbox {
 
     /// Takes what the kernel sends, as much as the ports' rings have room for; the rest waits in
     /// the kernel's queue.
-    pub fn take_from_hosts(&mut self, buffer: &mut [u8]) -> usize {
+    pub fn take_from_hosts(&mut self) -> usize {
         let mut found = 0;
         for link in self.hosts.iter_mut().flatten() {
             let room = EXPRESS_SIZE.saturating_sub(link.express.len()).min(HOST_TURN);
             for _ in 0..room {
                 // First the buffer: what has been read must not be lost.
                 let Some(mut packet) = self.buffers.largest().alloc() else { return found };
-                let Some(length) = link.interface.read(buffer) else { break };
+                let Some(made) = link.interface.take(&mut packet) else { break };
                 found += 1;
                 self.counters.from_host.add(1);
-                let Some(room) = packet.append(length) else {
-                    // Somebody raised the interface's MTU above what the port can send.
-                    self.counters.drops.add(DropReason::TooBig, 1);
-                    continue;
-                };
-                room.copy_from_slice(&buffer[..length]);
-                match link.express.push(packet) {
+                let sent = made
+                    .and_then(|()| link.express.push(packet).map_err(|_| DropReason::InjectFull));
+                match sent {
                     Ok(()) => self.counters.injected.add(1),
-                    Err(_) => self.counters.drops.add(DropReason::InjectFull, 1),
+                    Err(reason) => self.counters.drops.add(reason, 1),
                 }
             }
         }
         found
+    }
+
+    /// Gives the kernel what the host interfaces have collected for it.
+    pub fn flush_hosts(&mut self) {
+        let Self { hosts, counters, .. } = self;
+        for link in hosts.iter_mut().flatten() {
+            link.interface.flush(&mut |frames, result| counters.delivered(frames, result));
+        }
     }
 
     /// Waits until the kernel sends something, at most so long.
@@ -266,12 +281,12 @@ impl Output<Frame> for Outbox {
     }
 
     fn deliver(&mut self, port: PortId, packet: Frame) {
-        let Some(link) = self.host(port) else {
-            return self.counters.drops.add(DropReason::NotLocal, 1);
+        let Self { hosts, counters, .. } = self;
+        let Some(link) = hosts[port.index()].as_mut() else {
+            return counters.drops.add(DropReason::NotLocal, 1);
         };
-        match link.interface.write(packet.bytes()) {
-            Ok(()) => self.counters.to_host.add(1),
-            Err(reason) => self.counters.drops.add(reason, 1),
+        if let Some(packet) = packet.into_packet() {
+            link.interface.give(packet, &mut |frames, result| counters.delivered(frames, result));
         }
     }
 

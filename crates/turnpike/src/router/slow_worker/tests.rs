@@ -1,7 +1,8 @@
 //! A worker between rings, with a kernel as the tests have it.
 
 use std::collections::VecDeque;
-use std::io;
+use std::io::{self, IoSlice};
+use std::mem::take;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -13,11 +14,15 @@ use dataplane::port::{MAX_PORTS, Mtus, PortId, PortInfo, PortInfos, RedirectGate
 use dataplane::quarantine::Suspect;
 use dataplane::reason::PuntReason;
 use dataplane::tables::Tables;
-use dpdk::{Consumer, Eal, Mempool, MempoolConfig, Producer, Ring};
+use dpdk::{Consumer, Eal, Mempool, MempoolConfig, Producer, Ring, VirtioHeader};
 use fib::{Algorithm, NoReaders};
 use slowpath::{Output, Waiting};
 use tokio::sync::mpsc as events;
 use wire::MacAddr;
+use wire::checksum::{complete_l4_checksum, pseudo_header_v4};
+use wire::offload::segment::Segments;
+use wire::offload::{NEEDS_CHECKSUM, NetHeader, SEGMENT_NONE, SEGMENT_TCP4};
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::super::host::{FrameDevice, HostInterface};
 use super::super::wiring::{EXPRESS_SIZE, HostLink, SlowPathWays};
@@ -40,8 +45,12 @@ fn shared() -> &'static (Arc<Eal>, Mempool) {
 struct Kernel {
     /// What it sends.
     sends: VecDeque<Vec<u8>>,
+    /// The header of each.
+    header: NetHeader,
     /// What it got.
     got: Vec<Vec<u8>>,
+    /// The header of each.
+    got_headers: Vec<NetHeader>,
     /// What it says instead of taking a frame.
     refuses: Option<i32>,
 }
@@ -49,19 +58,29 @@ struct Kernel {
 struct Device(Arc<Mutex<Kernel>>, io::PipeReader);
 
 impl FrameDevice for Device {
-    fn read(&self, frame: &mut [u8]) -> io::Result<usize> {
-        let sent = self.0.lock().unwrap().sends.pop_front();
-        let sent = sent.ok_or(io::Error::from(io::ErrorKind::WouldBlock))?;
+    fn read(&self, header: &mut VirtioHeader, frame: &mut [u8]) -> io::Result<usize> {
+        let mut kernel = self.0.lock().unwrap();
+        let sent = kernel.sends.pop_front().ok_or(io::Error::from(io::ErrorKind::WouldBlock))?;
+        header.copy_from_slice(kernel.header.as_bytes());
         frame[..sent.len()].copy_from_slice(&sent);
         Ok(sent.len())
     }
 
-    fn write(&self, frame: &[u8]) -> io::Result<()> {
+    fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
         let mut kernel = self.0.lock().unwrap();
         if let Some(errno) = kernel.refuses {
             return Err(io::Error::from_raw_os_error(errno));
         }
-        kernel.got.push(frame.to_vec());
+        kernel.got_headers.push(NetHeader::read_from_bytes(&parts[0]).unwrap());
+        kernel.got.push(parts[1..].iter().flat_map(|part| part.iter().copied()).collect());
+        Ok(())
+    }
+
+    fn has_headers(&self) -> bool {
+        true
+    }
+
+    fn set_segmentation(&self, _: bool) -> io::Result<()> {
         Ok(())
     }
 
@@ -100,7 +119,8 @@ impl Lab {
         let (express, express_out) = Ring::spsc(eal, "express", EXPRESS_SIZE).unwrap();
         let kernel = Arc::new(Mutex::new(Kernel::default()));
         let (reader, writer) = io::pipe().unwrap();
-        let interface = HostInterface::for_test(Box::new(Device(kernel.clone(), reader)));
+        let mut interface = HostInterface::for_test(Box::new(Device(kernel.clone(), reader)));
+        interface.set_segmentation(true).unwrap();
         let mac = MacAddr([2, 0, 0, 0, 0, 1]);
         let info = PortInfo {
             mac,
@@ -190,7 +210,7 @@ impl Lab {
     }
 
     fn round(&mut self, now: Duration) -> usize {
-        self.worker.round(now, &mut vec![0; FRAME_MOST])
+        self.worker.round(now)
     }
 
     fn taken(&self, class: PuntClass) -> u64 {
@@ -374,16 +394,15 @@ fn what_the_kernel_sends_waits_in_the_kernel_while_the_way_is_full() {
     for number in 0..count {
         lab.kernel.lock().unwrap().sends.push_back(vec![number as u8; 60 + number]);
     }
-    let mut buffer = vec![0; FRAME_MOST];
     for _ in 0..10 {
-        lab.worker.round(Duration::ZERO, &mut buffer);
+        lab.round(Duration::ZERO);
     }
     assert_eq!(lab.kernel.lock().unwrap().sends.len(), 50);
     let mut arrived = 0;
     while let Some(packet) = lab.express.pop() {
         assert_eq!(packet.data(), vec![arrived as u8; 60 + arrived]);
         arrived += 1;
-        lab.worker.round(Duration::ZERO, &mut buffer);
+        lab.round(Duration::ZERO);
     }
     assert_eq!(arrived, count);
     let counters = &lab.worker.outbox.counters;
@@ -397,6 +416,191 @@ fn a_frame_that_no_buffer_holds_is_dropped_by_name() {
     lab.round(Duration::ZERO);
     assert_eq!(lab.drops(DropReason::TooBig), 1);
     assert_eq!(lab.worker.outbox.counters.from_host.get(), 1);
+}
+
+const PSH: u8 = 8;
+
+/// A TCP frame of 10.0.1.2, as it is on the wire.
+fn tcp(port: u16, sequence: u32, flags: u8, data: &[u8]) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 9, 8, 0, 0x45, 0];
+    frame.extend((40 + data.len() as u16).to_be_bytes());
+    frame.extend([0, 0, 0x40, 0, 64, 6, 0, 0, 10, 0, 1, 2, 10, 0, 1, 1]);
+    let checksum = wire::checksum::checksum(&frame[14..]);
+    frame[24..26].copy_from_slice(&checksum.to_be_bytes());
+    frame.extend(port.to_be_bytes());
+    frame.extend([0, 80]);
+    frame.extend(sequence.to_be_bytes());
+    frame.extend([0, 0, 0, 1, 0x50, 0x10 | flags, 1, 0]);
+    let [source, destination] = [[10, 0, 1, 2], [10, 0, 1, 1]].map(Into::into);
+    let partial = pseudo_header_v4(source, destination, 6, 20 + data.len() as u16).folded();
+    frame.extend(partial.to_be_bytes());
+    frame.extend([0, 0]);
+    frame.extend(data);
+    complete_l4_checksum(&mut frame[14..]);
+    frame
+}
+
+impl Lab {
+    fn push_frame(&mut self, frame: &[u8]) {
+        let mut packet = shared().1.copy_of(frame).unwrap();
+        let punt = Punt { reason: PuntReason::Local, port: PortId::FIRST, next_hop: 0 };
+        packet.set_tag(punt.to_tag());
+        self.push(PuntClass::Host, packet);
+    }
+
+    /// What the kernel got since it was last asked, each as the frames that it stands for.
+    fn got(&self) -> Vec<Vec<Vec<u8>>> {
+        let mut kernel = self.kernel.lock().unwrap();
+        let (headers, frames) = (take(&mut kernel.got_headers), take(&mut kernel.got));
+        let cut = |(header, frame): (&NetHeader, &Vec<u8>)| {
+            let finished = |piece: wire::offload::segment::Piece| {
+                let mut packet = piece.parts(frame).concat();
+                piece.finish(&mut packet);
+                packet
+            };
+            Segments::new(header, frame).unwrap().map(finished).collect()
+        };
+        headers.iter().zip(&frames).map(cut).collect()
+    }
+}
+
+#[test]
+fn segments_of_a_round_go_up_together() {
+    let mut lab = Lab::new();
+    let segment = |port, number: u32| tcp(port, number * 1000, 0, &[number as u8; 1000]);
+    let [a, b] = [40_000, 50_000].map(|port| (0..5).map(|n| segment(port, n)).collect::<Vec<_>>());
+    for (a, b) in a.iter().zip(&b) {
+        lab.push_frame(a);
+        lab.push_frame(b);
+    }
+    lab.round(Duration::ZERO);
+    // The frames of the wire, those of the first connection first.
+    assert_eq!(lab.got(), [a, b]);
+    assert_eq!(lab.worker.outbox.counters.to_host.get(), 10);
+    let link = lab.worker.outbox.host(PortId::FIRST).unwrap();
+    let up = &link.interface.view().counters.clone().up;
+    assert_eq!((up.packets.get(), up.bytes.get()), (10, 10 * 1054));
+}
+
+#[test]
+fn a_connection_keeps_its_order_and_what_is_no_tcp_overtakes_nothing() {
+    let mut lab = Lab::new();
+    let data = [7; 100];
+    let first = [tcp(9, 0, 0, &data), tcp(9, 100, PSH, &data)];
+    let next = [tcp(9, 200, 0, &data), tcp(9, 300, 0, &data)];
+    let acknowledgment = tcp(9, 400, 0, &[]);
+    let gap = tcp(9, 1000, 0, &data);
+    let late = tcp(9, 1100, 0, &data);
+    let mut datagram = tcp(9, 0, 0, &data);
+    datagram[23] = 17;
+    let frames = first.iter().chain(&next).chain([&acknowledgment, &gap, &datagram, &late]);
+    frames.for_each(|frame| lab.push_frame(frame));
+    lab.round(Duration::ZERO);
+    let single = |frame: Vec<u8>| vec![frame];
+    let expected = vec![
+        first.to_vec(),
+        next.to_vec(),
+        single(acknowledgment),
+        single(gap),
+        single(datagram),
+        single(late.clone()),
+    ];
+    assert_eq!(lab.got(), expected);
+    // Nothing waits for the next round.
+    let later = tcp(9, 1200, 0, &data);
+    lab.push_frame(&later);
+    lab.round(Duration::ZERO);
+    assert_eq!(lab.got(), [single(later)]);
+}
+
+#[test]
+fn more_connections_than_are_collected_go_up_all_the_same() {
+    let mut lab = Lab::new();
+    let frames: Vec<_> = (1..20).map(|port| tcp(port, 0, 0, &[1; 50])).collect();
+    frames.iter().for_each(|frame| lab.push_frame(frame));
+    lab.round(Duration::ZERO);
+    assert_eq!(lab.got().concat(), frames);
+    // The oldest gave way, and one that has ended keeps no place.
+    let frames: Vec<_> = (0..64u32).map(|n| tcp(5, n * 10, 0, &[1; 10])).collect();
+    frames.iter().for_each(|frame| lab.push_frame(frame));
+    lab.round(Duration::ZERO);
+    assert_eq!(lab.got(), [frames]);
+}
+
+#[test]
+fn frames_that_the_kernel_refuses_together_are_dropped_one_by_one() {
+    let mut lab = Lab::new();
+    lab.kernel.lock().unwrap().refuses = Some(nix::libc::EIO);
+    (0..4).for_each(|n| lab.push_frame(&tcp(9, n * 10, 0, &[1; 10])));
+    lab.round(Duration::ZERO);
+    assert_eq!(lab.drops(DropReason::HostDown), 4);
+    let link = lab.worker.outbox.host(PortId::FIRST).unwrap();
+    assert_eq!(link.interface.view().counters.refused.get(), 4);
+    assert_eq!(lab.worker.outbox.counters.to_host.get(), 0);
+}
+
+#[test]
+fn without_segmentation_every_frame_goes_up_for_itself() {
+    let mut lab = Lab::new();
+    let link = lab.worker.outbox.host(PortId::FIRST).unwrap();
+    link.interface.set_segmentation(false).unwrap();
+    let frames: Vec<_> = (0..4).map(|n| tcp(9, n * 10, 0, &[1; 10])).collect();
+    frames.iter().for_each(|frame| lab.push_frame(frame));
+    lab.round(Duration::ZERO);
+    assert_eq!(lab.kernel.lock().unwrap().got, frames);
+}
+
+/// A TCP frame of the kernel's with so much data, and its header.
+fn sent_whole(data: usize, size: u16) -> (NetHeader, Vec<u8>) {
+    let header = NetHeader {
+        flags: NEEDS_CHECKSUM,
+        segmentation: SEGMENT_TCP4,
+        header_len: 54.into(),
+        segment_size: size.into(),
+        checksum_start: 34.into(),
+        checksum_offset: 16.into(),
+    };
+    (header, tcp(9, 0, 0, &vec![3; data]))
+}
+
+#[test]
+fn a_large_frame_leaves_in_segments_as_there_is_room() {
+    let mut lab = Lab::new();
+    let (header, frame) = sent_whole(60_000, 100);
+    lab.kernel.lock().unwrap().header = header;
+    lab.kernel.lock().unwrap().sends.extend([frame.clone(), frame]);
+    while lab.round(Duration::ZERO) > 0 {}
+    assert_eq!(lab.express.len(), EXPRESS_SIZE);
+    assert_eq!(lab.kernel.lock().unwrap().sends.len(), 1, "the second waits in the kernel");
+    for number in 0..1200u32 {
+        let packet = lab.express.pop().unwrap();
+        assert_eq!((packet.len(), packet.segments()), (154, 1));
+        let sequence = u32::from_be_bytes(packet.data()[38..42].try_into().unwrap());
+        assert_eq!(sequence, number % 600 * 100);
+        lab.round(Duration::ZERO);
+    }
+    assert!(lab.express.pop().is_none());
+    let counters = &lab.worker.outbox.counters;
+    assert_eq!((counters.from_host.get(), counters.injected.get()), (1200, 1200));
+    let link = lab.worker.outbox.host(PortId::FIRST).unwrap();
+    let down = &link.interface.view().counters.clone().down;
+    assert_eq!((down.packets.get(), down.bytes.get()), (1200, 1200 * 154));
+}
+
+#[test]
+fn a_header_that_does_not_fit_is_dropped_by_name() {
+    let mut lab = Lab::new();
+    let (header, frame) = sent_whole(1000, 0);
+    lab.kernel.lock().unwrap().header = header;
+    lab.kernel.lock().unwrap().sends.push_back(frame.clone());
+    lab.round(Duration::ZERO);
+    assert_eq!(lab.drops(DropReason::HostMalformed), 1);
+    assert_eq!(lab.worker.outbox.counters.from_host.get(), 1);
+    // The next one passes.
+    lab.kernel.lock().unwrap().header = NetHeader { segmentation: SEGMENT_NONE, ..header };
+    lab.kernel.lock().unwrap().sends.push_back(frame);
+    lab.round(Duration::ZERO);
+    assert_eq!(lab.express.pop().unwrap().len(), 1054);
 }
 
 #[test]
