@@ -356,9 +356,24 @@ mod tests {
             }
             assert!(run.has_ended() && run.frames() == 4);
             assert_eq!(whole(&run, &frames).1, sample.partial());
-            let next = sample.sequence + 350;
-            let next = Sample { sequence: next, identification: 11, flags: ACK, ..sample };
-            assert!(!run.join(&TcpFrame::parse(&next.wire()).unwrap()));
+            assert!(!run.join(&TcpFrame::parse(&after(&sample, 4).wire()).unwrap()));
+        }
+        // A shorter one ends as well.
+        let sample = Sample { flags: ACK, data: vec![3; 150], ..Sample::default() };
+        let [first, short] = [0, 1].map(|n| sample.cut(100)[n].wire());
+        let mut run = Run::begin(&TcpFrame::parse(&first).unwrap()).unwrap();
+        assert!(run.join(&TcpFrame::parse(&short).unwrap()) && run.has_ended());
+        assert!(!run.join(&TcpFrame::parse(&after(&sample, 2).wire()).unwrap()));
+    }
+
+    /// What would follow in every respect.
+    fn after(sample: &Sample, frames: u16) -> Sample {
+        Sample {
+            sequence: sample.sequence + sample.data.len() as u32,
+            identification: sample.identification + frames,
+            flags: sample.flags & !(FIN | PSH),
+            data: vec![5; 20],
+            ..sample.clone()
         }
     }
 
