@@ -3,8 +3,8 @@
 #   make demo          two Linux hosts talk through the router (KEEP=1 leaves it running)
 #   make test          unit and property tests, then the scenarios in network namespaces
 #   make test-vm       scenarios in a virtual machine with emulated NICs (e1000e, virtio, igb, …), by QEMU
-#   make test-debian13 unit tests, and scenarios of forwarding, host interfaces, FRR and BIRD, on Debian 13
-#                      in a chroot; before each release
+#   make test-debian13 the same on Debian 13, in a chroot: unit tests, and scenarios of forwarding, host
+#                      interfaces, FRR and BIRD; before each release
 #   make test-dpdk     unit tests with each newer DPDK: 24.11 of Debian 13, 25.11 of Debian 14 (DPDK=25.11: one)
 #   make bench         what forwarding and route lookups cost; writes bench/results/
 #   make bench EXP=attack    one experiment of bench/ by itself: apply, attack, bgp, reroute, restart; moonroute,
@@ -23,7 +23,7 @@ PYTHON := .venv/bin/python
 PYTEST ?=
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test test-vm unit scenarios bench bench-check bench-record lint fuzz miri test-debian13 test-dpdk clean help
+.PHONY: build demo test test-vm unit scenarios bench bench-check bench-record lint fuzz miri clean help test-debian13 test-dpdk
 
 build: deps
 	$(CARGO) build --release --locked

@@ -20,12 +20,12 @@ pytestmark = pytest.mark.alone
 SOURCE_MAC = "02:70:63:61:70:00"
 
 
-def flood(lab, frames, config="", mtu=1500, driver="af_xdp"):
+def flood(lab, frames, config="", mtu=1500, driver="af_xdp", settings=""):
     """A router whose first port receives these frames without end."""
     return Wires(lab, mtu=(1500, mtu), ports=f"""
 local turnpike = require "turnpike"
 turnpike.port "flood" {{
-  device = "net_pcap0,rx_pcap=in.pcap,infinite_rx=1", address = "10.0.1.1/24" }}
+  device = "net_pcap0,rx_pcap=in.pcap,infinite_rx=1", address = "10.0.1.1/24"{settings} }}
 turnpike.port "left"  {{ device = "tp-left",  address = "10.0.3.1/24" }}
 turnpike.port "right" {{ device = "tp-right", driver = "{driver}", address = "10.0.2.1/24" }}
 turnpike.neighbour "10.0.2.2" {{ port = "right", mac = "{HOST_B_MAC}" }}
@@ -85,6 +85,18 @@ def test_handover_full(lab):
     router = flood(lab, frames, 'turnpike.forwarders { cores = "0,1" }\n').router
     assert wait_for(lambda: "handover-full" in reasons(router), 10)
     assert reasons(router) == {"handover-full"}
+    stop(router)
+
+
+@pytest.mark.provokes("spread-full")
+def test_spread_full(lab):
+    # One forwarder only receives and hashes, the other forwards all of it: the first is faster.
+    datagram = udp("10.0.1.2", "10.0.2.2", 1, 2, pattern(1000))
+    settings = ', spread = "software", rss = { skip = 0 }'
+    frames = [frame(ipv4("10.0.1.2", "10.0.2.2", datagram))] * 64
+    router = flood(lab, frames, 'turnpike.forwarders { cores = "0,1" }\n', settings=settings).router
+    assert wait_for(lambda: "spread-full" in reasons(router), 10)
+    assert reasons(router) <= {"spread-full", "handover-full", "tx-full"}
     stop(router)
 
 

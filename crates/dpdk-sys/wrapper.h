@@ -45,6 +45,7 @@ enum shim_mbuf_offset {
 	MBUF_BUF_LEN = offsetof(struct rte_mbuf, buf_len),
 	MBUF_POOL = offsetof(struct rte_mbuf, pool),
 	MBUF_NEXT = offsetof(struct rte_mbuf, next),
+	MBUF_TX_OFFLOAD = offsetof(struct rte_mbuf, tx_offload),
 };
 
 /* rte_errno is a macro over a per-thread variable. */
@@ -53,10 +54,33 @@ static inline int shim_errno(void) { return rte_errno; }
 /* The bit-fields of struct rte_eth_link became members of an anonymous struct in 24.11. */
 static inline bool shim_link_up(const struct rte_eth_link *link) { return link->link_status != 0; }
 static inline uint32_t shim_link_speed(const struct rte_eth_link *link) { return link->link_speed; }
+static inline bool shim_link_full_duplex(const struct rte_eth_link *link) { return link->link_duplex != 0; }
+static inline bool shim_link_autoneg(const struct rte_eth_link *link) { return link->link_autoneg != 0; }
 
 /* Macros of the form RTE_BIT64(n) or UINT32_MAX, which bindgen does not evaluate. */
 static const uint64_t SHIM_RX_OFFLOAD_SCATTER = RTE_ETH_RX_OFFLOAD_SCATTER;
+static const uint64_t SHIM_RX_OFFLOAD_IPV4_CKSUM = RTE_ETH_RX_OFFLOAD_IPV4_CKSUM;
+static const uint64_t SHIM_RX_OFFLOAD_VLAN_STRIP = RTE_ETH_RX_OFFLOAD_VLAN_STRIP;
 static const uint64_t SHIM_TX_OFFLOAD_MULTI_SEGS = RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
+static const uint64_t SHIM_RSS_IP = RTE_ETH_RSS_IP;
+static const uint64_t SHIM_RSS_TCP_UDP = RTE_ETH_RSS_TCP | RTE_ETH_RSS_UDP;
+static const uint64_t SHIM_TX_OFFLOAD_IPV4_CKSUM = RTE_ETH_TX_OFFLOAD_IPV4_CKSUM;
+static const uint64_t SHIM_TX_OFFLOAD_L4_CKSUM =
+	RTE_ETH_TX_OFFLOAD_TCP_CKSUM | RTE_ETH_TX_OFFLOAD_UDP_CKSUM;
+static const uint64_t SHIM_TX_OFFLOAD_TCP_TSO = RTE_ETH_TX_OFFLOAD_TCP_TSO;
+static const uint64_t SHIM_TX_OFFLOAD_MBUF_FAST_FREE = RTE_ETH_TX_OFFLOAD_MBUF_FAST_FREE;
+static const uint64_t SHIM_TX_OFFLOAD_VLAN_INSERT = RTE_ETH_TX_OFFLOAD_VLAN_INSERT;
+static const uint64_t SHIM_MBUF_RX_IP_CKSUM_BAD = RTE_MBUF_F_RX_IP_CKSUM_BAD;
+static const uint64_t SHIM_MBUF_RX_IP_CKSUM_GOOD = RTE_MBUF_F_RX_IP_CKSUM_GOOD;
+static const uint64_t SHIM_MBUF_RX_VLAN_STRIPPED = RTE_MBUF_F_RX_VLAN_STRIPPED;
+static const uint64_t SHIM_MBUF_TX_TCP_SEG = RTE_MBUF_F_TX_TCP_SEG;
+static const uint64_t SHIM_MBUF_TX_TCP_CKSUM = RTE_MBUF_F_TX_TCP_CKSUM;
+static const uint64_t SHIM_MBUF_TX_UDP_CKSUM = RTE_MBUF_F_TX_UDP_CKSUM;
+static const uint64_t SHIM_MBUF_TX_IP_CKSUM = RTE_MBUF_F_TX_IP_CKSUM;
+static const uint64_t SHIM_MBUF_TX_IPV4 = RTE_MBUF_F_TX_IPV4;
+static const uint64_t SHIM_MBUF_TX_IPV6 = RTE_MBUF_F_TX_IPV6;
 static const uint64_t SHIM_RSS_IP_TCP_UDP = RTE_ETH_RSS_IP | RTE_ETH_RSS_TCP | RTE_ETH_RSS_UDP;
+static const uint32_t SHIM_DEV_INTR_LSC = RTE_ETH_DEV_INTR_LSC;
+static const uint32_t SHIM_LINK_SPEED_FIXED = RTE_ETH_LINK_SPEED_FIXED;
 static const uint64_t SHIM_MBUF_INDIRECT = RTE_MBUF_F_INDIRECT;
 static const unsigned int SHIM_LCORE_ID_ANY = LCORE_ID_ANY;

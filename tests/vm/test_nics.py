@@ -1,7 +1,6 @@
 """Every kind of NIC, bound to vfio-pci behind an IOMMU, forwards between real hosts."""
 
 import itertools
-import time
 
 import pytest
 
@@ -13,7 +12,7 @@ from .lib.nic import KINDS
 FORWARDERS = 'turnpike.forwarders { cores = "1" }\n'
 # Bytes of an echo request's data: frames of 64 to 1,514 bytes, with the frame check sequence up to 1,518.
 SIZES = {4: [18, 56, 200, 512, 1000, 1472], 6: [8, 56, 200, 512, 1000, 1452]}
-DATAGRAMS_A_SECOND = 100
+DATAGRAMS, DATAGRAMS_A_SECOND = 200, 100
 
 
 class Among:
@@ -21,13 +20,22 @@ class Among:
 
     def __init__(self, machine, *hosts):
         self.hosts = hosts
-        self.faults = len(machine.dma_faults())
         self.machine = machine
+        self._before = len(machine.dma_faults())
         self.router = machine.router(ports(*hosts) + FORWARDERS)
+        self._excused = [fault for fault in machine.dma_faults()[self._before :] if _is_excused(fault, hosts)]
 
     def new_dma_faults(self):
         """The accesses that the IOMMU has refused since this was made."""
-        return self.machine.dma_faults()[self.faults :]
+        return self.machine.dma_faults()[self._before + len(self._excused) :]
+
+
+def _is_excused(fault, hosts):
+    """Does a fault at the start come from DPDK's driver of vmxnet3? It tells the device to read its settings
+    before it has told where they are, so QEMU's reads them at address 0x18 (`vmxnet3_setup_driver_shared`)."""
+    nics = [host.nic for host in hosts if host.nic and host.nic.kind == "vmxnet3"]
+    read = "DMA Read NO_PASID] Request device [{}] fault addr 0x0 "
+    return any(read.format(nic.pci.removeprefix("0000:")) in fault for nic in nics)
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -49,9 +57,10 @@ def test_a_stream_arrives_whole(between):
     sink = Sink(right.namespace)
     try:
         stream = Stream(left.namespace, [address(right, 4), address(right, 6)], DATAGRAMS_A_SECOND)
-        time.sleep(3)
+        assert sink.wait(DATAGRAMS, seconds=60)
         sent = stream.stop()
-        assert sent >= 2 * DATAGRAMS_A_SECOND
+        # What is on its way takes longer than the usual time through emulated cores.
+        sink.arrived(settle=2)
         assert lost(sent, sink) == []
     finally:
         sink.close()
@@ -89,7 +98,7 @@ def test_nics_and_kernel_interfaces_share_a_router(machine):
             host.close()
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "virtio"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_without_an_iommu_a_nic_gets_physical_addresses(machine, kind):
     """By uio_pci_generic, which knows no IOMMU: the device's accesses are not translated."""
     nics = [machine.nic(kind, index) for index in (0, 1)]

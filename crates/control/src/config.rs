@@ -13,6 +13,8 @@
 //! turnpike.multicast "239.1.1.1"   { source = "10.0.1.2", from = "left", to = { "right" } }
 //! turnpike.routes_from { "kernel", "fpm" }
 //! turnpike.fpm { listen = "127.0.0.1:2620", keep_s = 120 }
+//! turnpike.port "fast"  { device = "0000:03:00.0", rx_queues = 4, rx_descriptors = 2048, rx_burst = 32,
+//!                          rx_cores = { 1, 3, 4, 5 }, rss = { symmetric = true, skip = { 0 } } }
 //! turnpike.forwarders { cores = "1,3-5" }
 //! turnpike.forwarding { class_e = false }
 //! turnpike.tx { burst = 32, flush_us = 50 }
@@ -36,9 +38,11 @@
 
 mod diff;
 mod error;
+mod link;
 mod machine;
 pub mod moonroute;
 mod network;
+mod queues;
 mod script;
 mod settings;
 mod source;
@@ -57,7 +61,7 @@ use ::script::{CounterNames, StepSettings};
 use dataplane::catalogue::Catalogue;
 use dataplane::class::{ByClass, ClassLimits, default_limits};
 use dataplane::plan::Plans;
-use dataplane::port::{PortId, ReversePath};
+use dataplane::port::{OffloadWishes, PortId, ReversePath};
 use fib::Algorithm;
 use ipnet::{IpNet, Ipv6Net};
 use wire::MacAddr;
@@ -66,8 +70,10 @@ use crate::rib::{self, Resilient, RouteKind};
 
 pub use diff::{Changes, Diff, Setting};
 pub use error::{ConfigError, ConfigErrors};
-pub use machine::{Machine, check_machine, check_machine_with, interfaces_by_mac};
+pub use link::{Fec, Link, Pause};
+pub use machine::{Machine, check_change, check_machine, check_machine_with, interfaces_by_mac};
 pub use network::{NoGateway, Place, not_a_host, place_of_gateway};
+pub use queues::{Queues, Rss, RssFields, RssTable, Spread, Thresholds, key_text};
 pub use script::commands::{Call, run_command};
 pub use script::{DEFAULT_GRAPH, Limits};
 
@@ -164,8 +170,14 @@ pub struct Port {
     pub mac: Option<MacAddr>,
     /// The largest IP packet in bytes, in place of the device's.
     pub mtu: Option<u16>,
-    /// Receive queues; `None`: one for each forwarder where the device has them.
-    pub rx_queues: Option<u16>,
+    /// Its queues.
+    pub queues: Queues,
+    /// Work that its device must do, or must not; the rest as it helps.
+    pub offloads: OffloadWishes,
+    /// What its link is to be.
+    pub link: Link,
+    /// It receives frames for other MAC addresses as well.
+    pub promiscuous: bool,
     /// What the sources of packets received here must be.
     pub reverse_path: ReversePath,
     /// Its host interface, if it has one: as the port says, else if anybody else has routes for
@@ -196,7 +208,10 @@ impl Port {
             addresses: Vec::new(),
             mac: None,
             mtu: None,
-            rx_queues: None,
+            queues: Queues::default(),
+            offloads: OffloadWishes::new(),
+            link: Link::default(),
+            promiscuous: false,
             reverse_path: ReversePath::Any,
             host: None,
             unreachables: true,
@@ -210,10 +225,11 @@ impl Port {
     /// Its device and host interface need not be opened anew to become the other's.
     fn is_open_as(&self, other: &Self) -> bool {
         let opened = |port: &Self| {
-            let Self { device, driver, mac, mtu, rx_queues, host, .. } = port;
-            (device.clone(), *driver, *mac, *mtu, *rx_queues, host.clone())
+            let Self { device, driver, mac, mtu, link, promiscuous, offloads, host, .. } = port;
+            let filter = (*mac, *promiscuous);
+            (device.clone(), *driver, filter, *mtu, *link, offloads.clone(), host.clone())
         };
-        opened(self) == opened(other)
+        opened(self) == opened(other) && self.queues.is_open_as(&other.queues)
     }
 }
 

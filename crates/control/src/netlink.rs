@@ -10,11 +10,13 @@
 //!   routes.rs    routes and nexthop objects, of FPM too     Routes
 //!   worker.rs    the thread: readings, overruns, audits     Worker
 //!   event.rs     what goes to the owner and comes from it
+//!   links.rs     the interfaces that ports are made of          LinkWatch
 //!   multicast.rs another thread, for the multicast routing cache
 //!   netdev.rs    a question apart: XDP of an interface's driver
 //! ```
 
 mod event;
+mod links;
 pub(crate) mod message;
 mod model;
 mod multicast;
@@ -34,6 +36,7 @@ use dataplane::port::PortId;
 use tokio::sync::{mpsc, watch};
 
 pub use event::*;
+pub use links::{LinkNews, LinkWatch};
 pub use multicast::{KernelGroup, KernelGroups};
 pub use socket::enter_netns;
 use worker::{Ends, Worker};

@@ -92,7 +92,8 @@ impl Batch {
         self.burst.head_mut(slot)
     }
 
-    /// The whole frame, Ethernet header first.
+    /// The frame, Ethernet header first: all of it, or of one in several buffers (see
+    /// [`Batch::multi_segment`]) what is in the first, which holds all headers.
     #[inline(always)]
     pub fn frame(&self, slot: usize) -> &[u8] {
         self.burst.frame(slot)
@@ -104,7 +105,13 @@ impl Batch {
         self.burst.frame_mut(slot)
     }
 
-    /// The frame's length in bytes, without FCS; 0 for a slot without packet.
+    /// Like [`Batch::frame_mut`], with what is in the other buffers, to read.
+    #[inline(always)]
+    pub fn frame_and_rest(&mut self, slot: usize) -> (&mut [u8], impl Iterator<Item = &[u8]>) {
+        self.burst.frame_and_rest(slot)
+    }
+
+    /// The whole frame's length in bytes, without FCS; 0 for a slot without packet.
     #[inline(always)]
     pub fn len(&self, slot: usize) -> usize {
         usize::from(self.burst.lens()[slot & (BATCH_MAX - 1)])
@@ -127,18 +134,37 @@ impl Batch {
         Mask(self.burst.multi_segment())
     }
 
+    /// Packets whose IPv4 header checksum the device found right; none on a port whose device does not
+    /// look.
+    #[inline(always)]
+    pub fn checksum_good(&self) -> Mask {
+        Mask(self.burst.checksum_good())
+    }
+
+    /// Packets whose IPv4 header checksum the device found wrong.
+    #[inline(always)]
+    pub fn checksum_bad(&self) -> Mask {
+        Mask(self.burst.checksum_bad())
+    }
+
+    /// Packets out of which the device took a VLAN tag.
+    #[inline(always)]
+    pub fn vlan_stripped(&self) -> Mask {
+        Mask(self.burst.vlan_stripped())
+    }
+
     /// Where the slots' bytes and lengths are, see [`Burst::addresses`].
     #[inline]
-    pub fn addresses(&mut self) -> (*const *mut u8, *const u16) {
+    pub fn addresses(&mut self) -> (*const *mut u8, *const u16, *const u16) {
         self.burst.addresses()
     }
 
-    /// Sends a copy of each of these packets by the port, as they are now, whatever becomes of them; of a
-    /// packet in several buffers, what is in the first.
+    /// Sends a copy of each of these packets by the port, as they are now, whatever becomes of them.
     pub fn mirror(&mut self, slots: Mask, port: PortId) {
         if let Some(copies) = &mut self.copies {
             for slot in (slots & Mask(self.burst.owned())).slots() {
-                copies.add(self.burst.frame(slot), port);
+                let (frame, rest) = self.burst.frame_and_rest(slot);
+                copies.add(frame, rest, port);
             }
         }
     }

@@ -89,12 +89,20 @@ pub struct ForwarderCounters {
     pub taken_in: Counter,
     /// Packets made from others, one less than a packet to a group has ports to leave by.
     pub replicated: Counter,
+    /// Received packets given to other forwarders, see `spread.rs`.
+    pub spread_out: Counter,
+    /// Packets that other forwarders received and gave to this one.
+    pub spread_in: Counter,
     /// Batches run through the graph.
     pub batches: Counter,
     /// Times the forwarder slept because there was nothing to do.
     pub sleeps: Counter,
     /// Rounds of the loop.
     pub rounds: Counter,
+    /// TSC cycles of rounds that found packets.
+    pub busy: Counter,
+    /// TSC cycles of rounds that found none, and of sleep.
+    pub idle: Counter,
     /// Packets it holds now in transmit bursts that are not full yet.
     pub held: Counter,
 }
@@ -110,9 +118,13 @@ impl Default for ForwarderCounters {
             handed_over: Counter::default(),
             taken_in: Counter::default(),
             replicated: Counter::default(),
+            spread_out: Counter::default(),
+            spread_in: Counter::default(),
             batches: Counter::default(),
             sleeps: Counter::default(),
             rounds: Counter::default(),
+            busy: Counter::default(),
+            idle: Counter::default(),
             held: Counter::default(),
         }
     }

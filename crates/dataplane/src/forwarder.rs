@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use dpdk::{Burst, RxQueue};
+use dpdk::{Burst, Consumer, RxQueue};
 
 use crate::batch::{BATCH_MAX, Batch};
 use crate::counters::ForwarderCounters;
@@ -30,21 +30,39 @@ use crate::exchange::Exchange;
 use crate::graph::{Ends, Graph, Shape};
 use crate::mask::Mask;
 use crate::mirror::Copies;
+use crate::multicast::PortSet;
 use crate::port::{MAX_PORTS, PortId, PortInfo};
 use crate::punts::Punts;
 use crate::quarantine::{Quarantine, guard};
 use crate::reason::DropReason;
 use crate::replicate::{Replicator, Way};
+use crate::spread::{Input, Spreader};
 use crate::wires::{Inlet, Rewiring};
 
-/// A receive queue and the port it belongs to.
+/// A receive queue, or a ring in its place, and the port it belongs to.
 pub struct RxSource {
     /// The port.
     pub port: PortId,
     /// What the steps need to know of it.
     pub info: PortInfo,
-    /// The queue, this forwarder's own.
-    pub queue: RxQueue,
+    /// The queue or ring, this forwarder's own.
+    pub input: Input,
+    /// Packets taken from it at once, 1 to [`BATCH_MAX`].
+    pub burst: usize,
+    /// Gives received packets to other forwarders.
+    pub spread: Option<Spreader>,
+}
+
+impl RxSource {
+    /// A receive queue whose packets this forwarder keeps.
+    pub fn of_queue(port: PortId, info: PortInfo, queue: RxQueue) -> Self {
+        Self { port, info, input: Input::Queue(queue), burst: BATCH_MAX, spread: None }
+    }
+
+    /// What another forwarder has received and spread.
+    pub fn of_ring(port: PortId, info: PortInfo, ring: Consumer) -> Self {
+        Self { port, info, input: Input::Ring(ring), burst: BATCH_MAX, spread: None }
+    }
 }
 
 /// Rounds behind an exchange whose time is taken: at full load, 65,536 packets.
@@ -120,8 +138,9 @@ pub struct Forwarder {
     arrivals: Burst,
     idle_rounds: u32,
     sleep: Duration,
-    /// Packets taken from a receive queue at once.
-    rx_burst: usize,
+    /// When the last round began and whether it found packets: the time until the next one is busy or idle.
+    round_began: u64,
+    was_busy: bool,
     exchange: Arc<Exchange>,
 }
 
@@ -134,12 +153,6 @@ impl Forwarder {
     /// Its receive queues, to be given to another forwarder or taken from one between two rounds.
     pub fn sources_mut(&mut self) -> &mut Vec<RxSource> {
         &mut self.rx
-    }
-
-    /// Takes at most so many packets (1 to [`BATCH_MAX`], which is the default) from a receive queue at
-    /// once, to find out what batches are worth.
-    pub fn set_rx_burst(&mut self, packets: usize) {
-        self.rx_burst = packets.clamp(1, BATCH_MAX);
     }
 
     /// A forwarder that has not run yet and has no connections: see [`Forwarder::rewire`].
@@ -156,7 +169,8 @@ impl Forwarder {
             arrivals: Burst::new(),
             idle_rounds: 0,
             sleep,
-            rx_burst: BATCH_MAX,
+            round_began: dpdk::tsc(),
+            was_busy: false,
             exchange: Arc::default(),
         }
     }
@@ -223,13 +237,22 @@ impl Forwarder {
     /// Changes its connections: before it runs, or between two rounds. What it holds for ports whose exits
     /// change is sent before, and so is what has come for them by rings, so that nothing is overtaken.
     pub fn rewire(&mut self, rewiring: &mut Rewiring) {
-        let Rewiring { stop, detach, wires } = rewiring;
+        let Rewiring { stop, drain, detach, wires } = rewiring;
         let (rx, inlets) = (std::mem::take(&mut wires.rx), std::mem::take(&mut wires.inlets));
+        let ports_of = |rings: bool| {
+            let sources = rx.iter().filter(|source| source.input.is_ring() == rings);
+            sources.map(|source| source.port).collect()
+        };
         let back = (
-            rx.iter().map(|source| source.port).collect(),
+            ports_of(false),
+            ports_of(true),
             inlets.iter().filter_map(|inlet| inlet.port).collect(),
         );
-        wires.rx.extend(self.rx.extract_if(.., |source| stop.contains(source.port)));
+        let stopped = |source: &mut RxSource| !source.input.is_ring() && stop.contains(source.port);
+        wires.rx.extend(self.rx.extract_if(.., stopped));
+        self.receive_all(*drain);
+        let drained = |source: &mut RxSource| source.input.is_ring() && drain.contains(source.port);
+        wires.rx.extend(self.rx.extract_if(.., drained));
         if !detach.is_empty() || !wires.exits.is_empty() {
             self.take_in_all();
         }
@@ -241,7 +264,17 @@ impl Forwarder {
         }
         self.rx.extend(rx);
         self.inlets.extend(inlets);
-        (*stop, *detach) = back;
+        (*stop, *drain, *detach) = back;
+    }
+
+    /// Forwards what others have received by these ports.
+    fn receive_all(&mut self, ports: PortSet) {
+        let now = dpdk::tsc();
+        for source in 0..self.rx.len() {
+            if self.rx[source].input.is_ring() && ports.contains(self.rx[source].port) {
+                while self.receive(source, now) > 0 {}
+            }
+        }
     }
 
     /// Takes what lies in the rings now.
@@ -259,6 +292,7 @@ impl Forwarder {
     pub fn round(&mut self) -> usize {
         self.parts.quiescent.quiescent();
         let now = dpdk::tsc();
+        self.count_cycles(now);
         let mut found = self.distribution.express(&self.parts.counters);
         for source in 0..self.rx.len() {
             found += self.receive(source, now);
@@ -269,7 +303,18 @@ impl Forwarder {
         self.distribution.flush_due(now, &self.parts.counters);
         self.parts.counters.rounds.add(1);
         self.parts.counters.held.set(self.distribution.held() as u64);
+        self.was_busy = found > 0;
         found
+    }
+
+    /// What the last round has cost, and the rest behind it.
+    #[inline(always)]
+    fn count_cycles(&mut self, now: u64) {
+        let cycles = now.wrapping_sub(self.round_began);
+        self.round_began = now;
+        let counters = &self.parts.counters;
+        let counter = if self.was_busy { &counters.busy } else { &counters.idle };
+        counter.add(cycles);
     }
 
     /// Receives one batch from a port and takes it all the way.
@@ -277,9 +322,9 @@ impl Forwarder {
         let source = &mut self.rx[source];
         let batch = &mut self.batch;
         let counters = &self.parts.counters;
-        let unusable = source.queue.unusable();
-        let count = source.queue.receive(&mut batch.burst, self.rx_burst);
-        let unusable = source.queue.unusable() - unusable;
+        let unusable = source.input.unusable();
+        let count = source.input.receive(&mut batch.burst, source.burst);
+        let unusable = source.input.unusable() - unusable;
         if unusable > 0 {
             counters.rx(source.port).packets.add(unusable);
             counters.drops.add(DropReason::UnusableBuffer, unusable);
@@ -291,9 +336,19 @@ impl Forwarder {
         batch.in_port_info = source.info;
         batch.link_multicast = Mask::EMPTY;
         batch.link_scope = Mask::EMPTY;
-        let bytes: u64 = batch.lens().iter().map(|&len| u64::from(len)).sum();
-        counters.rx(source.port).packets.add(count as u64);
-        counters.rx(source.port).bytes.add(bytes);
+        if source.input.is_ring() {
+            counters.spread_in.add(count as u64);
+        } else {
+            let bytes: u64 = batch.lens().iter().map(|&len| u64::from(len)).sum();
+            counters.rx(source.port).packets.add(count as u64);
+            counters.rx(source.port).bytes.add(bytes);
+        }
+        if let Some(spread) = &mut source.spread {
+            spread.spread(&mut batch.burst, counters);
+            if batch.burst.is_empty() {
+                return count;
+            }
+        }
         counters.batches.add(1);
         let graph = &mut self.parts.graph;
         let ends = match guard(|| graph.run(batch)) {
@@ -310,7 +365,10 @@ impl Forwarder {
     fn recover(&mut self) -> Ends {
         let ForwarderParts { graph, counters, quarantine, .. } = &mut self.parts;
         graph.resume(&mut self.batch, |batch, slot, message| {
-            quarantine.put(Some(batch.in_port), &message, batch.frame(slot));
+            let port = batch.in_port;
+            let (frame, rest) = batch.frame_and_rest(slot);
+            let whole = rest.fold(frame.to_vec(), |whole, part| [&whole, part].concat());
+            quarantine.put(Some(port), &message, &whole);
             let freed = batch.burst.free(Mask::when(true, slot).0);
             counters.drops.add(DropReason::Quarantined, freed as u64);
         })
@@ -392,7 +450,15 @@ impl Forwarder {
         for inlet in 0..self.inlets.len() {
             while self.take_in(inlet, now) > 0 {}
         }
-        self.distribution.shut_down(&self.parts.counters);
+        let (burst, counters) = (&mut self.batch.burst, &self.parts.counters);
+        for source in self.rx.iter_mut().filter(|source| source.input.is_ring()) {
+            while source.input.receive(burst, BATCH_MAX) > 0 {
+                let dropped = burst.free(u64::MAX) as u64;
+                counters.spread_in.add(dropped);
+                counters.drops.add(DropReason::Shutdown, dropped);
+            }
+        }
+        self.distribution.shut_down(counters);
         self.parts.counters.held.set(0);
     }
 }

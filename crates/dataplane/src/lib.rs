@@ -24,6 +24,7 @@ pub mod punts;
 pub mod quarantine;
 pub mod reason;
 pub mod replicate;
+pub mod spread;
 pub mod steps;
 pub mod tables;
 #[cfg(any(test, feature = "testing"))]

@@ -5,7 +5,7 @@
 //! closes: received + originated + replicated = sent + to host + dropped. Of a batch 64 are made at most;
 //! those beyond, and those for which there is no buffer, are dropped as `no-buffer`.
 
-use dpdk::Mempool;
+use dpdk::{Mbuf, Mempool};
 
 use crate::port::PortId;
 use crate::reason::DropReason;
@@ -25,12 +25,25 @@ impl Copies {
         Self { pool, ready: Ready::new(), refused: 0 }
     }
 
-    /// Copies a frame for a port.
-    pub(crate) fn add(&mut self, frame: &[u8], port: PortId) {
-        let copy = if self.ready.is_full() { None } else { self.pool.copy_of(frame) };
+    /// Copies a frame for a port: what is in its first buffer, and what is in the others.
+    pub(crate) fn add<'a>(
+        &mut self,
+        frame: &[u8],
+        rest: impl Iterator<Item = &'a [u8]>,
+        port: PortId,
+    ) {
+        let copy = if self.ready.is_full() { None } else { self.copy_of(frame, rest) };
         if !copy.is_some_and(|copy| self.ready.add(copy, port)) {
             self.refused += 1;
         }
+    }
+
+    fn copy_of<'a>(&self, frame: &[u8], rest: impl Iterator<Item = &'a [u8]>) -> Option<Mbuf> {
+        let mut copy = self.pool.copy_of(frame)?;
+        for bytes in rest {
+            copy.append(bytes.len())?.copy_from_slice(bytes);
+        }
+        Some(copy)
     }
 
     /// Sends and counts what a batch has left here.

@@ -6,6 +6,8 @@ use std::sync::{Mutex, PoisonError};
 
 use wire::MacAddr;
 
+pub use dpdk::{Offload, OffloadWishes};
+
 /// The most ports a router can have. Sizes the per-port arrays of every forwarder.
 pub const MAX_PORTS: usize = 64;
 

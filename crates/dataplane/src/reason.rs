@@ -52,7 +52,7 @@ reasons! {
         // receive, classify
         Runt = "runt", "The frame is shorter than the headers it must have.";
         UnusableBuffer = "unusable-buffer", "The device delivered the frame in a buffer that others use, or that is too small to be read safely.";
-        MultiSegment = "multi-segment", "The device delivered the frame in several buffers.";
+        MultiSegment = "multi-segment", "The frame lies in several buffers and must be in one, and none is large enough or free.";
         NotForUs = "not-for-us", "The destination MAC is neither the port's nor a multicast.";
         UnknownEthertype = "unknown-ethertype", "Neither IPv4, IPv6 nor ARP.";
         VlanUnknown = "vlan-unknown", "A VLAN tag, and the port has no such VLAN.";
@@ -90,6 +90,7 @@ reasons! {
         RefusedOptions = "refused-options", "More packets with options came than the slow path takes (show protection).";
         RefusedErrors = "refused-errors", "More packets that call for an ICMP error came than the slow path takes (show protection).";
         InjectFull = "inject-full", "The ring from the slow path to a forwarder was full.";
+        SpreadFull = "spread-full", "The ring to the forwarder that the hash in software chose was full.";
         HandoverFull = "handover-full", "The ring to the forwarder that owns the transmit queue was full.";
         Quarantined = "quarantined", "The router's code panicked over the packet: a defect. A copy is in the quarantine file, see the log.";
         StepLost = "step-lost", "A step gave the packet to none of its outputs: a defect in the step.";

@@ -66,6 +66,28 @@ pub fn batch_of(frames: &[Vec<u8>]) -> Batch {
     batch
 }
 
+/// [`batch_of`] with the frames in buffers of so many bytes, as a device delivers what is longer than its
+/// buffers.
+pub fn batch_in_segments(frames: &[Vec<u8>], segment: usize) -> Batch {
+    let mut batch = batch_of(&[]);
+    for frame in frames {
+        let copy = |bytes| dpdk().1.copy_of(bytes).expect("the pool has room");
+        let mut parts = frame.chunks(segment).map(copy);
+        let mut mbuf = parts.next().expect("a frame");
+        parts.for_each(|part| mbuf.chain(part).expect("not too many segments"));
+        assert!(batch.burst.put(mbuf).is_ok(), "at most {BATCH_MAX} frames");
+    }
+    batch
+}
+
+/// All bytes of a packet, in however many buffers.
+pub fn whole_frame(batch: &mut Batch, slot: usize) -> Vec<u8> {
+    let (frame, rest) = batch.frame_and_rest(slot);
+    let mut whole = frame.to_vec();
+    rest.for_each(|part| whole.extend(part));
+    whole
+}
+
 /// Which slots took which output.
 #[derive(Debug)]
 pub struct Sorted(BTreeMap<&'static str, Vec<usize>>);
@@ -91,9 +113,14 @@ pub fn run_step_on(
 ) -> (Sorted, Batch) {
     let mut batch = batch_of(frames);
     prepare(&mut batch);
+    (run_on(step, &mut batch), batch)
+}
+
+/// Runs a step over a batch.
+pub fn run_on(step: &mut dyn Step, batch: &mut Batch) -> Sorted {
     let mut out = [Mask::EMPTY; MAX_OUTPUTS];
     let input = batch.packets();
-    step.process(&mut batch, input, &mut out);
+    step.process(batch, input, &mut out);
     let mut seen = Mask::EMPTY;
     for mask in out {
         assert!((seen & mask).is_empty(), "slots {:?} took two outputs", seen & mask);
@@ -101,7 +128,7 @@ pub fn run_step_on(
     }
     assert_eq!(seen, input, "every packet takes an output");
     let named = |(output, mask): (&Output, &Mask)| (output.name(), mask.slots().collect());
-    (Sorted(step.outputs().iter().zip(&out).map(named).collect()), batch)
+    Sorted(step.outputs().iter().zip(&out).map(named).collect())
 }
 
 /// Builds frames for tests: a chain of settings, then [`FrameBuilder::build`].

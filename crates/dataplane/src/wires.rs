@@ -59,6 +59,9 @@ impl Exit {
 pub struct Rewiring {
     /// The receive queues of these ports are given back.
     pub stop: PortSet,
+    /// The rings with packets that others received by these ports are emptied and given back. Nobody fills
+    /// them any more.
+    pub drain: PortSet,
     /// The rings with packets for these ports are given back, empty. Nobody fills them any more.
     pub detach: PortSet,
     /// What is new: receive queues and rings beside those that are there, exits in place of those

@@ -7,11 +7,14 @@
 //!
 //! Invariants of a burst, which its `unsafe` blocks rely on: for a slot whose bit is set in
 //! `owned`, `mbufs` is a packet that the burst owns alone, `heads` its first data byte with at
-//! least [`HEAD`] bytes of buffer behind it, and `lens` the data length of its first segment. For
-//! any other slot, `heads` is `scratch` and `lens` is 0. Slots keep packets in the order received.
+//! least [`HEAD`] bytes of buffer behind it, and `lens` the packet's length, which is that of its one
+//! segment unless its bit is set in `multi`. For any other slot, `heads` is `scratch` and `lens` is 0.
+//! Slots keep packets in the order received.
 
 use std::ptr::NonNull;
 use std::{fmt, slice};
+
+use dpdk_sys as sys;
 
 use crate::mbuf::{Mbuf, RawMbuf, free_bulk};
 use crate::time::prefetch;
@@ -22,6 +25,10 @@ pub const BURST_MAX: usize = 64;
 /// Bytes of every packet that [`Burst::head`] reaches, whatever the packet's length.
 pub const HEAD: usize = 64;
 
+/// Bytes in the first segment of every packet that a queue delivers in several: Ethernet, an IPv4 header
+/// with all options, and what a TCP header has up to its checksum.
+const HEADERS: u16 = 128;
+
 /// Packets that a [`PacketList`] holds at most.
 pub const LIST_MAX: usize = 256;
 
@@ -29,7 +36,13 @@ pub const LIST_MAX: usize = 256;
 pub struct Burst {
     owned: u64,
     multi: u64,
+    /// What devices have said of the packets: see [`Burst::checksum_good`].
+    good: u64,
+    bad: u64,
+    stripped: u64,
     lens: [u16; BURST_MAX],
+    /// The lengths of first segments, made when [`Burst::addresses`] needs them.
+    firsts: [u16; BURST_MAX],
     heads: [NonNull<[u8; HEAD]>; BURST_MAX],
     mbufs: [RawMbuf; BURST_MAX],
     /// From `Box::into_raw`, freed on drop: what slots without a packet point at.
@@ -64,7 +77,11 @@ impl Burst {
         Self {
             owned: 0,
             multi: 0,
+            good: 0,
+            bad: 0,
+            stripped: 0,
             lens: [0; BURST_MAX],
+            firsts: [0; BURST_MAX],
             heads: [scratch; BURST_MAX],
             mbufs: [RawMbuf::NULL; BURST_MAX],
             scratch,
@@ -95,15 +112,41 @@ impl Burst {
         self.multi
     }
 
-    /// The length of each slot's first segment, which is the packet's unless
-    /// [`Burst::multi_segment`] says otherwise; 0 for a slot without a packet.
+    /// The slots whose IPv4 header checksum the device found right. Where neither this nor
+    /// [`Burst::checksum_bad`] has a slot, nobody has looked, or there is none.
+    #[inline(always)]
+    pub fn checksum_good(&self) -> u64 {
+        self.good
+    }
+
+    /// The slots whose IPv4 header checksum the device found wrong.
+    #[inline(always)]
+    pub fn checksum_bad(&self) -> u64 {
+        self.bad
+    }
+
+    /// The slots whose frame the device took a VLAN tag out of.
+    #[inline(always)]
+    pub fn vlan_stripped(&self) -> u64 {
+        self.stripped
+    }
+
+    /// Says what a device would have said of these slots' IPv4 checksums and VLAN tags. For tests of what
+    /// looks at it, on packets that no device has delivered.
+    #[doc(hidden)]
+    pub fn say(&mut self, good: u64, bad: u64, stripped: u64) {
+        (self.good, self.bad, self.stripped) = (good, bad, stripped);
+    }
+
+    /// The length of each slot's packet, all segments together; 0 for a slot without a packet.
     #[inline(always)]
     pub fn lens(&self) -> &[u16; BURST_MAX] {
         &self.lens
     }
 
     /// The first 64 bytes of the buffer that the packet begins in, of which only the first
-    /// [`Burst::lens`] belong to the packet. Of a slot without a packet: some bytes. `slot` is
+    /// [`Burst::lens`] belong to the packet (a queue delivers no packet in several segments of which
+    /// the first has fewer). Of a slot without a packet: some bytes. `slot` is
     /// taken modulo 64.
     #[inline(always)]
     pub fn head(&self, slot: usize) -> &[u8; HEAD] {
@@ -119,22 +162,45 @@ impl Burst {
         unsafe { self.heads[slot % BURST_MAX].as_mut() }
     }
 
-    /// The bytes of the packet's first segment; none for a slot without a packet.
+    /// The bytes of the packet's first segment, the whole packet unless [`Burst::multi_segment`] says
+    /// otherwise; none for a slot without a packet.
     #[inline]
     pub fn frame(&self, slot: usize) -> &[u8] {
         let slot = slot % BURST_MAX;
-        // SAFETY: by the invariants, `lens` bytes of the packet lie behind its head; they are 0
-        // for the scratch.
-        unsafe { slice::from_raw_parts(self.heads[slot].as_ptr().cast(), self.lens[slot].into()) }
+        // SAFETY: by the invariants, so many bytes of the packet lie behind its head; 0 behind the
+        // scratch.
+        unsafe { slice::from_raw_parts(self.heads[slot].as_ptr().cast(), self.first_len(slot)) }
     }
 
     /// As [`Burst::frame`], to be changed.
     #[inline]
     pub fn frame_mut(&mut self, slot: usize) -> &mut [u8] {
+        self.frame_and_rest(slot).0
+    }
+
+    /// As [`Burst::frame_mut`], with the bytes of the other segments in turn.
+    #[inline]
+    pub fn frame_and_rest(&mut self, slot: usize) -> (&mut [u8], impl Iterator<Item = &[u8]>) {
         let slot = slot % BURST_MAX;
-        let len = usize::from(self.lens[slot]);
-        // SAFETY: as in `frame`; the packet is ours alone.
-        unsafe { slice::from_raw_parts_mut(self.heads[slot].as_ptr().cast(), len) }
+        let len = self.first_len(slot);
+        let several = self.multi & bit(slot) != 0;
+        // SAFETY: a slot in `multi` holds a packet of ours.
+        let second = if several { unsafe { self.mbufs[slot].next() } } else { RawMbuf::NULL };
+        // SAFETY: as in `frame`; the packet is ours alone, and its other segments lie elsewhere.
+        unsafe {
+            let frame = slice::from_raw_parts_mut(self.heads[slot].as_ptr().cast(), len);
+            (frame, second.chunks())
+        }
+    }
+
+    /// The length of the slot's first segment.
+    #[inline(always)]
+    fn first_len(&self, slot: usize) -> usize {
+        if self.multi & bit(slot) == 0 {
+            return self.lens[slot].into();
+        }
+        // SAFETY: a slot in `multi` holds a packet of ours.
+        unsafe { self.mbufs[slot].data_len() }.into()
     }
 
     /// Shortens a packet to `len` bytes. Nothing happens to one that is not longer, nor to a
@@ -161,19 +227,27 @@ impl Burst {
             if u32::from(len) < mbuf.pkt_len() {
                 mbuf.cut(len.into());
             }
-            self.lens[slot] = mbuf.data_len();
+            self.lens[slot] = whole_len(mbuf);
             if mbuf.segments() == 1 {
                 self.multi &= !bit(slot);
             }
         }
     }
 
-    /// Where the array of the slots' first bytes and that of their lengths are: what [`Burst::head`] and
-    /// [`Burst::lens`] read, for code that is not in Rust. Valid until the burst is changed; behind each
-    /// first byte are [`HEAD`] bytes, or as many as the length says if that is more.
+    /// Where the arrays are of the slots' first bytes, of the lengths of their first segments, and of
+    /// [`Burst::lens`], for code that is not in Rust. Valid until the burst is changed; behind each first
+    /// byte are [`HEAD`] bytes, or as many as the first segment has if that is more.
     #[inline]
-    pub fn addresses(&mut self) -> (*const *mut u8, *const u16) {
-        (self.heads.as_ptr().cast(), self.lens.as_ptr())
+    pub fn addresses(&mut self) -> (*const *mut u8, *const u16, *const u16) {
+        let firsts = if self.multi == 0 { &self.lens } else { self.first_lens() };
+        let firsts = firsts.as_ptr();
+        (self.heads.as_ptr().cast(), firsts, self.lens.as_ptr())
+    }
+
+    #[cold]
+    fn first_lens(&mut self) -> &[u16; BURST_MAX] {
+        self.firsts = std::array::from_fn(|slot| self.first_len(slot) as u16);
+        &self.firsts
     }
 
     /// The packet's tag, see [`Mbuf::tag`]; 0 for a slot without a packet.
@@ -219,8 +293,14 @@ impl Burst {
             return Err(packet);
         }
         self.mbufs[slot] = packet.into_raw();
+        for said in [&mut self.good, &mut self.bad, &mut self.stripped] {
+            *said &= !bit(slot);
+        }
         self.admit(slot);
         self.owned |= bit(slot);
+        if self.multi & bit(slot) != 0 {
+            self.measure(bit(slot));
+        }
         Ok(slot)
     }
 
@@ -291,23 +371,72 @@ impl Burst {
     }
 
     /// Takes over the first `count` packets of [`Burst::space`] and returns how many of them were
-    /// unusable and have been freed: shared with someone, or with less than 64 bytes of buffer.
+    /// unusable and have been freed: shared with someone, or with less than 64 bytes of buffer. `SAID`:
+    /// their device has said something about them.
     ///
     /// # Safety
     /// The burst is empty, and the first `count` entries are packets the caller owned.
     #[inline]
-    pub(crate) unsafe fn received(&mut self, count: usize) -> usize {
+    pub(crate) unsafe fn received<const SAID: bool>(&mut self, count: usize) -> usize {
         let count = count.min(BURST_MAX);
         let mut bad = 0;
         self.multi = 0;
+        (self.good, self.bad, self.stripped) = (0, 0, 0);
         for slot in 0..count {
             // SAFETY: by the caller, a packet of ours.
             bad |= u64::from(!unsafe { usable(self.mbufs[slot]) }) << slot;
             self.admit(slot);
+            if SAID {
+                self.hear(slot);
+            }
             prefetch(self.heads[slot].as_ptr());
         }
         self.owned = if count == 0 { 0 } else { u64::MAX >> (BURST_MAX - count) };
-        if bad == 0 { 0 } else { self.free(bad) }
+        let freed = if bad == 0 { 0 } else { self.free(bad) };
+        if self.multi != 0 {
+            self.measure(self.multi);
+        }
+        freed
+    }
+
+    /// Notes what the device has said of a packet. That both bits of the checksum are set says that there
+    /// is none.
+    #[inline(always)]
+    fn hear(&mut self, slot: usize) {
+        // SAFETY: the callers own the packet.
+        let flags = unsafe { self.mbufs[slot].flags() };
+        let good = u64::from(flags & sys::SHIM_MBUF_RX_IP_CKSUM_GOOD != 0);
+        let bad = u64::from(flags & sys::SHIM_MBUF_RX_IP_CKSUM_BAD != 0);
+        self.good |= (good & !bad) << slot;
+        self.bad |= (bad & !good) << slot;
+        self.stripped |= u64::from(flags & sys::SHIM_MBUF_RX_VLAN_STRIPPED != 0) << slot;
+    }
+
+    /// Takes the whole lengths of packets with several segments.
+    #[cold]
+    fn measure(&mut self, mask: u64) {
+        for slot in slots(mask & self.multi) {
+            // SAFETY: a slot in `multi` holds a packet of ours.
+            self.lens[slot] = unsafe { whole_len(self.mbufs[slot]) };
+        }
+    }
+
+    /// Makes sure that the first segment of each packet has its headers: [`HEADERS`] bytes, or as many as
+    /// fit its buffer. Frees those with less than [`HEAD`] of their bytes there, and returns how many.
+    #[cold]
+    pub(crate) fn gather_headers(&mut self) -> usize {
+        let mut headless = 0;
+        for slot in slots(self.multi) {
+            let mbuf = self.mbufs[slot];
+            // SAFETY: a slot in `multi` holds a packet of ours.
+            unsafe {
+                mbuf.pull_up(HEADERS);
+                let seen = u32::from(mbuf.data_len());
+                headless |= u64::from(seen < mbuf.pkt_len().min(HEAD as u32)) << slot;
+                self.multi &= !(u64::from(mbuf.segments() == 1) << slot);
+            }
+        }
+        self.free(headless)
     }
 
     /// Fills the arrays of a slot from its packet.
@@ -339,6 +468,15 @@ impl Burst {
         self.owned &= !mask;
         self.multi &= !mask;
     }
+}
+
+/// The packet's length, which no frame that can be received exceeds.
+///
+/// # Safety
+/// The caller owns the packet.
+unsafe fn whole_len(mbuf: RawMbuf) -> u16 {
+    // SAFETY: by the caller.
+    unsafe { mbuf.pkt_len() }.min(u16::MAX.into()) as u16
 }
 
 /// Whether a packet can be in a burst: nobody shares it, and its buffer holds both its data and
@@ -519,24 +657,20 @@ impl PacketList {
         self.len -= count;
     }
 
-    /// Keeps the packets that `keep` accepts, in order, and frees the others; returns how many.
-    pub(crate) fn retain(&mut self, keep: impl Fn(RawMbuf) -> bool) -> usize {
-        let mut refused = [RawMbuf::NULL; LIST_MAX];
-        let (mut kept, mut dropped) = (0, 0);
-        for at in 0..self.len {
-            let packet = self.packets[at];
-            if keep(packet) {
-                self.packets[kept] = packet;
+    /// Replaces each packet by what `work` makes of it, in order; returns how many it made nothing of.
+    pub(crate) fn rework(&mut self, mut work: impl FnMut(Mbuf) -> Option<Mbuf>) -> usize {
+        // Nobody owns them meanwhile: a panic loses packets, and frees none twice.
+        let count = std::mem::take(&mut self.len);
+        let mut kept = 0;
+        for at in 0..count {
+            // SAFETY: the packet was ours, and the list has forgotten it.
+            if let Some(packet) = work(unsafe { Mbuf::from_raw(self.packets[at]) }) {
+                self.packets[kept] = packet.into_raw();
                 kept += 1;
-            } else {
-                refused[dropped] = packet;
-                dropped += 1;
             }
         }
         self.len = kept;
-        // SAFETY: the packets were ours, and the list has forgotten them.
-        unsafe { free_bulk(&mut refused[..dropped]) };
-        dropped
+        count - kept
     }
 }
 
@@ -654,12 +788,82 @@ mod tests {
         let mut burst = Burst::new();
         burst.put(chain(&pool, &[&[1; 10], &[2; 10]])).unwrap();
         burst.put(pool.copy_of(&[3; 10]).unwrap()).unwrap();
-        assert_eq!((burst.multi_segment(), burst.lens()[0]), (1, 10));
+        assert_eq!((burst.multi_segment(), burst.lens()[..2].to_vec()), (1, vec![20, 10]));
+        assert_eq!(burst.frame(0), [1; 10]);
+        let (frame, rest) = burst.frame_and_rest(0);
+        frame[9] = 4;
+        assert_eq!(rest.collect::<Vec<_>>(), [&[2; 10]]);
+        assert_eq!(burst.frame_and_rest(1).1.count(), 0);
         burst.trim(0, 15);
-        assert_eq!((burst.multi_segment(), burst.lens()[0], pool.in_use()), (1, 10, 3));
+        assert_eq!((burst.multi_segment(), burst.lens()[0], pool.in_use()), (1, 15, 3));
+        let (_, firsts, lens) = burst.addresses();
+        // SAFETY: the first of 64, which the burst has.
+        let lengths = unsafe { [*firsts, *lens] };
+        assert_eq!(lengths, [10, 15], "what may be looked at, and the whole");
         burst.trim(0, 9);
         assert_eq!((burst.multi_segment(), burst.lens()[0], pool.in_use()), (0, 9, 2));
         assert_eq!(burst.take(0).unwrap().len(), 9);
+    }
+
+    /// Fills a burst as a queue does.
+    fn receive<const SAID: bool>(burst: &mut Burst, packets: Vec<Mbuf>) -> usize {
+        let count = packets.len();
+        let space = burst.space().unwrap();
+        for (place, packet) in space.iter_mut().zip(packets) {
+            *place = packet.into_raw();
+        }
+        // SAFETY: the first `count` are packets that were ours.
+        unsafe { burst.received::<SAID>(count) }
+    }
+
+    #[test]
+    fn a_queue_delivers_headers_in_the_first_segment() {
+        let pool = testing::pool(31);
+        let mut burst = Burst::new();
+        let packets = vec![
+            chain(&pool, &[&[1; 10], &[2; 100], &[3; 1000]]),
+            chain(&pool, &[&[1; 200], &[2; 10]]),
+            pool.copy_of(&[4; 30]).unwrap(),
+            chain(&pool, &[&[1; 10], &[2; 20]]),
+        ];
+        assert_eq!((receive::<false>(&mut burst, packets), burst.multi_segment()), (0, 0b1011));
+        assert_eq!((burst.gather_headers(), burst.multi_segment()), (0, 0b0011));
+        assert_eq!(burst.lens()[..4], [1110, 210, 30, 30]);
+        let firsts = [0, 1, 2, 3].map(|slot| burst.frame(slot).len());
+        assert_eq!(firsts, [128, 200, 30, 30]);
+        assert_eq!(burst.frame(0)[..], [&[1; 10][..], &[2; 100], &[3; 18]].concat());
+        burst.free(u64::MAX);
+        assert_eq!(pool.leaked(), 0);
+    }
+
+    #[test]
+    fn what_a_device_says_is_heard_if_it_says_something() {
+        let pool = testing::pool(31);
+        let (good, bad) = (sys::SHIM_MBUF_RX_IP_CKSUM_GOOD, sys::SHIM_MBUF_RX_IP_CKSUM_BAD);
+        let flags = [0, good, bad, good | bad, sys::SHIM_MBUF_RX_VLAN_STRIPPED | good];
+        let packets = || {
+            let packets = flags.iter().map(|&flags| {
+                let packet = pool.copy_of(&[1; 64]).unwrap();
+                // SAFETY: the packet is ours.
+                unsafe { packet.raw().set_flags(flags) };
+                packet
+            });
+            packets.collect::<Vec<_>>()
+        };
+        let said =
+            |burst: &Burst| (burst.checksum_good(), burst.checksum_bad(), burst.vlan_stripped());
+        let mut burst = Burst::new();
+        receive::<true>(&mut burst, packets());
+        assert_eq!(said(&burst), (0b10010, 0b00100, 0b10000), "good and bad at once is neither");
+        let kept = burst.take(1).unwrap();
+        burst.free(u64::MAX);
+        receive::<false>(&mut burst, packets());
+        assert_eq!(said(&burst), (0, 0, 0), "what was said of others is forgotten");
+        burst.free(u64::MAX);
+        receive::<true>(&mut burst, packets());
+        burst.take(1).unwrap();
+        assert_eq!(burst.put(kept).unwrap(), 1);
+        assert_eq!(said(&burst), (0b10000, 0b00100, 0b10000), "nobody has said it of this one");
     }
 
     #[test]

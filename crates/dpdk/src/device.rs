@@ -78,6 +78,42 @@ impl Device {
     }
 }
 
+impl Device {
+    /// Whether the device has interrupts of its own that DPDK can receive: a PCI device with MSI-X behind
+    /// vfio-pci. One that only pulls a pin (INTx) may share it, and uio_pci_generic knows nothing else.
+    pub fn has_message_interrupts(&self) -> bool {
+        match self {
+            Self::Pci(address) => pci_has_msix(Path::new("/sys"), address),
+            Self::Vdev { .. } | Self::Kernel(_) => false,
+        }
+    }
+}
+
+/// By the device's list of capabilities (PCI Local Bus 3.0, 6.7) in this `/sys`, of which only root sees all.
+fn pci_has_msix(sys: &Path, address: &str) -> bool {
+    const STATUS: usize = 0x06;
+    const HAS_LIST: u8 = 1 << 4;
+    const LIST: usize = 0x34;
+    const MSI_X: u8 = 0x11;
+    let device = sys.join("bus/pci/devices").join(address);
+    let driver = fs::read_link(device.join("driver"));
+    if !driver.is_ok_and(|driver| driver.ends_with("vfio-pci")) {
+        return false;
+    }
+    let Ok(config) = fs::read(device.join("config")) else { return false };
+    let byte = |at: usize| config.get(at).copied().unwrap_or(0);
+    let mut at = if byte(STATUS) & HAS_LIST == 0 { 0 } else { usize::from(byte(LIST) & !3) };
+    // A list of four bytes each in 256 has no more entries than that, unless it is a circle.
+    for _ in 0..64 {
+        match (at, byte(at)) {
+            (0, _) => return false,
+            (_, MSI_X) => return true,
+            _ => at = usize::from(byte(at + 1) & !3),
+        }
+    }
+    false
+}
+
 /// By the driver of the device in this `/sys`, and by whether vfio-pci works without an IOMMU for it.
 fn pci_iova_mode(sys: &Path, address: &str) -> IovaMode {
     let device = sys.join("bus/pci/devices").join(address);
@@ -108,7 +144,7 @@ impl fmt::Display for Device {
 }
 
 /// The PCI address with its domain, if the text is one: `[dddd:]bb:dd.f`, in hexadecimal.
-fn pci_address(text: &str) -> Option<String> {
+pub fn pci_address(text: &str) -> Option<String> {
     let (rest, function) = text.split_once('.')?;
     let mut parts = rest.rsplit(':');
     let (device, bus) = (parts.next()?, parts.next()?);
@@ -204,6 +240,30 @@ mod tests {
         assert_eq!(mode("0000:00:04.0", "uio_pci_generic", Some("0")), IovaMode::Physical);
         assert_eq!(mode("0000:00:05.0", "mlx5_core", Some("0")), IovaMode::Virtual);
         assert_eq!(pci_iova_mode(&sys, "0000:00:06.0"), IovaMode::Virtual, "not there");
+        fs::remove_dir_all(sys).unwrap();
+    }
+
+    #[test]
+    fn message_interrupts_are_found_in_the_list_of_capabilities() {
+        let sys = std::env::temp_dir().join(format!("dpdk-msix-{}", std::process::id()));
+        let found = |slot: &str, driver: &str, bytes: &[(usize, u8)]| {
+            let device = sys.join("bus/pci/devices").join(slot);
+            fs::create_dir_all(&device).unwrap();
+            symlink(format!("../../../../bus/pci/drivers/{driver}"), device.join("driver"))
+                .unwrap();
+            let mut config = [0; 256];
+            bytes.iter().for_each(|&(at, byte)| config[at] = byte);
+            fs::write(device.join("config"), config).unwrap();
+            pci_has_msix(&sys, slot)
+        };
+        let list = [(0x06, 0x10), (0x34, 0x40), (0x40, 0x01), (0x41, 0x50), (0x50, 0x11)];
+        assert!(found("0000:00:01.0", "vfio-pci", &list));
+        assert!(!found("0000:00:02.0", "uio_pci_generic", &list));
+        assert!(!found("0000:00:03.0", "vfio-pci", &list[1..]), "the device has no list");
+        assert!(!found("0000:00:04.0", "vfio-pci", &list[..4]));
+        let circle = [(0x06, 0x10), (0x34, 0x40), (0x40, 0x01), (0x41, 0x40)];
+        assert!(!found("0000:00:05.0", "vfio-pci", &circle));
+        assert!(!pci_has_msix(&sys, "0000:00:06.0"), "not there");
         fs::remove_dir_all(sys).unwrap();
     }
 

@@ -132,6 +132,14 @@ pub enum Error {
         /// What does not fit, and the way out.
         problem: String,
     },
+    /// Events of devices cannot be heard.
+    #[error("events of devices: {step}: {errno}")]
+    Events {
+        /// What was to be done.
+        step: &'static str,
+        /// The error number.
+        errno: Errno,
+    },
     /// A host interface cannot be made.
     #[error("host interface {name}: {problem}")]
     Tap {

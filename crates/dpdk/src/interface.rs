@@ -38,6 +38,21 @@ impl Interface {
         Ok(unsafe { request.ifr_ifru.ifru_ifindex } as u32)
     }
 
+    /// The name that the interface with this index has now; `None` if it is gone.
+    pub(crate) fn name_of(&self, index: u32) -> Option<String> {
+        let mut request = request("");
+        request.ifr_ifru.ifru_ifindex = index as i32;
+        self.ioctl(libc::SIOCGIFNAME, &mut request).ok()?;
+        let bytes = request.ifr_name.iter().take_while(|&&byte| byte != 0);
+        String::from_utf8(bytes.map(|&byte| byte as u8).collect()).ok()
+    }
+
+    /// The same by another name, in the same network namespace.
+    pub(crate) fn renamed(&self, name: &str) -> Result<Self, Errno> {
+        let socket = self.socket.try_clone().map_err(|_| Errno::of_system())?;
+        Ok(Self { name: name.to_owned(), socket })
+    }
+
     pub(crate) fn mtu(&self) -> Result<i32, Errno> {
         let mut request = request(&self.name);
         self.ioctl(libc::SIOCGIFMTU, &mut request)?;

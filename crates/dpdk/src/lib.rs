@@ -39,20 +39,26 @@ mod time;
 
 pub use barrier::ProcessBarrier;
 pub use burst::{BURST_MAX, Burst, HEAD, LIST_MAX, PacketList};
-pub use device::{Device, Driver};
+pub use device::{Device, Driver, pci_address};
 pub use eal::{
     Eal, EalConfig, HugeMode, IovaMode, LogLevel, Memory, ThreadRegistration, version,
     version_built,
 };
 pub use error::{Errno, Error};
 pub use inherited::inherited;
-pub use mbuf::Mbuf;
+pub use mbuf::{Layers, Mbuf, Transport};
 pub use mempool::{Mempool, MempoolConfig, Unused};
-pub use port::{Link, Port, PortConfig, Stats, data_room, kernel_mtu};
+pub use port::queues::{DESCRIPTORS_MOST, Thresholds};
+pub use port::rss::{Rss, RssConfig, RssTable, SYMMETRIC as SYMMETRIC_RSS_KEY};
+pub use port::{
+    DeviceEvent, DeviceEvents, Fec, Happening, Link, LinkDetails, LinkWatch, LinkWish, Offload,
+    OffloadReason, OffloadState, OffloadWishes, Offloads, Pause, Port, PortConfig, Stats,
+    data_room, kernel_mtu,
+};
 pub use queue::{RxQueue, Sent, TxQueue};
 pub use ring::{Consumer, Producer, Ring};
 pub use shared::Shared;
-pub use tap::{Tap, VirtioHeader, interface_exists};
+pub use tap::{Tap, VirtioHeader, interface_exists, interface_index};
 pub use time::{prefetch, tsc, tsc_hz, tsc_ordered};
 
 #[cfg(test)]

@@ -7,6 +7,11 @@ use std::{fmt, slice};
 
 use dpdk_sys as sys;
 
+mod requests;
+
+pub(crate) use self::requests::REQUESTS;
+pub use self::requests::{Layers, Transport};
+
 /// The fields of DPDK's `rte_mbuf` that the packet path reads and writes without a call. DPDK
 /// nests them in anonymous unions that differ between releases, so they are reached by the
 /// offsets that the C compiler computed.
@@ -70,6 +75,18 @@ impl RawMbuf {
         unsafe { self.field::<u16>(sys::MBUF_NB_SEGS).read() }
     }
 
+    /// DPDK's bits: what a device has said of a packet, what one is to do with it.
+    #[inline(always)]
+    pub(crate) unsafe fn flags(self) -> u64 {
+        // SAFETY: by the caller, the field is there to read.
+        unsafe { self.field::<u64>(sys::MBUF_OL_FLAGS).read() }
+    }
+
+    pub(crate) unsafe fn set_flags(self, flags: u64) {
+        // SAFETY: by the caller, the field is there to write.
+        unsafe { self.field::<u64>(sys::MBUF_OL_FLAGS).write(flags) }
+    }
+
     pub(crate) unsafe fn next(self) -> Self {
         // SAFETY: by the caller, the field is there to read.
         Self(unsafe { self.field::<*mut sys::rte_mbuf>(sys::MBUF_NEXT).read() })
@@ -116,7 +133,7 @@ impl RawMbuf {
     /// Whether this segment's bytes lie in another packet's buffer, see [`crate::Shared`].
     unsafe fn is_reference(self) -> bool {
         // SAFETY: by the caller, the field is there to read.
-        unsafe { self.field::<u64>(sys::MBUF_OL_FLAGS).read() & sys::SHIM_MBUF_INDIRECT != 0 }
+        unsafe { self.flags() & sys::SHIM_MBUF_INDIRECT != 0 }
     }
 
     /// Bytes free behind the data of this segment: none where the buffer is another packet's.
@@ -127,6 +144,61 @@ impl RawMbuf {
                 return 0;
             }
             self.buf_len().saturating_sub(self.data_off()).saturating_sub(self.data_len())
+        }
+    }
+
+    /// The bytes of this segment and those behind it, each in turn; nothing of [`RawMbuf::NULL`]. The
+    /// caller sees to it that they are borrowed no longer than the packet.
+    #[inline]
+    pub(crate) unsafe fn chunks<'a>(self) -> impl Iterator<Item = &'a [u8]> {
+        let mut segment = self;
+        std::iter::from_fn(move || {
+            if segment.0.is_null() {
+                return None;
+            }
+            // SAFETY: by the caller, a segment of a packet, whose data lie inside its buffer; its link
+            // leads to a segment or is null.
+            unsafe {
+                let bytes = slice::from_raw_parts(segment.data(), segment.data_len().into());
+                segment = segment.next();
+                Some(bytes)
+            }
+        })
+    }
+
+    /// Moves bytes from the segments behind the first one into it until it has `want`, as far as there
+    /// are bytes and room. Segments that are left empty are freed.
+    pub(crate) unsafe fn pull_up(self, want: u16) {
+        // SAFETY: by the caller the chain is ours, so its links lead to segments or end in null; bytes
+        // are copied into the tailroom of the first segment, whose buffer no other segment shares; an
+        // emptied segment is unlinked before it is freed.
+        unsafe {
+            let mut missing = want.saturating_sub(self.data_len()).min(self.tailroom());
+            while missing > 0 && !self.next().0.is_null() {
+                let (next, have) = (self.next(), self.data_len());
+                let moved = missing.min(next.data_len());
+                let end = self.data().add(have.into());
+                std::ptr::copy_nonoverlapping(next.data(), end, moved.into());
+                self.set_data(self.data_off(), have + moved);
+                next.set_data(next.data_off() + moved, next.data_len() - moved);
+                missing -= moved;
+                if next.data_len() == 0 {
+                    self.unlink_second();
+                }
+            }
+        }
+    }
+
+    /// Frees the second segment, which there is.
+    unsafe fn unlink_second(self) {
+        // SAFETY: by the caller the chain is ours and has a second segment.
+        unsafe {
+            let second = self.next();
+            let link = |of: Self| of.field::<*mut sys::rte_mbuf>(sys::MBUF_NEXT);
+            link(self).write(second.next().0);
+            link(second).write(std::ptr::null_mut());
+            self.field::<u16>(sys::MBUF_NB_SEGS).write(self.segments() - 1);
+            free_chain(second);
         }
     }
 
@@ -142,7 +214,9 @@ impl RawMbuf {
                 segment = segment.next();
                 kept += 1;
             }
-            segment.field::<u16>(sys::MBUF_DATA_LEN).write((len - before) as u16);
+            // Not more than there is, whatever a device has said of the whole.
+            let rest = (len - before).min(segment.data_len().into()) as u16;
+            segment.field::<u16>(sys::MBUF_DATA_LEN).write(rest);
             let tail = segment.next();
             segment.field::<*mut sys::rte_mbuf>(sys::MBUF_NEXT).write(std::ptr::null_mut());
             self.field::<u16>(sys::MBUF_NB_SEGS).write(kept);
@@ -223,18 +297,8 @@ impl Mbuf {
 
     /// The bytes of each segment in turn.
     pub fn chunks(&self) -> impl Iterator<Item = &[u8]> {
-        let mut segment = self.raw();
-        std::iter::from_fn(move || {
-            if segment.0.is_null() {
-                return None;
-            }
-            // SAFETY: the segment is part of our packet; as in `data`.
-            let bytes =
-                unsafe { slice::from_raw_parts(segment.data(), usize::from(segment.data_len())) };
-            // SAFETY: the segment is part of our packet.
-            segment = unsafe { segment.next() };
-            Some(bytes)
-        })
+        // SAFETY: the packet is ours, and borrowed as long as its bytes.
+        unsafe { self.raw().chunks() }
     }
 
     /// Bytes in the packet, all segments together.
@@ -318,6 +382,20 @@ impl Mbuf {
         }
     }
 
+    /// Adds the segments of another packet behind those of this one.
+    ///
+    /// # Errors
+    /// Gives it back if they were more than a packet can have.
+    pub fn chain(&mut self, tail: Self) -> Result<(), Self> {
+        // SAFETY: both packets are ours; with success the second is part of the first, else nothing is
+        // done.
+        if unsafe { sys::rte_pktmbuf_chain(self.raw().0, tail.raw().0) } != 0 {
+            return Err(tail);
+        }
+        tail.into_raw();
+        Ok(())
+    }
+
     /// Removes `len` bytes in front. False, and nothing done, if the first segment has fewer.
     #[must_use]
     pub fn adj(&mut self, len: usize) -> bool {
@@ -376,13 +454,8 @@ pub(crate) mod tests {
     /// A packet of several segments, one per slice.
     pub(crate) fn chain(pool: &crate::Mempool, parts: &[&[u8]]) -> Mbuf {
         let mut packets = parts.iter().map(|part| pool.copy_of(part).unwrap());
-        let first = packets.next().unwrap();
-        for packet in packets {
-            let head = first.raw().0;
-            // SAFETY: both packets are ours; the second becomes part of the first.
-            let result = unsafe { sys::rte_pktmbuf_chain(head, packet.into_raw().0) };
-            assert_eq!(result, 0);
-        }
+        let mut first = packets.next().unwrap();
+        packets.for_each(|packet| first.chain(packet).unwrap());
         first
     }
 
@@ -453,6 +526,29 @@ pub(crate) mod tests {
             assert_eq!(bytes, [1, 2, 3, 4, 5, 6][..len]);
             assert_eq!((packet.segments(), pool.in_use()), (segments, segments));
         }
+        assert_eq!(pool.leaked(), 0);
+    }
+
+    #[test]
+    fn the_first_segment_takes_bytes_of_those_behind() {
+        let pool = testing::pool(15);
+        let parts: [&[u8]; 4] = [&[1], &[2, 3], &[], &[4, 5, 6]];
+        for (want, first, segments) in
+            [(0, 1, 4), (1, 1, 4), (2, 2, 4), (3, 3, 3), (4, 4, 2), (6, 6, 1), (99, 6, 1)]
+        {
+            let packet = chain(&pool, &parts);
+            // SAFETY: the packet is ours.
+            unsafe { packet.raw().pull_up(want) };
+            let bytes: Vec<u8> = packet.chunks().flatten().copied().collect();
+            assert_eq!((bytes, packet.len()), (vec![1, 2, 3, 4, 5, 6], 6));
+            let found = (packet.data().len(), packet.segments(), pool.in_use());
+            assert_eq!(found, (first, segments, segments), "{want}");
+        }
+        let full = chain(&pool, &[&[7; 2048], &[8; 10]]);
+        // SAFETY: as above.
+        unsafe { full.raw().pull_up(2050) };
+        assert_eq!((full.data().len(), full.segments()), (2048, 2), "no room");
+        drop(full);
         assert_eq!(pool.leaked(), 0);
     }
 

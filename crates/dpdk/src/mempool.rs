@@ -53,8 +53,6 @@ struct Inner {
     data_room: u16,
     /// Packets without a bus address, which are never handed out.
     withheld: usize,
-    /// Packets that the receive queues of open ports keep filled.
-    kept: AtomicUsize,
     /// Packets that a driver kept when its port was closed, and those withheld.
     written_off: AtomicUsize,
     /// Nobody has a packet of it, or is giving one back.
@@ -103,9 +101,8 @@ impl Mempool {
             memory: eal.memory().to_string(),
         })?;
         let eal = eal.share();
-        let data_room = config.data_room;
-        let (kept, written_off) = (AtomicUsize::new(0), AtomicUsize::new(withheld));
-        let inner = Inner { pool, data_room, withheld, kept, written_off, unused: false, eal };
+        let (data_room, written_off) = (config.data_room, AtomicUsize::new(withheld));
+        let inner = Inner { pool, data_room, withheld, written_off, unused: false, eal };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -141,6 +138,18 @@ impl Mempool {
         packet.extend(bytes).then_some(packet)
     }
 
+    /// A packet of one buffer that is another one of several, tag and requests included; `None` when the
+    /// pool has no buffer left, or none so large.
+    pub fn linear_copy_of(&self, packet: &Mbuf) -> Option<Mbuf> {
+        let mut copy = self.alloc()?;
+        for chunk in packet.chunks() {
+            copy.append(chunk.len())?.copy_from_slice(chunk);
+        }
+        copy.set_tag(packet.tag());
+        copy.request_as(packet);
+        Some(copy)
+    }
+
     /// Packets in the pool, free or not.
     pub fn size(&self) -> usize {
         // SAFETY: the pool is alive; its size never changes.
@@ -154,21 +163,6 @@ impl Mempool {
         // SAFETY: the pool is alive.
         let out = unsafe { sys::rte_mempool_in_use_count(self.as_ptr()) as usize };
         out.saturating_sub(self.inner.written_off.load(Ordering::Relaxed))
-    }
-
-    /// A port's receive queues keep so many packets from now on.
-    pub(crate) fn keep(&self, count: usize) {
-        self.inner.kept.fetch_add(count, Ordering::Relaxed);
-    }
-
-    /// The port whose receive queues kept them is closed.
-    pub(crate) fn keep_no_more(&self, count: usize) {
-        self.inner.kept.fetch_sub(count, Ordering::Relaxed);
-    }
-
-    /// Packets that are out, beside those in receive queues.
-    pub(crate) fn in_use_not_kept(&self) -> usize {
-        self.in_use().saturating_sub(self.inner.kept.load(Ordering::Relaxed))
     }
 
     /// Counts packets as not in use that a driver will never give back: nobody has them, the

@@ -8,8 +8,15 @@
 //! AF_PACKET; [`Port::driver`] and [`Port::notes`] say which, and why.
 
 mod bpf;
+mod events;
+mod filter;
 mod kernel;
+mod link;
+mod offloads;
+pub(crate) mod queues;
 mod record;
+mod rings;
+pub(crate) mod rss;
 mod sockets;
 
 use std::collections::BTreeMap;
@@ -21,18 +28,36 @@ use std::time::{Duration, Instant};
 
 use dpdk_sys as sys;
 
+pub use self::events::{DeviceEvent, DeviceEvents, Happening};
+use self::filter::Filter;
 use self::kernel::KernelInterface;
+pub use self::link::{Fec, LinkDetails, LinkWish, Pause};
+use self::offloads::{Need, Negotiated, negotiate};
+use self::queues::{Queues, Thresholds, Wish};
 use self::record::Record;
+use self::rings::Rings;
+use self::rss::{Hash, RssConfig};
 use self::sockets::Sockets;
 use crate::eal::{Eal, EalRef};
 use crate::interface::Interface;
 use crate::{Device, Driver, Errno, Error, IovaMode, Mempool, RxQueue, TxQueue};
 
+pub use self::offloads::{Offload, OffloadReason, OffloadState, OffloadWishes, Offloads};
+
 /// Bytes of an Ethernet header and one VLAN tag, in front of what the MTU counts.
 const FRAME_OVERHEAD: usize = 18;
 
+/// The MTU of devices of which nothing is said.
+const DEFAULT_MTU: u16 = 1500;
+
 /// Descriptors in each ring of an AF_XDP socket, and packets its driver keeps for receiving.
 const AF_XDP_DESCRIPTORS: u16 = 2048;
+
+/// Frames in each ring of an AF_PACKET socket.
+const AF_PACKET_DESCRIPTORS: u16 = 1024;
+
+/// Sockets that the AF_PACKET driver has at most (`RTE_PMD_AF_PACKET_MAX_RINGS`).
+const AF_PACKET_QUEUES: u16 = 16;
 
 /// Bytes that AF_XDP leaves free in front of each packet, beside DPDK's own headroom.
 const AF_XDP_HEADROOM: usize = 256;
@@ -46,22 +71,40 @@ pub struct PortConfig {
     pub device: Device,
     /// For a kernel interface: the driver that must be used; AF_XDP else AF_PACKET when not given.
     pub driver: Option<Driver>,
-    /// Receive queues wished for; the device may have fewer.
+    /// Receive queues wished for; the device may have fewer, unless the number is exact.
     pub rx_queues: u16,
-    /// Transmit queues wished for; the device may have fewer.
+    /// Transmit queues wished for; the device may have fewer, unless the number is exact.
     pub tx_queues: u16,
-    /// Packets that may wait in each receive queue; the device may round it.
-    pub rx_desc: u16,
-    /// Packets that may wait in each transmit queue; the device may round it.
-    pub tx_desc: u16,
+    /// Fewer receive queues are an error.
+    pub exact_rx_queues: bool,
+    /// Fewer transmit queues are an error.
+    pub exact_tx_queues: bool,
+    /// Packets that may wait in each receive queue; the driver's recommendation when not given.
+    pub rx_desc: Option<u16>,
+    /// Packets that may wait in each transmit queue; the driver's recommendation when not given.
+    pub tx_desc: Option<u16>,
+    /// Thresholds of each receive queue.
+    pub rx_thresholds: Thresholds,
+    /// Thresholds of each transmit queue.
+    pub tx_thresholds: Thresholds,
+    /// The choice of a receive queue; the device's own when not given.
+    pub rss: Option<RssConfig>,
     /// The largest IP packet in bytes; the kernel interface's own, or 1,500, when not given.
     pub mtu: Option<u16>,
     /// Whether to receive frames for other MAC addresses.
     pub promiscuous: bool,
+    /// Packets leave by it that ask for [`Offload::TxChecksum`] or [`Offload::Segmentation`].
+    pub requests: bool,
+    /// Offloads that must be used or must not; the others as [`Port::offloads`] says.
+    pub offloads: OffloadWishes,
+    /// The MAC address to receive frames for, in place of the device's own.
+    pub mac: Option<[u8; 6]>,
+    /// What the link is to be.
+    pub link: LinkWish,
 }
 
 impl PortConfig {
-    /// One queue each way, 1,024 descriptors, the device's MTU.
+    /// One queue each way of the size that the driver recommends, the device's MTU.
     pub fn new(name: &str, device: Device) -> Self {
         Self {
             name: name.into(),
@@ -69,10 +112,19 @@ impl PortConfig {
             driver: None,
             rx_queues: 1,
             tx_queues: 1,
-            rx_desc: 1024,
-            tx_desc: 1024,
+            exact_rx_queues: false,
+            exact_tx_queues: false,
+            rx_desc: None,
+            tx_desc: None,
+            rx_thresholds: Thresholds::default(),
+            tx_thresholds: Thresholds::default(),
+            rss: None,
             mtu: None,
             promiscuous: false,
+            requests: false,
+            offloads: OffloadWishes::new(),
+            mac: None,
+            link: LinkWish::default(),
         }
     }
 
@@ -96,6 +148,29 @@ pub struct Link {
     pub up: bool,
     /// Megabits per second; 0 or [`u32::MAX`] when the device does not know.
     pub speed_mbps: u32,
+}
+
+/// Who tells that a port's link has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkWatch {
+    /// The device, by an interrupt: [`DeviceEvents`].
+    Interrupt,
+    /// The kernel, which has the interface with this index, by rtnetlink in the network namespace that
+    /// the port was opened in.
+    Kernel(u32),
+    /// Nobody: [`Port::link`] has to be asked from time to time.
+    Nobody,
+}
+
+impl LinkWatch {
+    /// One word: `interrupt`, `netlink` or `polled`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Interrupt => "interrupt",
+            Self::Kernel(_) => "netlink",
+            Self::Nobody => "polled",
+        }
+    }
 }
 
 /// A port's own counters, since it was opened.
@@ -145,7 +220,25 @@ impl OpenPort {
 
     #[inline]
     pub(crate) fn supports_multi_segment(&self) -> bool {
-        self.started.multi_segment
+        self.started.negotiated.tx & sys::SHIM_TX_OFFLOAD_MULTI_SEGS != 0
+    }
+
+    /// What its device does with packets that are sent, in DPDK's bits.
+    #[inline]
+    pub(crate) fn tx_offloads(&self) -> u64 {
+        self.started.negotiated.tx
+    }
+
+    /// Its device says something about what it receives that the packet path looks at.
+    #[inline]
+    pub(crate) fn says_more(&self) -> bool {
+        let said = sys::SHIM_RX_OFFLOAD_IPV4_CKSUM | sys::SHIM_RX_OFFLOAD_VLAN_STRIP;
+        self.started.negotiated.rx & said != 0
+    }
+
+    /// Where its receive queues take packets from.
+    pub(crate) fn pool(&self) -> &Mempool {
+        &self.started.pool
     }
 }
 
@@ -218,15 +311,9 @@ impl Port {
         &self.open.notes
     }
 
-    /// The port's MAC address.
+    /// The MAC address that the device came with, whatever it was made to receive.
     pub fn mac(&self) -> [u8; 6] {
-        let mut mac = MaybeUninit::<sys::rte_ether_addr>::zeroed();
-        // SAFETY: the port is open; the function writes an address, or nothing and fails, and
-        // zeros are an address too.
-        unsafe {
-            sys::rte_eth_macaddr_get(self.id(), mac.as_mut_ptr());
-            mac.assume_init().addr_bytes
-        }
+        self.open.started.filter.own
     }
 
     /// The largest IP packet that the port sends and receives, in bytes.
@@ -244,6 +331,18 @@ impl Port {
         self.open.tx_queues
     }
 
+    /// Descriptors of each queue, receive and transmit.
+    pub fn descriptors(&self) -> (u16, u16) {
+        let Queues { rx_desc, tx_desc, .. } = self.open.started.queues;
+        (rx_desc, tx_desc)
+    }
+
+    /// Packets that are best taken from a receive queue at once, as the driver says, 1 to
+    /// [`BURST_MAX`](crate::BURST_MAX).
+    pub fn rx_burst(&self) -> u16 {
+        self.open.started.queues.rx_burst
+    }
+
     /// The state of the link, now.
     pub fn link(&self) -> Link {
         let mut link = MaybeUninit::<sys::rte_eth_link>::zeroed();
@@ -256,6 +355,15 @@ impl Port {
         // The drivers for kernel interfaces do not watch the link.
         let up = self.open.kernel.as_ref().map_or(up, KernelInterface::is_running);
         Link { up, speed_mbps }
+    }
+
+    /// Who tells that the link has changed.
+    pub fn link_watch(&self) -> LinkWatch {
+        match &self.open.kernel {
+            Some(kernel) => LinkWatch::Kernel(kernel.index()),
+            None if self.open.started.link_interrupts => LinkWatch::Interrupt,
+            None => LinkWatch::Nobody,
+        }
     }
 
     /// The port's counters.
@@ -287,10 +395,15 @@ impl Port {
         DRIVERS.contains(&self.driver())
     }
 
-    /// Whether the device sends packets of several segments. If not, [`TxQueue::send`] refuses
-    /// them.
+    /// Whether the device sends packets of several segments. If not, [`TxQueue::send`] copies them
+    /// into one, and refuses those that are longer than a buffer.
     pub fn supports_multi_segment(&self) -> bool {
         self.open.supports_multi_segment()
+    }
+
+    /// What of the port's work its device does, and why not the rest.
+    pub fn offloads(&self) -> &Offloads {
+        &self.open.started.negotiated.offloads
     }
 }
 
@@ -307,12 +420,10 @@ fn open_dpdk(
         let problem = format!("a driver can be chosen for kernel interfaces, not for {device}");
         return Err(config.refuse(problem));
     }
-    let mtu = config.mtu.unwrap_or(1500);
-    check_room(config, pool, mtu, 0)?;
+    let mtu = config.mtu.unwrap_or(DEFAULT_MTU);
     let device = config.c_string(device)?;
     let device = Attached::new(eal, config, bus, device, args)?;
-    let want = Queues::wished(config);
-    let started = device.start(config, pool, want, config.mtu)?;
+    let started = device.start(config, pool, Wish::of(config), config.mtu)?;
     Ok(OpenPort::new(started, config, Vec::new(), mtu, None))
 }
 
@@ -336,6 +447,8 @@ fn open_kernel(
     pool: &Mempool,
     name: &str,
 ) -> Result<OpenPort, Error> {
+    check_kernel_queues(config, name)?;
+    config.link.refuse_kernel(config, name)?;
     let failed = |step: &str| {
         let step = format!("{name}: {step}");
         move |errno| config.error(step, errno)
@@ -425,7 +538,12 @@ fn start_af_xdp(
     }
     kernel.try_xdp().map_err(|problem| config.refuse(problem))?;
     let have = kernel.receive_queues();
-    let queues = config.rx_queues.max(config.tx_queues).min(have);
+    let queues = queue_pairs(config, have).map_err(|problem| {
+        config.refuse(format!(
+            "device {}: {problem}; ethtool -L {0} combined may add some",
+            kernel.name
+        ))
+    })?;
     if queues < have {
         notes.push(format!(
             "{} has {have} receive queues and the port uses {queues}; packets in the others go to \
@@ -441,8 +559,13 @@ fn start_af_xdp(
         args += ",busy_budget=0";
     }
     let device = kernel_device(Driver::AfXdp, &kernel.name);
-    let want =
-        Queues { rx: queues, tx: queues, rx_desc: AF_XDP_DESCRIPTORS, tx_desc: AF_XDP_DESCRIPTORS };
+    let (rx_desc, tx_desc) = (config.rx_desc, config.tx_desc);
+    let want = Wish {
+        rx: queues,
+        tx: queues,
+        rx_desc: rx_desc.or(Some(AF_XDP_DESCRIPTORS)),
+        tx_desc: tx_desc.or(Some(AF_XDP_DESCRIPTORS)),
+    };
     let (started, sockets) = Sockets::of(|| {
         kernel.with_xdp_program(|kernel| {
             let mut attached = Attached::new(eal, config, "vdev", device, &args)?;
@@ -451,6 +574,14 @@ fn start_af_xdp(
         })
     });
     let mut started = started?;
+    started.rings = sockets.rings();
+    if started.rings.is_none() {
+        notes.push(format!(
+            "the rings of {} cannot be read: should it vanish, the packets that it was to send count \
+             as lost",
+            kernel.name
+        ));
+    }
     started.sockets = sockets;
     Ok(started)
 }
@@ -463,15 +594,15 @@ fn start_af_packet(
     mtu: u16,
 ) -> Result<Started, Error> {
     check_room(config, pool, mtu, 0)?;
-    let want = Queues::wished(config);
-    let queues = want.rx.max(want.tx);
-    let ring = PacketRing::for_mtu(mtu, pool.data_room(), want.rx_desc.max(want.tx_desc))
-        .ok_or_else(|| {
-            let (room, needed) = (pool.data_room(), PacketRing::room_for(mtu));
-            config.refuse(format!(
-                "MTU {mtu} needs packet buffers of {needed} bytes with AF_PACKET; they have {room}"
-            ))
-        })?;
+    let queues = queue_pairs(config, AF_PACKET_QUEUES)
+        .map_err(|problem| config.refuse(format!("device {}: {problem}", kernel.name)))?;
+    let descriptors = config.rx_desc.max(config.tx_desc).unwrap_or(AF_PACKET_DESCRIPTORS);
+    let ring = PacketRing::for_mtu(mtu, pool.data_room(), descriptors).ok_or_else(|| {
+        let (room, needed) = (pool.data_room(), PacketRing::room_for(mtu));
+        config.refuse(format!(
+            "MTU {mtu} needs packet buffers of {needed} bytes with AF_PACKET; they have {room}"
+        ))
+    })?;
     let args = format!(
         "iface={},qpairs={queues},framesz={},blocksz={},framecnt={}",
         kernel.name, ring.frame, ring.block, ring.frames
@@ -479,7 +610,7 @@ fn start_af_packet(
     let device = kernel_device(Driver::AfPacket, &kernel.name);
     // The driver has a queue pair for every socket and does not mind the MTU, which the kernel
     // has; ethdev would refuse one above 1,500.
-    let want = Queues { rx: queues, tx: queues, ..want };
+    let want = Wish { rx: queues, tx: queues, ..Wish::of(config) };
     Attached::new(eal, config, "vdev", device, &args)?.start(config, pool, want, None)
 }
 
@@ -550,31 +681,43 @@ impl PacketRing {
     }
 }
 
-/// Queues and descriptors that a device is asked for.
-#[derive(Clone, Copy)]
-struct Queues {
-    rx: u16,
-    tx: u16,
-    rx_desc: u16,
-    tx_desc: u16,
-}
-
-impl Queues {
-    fn wished(config: &PortConfig) -> Self {
-        Self {
-            rx: config.rx_queues,
-            tx: config.tx_queues,
-            rx_desc: config.rx_desc,
-            tx_desc: config.tx_desc,
+/// What no kernel interface has, refused before one is touched.
+fn check_kernel_queues(config: &PortConfig, name: &str) -> Result<(), Error> {
+    if config.rss.is_some() && config.rx_queues > 1 {
+        return Err(config.refuse(format!(
+            "device {name}: its hash is the kernel's: set it by ethtool -N and ethtool -X and leave rss out, \
+             or write spread = \"software\""
+        )));
+    }
+    if config.driver == Some(Driver::AfPacket) {
+        return Ok(());
+    }
+    for (key, wish) in [("rx_descriptors", config.rx_desc), ("tx_descriptors", config.tx_desc)] {
+        let fits = |size: u16| size.is_power_of_two() && (64..=AF_XDP_DESCRIPTORS).contains(&size);
+        if let Some(wish) = wish.filter(|&wish| !fits(wish)) {
+            return Err(config.refuse(format!(
+                "device {name}: {key} {wish}: AF_XDP takes a power of two from 64 to {AF_XDP_DESCRIPTORS}; write \
+                 one, or driver = \"af_packet\""
+            )));
         }
     }
+    Ok(())
+}
 
-    /// No more than the device has.
-    fn clamp(mut self, info: &sys::rte_eth_dev_info) -> Self {
-        self.rx = self.rx.min(info.max_rx_queues);
-        self.tx = self.tx.min(info.max_tx_queues);
-        self
-    }
+/// Queues of a driver that has them in pairs, at most so many.
+fn queue_pairs(config: &PortConfig, most: u16) -> Result<u16, String> {
+    let PortConfig { rx_queues: rx, tx_queues: tx, exact_rx_queues, exact_tx_queues, .. } = *config;
+    let pairs = match (exact_rx_queues, exact_tx_queues) {
+        (true, true) if rx != tx => {
+            return Err(format!(
+                "rx_queues {rx}, tx_queues {tx}: its driver has them in pairs; leave one out"
+            ));
+        }
+        (true, _) => return queues::number("rx_queues", rx, true, most),
+        (_, true) => return queues::number("tx_queues", tx, true, most),
+        _ => rx.max(tx),
+    };
+    Ok(pairs.min(most))
 }
 
 /// Devices come and go one at a time: DPDK's lists of them are not made for more.
@@ -585,8 +728,7 @@ struct Attached {
     id: u16,
     bus: &'static str,
     device: CString,
-    /// The interface, if the driver is AF_XDP's, which does not return the packets that wait in
-    /// its receive rings when it is closed, nor those it was sending when the interface vanished.
+    /// The interface, if the driver is AF_XDP's, which returns no packet of its rings when it is closed.
     af_xdp: Option<CString>,
     eal: EalRef,
 }
@@ -596,24 +738,29 @@ struct Started {
     device: Attached,
     /// What its driver leaves open; closed behind it.
     sockets: Sockets,
+    /// An AF_XDP driver's, where the packets are that it does not return; mapped until it is closed.
+    rings: Option<Vec<Rings>>,
     driver: String,
-    multi_segment: bool,
+    negotiated: Negotiated,
+    /// It tells of changes of its link.
+    link_interrupts: bool,
+    /// What it receives.
+    filter: Filter,
     queues: Queues,
     pool: Mempool,
-    /// Packets of the pool that its driver will never give back.
+    /// Packets of the pool that an AF_XDP driver took when it was set up, and keeps.
     kept: usize,
-    /// Packets in its receive queues.
-    filled: usize,
 }
 
 impl OpenPort {
     fn new(
         started: Started,
         config: &PortConfig,
-        notes: Vec<String>,
+        mut notes: Vec<String>,
         mtu: u16,
         kernel: Option<KernelInterface>,
     ) -> Self {
+        notes.extend(started.filter.note.clone());
         let Queues { rx, tx, .. } = started.queues;
         // More queues may have been made than asked for (AF_XDP has pairs); they stay unused.
         let (rx_queues, tx_queues) = (rx, tx.min(config.tx_queues));
@@ -656,15 +803,8 @@ impl Attached {
     }
 
     fn info(&self, config: &PortConfig) -> Result<sys::rte_eth_dev_info, Error> {
-        let mut info = MaybeUninit::<sys::rte_eth_dev_info>::zeroed();
-        // SAFETY: the port exists; the function writes the information, or fails.
-        let result = unsafe { sys::rte_eth_dev_info_get(self.id, info.as_mut_ptr()) };
-        if result != 0 {
-            let step = "DPDK says nothing about the device";
-            return Err(config.error(step, Errno::of_result(result)));
-        }
-        // SAFETY: written; and zeros are a value of every field.
-        Ok(unsafe { info.assume_init() })
+        device_info(self.id)
+            .map_err(|errno| config.error("DPDK says nothing about the device", errno))
     }
 
     /// Configures the device, sets up its queues and starts it.
@@ -672,47 +812,72 @@ impl Attached {
         self,
         config: &PortConfig,
         pool: &Mempool,
-        want: Queues,
+        want: Wish,
         mtu: Option<u16>,
     ) -> Result<Started, Error> {
         let info = self.info(config)?;
-        let mut queues = want.clamp(&info);
-        self.configure(config, &info, &mut queues, mtu)?;
+        let queues = want.settle(config, &info)?;
+        // SAFETY: the driver's name is a static C string.
+        let driver = unsafe { CStr::from_ptr(info.driver_name) }.to_string_lossy().into_owned();
+        let negotiated = self.negotiate(config, &info, &driver, pool, mtu)?;
+        self.configure(config, &info, queues, mtu, &negotiated)?;
         let before = pool.in_use();
-        let result = self.set_up_queues(config, &info, queues, pool);
+        let result = self.set_up_queues(config, &info, queues, pool, &negotiated);
         let kept = if self.af_xdp.is_some() { pool.in_use().saturating_sub(before) } else { 0 };
         if let Err(error) = result {
             drop(self);
             pool.write_off(kept);
             return Err(error);
         }
-        // SAFETY: the driver's name is a static C string.
-        let driver = unsafe { CStr::from_ptr(info.driver_name) }.to_string_lossy().into_owned();
-        let multi_segment = info.tx_offload_capa & sys::SHIM_TX_OFFLOAD_MULTI_SEGS != 0;
         let pool = pool.clone();
         let mut started = Started {
             device: self,
             sockets: Sockets::default(),
+            rings: None,
             driver,
-            multi_segment,
+            negotiated,
+            link_interrupts: events::has_link_interrupts(&config.device, &info),
+            filter: Filter::default(),
             queues,
             pool,
             kept,
-            filled: 0,
         };
         started.go(config)?;
-        // Some drivers fill their queues when they are set up, others when they start.
-        started.filled = started.pool.in_use().saturating_sub(before);
-        started.pool.keep(started.filled);
+        if let Some(rss) = &config.rss {
+            if let Some(mut hash) = Hash::plan(config, &info, queues.rx)? {
+                started.device.ensure_key(config, &mut hash)?;
+            }
+            started.device.write_table(config, &rss.table, queues.rx)?;
+        }
         Ok(started)
+    }
+
+    /// The offloads that the device does. Frames that no packet buffer holds need one of them.
+    fn negotiate(
+        &self,
+        config: &PortConfig,
+        info: &sys::rte_eth_dev_info,
+        driver: &str,
+        pool: &Mempool,
+        mtu: Option<u16>,
+    ) -> Result<Negotiated, Error> {
+        let room = check_room(config, pool, mtu.unwrap_or(DEFAULT_MTU), 0);
+        let need = Need { requests: config.requests, long_frames: room.is_err() };
+        let capabilities = (info.rx_offload_capa, info.tx_offload_capa);
+        let negotiated = negotiate(config, driver, capabilities, need)?;
+        if !negotiated.offloads.on(Offload::Scatter) {
+            room?;
+        }
+        Ok(negotiated)
     }
 
     fn configure(
         &self,
         config: &PortConfig,
         info: &sys::rte_eth_dev_info,
-        queues: &mut Queues,
+        queues: Queues,
         mtu: Option<u16>,
+        negotiated: &Negotiated,
     ) -> Result<(), Error> {
         let mut settings = sys::rte_eth_conf::default();
         if let Some(mtu) = mtu {
@@ -724,22 +889,20 @@ impl Attached {
             }
             settings.rxmode.mtu = mtu.into();
         }
-        let hash = info.flow_type_rss_offloads & sys::SHIM_RSS_IP_TCP_UDP;
-        if queues.rx > 1 && hash != 0 {
+        let mut hash = Hash::plan(config, info, queues.rx)?;
+        if let Some(hash) = &mut hash {
             settings.rxmode.mq_mode = sys::RTE_ETH_MQ_RX_RSS;
-            settings.rx_adv_conf.rss_conf.rss_hf = hash;
+            settings.rx_adv_conf.rss_conf = hash.conf();
         }
-        settings.txmode.offloads = info.tx_offload_capa & sys::SHIM_TX_OFFLOAD_MULTI_SEGS;
-        // SAFETY: the port exists and is not started; the settings live for the call.
+        settings.rxmode.offloads = negotiated.rx;
+        settings.txmode.offloads = negotiated.tx;
+        settings.link_speeds = config.link.speeds(config, &self.device.to_string_lossy(), info)?;
+        settings.intr_conf.set_lsc(events::has_link_interrupts(&config.device, info).into());
+        // SAFETY: the port exists and is not started; the settings, and the key that they point to, live
+        // for the call.
         let result =
             unsafe { sys::rte_eth_dev_configure(self.id, queues.rx, queues.tx, &settings) };
-        self.check(config, "configuring the device", result)?;
-        // SAFETY: the port exists; two numbers for the call.
-        let result = unsafe {
-            let (rx, tx) = (&mut queues.rx_desc, &mut queues.tx_desc);
-            sys::rte_eth_dev_adjust_nb_rx_tx_desc(self.id, rx, tx)
-        };
-        self.check(config, "choosing the size of the queues", result)
+        self.check(config, "configuring the device", result)
     }
 
     fn set_up_queues(
@@ -748,19 +911,22 @@ impl Attached {
         info: &sys::rte_eth_dev_info,
         queues: Queues,
         pool: &Mempool,
+        negotiated: &Negotiated,
     ) -> Result<(), Error> {
-        let socket = sys::SOCKET_ID_ANY as u32;
+        // SAFETY: the port exists.
+        let socket = unsafe { sys::rte_eth_dev_socket_id(self.id) } as u32;
+        let rx = config.rx_thresholds.of_rx(info.default_rxconf);
         for queue in 0..queues.rx {
             // SAFETY: the port is configured with this queue; the pool stays with `Started`.
             let result = unsafe {
-                let (rx, pool) = (&info.default_rxconf, pool.as_ptr());
-                sys::rte_eth_rx_queue_setup(self.id, queue, queues.rx_desc, socket, rx, pool)
+                let pool = pool.as_ptr();
+                sys::rte_eth_rx_queue_setup(self.id, queue, queues.rx_desc, socket, &rx, pool)
             };
             self.check(config, &format!("setting up receive queue {queue}"), result)?;
         }
+        let mut tx = config.tx_thresholds.of_tx(info.default_txconf);
         for queue in 0..queues.tx {
-            let mut tx = info.default_txconf;
-            tx.offloads = info.tx_queue_offload_capa & sys::SHIM_TX_OFFLOAD_MULTI_SEGS;
+            tx.offloads = info.tx_queue_offload_capa & negotiated.tx;
             // SAFETY: the port is configured with this queue; the settings live for the call.
             let result =
                 unsafe { sys::rte_eth_tx_queue_setup(self.id, queue, queues.tx_desc, socket, &tx) };
@@ -779,30 +945,34 @@ impl Attached {
 }
 
 impl Started {
-    fn go(&self, config: &PortConfig) -> Result<(), Error> {
+    fn go(&mut self, config: &PortConfig) -> Result<(), Error> {
         let id = self.device.id;
         // SAFETY: the port is configured and its queues are set up.
         let result = unsafe { sys::rte_eth_dev_start(id) };
         self.device.check(config, "starting the device", result)?;
-        // The neighbour protocols' multicasts. A driver without a filter has nothing to switch on,
-        // and says so; for a kernel interface `KernelInterface::take_over` has done it.
-        // SAFETY: the port exists.
-        let result = unsafe { sys::rte_eth_allmulticast_enable(id) };
-        if result != -libc::ENOTSUP {
-            self.device.check(config, "receiving all multicasts", result)?;
-        }
-        if config.promiscuous {
-            // SAFETY: the port exists.
-            let result = unsafe { sys::rte_eth_promiscuous_enable(id) };
-            self.device.check(config, "receiving frames for other MAC addresses", result)?;
-        }
+        self.filter = self.device.set_filter(config)?;
+        self.device.set_link(config)?;
         Ok(())
     }
 
     /// Whether the driver may have packets that it is still sending, or that are sent and not
     /// taken back.
     fn has_unsent(&self) -> bool {
-        self.device.af_xdp.is_some() && self.pool.in_use_not_kept() > 0
+        self.rings.iter().flatten().any(|rings| {
+            // SAFETY: the driver closes its port when `self.device` is dropped, after this.
+            unsafe { rings.unsent() > 0 }
+        })
+    }
+
+    /// Packets of the pool that its driver will not give back when it is closed. To be asked when it is
+    /// stopped and nobody has a queue of it.
+    fn lost(&self) -> usize {
+        let Some(rings) = &self.rings else { return self.kept };
+        let of_one = |rings: &Rings| {
+            // SAFETY: the driver closes its port when `self.device` is dropped, after this.
+            unsafe { rings.filled() + rings.unsent() }
+        };
+        rings.iter().map(of_one).sum()
     }
 
     /// Sends nothing: the AF_XDP driver takes back the packets it has sent only when it is called
@@ -816,7 +986,7 @@ impl Started {
         }
     }
 
-    /// Takes back what has been sent; other ports may have packets out, so not for long.
+    /// Takes back what has been sent. A vanished interface sends no more, so not for long.
     fn reclaim_sent(&self) {
         for _ in 0..20 {
             self.poll_sent();
@@ -830,19 +1000,13 @@ impl Started {
 
 impl Drop for Started {
     fn drop(&mut self) {
-        if let Some(interface) = &self.device.af_xdp {
+        if self.device.af_xdp.is_some() {
             self.reclaim_sent();
-            // SAFETY: a C string for the call.
-            if unsafe { libc::if_nametoindex(interface.as_ptr()) } == 0 {
-                // Nobody can say which packets a vanished interface was to send: they are those
-                // that nobody else has, when the port is closed in its turn, after all its users.
-                self.pool.write_off(self.pool.in_use_not_kept());
-            }
         }
+        self.filter.undo(self.device.id);
         // SAFETY: the port exists; its queues are gone.
         unsafe { sys::rte_eth_dev_stop(self.device.id) };
-        self.pool.write_off(self.kept);
-        self.pool.keep_no_more(self.filled);
+        self.pool.write_off(self.lost());
         if let Some(interface) = &self.device.af_xdp {
             let mut all = LET_GO.lock().unwrap_or_else(PoisonError::into_inner);
             all.insert(interface.clone(), Instant::now());
@@ -873,14 +1037,19 @@ fn kernel_device(driver: Driver, interface: &str) -> CString {
 
 /// Whether a device has queues: it is somebody's port.
 fn is_configured(id: u16) -> bool {
+    device_info(id).is_ok_and(|info| info.nb_rx_queues + info.nb_tx_queues > 0)
+}
+
+/// What DPDK says of a device.
+fn device_info(id: u16) -> Result<sys::rte_eth_dev_info, Errno> {
     let mut info = MaybeUninit::<sys::rte_eth_dev_info>::zeroed();
     // SAFETY: the port exists; the function writes the information, or fails.
-    if unsafe { sys::rte_eth_dev_info_get(id, info.as_mut_ptr()) } != 0 {
-        return false;
+    let result = unsafe { sys::rte_eth_dev_info_get(id, info.as_mut_ptr()) };
+    if result != 0 {
+        return Err(Errno::of_result(result));
     }
-    // SAFETY: zeroed, which is a value, and written.
-    let info = unsafe { info.assume_init() };
-    info.nb_rx_queues + info.nb_tx_queues > 0
+    // SAFETY: zeroed, which is a value of every field, and written.
+    Ok(unsafe { info.assume_init() })
 }
 
 /// DPDK's number of the port that a device has become.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use dpdk_sys as sys;
 
 use crate::burst::{BURST_MAX, Burst, PacketList};
+use crate::mbuf::{Mbuf, REQUESTS};
 use crate::port::OpenPort;
 
 /// A receive queue of a port, which stays started as long as this lives. It can move to another
@@ -15,6 +16,8 @@ pub struct RxQueue {
     port: Arc<OpenPort>,
     queue: u16,
     unusable: u64,
+    /// The device says something about each packet that the packet path looks at.
+    says_more: bool,
     not_sync: PhantomData<Cell<()>>,
 }
 
@@ -33,13 +36,16 @@ pub struct Sent {
     pub packets: usize,
     /// Their bytes, as they were when it took them.
     pub bytes: u64,
-    /// Packets that were freed, because they have several segments and the device takes one.
+    /// Packets that were freed, because the device cannot send them: those of several segments that it
+    /// takes only in one, where no buffer of the port's pool is free or large enough, and those with a
+    /// request that it does not fulfil.
     pub refused: usize,
 }
 
 impl RxQueue {
     pub(crate) fn new(port: Arc<OpenPort>, queue: u16) -> Self {
-        Self { port, queue, unusable: 0, not_sync: PhantomData }
+        let says_more = port.says_more();
+        Self { port, queue, unusable: 0, says_more, not_sync: PhantomData }
     }
 
     /// Receives up to `max` packets (at most 64) into an empty burst and returns how many; 0 if
@@ -58,7 +64,17 @@ impl RxQueue {
             return 0;
         }
         // SAFETY: the burst is empty, and the device gave its first `count` entries to us.
-        self.unusable += unsafe { burst.received(count.into()) } as u64;
+        let unusable = unsafe {
+            if self.says_more {
+                burst.received::<true>(count.into())
+            } else {
+                burst.received::<false>(count.into())
+            }
+        };
+        self.unusable += unusable as u64;
+        if burst.multi_segment() != 0 {
+            self.unusable += burst.gather_headers() as u64;
+        }
         burst.len()
     }
 
@@ -86,17 +102,24 @@ impl TxQueue {
         if count == 0 {
             return Sent::default();
         }
-        let (mut bytes, mut segments) = (0, 0);
+        let (mut bytes, mut segments, mut flags) = (0, 0, 0);
         for packet in &list.as_slice()[..count] {
             // SAFETY: the packets are the list's.
             unsafe {
                 bytes += u64::from(packet.pkt_len());
                 segments |= packet.segments();
+                flags |= packet.flags();
             }
         }
-        if segments > 1 && !self.port.supports_multi_segment() {
-            return self.send_single_segments(list, max);
+        if flags & REQUESTS != 0 || segments > 1 && !self.port.supports_multi_segment() {
+            return self.send_unusual(list, max);
         }
+        self.transmit(list, count, bytes)
+    }
+
+    /// Gives the first `count` packets of a list, with so many bytes, to the device.
+    #[inline(always)]
+    fn transmit(&mut self, list: &mut PacketList, count: usize, mut bytes: u64) -> Sent {
         let packets = list.as_mut_slice();
         // SAFETY: the port is started while we hold it, the queue was set up, and `&mut self` of
         // its only owner calls; the list forgets the packets that the device takes.
@@ -117,13 +140,39 @@ impl TxQueue {
         self.port.supports_multi_segment()
     }
 
-    /// Drivers that take one segment read the packet's whole length from it: such packets must
-    /// not reach them.
+    /// Sends packets some of which the device does not take as they are.
     #[cold]
-    fn send_single_segments(&mut self, list: &mut PacketList, max: usize) -> Sent {
+    fn send_unusual(&mut self, list: &mut PacketList, max: usize) -> Sent {
+        let refused = list.rework(|packet| self.ready(packet));
+        let count = list.len().min(max);
         // SAFETY: the packets are the list's.
-        let refused = list.retain(|packet| unsafe { packet.segments() } == 1);
-        Sent { refused, ..self.send(list, max) }
+        let bytes =
+            list.as_slice()[..count].iter().map(|p| u64::from(unsafe { p.pkt_len() })).sum();
+        let sent = if count > 0 { self.transmit(list, count, bytes) } else { Sent::default() };
+        Sent { refused, ..sent }
+    }
+
+    /// A packet as the device takes it; `None` if it cannot be made so.
+    fn ready(&self, packet: Mbuf) -> Option<Mbuf> {
+        // Drivers that take one segment read the packet's whole length from it.
+        let mut packet = if packet.segments() > 1 && !self.port.supports_multi_segment() {
+            self.port.pool().linear_copy_of(&packet)?
+        } else {
+            packet
+        };
+        if !packet.has_request() {
+            return Some(packet);
+        }
+        if !packet.fulfil(self.port.tx_offloads()) {
+            return None;
+        }
+        let mut table = [packet.raw()];
+        // SAFETY: the port is started, the queue was set up, and its only owner calls; the packet is
+        // ours before and behind the call.
+        let prepared = unsafe {
+            sys::rte_eth_tx_prepare(self.port.id(), self.queue, table.as_mut_ptr().cast(), 1)
+        };
+        (prepared == 1).then_some(packet)
     }
 
     /// The number of the queue in its port.

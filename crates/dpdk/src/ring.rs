@@ -51,6 +51,19 @@ impl Ring {
     /// [`Error::OutOfRange`] for a size of 0 or above 16,777,216, [`Error::Memory`] when the EAL
     /// has not enough memory.
     pub fn spsc(eal: &Eal, name: &str, size: usize) -> Result<(Producer, Consumer), Error> {
+        Self::spsc_on(eal, name, size, None)
+    }
+
+    /// As [`Ring::spsc`], with the ring in the memory of a NUMA node if that has room.
+    ///
+    /// # Errors
+    /// As [`Ring::spsc`].
+    pub fn spsc_on(
+        eal: &Eal,
+        name: &str,
+        size: usize,
+        node: Option<u32>,
+    ) -> Result<(Producer, Consumer), Error> {
         if !(1..=SIZE_MAX).contains(&size) {
             let what = format!("the size of ring {name:?}");
             return Err(Error::OutOfRange { what, value: size, range: format!("1 to {SIZE_MAX}") });
@@ -60,10 +73,12 @@ impl Ring {
         let dpdk_name = CString::new(format!("ring{serial}")).expect("digits hold no NUL");
         let flags = sys::RING_F_SP_ENQ | sys::RING_F_SC_DEQ | sys::RING_F_EXACT_SZ;
         // SAFETY: the EAL is up (there is an `Eal`); the name is a C string for the call.
-        let ring = unsafe {
-            sys::rte_ring_create(dpdk_name.as_ptr(), size as u32, sys::SOCKET_ID_ANY, flags)
+        let create = |node: i32| unsafe {
+            sys::rte_ring_create(dpdk_name.as_ptr(), size as u32, node, flags)
         };
-        let Some(ring) = NonNull::new(ring) else {
+        // A ring on another node is slower, but no ring is worse.
+        let near = node.and_then(|node| NonNull::new(create(node as i32)));
+        let Some(ring) = near.or_else(|| NonNull::new(create(sys::SOCKET_ID_ANY))) else {
             return Err(Error::Memory {
                 what: format!("ring {name:?} of {size} packets"),
                 errno: Errno::of_dpdk(),
@@ -181,7 +196,7 @@ impl Consumer {
         // SAFETY: `&mut self` of the only consumer.
         let count = unsafe { self.ring.dequeue(&mut space[..max.min(BURST_MAX)]) };
         // SAFETY: the burst is empty, and the ring gave its first `count` entries to us.
-        self.unusable += unsafe { burst.received(count) } as u64;
+        self.unusable += unsafe { burst.received::<false>(count) } as u64;
         burst.len()
     }
 
@@ -308,6 +323,15 @@ mod tests {
         assert_eq!(consumer.receive(&mut burst, 64), 1);
         assert_eq!((burst.owned(), burst.lens()[0], consumer.unusable()), (1, 64, 1));
         assert_eq!(pool.in_use(), 1);
+    }
+
+    #[test]
+    fn a_node_without_memory_is_done_without() {
+        let (mut producer, mut consumer) =
+            Ring::spsc_on(testing::eal(), "r", 4, Some(7)).expect("memory of another node");
+        let pool = testing::pool(3);
+        producer.push(pool.alloc().unwrap()).unwrap();
+        assert!(consumer.pop().is_some());
     }
 
     #[test]

@@ -32,7 +32,7 @@ impl Shared {
     /// A packet of two buffers or more: `header`, and a reference to the shared bytes. `None` when
     /// the pool has not enough buffers, or none that holds the header.
     pub fn refer(&self, header: &[u8], pool: &Mempool) -> Option<Mbuf> {
-        let first = pool.copy_of(header)?;
+        let mut first = pool.copy_of(header)?;
         if self.packet.is_empty() {
             return Some(first);
         }
@@ -45,12 +45,7 @@ impl Shared {
             }
             Mbuf::from_raw(RawMbuf(clone))
         };
-        // SAFETY: both are ours; with success the second is part of the first. It fails, with nothing
-        // done, for more segments than a packet can have.
-        if unsafe { sys::rte_pktmbuf_chain(first.raw().0, clone.raw().0) } != 0 {
-            return None;
-        }
-        clone.into_raw();
+        first.chain(clone).ok()?;
         Some(first)
     }
 

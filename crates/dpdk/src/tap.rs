@@ -217,7 +217,13 @@ const FLAGS: libc::c_int = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
 
 /// Whether the calling thread's network namespace has an interface of this name.
 pub fn interface_exists(name: &str) -> bool {
-    Interface::new(name).is_ok_and(|interface| interface.index().is_ok())
+    interface_index(name).is_some()
+}
+
+/// The kernel's number of the interface with this name in the calling thread's network namespace; `None`
+/// if there is none.
+pub fn interface_index(name: &str) -> Option<u32> {
+    Interface::new(name).ok()?.index().ok()
 }
 
 /// Gives an interface of the calling thread's namespace MAC and MTU and brings it up; its number.

@@ -225,12 +225,24 @@ fn a_vanished_interface_takes_no_packets_with_it() {
     let config = MempoolConfig { count: 4095, cache: 64, ..Default::default() };
     let pool = Mempool::new(eal, &config).unwrap();
     let mut end = open(eal, &pool, "tpv0", Some(Driver::AfXdp));
+    let wire = Wire::new("tpv1");
+    let mut burst = Burst::new();
+    (0..5).for_each(|number| wire.send(&veth::frame(number, 60)));
+    let patience = Instant::now() + Duration::from_secs(2);
+    while end.rx.receive(&mut burst, 64) == 0 {
+        assert!(Instant::now() < patience, "nothing is received");
+    }
+    burst.free(u64::MAX);
     ip("link delete tpv1");
+    // Some wait elsewhere, for a neighbour on another port say. They are nobody's but ours.
+    let waiting: Vec<_> = (0..30).map(|n| pool.copy_of(&veth::frame(n, 60)).unwrap()).collect();
     let mut list = PacketList::new();
     for number in 0..50 {
         list.push(pool.copy_of(&veth::frame(number, 60)).unwrap()).unwrap();
     }
     assert_eq!(end.tx.send(&mut list, 64).packets, 50);
     drop(end);
+    assert_eq!(pool.leaked(), 30, "packets that wait are not the port's");
+    drop(waiting);
     assert_eq!(pool.leaked(), 0);
 }

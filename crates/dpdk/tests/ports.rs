@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 
 use dpdk::{
     Burst, Consumer, Device, Driver, Eal, EalConfig, Error, HugeMode, Link, Mbuf, Mempool,
-    MempoolConfig, PacketList, Port, PortConfig, Producer, RxQueue, ThreadRegistration, TxQueue,
-    qsbr,
+    MempoolConfig, PacketList, Port, PortConfig, Producer, RssConfig, RssTable, RxQueue,
+    ThreadRegistration, Thresholds, TxQueue, qsbr,
 };
 use static_assertions::{assert_impl_all, assert_not_impl_any};
 
@@ -214,6 +214,74 @@ fn a_device_without_that_many_queues_says_how_many() {
     let (devices_rx, devices_tx) = (port.rx_queues(), port.tx_queues());
     assert_eq!((rx.len(), tx.len()), (devices_rx.into(), devices_tx.into()));
     assert!(devices_rx <= 4 && devices_tx <= 3);
+}
+
+#[test]
+fn explicit_queues_and_sizes_are_taken_or_refused_with_the_way_out() {
+    let pool = pool(1023);
+    let wish = PortConfig { rx_desc: Some(512), tx_desc: Some(64), ..config("net_null4") };
+    let (port, ..) = Port::open(eal(), &wish, &pool).unwrap();
+    assert_eq!(port.descriptors(), (512, 64));
+    assert!((1..=64).contains(&port.rx_burst()));
+    let most = 2000;
+    let wish = PortConfig { rx_queues: most, exact_rx_queues: true, ..config("net_null5") };
+    let refused = problem(&wish, &pool);
+    assert!(
+        refused.starts_with("port \"p\": device net_null5: rx_queues 2000: it has "),
+        "{refused}"
+    );
+    assert!(refused.ends_with(" at most; lower rx_queues, or leave it out"), "{refused}");
+    let thresholds = Thresholds { free: Some(8), ..Thresholds::default() };
+    let wish = PortConfig { rx_thresholds: thresholds, ..config("net_null5") };
+    assert!(Port::open(eal(), &wish, &pool).is_ok(), "the name is free again");
+}
+
+fn rss(ports: bool, symmetric: bool, table: RssTable) -> Option<RssConfig> {
+    Some(RssConfig { ports, symmetric, key: None, table })
+}
+
+#[test]
+fn hash_and_table_are_written_read_and_changed() {
+    let pool = pool(1023);
+    let skip = rss(true, true, RssTable::Skip(vec![0]));
+    let wish = PortConfig { rx_queues: 4, rss: skip, ..config("net_null6") };
+    let (port, ..) = Port::open(eal(), &wish, &pool).unwrap();
+    let has = port.rss().unwrap();
+    assert_eq!(has.table, [1, 2, 3].into_iter().cycle().take(128).collect::<Vec<u16>>());
+    assert_eq!(has.key, Some([0x6d, 0x5a].repeat(20)));
+    assert!(has.fields.contains(&"ipv4-tcp") && has.fields.contains(&"ipv6-udp"), "{has:?}");
+    let other = RssConfig {
+        ports: false,
+        symmetric: false,
+        key: Some((0..40).collect()),
+        table: RssTable::Pattern(vec![0, 0, 3]),
+    };
+    let wish = PortConfig { rss: Some(other), ..wish };
+    port.set_rss(&wish).unwrap();
+    let has = port.rss().unwrap();
+    assert_eq!(has.table[..7], [0, 0, 3, 0, 0, 3, 0]);
+    assert_eq!((has.key, has.fields.contains(&"ipv4-tcp")), (Some((0..40).collect()), false));
+    let beyond = PortConfig { rss: rss(true, false, RssTable::Pattern(vec![4])), ..wish };
+    let refused = port.set_rss(&beyond).unwrap_err().to_string();
+    let expected =
+        "port \"p\": device net_null6: rss: table: queue 4 is not there; the last one is 3";
+    assert_eq!(refused, expected);
+    assert_eq!(port.rss().unwrap().table[..3], [0, 0, 3], "as before");
+}
+
+#[test]
+fn a_device_without_a_hash_says_so_and_leaves_nothing_behind() {
+    let pool = pool(1023);
+    let device = Device::Vdev { name: "net_ring2".into(), args: String::new() };
+    let (wish, table) = (PortConfig::new("p", device), RssTable::Even);
+    let (port, ..) = Port::open(eal(), &wish, &pool).unwrap();
+    assert_eq!(port.rss(), None, "one queue");
+    drop(port);
+    let wish = PortConfig { rss: rss(true, false, RssTable::Skip(vec![0])), ..wish };
+    let refused = problem(&wish, &pool);
+    assert!(refused.contains("net_ring2: rss: table: it has none; leave"), "{refused}");
+    let wish = PortConfig { rss: rss(true, false, table), ..wish };
+    assert!(Port::open(eal(), &wish, &pool).is_ok(), "one queue needs no hash");
 }
 
 #[test]

@@ -44,7 +44,10 @@ impl From<mlua::Error> for LoadError {
 #[repr(C, align(64))]
 struct Context {
     heads: *const *mut u8,
+    /// What can be reached behind each head.
     lens: *const u16,
+    /// The packets' lengths, which are more where one lies in several buffers.
+    whole: *const u16,
     input: u64,
     /// The ports, one bit each, that have something in `mirrored`.
     mirrors: u64,
@@ -133,6 +136,7 @@ impl ForwarderLua {
         let context = Box::new(Context {
             heads: ptr::null(),
             lens: ptr::null(),
+            whole: ptr::null(),
             input: 0,
             mirrors: 0,
             port: 0,
@@ -294,7 +298,7 @@ impl State {
         batch: &mut Batch,
         input: Mask,
     ) -> Result<&[u64; OUTPUTS_MAX], (String, bool)> {
-        let (heads, lens) = batch.addresses();
+        let (heads, lens, whole) = batch.addresses();
         // SAFETY: the thread that has the graph is the only one here, and no reference into the
         // context is held during the call, in which Lua writes to it. The addresses are those of the
         // batch's slots, which stay where they are while `batch` is borrowed. The stack has the
@@ -303,6 +307,7 @@ impl State {
             let context: *mut Context = &raw mut **self.context.get();
             (*context).heads = heads;
             (*context).lens = lens;
+            (*context).whole = whole;
             (*context).input = input.0;
             (*context).port = batch.in_port.index() as u32;
             ffi::lua_pushvalue(self.stack, place);

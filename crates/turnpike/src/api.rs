@@ -108,6 +108,10 @@ pub enum Show {
     Sources,
     /// `Vec<`[`report::Multicast`]`>`, by group and source.
     Multicast,
+    /// [`report::Forwarders`]: what each does, on which core, and how busy it is.
+    Forwarders,
+    /// `Vec<`[`report::Rss`]`>`: how received packets are spread, by port.
+    Rss,
     /// [`report::Counters`].
     Counters,
     /// [`report::Protection`]: classes of punted packets and their bounds.

@@ -21,6 +21,8 @@ mod owner;
 mod ports;
 mod prepare;
 mod quarantine;
+mod queues;
+mod rebind;
 mod reports;
 mod resident;
 mod settings;
@@ -44,11 +46,13 @@ use dataplane::port::{MAX_PORTS, Mtus, PortInfos, RedirectGates};
 use dataplane::quarantine::Quarantine;
 use dataplane::tables::Tables;
 use dpdk::qsbr::Qsbr;
-use dpdk::{Eal, EalConfig, Port};
+use dpdk::{DeviceEvents, Eal, EalConfig, Port};
 use slowpath::SlowPath;
 use tokio::sync::mpsc as events;
 
 use crate::api::server::Socket;
+use crate::machine::Machine;
+use crate::machine::cpu::Cpus;
 use crate::telnet::Telnet;
 use buffers::Buffers;
 use forwarders::Makings;
@@ -68,10 +72,13 @@ pub fn run(config: Config, catalogue: &Catalogue, socket: &Path, no_huge: bool) 
     let telnet = config.telnet.map(|telnet| Telnet::bind(&telnet, socket)).transpose()?;
     let socket = Socket::bind(socket)?;
     let cores = cores::of_forwarders(&config)?;
-    let plan = buffers::Plan::of(&config, cores.len());
-    let eal = start_dpdk(&config, packet_memory(&config, cores.len()), no_huge)?;
+    let machine = Machine::here();
+    let cpus = Arc::new(machine.cpus());
+    let plan = buffers::Plan::of(&config, cores.len(), buffers::Nodes::new(machine, &cpus, &cores));
+    let eal = start_dpdk(&config, memory_for(&plan, cores.len()), no_huge)?;
     let buffers = Buffers::new(&eal, &plan)?;
-    let router = Router::start(config, catalogue, &cores, eal.clone(), &buffers)?;
+    let place = (&cores[..], cpus);
+    let router = Router::start(config, catalogue, place, eal.clone(), &buffers)?;
     let outcome = router.serve(socket, telnet);
     count_buffers(&buffers)?;
     outcome
@@ -80,11 +87,16 @@ pub fn run(config: Config, catalogue: &Catalogue, socket: &Path, no_huge: bool) 
 /// Megabytes that DPDK has beside packet buffers, for rings and drivers.
 const BESIDE_BUFFERS: usize = 128;
 
-/// Megabytes of DPDK's memory for a router with so many forwarders: at its start, and, without hugepages,
-/// beyond that for ports that come later.
-pub fn packet_memory(config: &Config, forwarders: usize) -> (usize, usize) {
-    let megabytes = buffers::Plan::of(config, forwarders).megabytes();
-    (megabytes + BESIDE_BUFFERS, buffers::megabytes_later(forwarders))
+/// Megabytes of DPDK's memory for a router with forwarders on these cores: at its start, and, without
+/// hugepages, beyond that for ports that come later.
+pub fn packet_memory(config: &Config, cores: &[usize]) -> (usize, usize) {
+    let machine = Machine::here();
+    let nodes = buffers::Nodes::new(machine.clone(), &machine.cpus(), cores);
+    memory_for(&buffers::Plan::of(config, cores.len(), nodes), cores.len())
+}
+
+fn memory_for(plan: &buffers::Plan, forwarders: usize) -> (usize, usize) {
+    (plan.megabytes() + BESIDE_BUFFERS, buffers::megabytes_later(forwarders))
 }
 
 fn start_dpdk(
@@ -138,10 +150,11 @@ impl Router {
     fn start(
         config: Config,
         catalogue: &Catalogue,
-        cores: &[usize],
+        (cores, cpus): (&[usize], Arc<Cpus>),
         eal: Arc<Eal>,
         buffers: &Buffers,
     ) -> Result<Self> {
+        let devices = DeviceEvents::listen(&eal)?;
         let opener = Opener::new(eal.clone(), buffers.clone());
         let (ports, queues) = opener.open_all(&config, cores.len())?;
         let seed = seed();
@@ -178,29 +191,29 @@ impl Router {
         };
         let makings = Makings {
             eal: eal.clone(),
-            pool: buffers.largest().clone(),
+            buffers: buffers.clone(),
             qsbr: qsbr.clone(),
             // Whoever may have something for it has a copy.
             quarantine,
             workers: count,
             classes: config.slowpath.classes,
             seed,
+            cpus,
         };
         let mut maker = GraphMaker::new(catalogue, &tables);
         let (mut views, mut units, mut ends) = (Vec::new(), Vec::new(), Vec::new());
-        for number in 0..cores.len() {
+        for (number, &core) in cores.iter().enumerate() {
             let graph = maker.make(&config, &infos)?;
-            let made = makings.make(number, graph, settings::tx(config.tx), Arc::default())?;
+            let made =
+                makings.make((number, core), graph, settings::tx(config.tx), Arc::default())?;
             views.push(made.view);
             units.push(made.unit);
             ends.push(made.ends);
         }
         let (workers, slow, orders) = slow_workers(common, ends, &qsbr)?;
         let shape = units[0].shape().clone();
-        let mut wiring = Wiring::new(makings, units, orders.clone());
-        for queues in queues {
-            wiring.connect_at_start(queues)?;
-        }
+        let mut wiring = Wiring::new(makings, units, orders.clone(), cores);
+        wiring.connect_at_start(queues)?;
         let script_counters = config.script.as_ref().map(|script| script.counters.clone());
         let ledger = Ledger {
             forwarders: views,
@@ -231,6 +244,7 @@ impl Router {
             tables,
             opener,
             readers: qsbr,
+            devices,
         };
         let mut owner = Owner::new(parts);
         let mut slow_path = Vec::new();
@@ -238,7 +252,8 @@ impl Router {
             let stop = stop_slow_path.clone();
             slow_path.push(spawn_slow_path(worker, index, eal.clone(), stop)?);
         }
-        owner.wiring().start(cores)?;
+        owner.wiring().start()?;
+        owner.warn_of_distance();
         Ok(Self { owner, stop_slow_path, slow_path, quarantine: keeper })
     }
 

@@ -1,6 +1,7 @@
 //! Reports as tables for people: columns of text, no frames, so that `grep` and `awk` work on them.
 
 mod configurations;
+mod forwarders;
 
 use std::collections::BTreeSet;
 
@@ -10,11 +11,12 @@ use dataplane::reason::{DropReason, PuntClass};
 use serde_json::Value;
 
 use crate::api::report::{
-    Compiler, Counters, HostInterface, Multicast, MulticastPort, Neighbour, Path, Port, Protection,
-    Remote, ResolvedPath, Route, RouteAnswer, RouteSummary, Source, Steps,
+    Compiler, Counters, HostInterface, Multicast, MulticastPort, Neighbour, Offload, Path, Port,
+    Protection, Remote, ResolvedPath, Route, RouteAnswer, RouteSummary, Source, Steps,
 };
 
 pub use configurations::{history, plan};
+pub use forwarders::{forwarders, rss};
 
 fn columns(header: &[&str]) -> Table {
     let mut table = Table::new();
@@ -28,7 +30,9 @@ fn finish(table: &Table) -> String {
 
 /// One line a port, its addresses separated by commas.
 pub fn ports(ports: &[Port]) -> String {
-    let mut table = columns(&[
+    // Only where there is some.
+    let trouble = ports.iter().any(|port| !port.troubles.is_empty());
+    let mut names = vec![
         "port",
         "device",
         "driver",
@@ -41,12 +45,14 @@ pub fn ports(ports: &[Port]) -> String {
         "to host",
         "from host",
         "addresses",
-    ]);
+    ];
+    names.extend(trouble.then_some("trouble"));
+    let mut table = columns(&names);
     for port in ports {
         let host = |of: fn(&HostInterface) -> u64| {
             port.host.as_ref().map_or_else(|| "-".to_owned(), |host| of(host).to_string())
         };
-        table.add_row([
+        let mut row = vec![
             port.name.clone(),
             port.device.clone(),
             port.driver.clone(),
@@ -59,9 +65,67 @@ pub fn ports(ports: &[Port]) -> String {
             host(|host| host.up_packets),
             host(|host| host.down_packets),
             port.addresses.join(", "),
+        ];
+        row.extend(trouble.then(|| troubles(port)));
+        table.add_row(row);
+    }
+    finish(&table)
+}
+
+/// One line a port: its link, and what its device receives.
+pub fn links(ports: &[Port]) -> String {
+    let mut table = columns(&[
+        "port", "device", "link", "told by", "speed", "duplex", "autoneg", "pause", "fec",
+        "receives",
+    ]);
+    for port in ports {
+        let details = &port.link_details;
+        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        let yes_or_no = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
+        let receives = match (details.promiscuous, details.all_multicast) {
+            (true, _) => "all frames",
+            (false, true) => "its address, all multicasts",
+            (false, false) => "its address",
+        };
+        table.add_row([
+            port.name.clone(),
+            port.device.clone(),
+            port.link.clone(),
+            port.link_by.clone(),
+            or_dash(details.speed_mbps.map(|mbps| format!("{mbps} Mb/s"))),
+            or_dash(details.duplex.clone()),
+            or_dash(details.autoneg.map(yes_or_no)),
+            or_dash(details.pause.clone()),
+            or_dash(details.fec.clone()),
+            receives.to_owned(),
         ]);
     }
     finish(&table)
+}
+
+/// One line for each offload of each port.
+pub fn offloads(ports: &[Port]) -> String {
+    let mut table = columns(&["port", "offload", "device", "used", "why"]);
+    for port in ports {
+        for Offload { offload, device, on, reason } in &port.offloads {
+            let yes_or_no = |yes: bool| if yes { "yes" } else { "no" };
+            table.add_row([&port.name, offload, yes_or_no(*device), yes_or_no(*on), reason]);
+        }
+    }
+    finish(&table)
+}
+
+/// The counters that show trouble.
+fn troubles(port: &Port) -> String {
+    let count = |name: &str| match name {
+        "dma_faults" => port.dma_faults,
+        "rx_nombuf" => port.rx_nombuf,
+        "rx_missed" => port.rx_missed - port.rx_nombuf,
+        "rx_errors" => port.rx_errors,
+        _ => port.tx_errors,
+    };
+    let words = port.troubles.iter().map(|name| format!("{name} {}", count(name)));
+    words.collect::<Vec<_>>().join(", ")
 }
 
 /// The line above [`route_line`]s. Their columns are as wide as is usual, because nobody knows the

@@ -167,14 +167,32 @@ pub enum Completion {
 /// checksum". Where the completed UDP checksum is 0 it is stored as 0xffff (RFC 768, RFC 8200,
 /// 8.1). Bytes behind the packet's own length are neither read nor written.
 pub fn complete_l4_checksum(ip_packet: &mut [u8]) -> Completion {
-    let Some(segment) = find_segment(ip_packet) else { return Completion::NotApplicable };
+    let len = ip_packet.len();
+    complete_l4_checksum_in_parts(ip_packet, len, std::iter::empty())
+}
+
+/// [`complete_l4_checksum`] of a packet of `len` bytes that lies in several pieces of memory: the first one,
+/// which has all headers up to the checksum, and the rest.
+pub fn complete_l4_checksum_in_parts<'a>(
+    ip_packet: &mut [u8],
+    len: usize,
+    rest: impl Iterator<Item = &'a [u8]>,
+) -> Completion {
+    let Some(segment) = find_segment(ip_packet, len) else { return Completion::NotApplicable };
     let field = segment.start + segment.checksum_offset;
     let stored = u16::from_be_bytes([ip_packet[field], ip_packet[field + 1]]);
     if stored != segment.pseudo_header.folded() {
         return Completion::Untouched;
     }
     let mut sum = segment.pseudo_header;
-    sum.add(&ip_packet[segment.start..segment.end]);
+    let first = ip_packet.len().min(segment.end);
+    sum.add(&ip_packet[segment.start..first]);
+    let mut missing = segment.end - first;
+    for part in rest {
+        let part = &part[..part.len().min(missing)];
+        sum.add(part);
+        missing -= part.len();
+    }
     if sum.folded() == 0xffff {
         return Completion::Untouched;
     }
@@ -196,22 +214,23 @@ struct Segment {
     pseudo_header: Checksum,
 }
 
-fn find_segment(packet: &[u8]) -> Option<Segment> {
+/// Finds the segment of a packet of `len` bytes that begins with `packet`.
+fn find_segment(packet: &[u8], len: usize) -> Option<Segment> {
     match packet.first()? >> 4 {
-        4 => find_segment_v4(packet),
-        6 => find_segment_v6(packet),
+        4 => find_segment_v4(packet, len),
+        6 => find_segment_v6(packet, len),
         _ => None,
     }
 }
 
-fn find_segment_v4(packet: &[u8]) -> Option<Segment> {
+fn find_segment_v4(packet: &[u8], len: usize) -> Option<Segment> {
     let (header, _) = Ipv4Header::ref_from_prefix(packet).ok()?;
     let start = header.header_len();
     let end = usize::from(header.total_length.get());
-    if start < IPV4_MIN_LEN || start > end || header.is_fragment() {
+    if start < IPV4_MIN_LEN || start > end || end > len || header.is_fragment() {
         return None;
     }
-    let (end, checksum_offset) = bounds(packet.get(..end)?, start, header.protocol)?;
+    let (end, checksum_offset) = bounds(packet, start, end, header.protocol)?;
     let length = u16::try_from(end - start).ok()?;
     let pseudo_header =
         pseudo_header_v4(header.source(), header.destination(), header.protocol, length);
@@ -219,9 +238,13 @@ fn find_segment_v4(packet: &[u8]) -> Option<Segment> {
     Some(Segment { start, end, checksum_offset, udp, pseudo_header })
 }
 
-fn find_segment_v6(packet: &[u8]) -> Option<Segment> {
+fn find_segment_v6(packet: &[u8], len: usize) -> Option<Segment> {
     let (header, _) = Ipv6Header::ref_from_prefix(packet).ok()?;
-    let packet = packet.get(..IPV6_LEN + usize::from(header.payload_length.get()))?;
+    let end = IPV6_LEN + usize::from(header.payload_length.get());
+    if end > len {
+        return None;
+    }
+    let packet = &packet[..packet.len().min(end)];
     let mut protocol = header.next_header;
     let mut start = IPV6_LEN;
     // Options may stand in between. A fragment has no whole segment; with a routing header the
@@ -231,21 +254,21 @@ fn find_segment_v6(packet: &[u8]) -> Option<Segment> {
         protocol = extension.next_header;
         start += extension.header_len();
     }
-    let (end, checksum_offset) = bounds(packet, start, protocol)?;
+    let (end, checksum_offset) = bounds(packet, start, end, protocol)?;
     let length = u32::try_from(end - start).ok()?;
     let pseudo_header = pseudo_header_v6(header.source(), header.destination(), protocol, length);
     Some(Segment { start, end, checksum_offset, udp: protocol == PROTOCOL_UDP, pseudo_header })
 }
 
-/// Where the segment that starts at `start` ends and where in it the checksum is. A UDP datagram
-/// ends where its own length says, which may be before the IP packet does.
-fn bounds(packet: &[u8], start: usize, protocol: u8) -> Option<(usize, usize)> {
-    let segment = packet.get(start..)?;
+/// Where the segment that starts at `start` ends and where in it the checksum is; the packet ends at `end`.
+/// A UDP datagram ends where its own length says, which may be before the packet does.
+fn bounds(packet: &[u8], start: usize, end: usize, protocol: u8) -> Option<(usize, usize)> {
+    let header = &packet[..packet.len().min(end)].get(start..)?;
     match protocol {
-        PROTOCOL_TCP if segment.len() >= TCP_MIN_LEN => Some((packet.len(), 16)),
-        PROTOCOL_UDP if segment.len() >= UDP_LEN => {
-            let length = usize::from(u16::from_be_bytes([segment[4], segment[5]]));
-            (UDP_LEN..=segment.len()).contains(&length).then_some((start + length, 6))
+        PROTOCOL_TCP if header.len() >= TCP_MIN_LEN => Some((end, 16)),
+        PROTOCOL_UDP if header.len() >= UDP_LEN => {
+            let length = usize::from(u16::from_be_bytes([header[4], header[5]]));
+            (UDP_LEN..=end - start).contains(&length).then_some((start + length, 6))
         }
         _ => None,
     }

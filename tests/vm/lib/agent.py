@@ -88,18 +88,21 @@ def main():
     port = open(_port(), "r+b", buffering=0)
     buffer = b""
 
-    def answer(request):
-        try:
-            result = getattr(agent, request["do"])(**request["with"])
-            said = {"number": request["number"], "result": result}
-        except Exception as error:
-            said = {"number": request["number"], "error": f"{type(error).__name__}: {error}"}
-        line = json.dumps(said).encode() + b"\n"
+    def say(answer):
+        line = json.dumps(answer).encode() + b"\n"
         with lock:
             while line:
-                line = line[port.write(line):]
+                line = line[port.write(line) :]
 
-    answer({"number": 0, "do": "glob", "with": {"pattern": "/"}})
+    def answer(request):
+        number = request["number"]
+        try:
+            say({"number": number, "result": getattr(agent, request["do"])(**request["with"])})
+        except Exception as error:
+            say({"number": number, "error": f"{type(error).__name__}: {error}"})
+
+    # Nobody has asked: it says that the machine is up.
+    say({"number": 0, "result": None})
     while data := port.read(65536):
         *lines, buffer = (buffer + data).split(b"\n")
         for line in lines:

@@ -21,7 +21,7 @@ class Inside:
     af_xdp or af_packet."""
 
     def __init__(self, machine, side, driver):
-        self._machine, self.side = machine, side
+        self._machine, self.side, self.nic = machine, side, None
         self.device, self._name = f"veth{side}", f"host{side}"
         self.settings = f', driver = "{driver}"'
         machine.run("ip", "netns", "add", self._name)

@@ -300,7 +300,7 @@ class GuestProcess:
 class GuestRouter(Router):
     """A `turnpike run` in the machine."""
 
-    READY_SECONDS = 120
+    READY_SECONDS = 300
     _numbers = itertools.count()
 
     def __init__(self, machine, config, files=None, options=(), wait=True):

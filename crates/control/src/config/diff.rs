@@ -129,7 +129,26 @@ impl Diff {
 
     /// For this the port is closed and opened again.
     pub fn reopens(&self, setting: &Setting) -> bool {
-        const OPENED: [&str; 6] = ["device", "driver", "mac", "mtu", "rx_queues", "host"];
+        const OPENED: [&str; 18] = [
+            "device",
+            "driver",
+            "mac",
+            "mtu",
+            "link",
+            "promiscuous",
+            "rx_queues",
+            "tx_queues",
+            "rx_descriptors",
+            "tx_descriptors",
+            "rx_thresholds",
+            "tx_thresholds",
+            "rx_cores",
+            "tx_cores",
+            "spread",
+            "rss",
+            "offloads",
+            "host",
+        ];
         let is_one = |port: &Port| {
             OPENED.iter().any(|name| setting.what == format!("port \"{}\": {name}", port.name))
         };

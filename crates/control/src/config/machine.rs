@@ -7,7 +7,7 @@ use std::io;
 use wire::MacAddr;
 
 use super::error::{Collector, ConfigErrors, did_you_mean};
-use super::{Config, Device};
+use super::{Config, Device, Port};
 use crate::cores::{isolated_cores, parse_cores};
 
 /// What a machine has, as far as configurations name it.
@@ -88,9 +88,31 @@ fn network_functions() -> BTreeSet<String> {
 /// # Errors
 /// Every core, device or file that is not there.
 pub fn check_machine(config: &Config) -> Result<(), ConfigErrors> {
+    check_here(config, &[])
+}
+
+/// [`check_machine`] for a router that has the ports of another configuration: their devices may be away
+/// for a while.
+///
+/// # Errors
+/// As [`check_machine`].
+pub fn check_change(config: &Config, base: &Config) -> Result<(), ConfigErrors> {
+    check_here(config, &base.ports)
+}
+
+fn check_here(config: &Config, open: &[Port]) -> Result<(), ConfigErrors> {
     let mut errors = Collector::new(&config.file);
     match Machine::here() {
-        Ok(machine) => return check_machine_with(config, &machine),
+        Ok(mut machine) => {
+            for port in open {
+                match &port.device {
+                    Device::Kernel(name) => machine.interfaces.insert(name.clone()),
+                    Device::Pci(address) => machine.pci.insert(address.clone()),
+                    Device::Vdev(_) => false,
+                };
+            }
+            return check_machine_with(config, &machine);
+        }
         Err(error) => errors.add(None, format!("the machine cannot be examined: {error}")),
     }
     errors.finish()

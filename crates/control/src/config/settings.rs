@@ -12,8 +12,8 @@ use dataplane::reason::PuntClass;
 
 use super::{
     Advertise, Command, Config, Discovery, Driver, Fib, Forwarders, Forwarding, Fpm, Icmp, Import,
-    KernelRoutes, Log, Memory, MulticastRoute, Neighbour, Port, Preference, Prefix, Quarantine,
-    RoutesFrom, Slowpath, Telnet, Tx,
+    KernelRoutes, Link, Log, Memory, MulticastRoute, Neighbour, Port, Preference, Prefix,
+    Quarantine, Queues, RoutesFrom, Slowpath, Telnet, Tx,
 };
 use crate::rib;
 
@@ -167,7 +167,10 @@ impl List<'_> {
             addresses,
             mac,
             mtu,
-            rx_queues,
+            queues,
+            offloads,
+            link,
+            promiscuous,
             reverse_path,
             host,
             unreachables,
@@ -196,7 +199,12 @@ impl List<'_> {
         self.live(key("address"), some(addresses.iter().map(ToString::to_string), "none"));
         self.live(key("mac"), or(*mac, "the device's"));
         self.live(key("mtu"), or(*mtu, "the device's"));
-        self.live(key("rx_queues"), or(*rx_queues, "one a forwarder"));
+        self.queues(&key, queues);
+        let offloads = offloads.iter().map(|(offload, on)| format!("{offload} {on}"));
+        self.live(key("offloads"), some(offloads, "those of the device that help"));
+        let wished = (*link != Link::default()).then_some(link);
+        self.live(key("link"), or(wished, "the device's"));
+        self.live(key("promiscuous"), promiscuous);
         self.live(key("host"), or(host, "false"));
         self.live(key("host segmentation"), or(segmentation, "true"));
         self.live(key("reverse_path"), reverse_path);
@@ -205,6 +213,34 @@ impl List<'_> {
         self.live(key("dad"), dad);
         self.live(key("advertise"), or(advertise.as_ref().map(advertised), "false"));
         self.live(key("router_discovery"), or(discovery.as_ref().map(discovered), "false"));
+    }
+
+    fn queues(&mut self, key: &dyn Fn(&str) -> String, queues: &Queues) {
+        let Queues {
+            rx,
+            tx,
+            rx_descriptors,
+            tx_descriptors,
+            rx_burst,
+            rx_thresholds,
+            tx_thresholds,
+            rx_cores,
+            tx_cores,
+            rss,
+            spread,
+        } = queues;
+        let cores = |cores: &[usize]| some(cores.iter().map(ToString::to_string), "near and even");
+        self.live(key("rx_queues"), or(*rx, "one a forwarder"));
+        self.live(key("tx_queues"), or(*tx, "one a forwarder"));
+        self.live(key("rx_descriptors"), or(*rx_descriptors, "the driver's"));
+        self.live(key("tx_descriptors"), or(*tx_descriptors, "the driver's"));
+        self.live(key("rx_burst"), or(*rx_burst, "the driver's"));
+        self.live(key("rx_thresholds"), rx_thresholds);
+        self.live(key("tx_thresholds"), tx_thresholds);
+        self.live(key("rx_cores"), cores(rx_cores));
+        self.live(key("tx_cores"), cores(tx_cores));
+        self.live(key("rss"), or(rss.as_ref(), "the device's"));
+        self.live(key("spread"), spread.name());
     }
 
     fn neighbour(&mut self, neighbour: &Neighbour) {

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use dataplane::port::Offload;
 use dataplane::reason::PuntClass;
 use proptest::prelude::*;
 
@@ -66,8 +67,9 @@ fn every_setting_is_read() {
     let config = read(&format!(
         r#"{PORTS}
         turnpike.port "pci" {{ device = "03:00.1", address = "192.0.2.0/31", mac = "02:00:00:00:00:01",
-            mtu = 9000, rx_queues = 2, unreachables = false,
-            redirects = true, dad = 2 }}
+            mtu = 9000, rx_queues = 2, offloads = {{ scatter = true, vlan = false }}, unreachables = false,
+            redirects = true, dad = 2, promiscuous = true,
+            link = {{ speed = "100M", duplex = "half", autoneg = false, pause = "rx", fec = "base-r" }} }}
         turnpike.port("tap", {{ device = "net_tap0,iface=tap0", driver = "af_packet" }})
         turnpike.route "0.0.0.0/0" {{ via = {{ {{ "10.0.1.2", weight = 3 }}, "10.0.2.2" }}, metric = 7 }}
         turnpike.route "2001:db8::/32" {{ via = "fe80::2", port = "right" }}
@@ -87,10 +89,21 @@ fn every_setting_is_read() {
     .unwrap_or_else(|errors| panic!("{errors}"));
     let pci = &config.ports[2];
     assert_eq!(pci.device, Device::Pci("0000:03:00.1".to_owned()));
-    assert_eq!((pci.mtu, pci.rx_queues), (Some(9000), Some(2)));
+    assert_eq!((pci.mtu, pci.queues.rx), (Some(9000), Some(2)));
+    assert_eq!(pci.offloads, [(Offload::Vlan, false), (Offload::Scatter, true)].into());
+    assert!(config.ports[3].offloads.is_empty());
     assert_eq!(pci.mac, Some(MacAddr([2, 0, 0, 0, 0, 1])));
     assert!(!pci.unreachables && config.ports[3].unreachables);
     assert!(pci.redirects && !config.ports[3].redirects);
+    let link = Link {
+        speed: Some(100),
+        half_duplex: true,
+        fixed: true,
+        pause: Some(Pause::Rx),
+        fec: Some(Fec::BaseR),
+    };
+    assert_eq!((pci.link, config.ports[3].link), (link, Link::default()));
+    assert!(pci.promiscuous && !config.ports[3].promiscuous);
     assert_eq!((pci.dad, config.ports[3].dad), (2, 0));
     assert_eq!(config.icmp, Icmp { ttl: 255, echo: false });
     assert_eq!(config.ports[3].device, Device::Vdev("net_tap0,iface=tap0".to_owned()));
@@ -140,7 +153,7 @@ fn a_script_may_compute() {
 }
 
 /// The keys of a port, as errors list them.
-const PORT_KEYS: &str = "known: device, driver, address, mac, mtu, rx_queues, reverse_path, host, unreachables, redirects, dad, advertise, router_discovery";
+const PORT_KEYS: &str = "known: device, driver, address, mac, mtu, link, promiscuous, rx_queues, tx_queues, rx_descriptors, tx_descriptors, rx_burst, rx_thresholds, tx_thresholds, rx_cores, tx_cores, rss, spread, offloads, reverse_path, host, unreachables, redirects, dad, advertise, router_discovery";
 
 #[test]
 fn unknown_keys_of_ports_are_named_with_the_known_ones() {
@@ -153,6 +166,62 @@ fn unknown_keys_of_ports_are_named_with_the_known_ones() {
         ("{ 'a', device = 'b' }", r#"2: port "left": string "a" has no key; "#),
     ] {
         assert_eq!(port_errors(settings), [format!("{expected}{PORT_KEYS}")], "{settings}");
+    }
+}
+
+#[test]
+fn offloads_that_are_none_are_named_with_the_known_ones() {
+    const KNOWN: &str =
+        "known: rx_checksum, tx_checksum, segmentation, vlan, scatter, multi_segment, fast_free";
+    for (offloads, expected) in [
+        ("{ lro = true }", format!("key \"lro\" unknown; {KNOWN}")),
+        ("{ 'vlan' }", format!("string \"vlan\" has no key; {KNOWN}")),
+        ("{ scatter = 1 }", "scatter: expected true or false, got number 1".to_owned()),
+        (
+            "{ fast_free = true }",
+            "fast_free cannot be had: a transmit queue sends packets of several pools, and packets that \
+             others share; leave it out"
+                .to_owned(),
+        ),
+    ] {
+        let errors = port_errors(&format!("{{ device = 'a', offloads = {offloads} }}"));
+        assert_eq!(errors, [format!("2: port \"left\": offloads: {expected}")]);
+    }
+    let errors = port_errors("{ device = 'a', offloads = true }");
+    assert_eq!(errors, ["2: port \"left\": offloads: expected a table, got boolean true"]);
+    let fine = read(
+        "local turnpike = require 'turnpike'\nturnpike.port 'a' { device = 'a', offloads = { fast_free = false } }",
+    );
+    assert_eq!(fine.unwrap().ports[0].offloads, [(Offload::FastFree, false)].into());
+}
+
+#[test]
+fn a_link_that_cannot_be_is_refused() {
+    for (wish, expected) in [
+        (
+            "'1G'",
+            "link: expected { speed = \"1G\", autoneg = false, pause = \"none\", fec = \"rs\" }, got",
+        ),
+        ("{ speed = '3G' }", "link: speed string \"3G\": unknown; known: 10M, 100M, 1G, 2.5G, "),
+        ("{ speed = 1001 }", "link: speed number 1001: unknown; known: 10M, "),
+        (
+            "{ autoneg = false }",
+            "link: autoneg = false: a link that does not negotiate needs its speed",
+        ),
+        (
+            "{ speed = 1000, duplex = 'half' }",
+            "link: duplex \"half\": only links of 10M and 100M have it",
+        ),
+        ("{ pause = 'both' }", "link: pause \"both\" unknown; known: none, rx, tx, full"),
+        ("{ fec = true }", "link: fec: expected \"none\" or \"auto\" or \"base-r\" or \"rs\", got"),
+    ] {
+        let all = port_errors(&format!("{{ device = 'a', link = {wish} }}"));
+        assert!(all.len() == 1 && all[0].contains(expected), "{wish}: {all:?}");
+    }
+    for good in ["{ speed = 1000 }", "{ speed = '10000', autoneg = false }", "{ fec = 'auto' }"] {
+        let text = format!("turnpike.port 'a' {{ device = 'a', link = {good} }}");
+        let config = read(&format!("local turnpike = require 'turnpike'\n{text}"));
+        assert_ne!(config.unwrap().ports[0].link, Link::default(), "{good}");
     }
 }
 

@@ -4,8 +4,11 @@ mod advertise;
 mod discovery;
 mod graphs;
 mod host;
+mod link;
 mod multicast;
+mod offloads;
 mod ports;
+mod queues;
 mod rest;
 mod routes;
 mod sources;
@@ -77,6 +80,8 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
     context.class_e = forwarding.class_e;
     let routes_from = sources::routes_from(&mut context, of(Keyword::RoutesFrom));
     let ports = ports::read(&mut context, of(Keyword::Port), routes_from.any());
+    let forwarders = rest::forwarders(&mut context, of(Keyword::Forwarders));
+    queues::check(&mut context, &ports, &forwarders);
     let routes = routes::read(&mut context, of(Keyword::Route));
     let imports = routes::imports(&mut context, of(Keyword::Import), file);
     routes::check_recursion(&mut context, &routes, &imports, routes_from.any());
@@ -95,7 +100,7 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
         imports,
         multicast: multicast::read(&mut context, of(Keyword::Multicast)),
         forwarding,
-        forwarders: rest::forwarders(&mut context, of(Keyword::Forwarders)),
+        forwarders,
         tx: rest::tx(&mut context, of(Keyword::Tx)),
         slowpath: rest::slowpath(&mut context, of(Keyword::Slowpath)),
         icmp: rest::icmp(&mut context, of(Keyword::Icmp)),

@@ -14,6 +14,7 @@ use crate::punts::ClassRing;
 use crate::quarantine::Suspect;
 use crate::reason::{Punt, PuntClass, PuntReason};
 use crate::replicate::Replicas;
+use crate::spread::{DEFAULT_KEY, TABLE, Toeplitz};
 use crate::steps::{FAULTY_ID, Faulty, Ip4Lookup, Ip4Rewrite};
 use crate::testing::{FrameBuilder, TestTables, dpdk as shared, port_mac};
 use crate::wires::{Exit, Wires};
@@ -51,7 +52,7 @@ fn port(n: u16) -> PortId {
 }
 
 fn source(n: u16, queue: RxQueue) -> RxSource {
-    RxSource { port: port(n), info: TestTables::every_kind().ports.get()[0], queue }
+    RxSource::of_queue(port(n), TestTables::every_kind().ports.get()[0], queue)
 }
 
 /// The device of port 3 takes packets of several buffers, the others do not.
@@ -321,6 +322,78 @@ fn a_full_handover_ring_drops_by_name() {
 }
 
 #[test]
+fn a_full_ring_of_spread_packets_drops_by_name_and_keeps_what_is_not_ip() {
+    let mut lab = Lab::default_graph(at_once());
+    let (producer, mut others) = ring(64);
+    let hash = Toeplitz::new(&DEFAULT_KEY, true);
+    let all_to_1 = Spreader::new(hash, [1; TABLE], vec![None, Some(producer)]);
+    lab.forwarder.sources_mut()[0].spread = Some(all_to_1);
+    let arp = FrameBuilder::ethernet([0xff; 6], 0x0806).payload(&[0; 46]).build();
+    for frames in [vec![to("10.0.6.1"); 60], vec![to("10.0.6.1"); 40], vec![arp; 2]] {
+        lab.receive(&frames);
+    }
+    assert_eq!(lab.counters.rx(port(0)).packets.get(), 102, "whoever received it has counted it");
+    assert_eq!((lab.counters.spread_out.get(), others.len()), (64, 64));
+    assert_eq!(lab.drops(DropReason::SpreadFull), 36);
+    assert_eq!(lab.reasons(0, PuntClass::Neighbour).len(), 2);
+    assert_eq!(others.pop().unwrap().data(), to("10.0.6.1"));
+}
+
+#[test]
+fn what_others_have_received_is_forwarded_and_not_counted_twice() {
+    let mut lab = Lab::default_graph(at_once());
+    let (mut producer, end) = ring(64);
+    let info = TestTables::every_kind().ports.get()[0];
+    let wires = Wires { rx: vec![RxSource::of_ring(port(0), info, end)], ..Wires::default() };
+    let mut rewiring = Rewiring { wires, ..Rewiring::default() };
+    lab.forwarder.rewire(&mut rewiring);
+    assert!(rewiring.drain.contains(port(0)) && !rewiring.stop.contains(port(0)), "undoes it");
+    producer.push(mbuf(&to("10.0.6.1"))).unwrap();
+    assert_eq!(lab.forwarder.round(), 1);
+    assert_eq!(lab.frames_sent().len(), 1);
+    assert_eq!((lab.counters.spread_in.get(), lab.counters.rx(port(0)).packets.get()), (1, 0));
+    // A queue that is stopped leaves the ring where it is; one that is drained is forwarded first.
+    let ports: PortSet = [port(0)].into_iter().collect();
+    let mut stop = Rewiring { stop: ports, ..Rewiring::default() };
+    lab.forwarder.rewire(&mut stop);
+    assert_eq!(stop.wires.rx.len(), 1);
+    producer.push(mbuf(&to("10.0.6.1"))).unwrap();
+    let mut drain = Rewiring { drain: ports, ..Rewiring::default() };
+    lab.forwarder.rewire(&mut drain);
+    assert!(drain.wires.rx.len() == 1 && drain.wires.rx[0].input.is_ring());
+    assert_eq!((lab.counters.spread_in.get(), lab.frames_sent().len()), (2, 1));
+}
+
+#[test]
+fn spread_packets_that_nobody_forwards_any_more_are_counted() {
+    let mut lab = Lab::default_graph(at_once());
+    let (mut producer, end) = ring(64);
+    let info = TestTables::every_kind().ports.get()[0];
+    let wires = Wires { rx: vec![RxSource::of_ring(port(0), info, end)], ..Wires::default() };
+    lab.forwarder.rewire(&mut Rewiring { wires, ..Rewiring::default() });
+    for _ in 0..3 {
+        producer.push(mbuf(&to("10.0.6.1"))).unwrap();
+    }
+    lab.forwarder.shut_down();
+    assert_eq!((lab.drops(DropReason::Shutdown), lab.counters.spread_in.get()), (3, 3));
+}
+
+#[test]
+fn rounds_with_packets_are_busy_and_others_idle() {
+    let mut lab = Lab::default_graph(at_once());
+    let cycles = |lab: &Lab| (lab.counters.busy.get(), lab.counters.idle.get());
+    lab.forwarder.round();
+    lab.forwarder.round();
+    let (busy, idle) = cycles(&lab);
+    assert!(busy == 0 && idle > 0);
+    lab.receive(&[to("10.0.6.1")]);
+    let (_, idle) = cycles(&lab);
+    lab.forwarder.round();
+    assert!(lab.counters.busy.get() > 0, "the round before had a packet");
+    assert_eq!(lab.counters.idle.get(), idle);
+}
+
+#[test]
 fn injected_packets_leave_unchanged_and_unknown_ports_are_drops() {
     let mut lab = Lab::default_graph(at_once());
     for tag in [3, 63, 70_000] {
@@ -531,7 +604,8 @@ fn group_to(ports: &[u16]) -> Graph {
 #[test]
 fn a_packet_to_a_group_leaves_by_each_port_with_its_address() {
     let mut lab = Lab::new(group_to(&[3, 4]), at_once());
-    let frame = to("10.0.10.1");
+    // Long enough that not all of it is moved to the headers where it is received.
+    let frame = FrameBuilder::ip4().destination4("10.0.10.1").payload(&[7; 300]).build();
     assert_eq!(lab.receive(std::slice::from_ref(&frame)), 1);
     let mut burst = Burst::new();
     assert_eq!(lab.sent.receive(&mut burst, BATCH_MAX), 1);

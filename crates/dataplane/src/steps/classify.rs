@@ -9,9 +9,8 @@
 //! | punt `arp` | Ethertype 0x0806, likewise |
 //! | punt `non-ip` | anything else to a group of a link protocol (LLDP, LACP, IS-IS), if the port has a host interface |
 //! | drop `runt` | shorter than Ethernet and the least header of its protocol |
-//! | drop `multi-segment` | delivered in several buffers; the steps read only the first |
 //! | drop `not-for-us` | sent to another station's MAC (the port is promiscuous, or a hub) |
-//! | drop `vlan-unknown` | tagged (0x8100, 0x88a8); the port has no VLANs |
+//! | drop `vlan-unknown` | tagged (0x8100, 0x88a8, or by a tag that the device took out); the port has no VLANs |
 //! | drop `unknown-ethertype` | anything else, also IEEE 802.3 length fields |
 //!
 //! Sets [`Batch::link_multicast`]. Sources: RFC 894, RFC 1042, RFC 2464, IEEE 802.1Q.
@@ -25,18 +24,16 @@ const IP4: usize = 0;
 const IP6: usize = 1;
 const ARP: usize = 2;
 const RUNT: usize = 3;
-const MULTI_SEGMENT: usize = 4;
-const NOT_FOR_US: usize = 5;
-const VLAN_UNKNOWN: usize = 6;
-const UNKNOWN_ETHERTYPE: usize = 7;
-const NON_IP: usize = 8;
+const NOT_FOR_US: usize = 4;
+const VLAN_UNKNOWN: usize = 5;
+const UNKNOWN_ETHERTYPE: usize = 6;
+const NON_IP: usize = 7;
 
 pub(super) const OUTPUTS: &[Output] = &[
     Output::Next("ip4"),
     Output::Next("ip6"),
     Output::Punt(PuntReason::Arp),
     Output::Drop(DropReason::Runt),
-    Output::Drop(DropReason::MultiSegment),
     Output::Drop(DropReason::NotForUs),
     Output::Drop(DropReason::VlanUnknown),
     Output::Drop(DropReason::UnknownEthertype),
@@ -106,9 +103,9 @@ impl Step for Classify {
         // Nearly all frames are IP packets to the port's own address; only the others are asked what
         // they are.
         let mac = &batch.in_port_info.mac.0;
-        let whole = input.without(batch.multi_segment());
-        let ip4 = whole.filter(|i| is_usual(batch, i, mac, 0x0800, LEAST_IP4));
-        let ip6 = whole.without(ip4).filter(|i| is_usual(batch, i, mac, 0x86dd, LEAST_IP6));
+        let untagged = input.without(batch.vlan_stripped());
+        let ip4 = untagged.filter(|i| is_usual(batch, i, mac, 0x0800, LEAST_IP4));
+        let ip6 = untagged.without(ip4).filter(|i| is_usual(batch, i, mac, 0x86dd, LEAST_IP6));
         out[IP4] = ip4;
         out[IP6] = ip6;
         batch.link_multicast = Mask::EMPTY;
@@ -133,18 +130,18 @@ fn is_usual(batch: &Batch, slot: usize, mac: &[u8; 6], ethertype: u16, least: us
 fn sort_unusual(batch: &mut Batch, input: Mask, out: &mut Outputs) {
     let kinds = Kinds::of(batch, input);
     batch.link_multicast = kinds.multicast;
-    out[MULTI_SEGMENT] = input & batch.multi_segment();
-    let whole = input.without(out[MULTI_SEGMENT]);
-    out[RUNT] = whole & kinds.short;
-    let long = whole.without(kinds.short);
+    out[RUNT] = input & kinds.short;
+    let long = input.without(kinds.short);
     out[NOT_FOR_US] = long.without(kinds.for_port | kinds.multicast);
     let ours = long.without(out[NOT_FOR_US]);
+
+    out[VLAN_UNKNOWN] = ours & (kinds.vlan | batch.vlan_stripped());
+    let ours = ours.without(out[VLAN_UNKNOWN]);
 
     out[IP4] |= ours & kinds.ip4;
     out[IP6] |= ours & kinds.ip6;
     out[ARP] = ours & kinds.arp;
-    out[VLAN_UNKNOWN] = ours & kinds.vlan;
-    let unknown = ours.without(kinds.ip4 | kinds.ip6 | kinds.arp | kinds.vlan);
+    let unknown = ours.without(kinds.ip4 | kinds.ip6 | kinds.arp);
     if batch.in_port_info.host && !(unknown & kinds.multicast).is_empty() {
         out[NON_IP] = link_protocols(batch, unknown);
     }
@@ -191,6 +188,22 @@ mod tests {
         assert_eq!(result["vlan-unknown"], [7]);
         assert_eq!(result["unknown-ethertype"], [8, 9]);
         assert_eq!(batch.link_multicast, Mask(1 << 6));
+    }
+
+    #[test]
+    fn a_frame_whose_tag_the_device_took_out_is_still_a_tagged_one() {
+        let frames = [
+            FrameBuilder::ip4().build(),
+            FrameBuilder::ip6().build(),
+            FrameBuilder::ethernet(PORT_MAC, 0x0806).payload(&[0; 28]).build(),
+            FrameBuilder::ip4().destination_mac([2, 9, 9, 9, 9, 9]).build(),
+            FrameBuilder::ip4().build(),
+        ];
+        let (result, _) =
+            run_step_on(&mut Classify, &frames, |batch| batch.burst.say(0, 0, 0b01111));
+        assert_eq!(result["vlan-unknown"], [0, 1, 2]);
+        assert_eq!(result["not-for-us"], [3]);
+        assert_eq!(result["ip4"], [4]);
     }
 
     #[test]

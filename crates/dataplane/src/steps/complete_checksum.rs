@@ -14,7 +14,7 @@
 //!
 //! Sources: RFC 9293 3.1, RFC 768, RFC 8200 8.1; Linux's `CHECKSUM_PARTIAL`.
 
-use wire::checksum::complete_l4_checksum;
+use wire::checksum::complete_l4_checksum_in_parts;
 
 use crate::batch::{Batch, ETHERNET};
 use crate::graph::{Output, Outputs, Step};
@@ -35,8 +35,10 @@ impl Step for CompleteChecksum {
         out[0] = input;
         if batch.in_port_info.partial_checksums {
             for i in input.slots() {
-                if let Some(packet) = batch.frame_mut(i).get_mut(ETHERNET..) {
-                    complete_l4_checksum(packet);
+                let len = batch.len(i).saturating_sub(ETHERNET);
+                let (frame, rest) = batch.frame_and_rest(i);
+                if let Some(packet) = frame.get_mut(ETHERNET..) {
+                    complete_l4_checksum_in_parts(packet, len, rest);
                 }
             }
         }
@@ -46,7 +48,9 @@ impl Step for CompleteChecksum {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{FrameBuilder, run_step, run_step_on};
+    use crate::testing::{
+        FrameBuilder, batch_in_segments, ones_sum, run_on, run_step, run_step_on, whole_frame,
+    };
 
     /// A UDP packet whose checksum field holds the folded pseudo-header sum, as veth gives it.
     fn partial() -> Vec<u8> {
@@ -67,6 +71,21 @@ mod tests {
         assert_eq!(result["next"], [0, 1]);
         assert_eq!(batch.frame(0), right);
         assert_eq!(batch.frame(1), right);
+    }
+
+    #[test]
+    fn a_packet_in_several_buffers_is_added_up_whole() {
+        let data: Vec<u8> = (0..3001).map(|n| n as u8).collect();
+        let right = FrameBuilder::ip4().udp(4000, 53, &data).build();
+        let mut partial = right.clone();
+        let length = (data.len() as u16 + 8).to_be_bytes();
+        let pseudo = ones_sum(&[&right[26..34], &[0, 17], &length].concat());
+        partial[40..42].copy_from_slice(&pseudo.to_be_bytes());
+        for segment in [128, 129, 1000, 2048] {
+            let mut batch = batch_in_segments(std::slice::from_ref(&partial), segment);
+            run_on(&mut CompleteChecksum, &mut batch);
+            assert_eq!(whole_frame(&mut batch, 0), right, "{segment}");
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //! | drop `ip4-header-length` | IHL below 5, or the header is longer than the frame |
 //! | drop `ip4-total-length` | total length below the header's, or beyond the frame in a header that is wrong otherwise too |
 //! | punt `truncated` | total length beyond the frame, everything else in the header right |
-//! | drop `ip4-checksum` | header checksum wrong |
+//! | drop `ip4-checksum` | header checksum wrong, by the device's word or the step's own sum |
 //! | punt `local` | 0.0.0.0 to 255.255.255.255, on a port with a host interface |
 //! | drop `ip4-martian-source` | source 0/8 (0.0.0.0 included), 127/8, 224/4, 240/4 (with `CLASS_E` of these only 255.255.255.255) |
 //!
@@ -19,7 +19,11 @@
 //! 0.0.0.0 (RFC 1122 3.2.1.3 a), as DHCP clients do (RFC 2131 4.1): that is for a server or relay of
 //! the machine. 240/4 is "reserved for future use" (RFC 1112 4), and RFC 1812 4.2.2.11 has a router
 //! discard it unless it is told otherwise (`turnpike.forwarding { class_e = true }`); which it is is
-//! known when the step is built, so it costs a packet nothing. Bytes behind the total length (link
+//! known when the step is built, so it costs a packet nothing.
+//!
+//! Where the device checks header checksums (`offloads.rx_checksum`), its word is taken for packets without
+//! options that are no fragments; all others, and those of which it says nothing, are added up here. Bytes
+//! behind the total length (link
 //! padding) are cut off.
 
 use crate::batch::{Batch, ETHERNET, HEAD, bytes};
@@ -60,10 +64,17 @@ impl<const CLASS_E: bool> Step for Ip4Validate<CLASS_E> {
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
         // Nearly all packets pass the checks of a plain header; only the others are asked why not.
-        let [plain, padded] = input.sort(|i| plain_header::<CLASS_E>(batch.head(i), batch.len(i)));
+        let said = batch.checksum_good() | batch.checksum_bad();
+        let [plain, padded] = if (said & input).is_empty() {
+            input.sort(|i| plain_header::<CLASS_E, false>(batch.head(i), batch.len(i)))
+        } else {
+            sort_checked::<CLASS_E>(batch, input)
+        };
         out[OK] = plain;
+        let bad = batch.checksum_bad();
         for i in input.without(plain).slots() {
-            out[verdict::<CLASS_E>(batch.frame(i))] |= Mask::when(true, i);
+            let verdict = verdict::<CLASS_E>(batch.frame(i), batch.len(i), bad.has(i));
+            out[verdict] |= Mask::when(true, i);
         }
         if batch.in_port_info.host {
             out[NO_ADDRESS_YET] = without_address(batch, out[MARTIAN_SOURCE]);
@@ -76,21 +87,46 @@ impl<const CLASS_E: bool> Step for Ip4Validate<CLASS_E> {
     }
 }
 
+/// Sorts packets of which the device says something. What it found wrong is not plain.
+#[inline(never)]
+fn sort_checked<const CLASS_E: bool>(batch: &Batch, input: Mask) -> [Mask; 2] {
+    let good = input & batch.checksum_good();
+    let [known, known_padded] =
+        good.sort(|i| plain_header::<CLASS_E, true>(batch.head(i), batch.len(i)));
+    // Beside those with no word there are fragments, whose word is not taken.
+    let rest = input.without(known);
+    let [plain, padded] =
+        rest.sort(|i| plain_header::<CLASS_E, false>(batch.head(i), batch.len(i)));
+    let believed = rest.filter(|i| is_believed(batch.head(i))) & batch.checksum_bad();
+    [known | plain.without(believed), known_padded | padded]
+}
+
+/// Whether a device's word about the header is taken: it has no options and is no fragment's.
+#[inline(always)]
+fn is_believed(head: &[u8; HEAD]) -> bool {
+    (head[ETHERNET] ^ 0x45) | (head[20] & 0x3f) | head[21] == 0
+}
+
 fn total_length(head: &[u8; HEAD]) -> usize {
     usize::from(u16::from_be_bytes([head[16], head[17]]))
 }
 
 /// Whether the header is a valid one without options and from an ordinary source, and whether the frame
-/// has bytes behind the packet. What is wrong is collected in numbers that are 0 if nothing is.
+/// has bytes behind the packet. What is wrong is collected in numbers that are 0 if nothing is. `CHECKED`:
+/// the device found the checksum right, and is believed if the packet is no fragment.
 #[inline(always)]
-fn plain_header<const CLASS_E: bool>(head: &[u8; HEAD], len: usize) -> [bool; 2] {
+fn plain_header<const CLASS_E: bool, const CHECKED: bool>(
+    head: &[u8; HEAD],
+    len: usize,
+) -> [bool; 2] {
     let total = total_length(head) as i32;
     let beyond_header = total - 20;
     let behind = len as i32 - ETHERNET as i32 - total;
     let lengths = (beyond_header | behind) < 0;
     let version = head[ETHERNET] ^ 0x45;
     let source = const { unusual_sources::<CLASS_E>() }[usize::from(head[26])];
-    [(version | source == 0) & !lengths & plain_checksum_ok(head), behind > 0]
+    let right = if CHECKED { is_believed(head) } else { plain_checksum_ok(head) };
+    [(version | source == 0) & !lengths & right, behind > 0]
 }
 
 /// RFC 1071 over the 20 bytes of a header without options: the sum of a valid header, its checksum
@@ -137,10 +173,17 @@ fn without_address(batch: &Batch, packets: Mask) -> Mask {
     found
 }
 
-/// The output for a packet, check by check.
-fn verdict<const CLASS_E: bool>(frame: &[u8]) -> usize {
-    let Some((head, packet)) = frame.first_chunk::<{ ETHERNET + 20 }>().zip(frame.get(ETHERNET..))
-    else {
+/// An Ethernet header and the least header of IPv4.
+const HEAD_LEAST: usize = ETHERNET + 20;
+
+fn is_fragment(head: &[u8; HEAD_LEAST]) -> bool {
+    (head[20] & 0x3f) | head[21] != 0
+}
+
+/// The output for a packet of `len` bytes with its Ethernet header, check by check; `frame` has its headers.
+/// `bad`: the device found the header's checksum wrong.
+fn verdict<const CLASS_E: bool>(frame: &[u8], len: usize, bad: bool) -> usize {
+    let Some((head, packet)) = frame.first_chunk::<HEAD_LEAST>().zip(frame.get(ETHERNET..)) else {
         return TOTAL_LENGTH;
     };
     let header_length = usize::from(head[ETHERNET] & 0xf) * 4;
@@ -151,11 +194,12 @@ fn verdict<const CLASS_E: bool>(frame: &[u8]) -> usize {
     let Some(header) = packet.get(..header_length).filter(|_| header_length >= 20) else {
         return HEADER_LENGTH;
     };
-    let right = wire::checksum::checksum(header) == 0;
+    let believed = header_length == 20 && !is_fragment(head);
+    let right = !(bad && believed) && wire::checksum::checksum(header) == 0;
     let martian = martian_source::<CLASS_E>(&[head[26], head[27], head[28], head[29]]);
     if total < header_length {
         TOTAL_LENGTH
-    } else if total > packet.len() {
+    } else if total > len - ETHERNET {
         // Nobody is told because of a header that says anything.
         if right && !martian { TRUNCATED } else { TOTAL_LENGTH }
     } else if !right {
@@ -172,7 +216,9 @@ fn verdict<const CLASS_E: bool>(frame: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{FrameBuilder, run_step, run_step_on};
+    use crate::testing::{
+        FrameBuilder, batch_in_segments, run_on, run_step, run_step_on, whole_frame,
+    };
 
     fn with(change: impl Fn(&mut Vec<u8>)) -> Vec<u8> {
         let mut frame = FrameBuilder::ip4().udp(1, 2, b"payload").build();
@@ -265,6 +311,72 @@ mod tests {
         assert_eq!(batch.frame(3).len() + 1, frames[3].len(), "padding is cut off");
     }
 
+    /// Good, bad, and both with a word of the device that is not believed: options, fragments.
+    #[test]
+    fn a_device_s_word_is_taken_for_plain_headers_only() {
+        let good = FrameBuilder::ip4().udp(1, 2, b"payload").build();
+        let broken = |frame: &[u8]| {
+            let mut frame = frame.to_vec();
+            frame[24] ^= 1;
+            frame
+        };
+        let options = FrameBuilder::ip4().options(&[1, 1, 1, 0]).udp(1, 2, b"x").build();
+        let first = with(|f| f[20] = 0x20);
+        let last = with(|f| f[21] = 1);
+        let dont = with(|f| f[20] = 0x40);
+        let whole = [&good, &options, &first, &last, &dont];
+        let mut frames: Vec<Vec<u8>> = whole.iter().map(|frame| frame.to_vec()).collect();
+        frames.extend(whole.iter().map(|frame| broken(frame)));
+        let run = |good, bad| {
+            let say = |batch: &mut Batch| batch.burst.say(good, bad, 0);
+            run_step_on(&mut Ip4Validate::<false>, &frames, say).0
+        };
+        let none: [usize; 0] = [];
+        let silent = run(0, 0);
+        assert_eq!((&silent["ok"][..], &silent["ip4-options"][..]), (&[0, 2, 3, 4][..], &[1][..]));
+        assert_eq!(silent["ip4-checksum"], [5, 6, 7, 8, 9]);
+        let all_good = run(u64::MAX, 0);
+        assert_eq!(all_good["ok"], [0, 2, 3, 4, 5, 9], "its word, where it is taken");
+        assert_eq!(all_good["ip4-checksum"], [6, 7, 8]);
+        let all_bad = run(0, u64::MAX);
+        assert_eq!(all_bad["ok"], [2, 3]);
+        assert_eq!(all_bad["ip4-options"], [1]);
+        assert_eq!(all_bad["ip4-checksum"], [0, 4, 5, 6, 7, 8, 9]);
+        // Each packet by its own.
+        let mixed = run(0b00_0010_0000, 0b00_0000_0001);
+        assert_eq!(mixed["ok"], [2, 3, 4, 5]);
+        assert_eq!(mixed["ip4-checksum"], [0, 6, 7, 8, 9]);
+        assert_eq!(mixed["ip4-total-length"], none);
+    }
+
+    #[test]
+    fn other_faults_come_before_the_device_s_word() {
+        let frames = [with(|f| f[14] = 0x65), with(|f| f[14] = 0x44), with(|f| f[17] = 19)];
+        for (good, bad) in [(0, 0), (u64::MAX, 0), (0, u64::MAX)] {
+            let say = |batch: &mut Batch| batch.burst.say(good, bad, 0);
+            let (result, _) = run_step_on(&mut Ip4Validate::<false>, &frames, say);
+            assert_eq!(result["ip4-version"], [0]);
+            assert_eq!(result["ip4-header-length"], [1]);
+            assert_eq!(result["ip4-total-length"], [2]);
+        }
+    }
+
+    #[test]
+    fn a_packet_in_several_buffers_has_its_whole_length() {
+        let frame = FrameBuilder::ip4().payload(&[7; 3000]).build();
+        let options = FrameBuilder::ip4().options(&[1, 1, 1, 0]).payload(&[7; 3000]).build();
+        let mut padded = frame.clone();
+        padded.extend([0xee; 5]);
+        let frames = [frame.clone(), options, padded, frame[..3000].to_vec()];
+        let mut batch = batch_in_segments(&frames, 128);
+        let result = run_on(&mut Ip4Validate::<false>, &mut batch);
+        assert_eq!(result["ok"], [0, 2]);
+        assert_eq!(result["ip4-options"], [1]);
+        assert_eq!(result["truncated"], [3]);
+        assert_eq!(batch.len(2), frame.len(), "padding is cut off");
+        assert_eq!(whole_frame(&mut batch, 2), frame);
+    }
+
     #[test]
     fn options_are_part_of_the_checksum() {
         let mut frame = FrameBuilder::ip4().options(&[1, 1, 1, 0]).build();
@@ -301,7 +413,7 @@ mod tests {
                 FrameBuilder::fix_ip4_checksum(&mut frame);
             }
             let (result, _) = run_step(&mut Ip4Validate::<false>, std::slice::from_ref(&frame));
-            let expected = OUTPUTS[verdict::<false>(&frame)].name();
+            let expected = OUTPUTS[verdict::<false>(&frame, frame.len(), false)].name();
             proptest::prop_assert_eq!(&result[expected], &[0usize]);
         }
     }

@@ -125,6 +125,11 @@ impl KernelInterface {
         Ok(Self { name, index, interface, undo, links, record: None })
     }
 
+    /// The kernel's number for it, which it keeps when its name changes.
+    pub(super) fn index(&self) -> u32 {
+        self.index
+    }
+
     /// Makes sure that no other process takes the interface over, and undoes what one that was
     /// killed has left on it. Returns notes; an error is the process that has the interface.
     pub(super) fn claim(&mut self, directory: &Path) -> Result<Vec<String>, String> {
@@ -338,6 +343,22 @@ impl KernelInterface {
 }
 
 impl KernelInterface {
+    /// Uses the name that the interface has by now: somebody may have changed it, and what is to be undone
+    /// is found by it.
+    fn follow_name(&mut self) {
+        let Some(now) = self.interface.name_of(self.index).filter(|now| *now != self.name) else {
+            return;
+        };
+        let Ok(interface) = self.interface.renamed(&now) else { return };
+        let (old, new) = (format!("/conf/{}/", self.name), format!("/conf/{now}/"));
+        for step in &mut self.undo {
+            if let Undo::Sysctl { path, .. } = step {
+                *path = path.replace(&old, &new);
+            }
+        }
+        (self.interface, self.name) = (interface, now);
+    }
+
     /// Whatever cannot be undone (the interface may be gone) stays; nobody is there to ask.
     fn revert(&self, step: Undo) {
         let _ = match step {
@@ -360,6 +381,7 @@ impl KernelInterface {
 impl Drop for KernelInterface {
     fn drop(&mut self) {
         self.links.clear();
+        self.follow_name();
         while let Some(step) = self.undo.pop() {
             self.revert(step);
         }

@@ -1,6 +1,9 @@
 //! AF_XDP sockets of this process, which DPDK's driver makes and, when its port is closed, forgets to
 //! close (DPDK 22.11, `eth_dev_close`: the reference count of memory that is not shared is never 1). As
 //! long as one is open the kernel keeps the interface's queue for it, and nobody can have it again.
+//!
+//! And the BPF maps by which a program finds them: the library below the driver keeps its own open when
+//! the interface has vanished and the program cannot be looked at any more.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,12 +11,34 @@ use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 use std::sync::{Mutex, PoisonError};
 
-/// A descriptor, and the inode's number, which no other socket has.
-type Socket = (RawFd, u64);
+use super::rings::Rings;
 
-/// Sockets that somebody made; dropping it closes those that are still open.
+/// What a descriptor is, by a number that no other of its kind has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    /// An AF_XDP socket, by its inode.
+    Socket(u64),
+    /// A BPF map, by its number.
+    Map(u64),
+}
+
+/// A descriptor, and what it is.
+type Descriptor = (RawFd, Kind);
+
+/// Sockets and maps that somebody made; dropping it closes those that are still open.
 #[derive(Debug, Default)]
-pub(super) struct Sockets(BTreeSet<Socket>);
+pub(super) struct Sockets(BTreeSet<Descriptor>);
+
+impl Sockets {
+    /// The sockets' rings; `None` unless those of all are found.
+    pub(super) fn rings(&self) -> Option<Vec<Rings>> {
+        let rings = |&(descriptor, kind): &Descriptor| match kind {
+            Kind::Socket(inode) => Some(Rings::of(descriptor, inode)),
+            Kind::Map(_) => None,
+        };
+        self.0.iter().filter_map(rings).collect()
+    }
+}
 
 impl Sockets {
     /// Those that are made meanwhile and still there after it. One thread at a time.
@@ -28,24 +53,39 @@ impl Sockets {
 
 impl Drop for Sockets {
     fn drop(&mut self) {
-        for &(descriptor, inode) in &self.0 {
+        for &(descriptor, kind) in &self.0 {
             // Whoever made it may have closed it, and the number may be another's now.
-            if of_descriptor(descriptor) == Some((descriptor, inode)) {
-                // SAFETY: an AF_XDP socket of a driver that has ended and does not use it any more.
+            if of_descriptor(descriptor) == Some((descriptor, kind)) {
+                // SAFETY: a socket or map of a driver that has ended and does not use it any more.
                 unsafe { libc::close(descriptor) };
             }
         }
     }
 }
 
-fn all() -> BTreeSet<Socket> {
+fn all() -> BTreeSet<Descriptor> {
     let entries = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     numbers.filter_map(of_descriptor).collect()
 }
 
-/// The socket, if the descriptor is one of AF_XDP.
-fn of_descriptor(descriptor: RawFd) -> Option<Socket> {
+fn of_descriptor(descriptor: RawFd) -> Option<Descriptor> {
+    let kind = socket(descriptor).map(Kind::Socket).or_else(|| map(descriptor).map(Kind::Map))?;
+    Some((descriptor, kind))
+}
+
+/// The number of a BPF map.
+fn map(descriptor: RawFd) -> Option<u64> {
+    let link = fs::read_link(format!("/proc/self/fd/{descriptor}")).ok()?;
+    if link.as_os_str() != "anon_inode:bpf-map" {
+        return None;
+    }
+    let info = fs::read_to_string(format!("/proc/self/fdinfo/{descriptor}")).ok()?;
+    info.lines().find_map(|line| line.strip_prefix("map_id:")?.trim().parse().ok())
+}
+
+/// The inode of an AF_XDP socket.
+fn socket(descriptor: RawFd) -> Option<u64> {
     let (mut domain, mut length) = (0i32, size_of::<i32>() as libc::socklen_t);
     // SAFETY: a number that may be a descriptor's, a number for the answer and its length.
     let result = unsafe {
@@ -60,23 +100,22 @@ fn of_descriptor(descriptor: RawFd) -> Option<Socket> {
     let status = unsafe {
         (libc::fstat(descriptor, status.as_mut_ptr()) == 0).then(|| status.assume_init())?
     };
-    Some((descriptor, status.st_ino))
+    Some(status.st_ino)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn socket(domain: i32) -> RawFd {
+    fn made(domain: i32) -> RawFd {
         // SAFETY: makes a descriptor.
         unsafe { libc::socket(domain, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) }
     }
 
     #[test]
     fn what_was_made_is_closed_unless_it_is_another_by_now() {
-        let before = socket(libc::AF_XDP);
-        let ((first, second), sockets) =
-            Sockets::of(|| (socket(libc::AF_XDP), socket(libc::AF_XDP)));
+        let before = made(libc::AF_XDP);
+        let ((first, second), sockets) = Sockets::of(|| (made(libc::AF_XDP), made(libc::AF_XDP)));
         assert_eq!(sockets.0.len(), 2, "this test needs a kernel with AF_XDP, and root");
         // The driver closes one by itself, and its number becomes another's.
         // SAFETY: descriptors of ours.

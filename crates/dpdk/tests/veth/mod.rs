@@ -66,7 +66,12 @@ pub struct Wire(OwnedFd);
 
 impl Wire {
     pub fn new(name: &str) -> Self {
-        let protocol = u16::from_be_bytes(ETHERTYPE).to_be();
+        Self::on(name, ETHERTYPE)
+    }
+
+    /// For frames of this type only.
+    pub fn on(name: &str, ethertype: [u8; 2]) -> Self {
+        let protocol = u16::from_be_bytes(ethertype).to_be();
         let name = std::ffi::CString::new(name).unwrap();
         // SAFETY: plain system calls; the address lives for the call, and zeros are one.
         unsafe {

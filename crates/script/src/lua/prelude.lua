@@ -17,6 +17,7 @@ typedef struct { uint64_t bits; } tp_mask;
 typedef struct {
     uint8_t **heads;
     const uint16_t *lens;
+    const uint16_t *whole;
     tp_mask input;
     uint64_t mirrors;
     uint32_t port;
@@ -419,7 +420,7 @@ end
 
 -- for i in batch:each(mask): the mask's slots in ascending order.
 function batches.each(_, mask) return next_slot, mask, -1 end
-function batches.len(_, i) return ctx.lens[band(i, 63)] end
+function batches.len(_, i) return ctx.whole[band(i, 63)] end
 function batches.port() return port_names[ctx.port] end
 
 -- A copy of the packet, as it is when the step has returned, leaves by this port.

@@ -1,7 +1,7 @@
 use std::sync::OnceLock;
 
 use dataplane::graph::MAX_OUTPUTS;
-use dataplane::testing::{FrameBuilder, batch_of, ones_sum};
+use dataplane::testing::{FrameBuilder, batch_in_segments, batch_of, ones_sum};
 
 use super::*;
 use crate::{ForwarderLua, Source, Watchdog};
@@ -45,16 +45,37 @@ fn step_with(body: &str, settings: StepSettings) -> LuaStep {
 
 /// What the step made of the frames: the masks of its outputs, and the frames.
 fn run(step: &mut LuaStep, frames: &[Vec<u8>]) -> (Vec<u64>, Vec<Vec<u8>>) {
-    let mut batch = batch_of(frames);
+    run_on(step, batch_of(frames), frames.len())
+}
+
+/// What the step made of a batch of so many packets.
+fn run_on(step: &mut LuaStep, mut batch: Batch, count: usize) -> (Vec<u64>, Vec<Vec<u8>>) {
     let mut out = [Mask::EMPTY; MAX_OUTPUTS];
     let input = batch.packets();
     step.process(&mut batch, input, &mut out);
     if let Some(failure) = &*step.status().last_for_tests() {
         println!("{}", failure.message);
     }
+    let frames = (0..count).map(|slot| batch.frame(slot).to_vec()).collect();
     let count = step.outputs().len();
-    let frames = (0..frames.len()).map(|slot| batch.frame(slot).to_vec()).collect();
     (out[..count].iter().map(|mask| mask.0).collect(), frames)
+}
+
+#[test]
+fn of_a_packet_in_several_buffers_the_first_can_be_reached_and_the_length_is_the_whole() {
+    let frame = FrameBuilder::ip4().udp(1, 2, &[7; 3000]).build();
+    let batch = || batch_in_segments(std::slice::from_ref(&frame), 128);
+    let whole = frame.len();
+    let mut step =
+        step_of(&format!("if batch:len(0) == {whole} then return mask end return 0"), &["yes"]);
+    assert_eq!(run_on(&mut step, batch(), 1).0[0], 1);
+    let read = |at: usize| {
+        let mut step = step_of(&format!("return batch:u8(0, {at}) and mask"), &["yes"]);
+        run_on(&mut step, batch(), 1);
+        step.status().last_for_tests().as_ref().map(|failure| failure.message.clone())
+    };
+    assert_eq!(read(127), None);
+    assert!(read(128).unwrap().contains("128 bytes"), "{:?}", read(128));
 }
 
 fn udp_to(port: u16) -> Vec<u8> {

@@ -21,8 +21,12 @@ pub struct Port {
     pub mac: String,
     /// Its addresses with prefix lengths.
     pub addresses: Vec<String>,
-    /// `up` or `down`.
+    /// `up`, `down`, or `gone` while its device is not there.
     pub link: String,
+    /// Who tells that its link has changed: `interrupt`, `netlink`, or nobody: `polled`.
+    pub link_by: String,
+    /// More of its link, and what its device receives.
+    pub link_details: LinkDetails,
     /// The largest IP packet it sends, in bytes.
     pub mtu: u16,
     /// Receive queues in use.
@@ -33,8 +37,10 @@ pub struct Port {
     pub rx_packets: u64,
     /// Bytes received.
     pub rx_bytes: u64,
-    /// Packets that the device had no room for.
+    /// Packets that the device had no room for, those of `rx_nombuf` included.
     pub rx_missed: u64,
+    /// Packets that were lost because no buffer was free.
+    pub rx_nombuf: u64,
     /// Packets that the device received broken.
     pub rx_errors: u64,
     /// Packets sent.
@@ -43,9 +49,116 @@ pub struct Port {
     pub tx_bytes: u64,
     /// Packets that the device failed to send.
     pub tx_errors: u64,
+    /// How often the IOMMU refused the device access to memory, as far as the kernel's log says it.
+    pub dma_faults: u64,
+    /// The counters among these that show trouble now, or did within the last seconds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub troubles: Vec<String>,
     /// Its host interface, which has the port's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<HostInterface>,
+    /// What of its work the device could do.
+    #[serde(default)]
+    pub offloads: Vec<Offload>,
+}
+
+/// Work on packets that a device can do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Offload {
+    /// Its name in a configuration.
+    pub offload: String,
+    /// The device has it.
+    pub device: bool,
+    /// It is used.
+    pub on: bool,
+    /// Why it is used or not.
+    pub reason: String,
+}
+
+/// The forwarders that run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Forwarders {
+    /// By number.
+    pub forwarders: Vec<Forwarder>,
+    /// What an operator should know of them, one sentence each.
+    pub advice: Vec<String>,
+}
+
+/// A forwarder. Packets, bursts and cycles since the start.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Forwarder {
+    /// Its number.
+    pub number: usize,
+    /// The core that it runs on.
+    pub core: usize,
+    /// The NUMA node of that core; none: the machine has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<usize>,
+    /// Part of the last second in which it had packets, 0 to 100.
+    pub busy_percent: f64,
+    /// Packets that its graph had.
+    pub packets: u64,
+    /// Bursts of them.
+    pub bursts: u64,
+    /// TSC cycles of rounds with packets.
+    pub busy_cycles: u64,
+    /// TSC cycles of rounds without, and of sleep.
+    pub idle_cycles: u64,
+    /// Packets that it received and software spread to others.
+    pub spread_out: u64,
+    /// Packets that others received and software spread to it.
+    pub spread_in: u64,
+    /// Receive queues that it serves: `wan:0`.
+    pub rx: Vec<String>,
+    /// Transmit queues that it has.
+    pub tx: Vec<String>,
+}
+
+/// The spreading of a port's packets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rss {
+    /// The port.
+    pub port: String,
+    /// `hardware`: a queue is chosen; `software`: a forwarder; `none`: all packets take one queue, or the
+    /// device spreads them in a way of its own.
+    pub spread: String,
+    /// The hash function; none: there is no hash.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub function: Option<String>,
+    /// What is hashed.
+    pub fields: Vec<String>,
+    /// The key; none: the driver does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// Receive queues.
+    pub queues: usize,
+    /// The queue (by software: the forwarder) of each hash; empty: the device has no table, or does not tell.
+    pub table: Vec<u16>,
+}
+
+/// A link; what the device does not say is left out. Of an interface of the kernel's the kernel says it
+/// (`ethtool`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkDetails {
+    /// Mb/s.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub speed_mbps: Option<u32>,
+    /// `full` or `half`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duplex: Option<String>,
+    /// The speed is negotiated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub autoneg: Option<bool>,
+    /// Flow control: `none`, `rx`, `tx` or `full`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause: Option<String>,
+    /// Error correction: `none`, `auto`, `base-r` or `rs`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fec: Option<String>,
+    /// Frames for all addresses are received.
+    pub promiscuous: bool,
+    /// All multicasts are received.
+    pub all_multicast: bool,
 }
 
 /// A port's host interface. Packets and bytes since the start.

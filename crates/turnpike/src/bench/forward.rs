@@ -197,7 +197,8 @@ impl Bench {
             let routes = (in_table.then_some(&full.v4), &full.v6);
             source::write_pcap(&file, mix, destinations, routes, 1)?;
             let queue = bench.source(mix)?;
-            bench.sources.push((mix, vec![RxSource { port: PortId::FIRST, info: PORT, queue }]));
+            let source = RxSource::of_queue(PortId::FIRST, PORT, queue);
+            bench.sources.push((mix, vec![source]));
         }
         Ok(bench)
     }

@@ -75,5 +75,5 @@ fn without_file(catalogue: &Catalogue) -> Result<Wanted> {
 
 fn of(config: &Config) -> Result<Wanted> {
     let cores = router::cores::of_forwarders(config)?;
-    Ok(Wanted::of(config, &cores, router::packet_memory(config, cores.len())))
+    Ok(Wanted::of(config, &cores, router::packet_memory(config, &cores)))
 }

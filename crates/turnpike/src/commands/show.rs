@@ -11,7 +11,8 @@ use serde_json::Value;
 use super::routes::{self, RoutesArgs};
 use super::{Console, RouterArgs};
 use crate::api::report::{
-    Counters, Graph, Multicast, Neighbour, Port, Protection, RouteAnswer, Source, Steps,
+    Counters, Forwarders, Graph, Multicast, Neighbour, Port, Protection, RouteAnswer, Rss, Source,
+    Steps,
 };
 use crate::api::{Flow, Request, Show};
 use crate::{picture, table};
@@ -28,7 +29,14 @@ pub struct ShowArgs {
 #[derive(Debug, Subcommand)]
 enum What {
     /// Ports: device, addresses, link, packets
-    Ports,
+    Ports {
+        /// What of each port's work its device does, and why not the rest
+        #[arg(long)]
+        offloads: bool,
+        /// Speed, duplex, flow control and error correction of each link, and what its device receives
+        #[arg(long, conflicts_with = "offloads")]
+        link: bool,
+    },
     /// Routes, as many as there are
     Routes(RoutesArgs),
     /// What happens with packets to an address
@@ -42,6 +50,10 @@ enum What {
     Sources,
     /// Neighbours: addresses, MACs, packets that wait
     Neighbours,
+    /// Forwarders: cores, NUMA nodes, queues, how busy they are
+    Forwarders,
+    /// The spreading of received packets over queues: hash, key, table
+    Rss,
     /// Multicast routes: groups, the ports they leave by, packets
     Multicast,
     /// Where every packet went, and every drop reason
@@ -118,10 +130,12 @@ pub fn show(args: &ShowArgs, console: &mut Console<'_>) -> Result<()> {
     let show = match &args.what {
         What::Routes(routes) => return routes::show(routes, console),
         What::Graph { lua: true, .. } => return console.print(DEFAULT_GRAPH.trim_end()),
-        What::Ports => Show::Ports,
+        What::Ports { .. } => Show::Ports,
         What::Route { address, flow } => Show::Route { address: *address, flow: flow.flow() },
         What::Neighbours => Show::Neighbours,
         What::Sources => Show::Sources,
+        What::Forwarders => Show::Forwarders,
+        What::Rss => Show::Rss,
         What::Multicast => Show::Multicast,
         What::Counters => Show::Counters,
         What::Protection => Show::Protection,
@@ -136,10 +150,14 @@ fn text(what: &What, report: Value) -> Result<String> {
     Ok(match what {
         // Printed as they came.
         What::Routes(_) => String::new(),
-        What::Ports => table::ports(&read::<Vec<Port>>(report)?),
+        What::Ports { offloads: true, .. } => table::offloads(&read::<Vec<Port>>(report)?),
+        What::Ports { link: true, .. } => table::links(&read::<Vec<Port>>(report)?),
+        What::Ports { .. } => table::ports(&read::<Vec<Port>>(report)?),
         What::Route { .. } => table::route(&read::<RouteAnswer>(report)?),
         What::Neighbours => table::neighbours(&read::<Vec<Neighbour>>(report)?),
         What::Sources => table::sources(&read::<Vec<Source>>(report)?),
+        What::Forwarders => table::forwarders(&read::<Forwarders>(report)?),
+        What::Rss => table::rss(&read::<Vec<Rss>>(report)?),
         What::Multicast => table::multicast(&read::<Vec<Multicast>>(report)?),
         What::Counters => table::counters(&read::<Counters>(report)?),
         What::Protection => table::protection(&read::<Protection>(report)?),

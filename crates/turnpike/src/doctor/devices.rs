@@ -25,7 +25,7 @@ fn driver(patient: &Patient<'_>, port: &str, address: &str) -> Option<Finding> {
     const CHECK: &str = "driver";
     let device = Device::Pci(address.to_owned());
     let nic = patient.machine.nic(&device)?;
-    let bind = format!("turnpike bind {address}");
+    let bind = format!("dpdk-devbind.py --bind=vfio-pci {address}");
     let Some(driver) = nic.driver else {
         let found = format!("port \"{port}\": {address} has no driver");
         return Some(Finding::error(CHECK, found).cost("The port does not start.").mend([bind]));
@@ -214,7 +214,7 @@ fn group(patient: &Patient<'_>, port: &str, address: &str) -> Option<Finding> {
     }
     let unbind = in_use.iter().map(|device| {
         let address = device.split(' ').next().unwrap_or_default();
-        format!("turnpike bind {address}    # or another slot for the NIC")
+        format!("dpdk-devbind.py --bind=vfio-pci {address}    # or another slot for the NIC")
     });
     let found = format!("{of_group} with {}, which the kernel uses", in_use.join(", "));
     let cost = "vfio-pci gives away a group as a whole: the port does not start.";

@@ -211,7 +211,10 @@ fn drivers_give_devices_away_or_keep_them() {
         tree.pci("0000:03:00.0", driver, "0");
         assert_eq!(found(devices::drivers, &tree, &wanted)[0].0, severity, "{driver:?}");
     }
-    assert_eq!(mends(devices::drivers, &tree, &wanted), ["turnpike bind 0000:03:00.0"]);
+    assert_eq!(
+        mends(devices::drivers, &tree, &wanted),
+        ["dpdk-devbind.py --bind=vfio-pci 0000:03:00.0"]
+    );
     // Behind an IOMMU that translates, the device reaches nothing.
     tree.write("sys/kernel/iommu_groups/4/type", "DMA-FQ\n");
     tree.pci("0000:03:00.0", Some("uio_pci_generic"), "0");
@@ -310,7 +313,10 @@ fn a_group_is_given_away_as_a_whole() {
     tree.pci("0000:03:00.1", Some("e1000e"), "0");
     let used = "port \"wan\": 0000:03:00.0 is in group 7 with 0000:03:00.1 (e1000e), which the kernel uses";
     assert_eq!(found(devices::groups, &tree, &wan), is(Error, used));
-    assert!(mends(devices::groups, &tree, &wan)[0].starts_with("turnpike bind 0000:03:00.1 "));
+    assert!(
+        mends(devices::groups, &tree, &wan)[0]
+            .starts_with("dpdk-devbind.py --bind=vfio-pci 0000:03:00.1 ")
+    );
 }
 
 #[test]

@@ -2,16 +2,27 @@
 //! asks for it. A port that comes later has a pool of its own, which is freed when the port and all its
 //! packets are gone.
 //!
-//! A frame lies in one buffer, whatever its size, so that a step reads it without looking for a next
-//! segment. Ports up to an MTU of about 1,900 bytes share buffers of 2 kB, of which a cache holds
-//! many; what came by a jumbo port is in a buffer of that port's size until it has left.
+//! On a machine with several NUMA nodes there are such pools for each node that a NIC is on: its packets are
+//! written, and mostly read, there.
+//!
+//! A frame lies in one buffer, whatever its size, unless its device delivers it in several: some cannot
+//! help it, and `offloads = { scatter = true }` asks for it. Ports up to an MTU of about 1,900 bytes and
+//! those that scatter share buffers of 2 kB, of which a cache holds many; what came by another jumbo port
+//! is in a buffer of that port's size until it has left. Where something must have the whole frame in one
+//! piece, it is copied into one that is large enough.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::{Context, Result, bail};
-use control::config::{Config, Device};
+use anyhow::{Context, Result, bail, ensure};
+use control::config::{self, Config, Device};
+use dataplane::port::Offload;
 use dpdk::qsbr::Qsbr;
 use dpdk::{Eal, Mbuf, Mempool, MempoolConfig, Unused};
+
+use super::wiring::RING_SIZE;
+use crate::machine::Machine;
+use crate::machine::cpu::Cpus;
 
 /// Bytes of a usual packet buffer behind its headroom.
 const DATA_ROOM: u16 = 2048;
@@ -19,19 +30,58 @@ const DATA_ROOM: u16 = 2048;
 /// Bytes beside the data: headroom, the buffer's header, the pool's.
 const BESIDE: usize = 512;
 
-/// Packet buffers for each queue of a port: its descriptors both ways, and what an AF_XDP socket
-/// keeps for the kernel.
+/// Packet buffers for each queue pair of a kernel interface: its descriptors both ways, and what an AF_XDP
+/// socket keeps for the kernel.
 const MBUFS_PER_QUEUE: usize = 8192;
 
 /// Packet buffers for what is between the queues of one forwarder and one slow path worker: bursts,
 /// rings, packets waiting for neighbours.
 const MBUFS_INSIDE: usize = 16_384;
 
+/// Buffers of a jumbo frame's size for frames that ports scatter, when something needs them in one piece
+/// and no port receives into such.
+const GATHERED: usize = 2048;
+
 /// Ports that may come later for which there is ordinary memory; of hugepages there may be more.
 const LATER_PORTS: usize = 8;
 
+/// Devices and the NUMA nodes that they are on.
+#[derive(Clone)]
+pub struct Nodes {
+    machine: Machine,
+    /// The node of devices that have none: that of the first forwarder. `None`: there is one node only.
+    usual: Option<usize>,
+}
+
+impl Nodes {
+    /// Of a machine whose forwarders are on these cores.
+    pub fn new(machine: Machine, cpus: &Cpus, cores: &[usize]) -> Self {
+        let first = cores.first().filter(|_| cpus.is_numa());
+        let usual = first.and_then(|&core| cpus.node_of(core));
+        Self { machine, usual }
+    }
+
+    /// The node of a device; `None` if it has none, or there is one only.
+    fn of(&self, device: &Device) -> Option<usize> {
+        self.usual.and_then(|_| self.machine.node_of(device))
+    }
+
+    /// The node whose memory a device's packets lie in.
+    fn of_packets(&self, device: &Device) -> Option<usize> {
+        self.of(device).or(self.usual)
+    }
+}
+
 /// What the router needs of packet memory.
 pub struct Plan {
+    nodes: Nodes,
+    pools: Vec<NodePlan>,
+}
+
+/// What it needs on one node.
+#[derive(Debug, PartialEq, Eq)]
+struct NodePlan {
+    node: Option<usize>,
     usual: usize,
     /// How many and how large; none if no port needs them.
     jumbo: Option<(usize, u16)>,
@@ -39,24 +89,56 @@ pub struct Plan {
 
 impl Plan {
     /// For the ports of this configuration, as they are to be or as their devices are now.
-    pub fn of(config: &Config, forwarders: usize) -> Self {
-        let rooms: Vec<u16> = config.ports.iter().map(|port| dpdk::data_room(mtu(port))).collect();
-        let (large, small): (Vec<_>, Vec<_>) =
-            rooms.into_iter().partition(|&room| room > DATA_ROOM);
-        let count = |ports: usize| {
-            let inside = mbufs_inside(config, forwarders);
-            let wanted = config.memory.mbufs.map(|mbufs| mbufs as usize);
-            wanted.unwrap_or(inside + ports * forwarders * MBUFS_PER_QUEUE)
+    pub fn of(config: &Config, forwarders: usize, nodes: Nodes) -> Self {
+        let node_of = |port: &config::Port| nodes.of_packets(&port.device);
+        let used: BTreeSet<_> = config.ports.iter().map(node_of).collect();
+        let plan = |node: Option<usize>| {
+            let ports = config.ports.iter().filter(|port| node_of(port) == node);
+            let largest = ports.clone().map(|port| dpdk::data_room(mtu(port))).max();
+            let (large, small): (Vec<_>, Vec<_>) =
+                ports.partition(|port| receives_into(port) > DATA_ROOM);
+            let count = |ports: &[&config::Port]| {
+                let queues: usize = ports.iter().map(|port| mbufs_of(port, forwarders)).sum();
+                let wanted = config.memory.mbufs.map(|mbufs| mbufs as usize);
+                wanted.unwrap_or(mbufs_inside(config, forwarders) + queues)
+            };
+            let jumbo = largest.filter(|&room| room > DATA_ROOM).map(|room| match large.len() {
+                0 => (GATHERED, room),
+                _ => (count(&large), room),
+            });
+            NodePlan { node, usual: count(&small), jumbo }
         };
-        let jumbo = large.iter().max().map(|&room| (count(large.len()), room));
-        Self { usual: count(small.len()), jumbo }
+        let pools = used.into_iter().map(plan).collect();
+        Self { nodes, pools }
     }
 
     /// Megabytes.
     pub fn megabytes(&self) -> usize {
-        let (count, room) = self.jumbo.unwrap_or((0, 0));
-        (bytes(self.usual, DATA_ROOM) + bytes(count, room)) / 1_000_000
+        let of = |plan: &NodePlan| {
+            let (count, room) = plan.jumbo.unwrap_or((0, 0));
+            bytes(plan.usual, DATA_ROOM) + bytes(count, room)
+        };
+        self.pools.iter().map(of).sum::<usize>() / 1_000_000
     }
+}
+
+/// Packet buffers that a port's queues hold at most: their descriptors, which are known before the device is
+/// opened where the configuration says them, and rings behind them.
+fn mbufs_of(port: &config::Port, forwarders: usize) -> usize {
+    let config::Queues { rx_descriptors, tx_descriptors, spread, .. } = port.queues;
+    let number = |wish: Option<u16>| wish.map_or(forwarders, usize::from);
+    let (rx, tx) = (number(port.queues.rx_wish()), number(port.queues.tx_wish()));
+    let size = |wish: Option<u16>| usize::from(wish.unwrap_or(dpdk::DESCRIPTORS_MOST));
+    let queues = rx * size(rx_descriptors) + tx * size(tx_descriptors);
+    let rings = match spread {
+        config::Spread::Software => rx * forwarders.saturating_sub(1) * RING_SIZE,
+        config::Spread::Hardware => 0,
+    };
+    let least = match port.device {
+        Device::Kernel(_) => rx.max(tx) * MBUFS_PER_QUEUE,
+        _ => 0,
+    };
+    queues.max(least) + rings
 }
 
 /// Megabytes for the pools of ports that may come later, to a router with so many forwarders.
@@ -84,13 +166,44 @@ fn mtu(port: &control::config::Port) -> u16 {
     port.mtu.or_else(of_device).unwrap_or(1500)
 }
 
+/// Bytes of the buffers that a port receives into.
+fn receives_into(port: &control::config::Port) -> u16 {
+    if port.offloads.get(&Offload::Scatter) == Some(&true) {
+        return DATA_ROOM;
+    }
+    dpdk::data_room(mtu(port)).max(DATA_ROOM)
+}
+
 /// The pools.
 #[derive(Clone)]
 pub struct Buffers {
-    usual: Mempool,
-    jumbo: Option<Mempool>,
+    nodes: Nodes,
+    /// At least one, that of the first node first.
+    pools: Vec<NodePools>,
     /// Those of ports that came later, shared by all copies of this.
     later: Arc<Mutex<Vec<Later>>>,
+}
+
+/// The pools of a node.
+#[derive(Clone)]
+struct NodePools {
+    node: Option<usize>,
+    usual: Mempool,
+    jumbo: Option<Mempool>,
+}
+
+impl NodePools {
+    fn new(eal: &Eal, plan: &NodePlan) -> Result<Self> {
+        let node = plan.node;
+        let usual = pool(eal, "packets", plan.usual, (DATA_ROOM, node))?;
+        let jumbo = plan.jumbo.map(|(count, room)| pool(eal, "jumbo", count, (room, node)));
+        Ok(Self { node, usual, jumbo: jumbo.transpose()? })
+    }
+
+    /// The pool whose buffers are the larger ones.
+    fn largest(&self) -> &Mempool {
+        self.jumbo.as_ref().unwrap_or(&self.usual)
+    }
 }
 
 /// A pool of a port that came later.
@@ -104,16 +217,30 @@ enum Later {
 impl From<Mempool> for Buffers {
     /// All buffers of one size.
     fn from(usual: Mempool) -> Self {
-        Self { usual, jumbo: None, later: Arc::default() }
+        let pools = vec![NodePools { node: None, usual, jumbo: None }];
+        let nodes = Nodes { machine: Machine::here(), usual: None };
+        Self { nodes, pools, later: Arc::default() }
     }
 }
 
 impl Buffers {
     /// Allocates what is planned.
     pub fn new(eal: &Eal, plan: &Plan) -> Result<Self> {
-        let usual = pool(eal, "packets", plan.usual, DATA_ROOM)?;
-        let jumbo = plan.jumbo.map(|(count, room)| pool(eal, "jumbo", count, room)).transpose()?;
-        Ok(Self { usual, jumbo, later: Arc::default() })
+        let pools = plan.pools.iter().map(|plan| NodePools::new(eal, plan));
+        let pools = pools.collect::<Result<Vec<_>>>()?;
+        ensure!(!pools.is_empty(), "no port, so no packet memory");
+        Ok(Self { nodes: plan.nodes.clone(), pools, later: Arc::default() })
+    }
+
+    /// The NUMA node of a device; `None` if it has none, or there is one only.
+    pub fn node_of(&self, device: &Device) -> Option<usize> {
+        self.nodes.of(device)
+    }
+
+    /// The pools of a node, else any.
+    fn on(&self, node: Option<usize>) -> &NodePools {
+        let on_node = self.pools.iter().find(|pools| pools.node == node);
+        on_node.unwrap_or(&self.pools[0])
     }
 
     /// A pool of its own for a port that is opened while the router runs.
@@ -127,15 +254,18 @@ impl Buffers {
         forwarders: usize,
     ) -> Result<Mempool> {
         let (mtu, most) = (mtu(port), self.largest().data_room());
-        let room = dpdk::data_room(mtu).max(DATA_ROOM);
-        if room > most {
+        let room = dpdk::data_room(mtu);
+        if room > most.max(DATA_ROOM) {
             bail!(
                 "MTU {mtu} needs packet buffers of {room} bytes, and the router has none above {most}: it \
                  makes them at its start, for the largest MTU then; restart it with this file, or with a \
                  port of that MTU"
             );
         }
-        let pool = pool(eal, &port.name, forwarders * MBUFS_PER_QUEUE, room).context(
+        let room = receives_into(port);
+        let count = mbufs_of(port, forwarders).max(MBUFS_PER_QUEUE);
+        let node = self.nodes.of_packets(&port.device);
+        let pool = pool(eal, &port.name, count, (room, node)).context(
             "no packet memory is left beside that of the other ports; free or reserve hugepages, or \
              restart the router with this file",
         )?;
@@ -163,19 +293,38 @@ impl Buffers {
 
     /// The pool for a port.
     pub fn of(&self, port: &control::config::Port) -> &Mempool {
-        let large = self.jumbo.as_ref().filter(|_| dpdk::data_room(mtu(port)) > DATA_ROOM);
-        large.unwrap_or(&self.usual)
+        let pools = self.on(self.nodes.of_packets(&port.device));
+        let large = pools.jumbo.as_ref().filter(|_| receives_into(port) > DATA_ROOM);
+        large.unwrap_or(&pools.usual)
     }
 
     /// A packet with these bytes; `None` when there is no buffer left, or none so large.
     pub fn copy_of(&self, bytes: &[u8]) -> Option<Mbuf> {
-        let large = self.jumbo.as_ref().filter(|_| bytes.len() > usize::from(DATA_ROOM));
-        large.unwrap_or(&self.usual).copy_of(bytes)
+        self.for_length(bytes.len()).copy_of(bytes)
+    }
+
+    /// The packet in one buffer; `None` when there is none left, or none so large.
+    pub fn in_one(&self, packet: Mbuf) -> Option<Mbuf> {
+        if packet.segments() == 1 {
+            return Some(packet);
+        }
+        self.for_length(packet.len()).linear_copy_of(&packet)
+    }
+
+    fn for_length(&self, length: usize) -> &Mempool {
+        if length > usize::from(DATA_ROOM) { self.largest() } else { &self.pools[0].usual }
     }
 
     /// The pool whose buffers hold any frame that a port takes.
     pub fn largest(&self) -> &Mempool {
-        self.jumbo.as_ref().unwrap_or(&self.usual)
+        let largest = self.pools.iter().map(NodePools::largest).max_by_key(|p| p.data_room());
+        largest.unwrap_or(&self.pools[0].usual)
+    }
+
+    /// As [`Self::largest`], near to this node if one there is as large.
+    pub fn largest_near(&self, node: Option<usize>) -> &Mempool {
+        let (near, largest) = (self.on(node).largest(), self.largest());
+        if near.data_room() == largest.data_room() { near } else { largest }
     }
 
     /// Buffers, and those of them that somebody holds.
@@ -185,15 +334,30 @@ impl Buffers {
             Later::Used(pool) => Some(pool),
             Later::Unused(_) => None,
         });
-        let pools: Vec<_> = std::iter::once(&self.usual).chain(&self.jumbo).chain(used).collect();
+        let first = self.pools.iter().flat_map(|p| std::iter::once(&p.usual).chain(&p.jumbo));
+        let pools: Vec<_> = first.chain(used).collect();
         let sum = |of: fn(&Mempool) -> usize| pools.iter().map(|pool| of(pool)).sum();
         (sum(Mempool::size), sum(Mempool::in_use))
     }
 }
 
-fn pool(eal: &Eal, name: &str, count: usize, data_room: u16) -> Result<Mempool, dpdk::Error> {
-    Mempool::new(
-        eal,
-        &MempoolConfig { name: name.into(), count, cache: 256, data_room, node: None },
-    )
+/// A pool on a node, or elsewhere if there is too little memory there.
+fn pool(
+    eal: &Eal,
+    name: &str,
+    count: usize,
+    (data_room, node): (u16, Option<usize>),
+) -> Result<Mempool, dpdk::Error> {
+    let wanted = node.and_then(|node| u32::try_from(node).ok());
+    let name = name.to_owned();
+    let config = MempoolConfig { name, count, cache: 256, data_room, node: wanted };
+    let pool = Mempool::new(eal, &config)?;
+    if let Some(node) = wanted.filter(|_| pool.node() != wanted) {
+        tracing::warn!(
+            "packet buffers \"{}\" of NUMA node {node} lie on another, whose memory is slower for its NICs; \
+             reserve hugepages there: /sys/devices/system/node/node{node}/hugepages",
+            config.name
+        );
+    }
+    Ok(pool)
 }

@@ -14,21 +14,23 @@ use dataplane::forwarder::{Forwarder, ForwarderParts, IdlePolicy};
 use dataplane::quarantine::Quarantine;
 use dataplane::replicate::Replicator;
 use dataplane::wires::{Rewiring, Wires};
+use dpdk::Eal;
 use dpdk::qsbr::Qsbr;
-use dpdk::{Eal, Mempool};
 use nix::unistd::Pid;
 
+use super::buffers::Buffers;
 use super::cores;
 use super::graphs::ForwarderGraph;
 use super::reports::ForwarderView;
-use super::wiring::{SlowPathWays, WorkerEnds};
+use super::wiring::{Seat, SlowPathWays, WorkerEnds};
+use crate::machine::cpu::Cpus;
 
 /// What forwarders are made of, now and later.
 pub struct Makings {
     /// DPDK.
     pub eal: Arc<Eal>,
     /// Buffers for replicas.
-    pub pool: Mempool,
+    pub buffers: Buffers,
     /// Whom writers of tables wait for.
     pub qsbr: Arc<Qsbr>,
     /// Where packets go over which a step panics.
@@ -39,6 +41,8 @@ pub struct Makings {
     pub classes: ByClass<ClassLimits>,
     /// For the choice of what is dropped early.
     pub seed: u64,
+    /// The machine's cores and NUMA nodes.
+    pub cpus: Arc<Cpus>,
 }
 
 /// A forwarder that does not run yet and knows no port.
@@ -52,22 +56,55 @@ pub struct Made {
 }
 
 impl Makings {
-    /// The forwarder with this number; `counters` go on where one of the same number ended.
+    /// Forwarders' places on these cores. On a machine of one node none has a node: there is nothing to
+    /// choose.
+    pub fn seats(&self, cores: &[usize]) -> Vec<Seat> {
+        let node = |core| self.cpus.node_of(core).filter(|_| self.cpus.is_numa());
+        cores.iter().map(|&core| Seat { core, node: node(core) }).collect()
+    }
+
+    /// The forwarder with this number, for this core; `counters` go on where one of the same number ended.
+    ///
+    /// It is made on that core where there are several NUMA nodes, so that what it writes for every packet
+    /// is in the memory near to it: a page belongs to the node of the thread that first writes to it.
     pub fn make(
         &self,
-        number: usize,
+        (number, core): (usize, usize),
+        graph: ForwarderGraph,
+        tx: TxConfig,
+        counters: Arc<ForwarderCounters>,
+    ) -> Result<Made> {
+        if !self.cpus.is_numa() {
+            return self.make_here((number, core), graph, tx, counters);
+        }
+        thread::scope(|scope| {
+            let body = || {
+                // A core that cannot be used is an error when the forwarder is to run on it.
+                let _ = cores::pin(core);
+                self.make_here((number, core), graph, tx, counters)
+            };
+            let made = scope.spawn(body).join();
+            made.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    fn make_here(
+        &self,
+        (number, core): (usize, usize),
         (graph, lua): ForwarderGraph,
         tx: TxConfig,
         counters: Arc<ForwarderCounters>,
     ) -> Result<Made> {
-        let ways = SlowPathWays::new(&self.eal, number, self.workers, &self.classes, self.seed)?;
+        let node = self.seats(&[core])[0].node;
+        let (eal, classes) = (&self.eal, &self.classes);
+        let ways = SlowPathWays::new(eal, (number, node), self.workers, classes, self.seed)?;
         let edges = graph.counters().clone();
         let view = ForwarderView { counters: counters.clone(), edges, lua, running: true };
         let mut unit = Forwarder::new(ForwarderParts {
             graph,
             tx,
             punts: ways.forwarder.punts,
-            replicator: Replicator::new(self.pool.clone()),
+            replicator: Replicator::new(self.buffers.largest_near(node).clone()),
             quiescent: self.qsbr.register()?,
             counters,
             quarantine: self.quarantine.clone(),
@@ -124,11 +161,6 @@ impl Running {
         let what = || format!("forwarder {}", self.number);
         cores::pin_thread(self.thread.with_context(what)?, core).with_context(what)?;
         Ok(std::mem::replace(&mut self.core, core))
-    }
-
-    /// Its core.
-    pub fn core(&self) -> usize {
-        self.core
     }
 
     /// Ends it, and gives back what it holds; `None` if it panicked.

@@ -6,6 +6,7 @@
 //!   kernel, zebra - batches -----+
 //!   slow path ----- Event -------+--> Owner (one task) --- Order --> slow path
 //!   SIGTERM, SIGINT -------------+        |    +---------- KernelOrder --> kernel
+//!   devices, links - Word -------+
 //!   every 10 ms --- tick --------+        +--> FIB, next-hop table (read by forwarders)
 //! ```
 //!
@@ -17,40 +18,51 @@
 //! |---|---|
 //! | `initial.rs` | the RIB as the configuration says it |
 //! | `sources.rs`, `events.rs`, `limiter.rs` | what the kernel and zebra tell |
+//! | `watch.rs` | everything that says something of devices |
 //! | `links.rs` | ports that go up and down |
+//! | `hotplug.rs` | devices that are taken away and put back |
+//! | `health.rs`, `faults.rs` | ports in trouble, DMA faults |
 //! | `questions.rs`, `flow.rs`, `topology.rs` | what the API shows |
 //! | `changes.rs` | what commands change |
 //! | `commands.rs` | commands in Lua |
 //! | `multicast.rs` | multicast routes |
 //! | `configurations.rs`, `apply.rs`, `history.rs` | changes to another configuration |
 //! | `ports.rs` | ports that come, go and change |
+//! | `load.rs` | how busy forwarders are, and where queues are served |
 
 mod apply;
 mod changes;
 mod commands;
 mod configurations;
 mod events;
+mod faults;
 mod flow;
+mod health;
 mod history;
+mod hotplug;
 mod initial;
 mod limiter;
 mod links;
+mod load;
 mod multicast;
 mod ports;
 mod questions;
 mod sources;
 mod topology;
+mod watch;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use control::netlink::KernelOrder;
 use control::rib::{ResolverCommand, Rib};
 use dataplane::flow::FlowHash;
-use dataplane::port::MAX_PORTS;
+use dataplane::port::{MAX_PORTS, PortId};
 use dataplane::tables::Tables;
+use dpdk::DeviceEvents;
 use dpdk::qsbr::Qsbr;
 use slowpath::{Command, Event};
 use tokio::signal::unix::{SignalKind, signal};
@@ -58,29 +70,39 @@ use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
 use super::graphs::FailureLog;
-use super::ports::{Opener, Ports};
+use super::ports::{OpenPort, Opener, Ports};
 use super::quarantine::PortNames;
 use super::reports::Ledger;
 use super::slow_worker::Orders;
 use super::wiring::Wiring;
 use crate::api::server::Socket;
 use crate::telnet::Telnet;
+use health::Health;
+use hotplug::Absentees;
 use links::Link;
+use load::Loads;
+use watch::{Watch, Word};
 
 pub use configurations::Configurations;
 pub use initial::build_rib;
 pub use multicast::Groups;
 pub use sources::Sources;
 
-/// How often devices are asked for their links: a part of the time in which traffic moves to other
-/// paths.
+/// How often it is looked at what nobody says anything of.
 const TICK: Duration = Duration::from_millis(10);
 
-/// Ticks between two looks at what the RIB has put off.
-const RIB_TICKS: u32 = 10;
+/// Ticks between two looks at what the RIB has put off, at devices that do not say when their link changes,
+/// and for those that are absent.
+const SLOW_TICKS: u32 = 10;
+
+/// Ticks between two looks at what devices have counted.
+const HEALTH_TICKS: u32 = 100;
 
 /// Ticks between two packets of a multicast route that the kernel gets to see.
 const SAMPLE_TICKS: u32 = 1000;
+
+/// Ticks between two looks at how busy forwarders are.
+const LOAD_TICKS: u32 = 100;
 
 /// Events of the slow path that are heard in one turn.
 const EVENTS: usize = 256;
@@ -115,6 +137,8 @@ pub struct OwnerParts {
     pub opener: Opener,
     /// The threads that have packets.
     pub readers: Arc<Qsbr>,
+    /// What devices say.
+    pub devices: DeviceEvents,
 }
 
 /// The main thread's part of the router.
@@ -128,6 +152,9 @@ pub struct Owner {
     wiring: Wiring,
     configurations: Configurations,
     failures: FailureLog,
+    loads: Loads,
+    /// Ports whose distance from their forwarders' nodes was told, with what was told.
+    distances: BTreeMap<PortId, String>,
     ports: Ports,
     names: PortNames,
     /// By the ports' numbers.
@@ -136,6 +163,11 @@ pub struct Owner {
     tables: Arc<Tables>,
     opener: Opener,
     readers: Arc<Qsbr>,
+    devices: DeviceEvents,
+    health: Health,
+    absentees: Absentees,
+    /// What the threads that close and open devices say, until the watch has it.
+    helpers: Option<mpsc::UnboundedReceiver<Word>>,
     /// Commands in Lua that run.
     places: commands::Places,
     /// The API's.
@@ -162,7 +194,9 @@ impl Owner {
             tables,
             opener,
             readers,
+            devices,
         } = parts;
+        let (absentees, helpers) = Absentees::new();
         let mut owner = Self {
             rib,
             orders,
@@ -173,6 +207,8 @@ impl Owner {
             wiring,
             configurations,
             failures: FailureLog::default(),
+            loads: Loads::default(),
+            distances: BTreeMap::new(),
             ports,
             names,
             links: [Link::default(); MAX_PORTS],
@@ -180,6 +216,10 @@ impl Owner {
             tables,
             opener,
             readers,
+            devices,
+            health: Health::default(),
+            absentees,
+            helpers: Some(helpers),
             places: commands::Places::default(),
             socket: PathBuf::new(),
             ready: false,
@@ -214,6 +254,7 @@ impl Owner {
             // Its sessions are clients of the API; they end with the runtime.
             tokio::spawn(telnet.serve());
         }
+        let mut watch = self.watch()?;
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut count = 0u32;
@@ -222,6 +263,7 @@ impl Owner {
             tokio::select! {
                 _ = terminate.recv() => break "SIGTERM",
                 _ = interrupt.recv() => break "SIGINT",
+                word = watch.next() => self.hear_of_ports(word).await,
                 Some(question) = questions.recv() => self.answer(question).await,
                 Some(event) = self.events.recv() => self.hear_all(event),
                 batch = self.sources.receive() => self.take_in(batch),
@@ -231,7 +273,6 @@ impl Owner {
                 () = tokio::task::yield_now(), if busy => self.work(),
                 _ = ticks.tick() => {
                     count = count.wrapping_add(1);
-                    self.poll_devices();
                     self.watch_first_synchronisation();
                     self.watch_confirmation();
                     // Often: the next of several changes may need the memory of the one before.
@@ -239,7 +280,15 @@ impl Owner {
                     if count.is_multiple_of(SAMPLE_TICKS) {
                         self.groups.sample();
                     }
-                    if count.is_multiple_of(RIB_TICKS) {
+                    if count.is_multiple_of(LOAD_TICKS) {
+                        self.loads.look(&self.ledger.forwarders);
+                    }
+                    if count.is_multiple_of(HEALTH_TICKS) {
+                        self.examine();
+                    }
+                    if count.is_multiple_of(SLOW_TICKS) {
+                        self.poll_devices(watch.hears_kernel());
+                        self.look_for_absent().await;
                         self.rib.tick();
                         self.sources.finish_audit(&mut self.rib);
                         self.failures.look(self.ledger.lua());
@@ -254,6 +303,20 @@ impl Owner {
         // Wait until the task is gone, and with it the socket's file.
         let _ = api.await;
         Ok(())
+    }
+
+    /// Begins to hear what is said of devices, and looks at how they are now.
+    fn watch(&mut self) -> Result<Watch> {
+        let helpers = self.helpers.take().context("devices are watched already")?;
+        let watch = Watch::open(self.devices, helpers)?;
+        let uio = |open: &OpenPort| open.driver.as_ref().is_some_and(|name| name.contains("uio"));
+        if self.ports.iter().any(uio)
+            && let Err(error) = self.devices.monitor()
+        {
+            tracing::warn!("{error}; a device that is pulled out may end the router");
+        }
+        self.look_at_all();
+        Ok(watch)
     }
 
     /// One piece of what waits.

@@ -7,12 +7,15 @@ use anyhow::{Context, Result};
 use control::config::{self, Config};
 use dataplane::port::{PortId, PortInfo};
 use dpdk::qsbr::Qsbr;
-use dpdk::{Device, Driver, Eal, Mempool, Port, PortConfig};
+use dpdk::{Device, Driver, Eal, LinkWatch, Mempool, Offloads, Port, PortConfig, RxQueue, TxQueue};
 use ipnet::IpNet;
 
 use super::buffers::Buffers;
 use super::fd_store::FdStore;
 use super::host::{HostInterface, HostView};
+use super::queues;
+use super::rebind;
+use super::settings;
 use super::wiring::Queues;
 
 /// A port that receives and sends.
@@ -29,12 +32,36 @@ pub struct OpenPort {
     pub addresses: Vec<IpNet>,
     /// Queues in use, receive and transmit.
     pub queues: (usize, usize),
+    /// The NUMA node of the device, if it is known and there are several.
+    pub node: Option<usize>,
+    /// The kernel's driver by which DPDK has a PCI device.
+    pub driver: Option<String>,
     /// The device.
     pub port: Port,
     /// Its host interface, if it has one.
     pub host: Option<HostView>,
     /// What ports had counted that had its number before it: see `Ledger::traffic`.
     pub counted: [u64; 4],
+}
+
+impl OpenPort {
+    /// The kernel's number of the interface that it is made of, if it is one.
+    pub fn interface(&self) -> Option<u32> {
+        match self.port.link_watch() {
+            LinkWatch::Kernel(index) => Some(index),
+            LinkWatch::Interrupt | LinkWatch::Nobody => None,
+        }
+    }
+
+    /// Whether it is made of the kernel's interface with this number.
+    pub fn is_interface(&self, index: u32) -> bool {
+        self.interface() == Some(index)
+    }
+
+    /// Whether it is made of the PCI device with this address.
+    pub fn is_pci(&self, address: &str) -> bool {
+        self.device == address
+    }
 }
 
 /// What is known of a port that runs.
@@ -113,6 +140,9 @@ pub struct Opened {
     pub queues: Queues,
 }
 
+/// A device with its queues, receive and transmit.
+type OpenQueues = (Port, Vec<RxQueue>, Vec<TxQueue>);
+
 /// Opens ports, at the start and later.
 #[derive(Clone)]
 pub struct Opener {
@@ -134,7 +164,7 @@ impl Opener {
         for wanted in &config.ports {
             let open = || {
                 let pool = self.buffers.of(wanted);
-                let mut opened = open_device(&self.eal, wanted, forwarders, pool)?;
+                let mut opened = self.open_device(wanted, forwarders, pool)?;
                 opened.attach(self.host(wanted, opened.port.info)?);
                 Ok(opened)
             };
@@ -160,7 +190,7 @@ impl Opener {
         forwarders: usize,
         memory: &Mempool,
     ) -> Result<Opened> {
-        open_device(&self.eal, wanted, forwarders, memory)
+        self.open_device(wanted, forwarders, memory)
             .with_context(|| format!("port \"{}\"", wanted.name))
     }
 
@@ -188,6 +218,17 @@ impl Opener {
         self.buffers.tidy(readers);
     }
 
+    fn open_device(
+        &self,
+        wanted: &config::Port,
+        forwarders: usize,
+        pool: &Mempool,
+    ) -> Result<Opened> {
+        let request = request(wanted, forwarders)?;
+        let node = self.buffers.node_of(&wanted.device);
+        Ok(opened(wanted, node, Port::open(&self.eal, &request, pool)?))
+    }
+
     fn store(&self) -> MutexGuard<'_, FdStore> {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -201,24 +242,41 @@ impl Opened {
     }
 }
 
-fn open_device(
-    eal: &Eal,
-    wanted: &config::Port,
-    forwarders: usize,
-    pool: &Mempool,
-) -> Result<Opened> {
-    let device = wanted.device.to_string();
-    let mut request = PortConfig::new(&wanted.name, Device::parse(&device)?);
-    request.rx_queues = wanted.rx_queues.unwrap_or(forwarders as u16);
-    request.tx_queues = forwarders as u16;
+/// What DPDK is asked for.
+pub fn request(wanted: &config::Port, forwarders: usize) -> Result<PortConfig> {
+    let mut request = PortConfig::new(&wanted.name, Device::parse(&wanted.device.to_string())?);
+    let each = forwarders as u16;
+    request.rx_queues = wanted.queues.rx_wish().unwrap_or(each);
+    request.tx_queues = wanted.queues.tx_wish().unwrap_or(each);
+    request.exact_rx_queues = wanted.queues.rx_wish().is_some();
+    request.exact_tx_queues = wanted.queues.tx_wish().is_some();
+    request.rx_desc = wanted.queues.rx_descriptors;
+    request.tx_desc = wanted.queues.tx_descriptors;
+    request.rx_thresholds = queues::thresholds(wanted.queues.rx_thresholds);
+    request.tx_thresholds = queues::thresholds(wanted.queues.tx_thresholds);
+    request.rss = queues::device_rss(wanted);
     request.mtu = wanted.mtu;
-    // A MAC that the device does not know passes its filter only if there is none.
-    request.promiscuous = wanted.mac.is_some();
+    request.offloads = wanted.offloads.clone();
+    request.mac = wanted.mac.map(|mac| mac.0);
+    request.promiscuous = wanted.promiscuous;
+    request.link = settings::link(wanted.link);
     request.driver = wanted.driver.map(|driver| match driver {
         config::Driver::AfXdp => Driver::AfXdp,
         config::Driver::AfPacket => Driver::AfPacket,
     });
-    let (port, rx, tx) = Port::open(eal, &request, pool)?;
+    Ok(request)
+}
+
+/// The names of the offloads that are used.
+fn used(offloads: &Offloads) -> String {
+    let on = offloads.iter().filter(|state| state.on).map(|state| state.offload.name());
+    let on: Vec<_> = on.collect();
+    if on.is_empty() { "none".to_owned() } else { on.join(", ") }
+}
+
+fn opened(wanted: &config::Port, node: Option<usize>, open: OpenQueues) -> Opened {
+    let (port, rx, tx) = open;
+    let device = wanted.device.to_string();
     for note in port.notes() {
         tracing::info!("port \"{}\": {note}", wanted.name);
     }
@@ -231,15 +289,18 @@ fn open_device(
         reverse_path: wanted.reverse_path,
     };
     tracing::info!(
-        "port \"{}\": {device} by {}, {}, MTU {}, {} receive and {} transmit queues",
+        "port \"{}\": {device} by {}, {}, MTU {}, {} receive and {} transmit queues of {} and {} descriptors",
         wanted.name,
         port.driver(),
         info.mac,
         info.mtu,
         rx.len(),
-        tx.len()
+        tx.len(),
+        port.descriptors().0,
+        port.descriptors().1
     );
-    let id = wanted.id;
+    tracing::info!("port \"{}\": offloads: {}", wanted.name, used(port.offloads()));
+    let (id, burst) = (wanted.id, usize::from(port.rx_burst()));
     let open = OpenPort {
         id,
         name: wanted.name.clone(),
@@ -247,9 +308,15 @@ fn open_device(
         info,
         addresses: wanted.addresses.clone(),
         queues: (rx.len(), tx.len()),
+        node,
+        driver: match &wanted.device {
+            config::Device::Pci(address) => rebind::driver(address),
+            _ => None,
+        },
         port,
         host: None,
         counted: [0; 4],
     };
-    Ok(Opened { port: open, queues: Queues { port: id, info, rx, tx, host: None } })
+    let (plan, host) = (queues::plan(wanted), None);
+    Opened { port: open, queues: Queues { port: id, info, rx, tx, host, node, burst, plan } }
 }

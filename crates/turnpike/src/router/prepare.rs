@@ -19,6 +19,7 @@ use super::cores;
 use super::graphs::{ForwarderGraph, GraphMaker};
 use super::host::HostInterface;
 use super::ports::{Known, Opened, Opener};
+use super::rebind;
 
 /// What is to be changed to.
 #[derive(Clone)]
@@ -41,8 +42,8 @@ pub struct Prepared {
     pub graphs: Vec<ForwarderGraph>,
     /// A graph for each forwarder more.
     pub more: Vec<ForwarderGraph>,
-    /// The cores that forwarders are to run on, if others.
-    pub cores: Option<Vec<usize>>,
+    /// The cores that forwarders are to run on.
+    pub cores: Vec<usize>,
     /// What steps need to know of the ports then, by their numbers.
     pub ports: Vec<PortInfo>,
     /// What was opened already of ports that are new or change.
@@ -90,14 +91,39 @@ impl Workshop {
             graphs = self.graphs(count, &config, &ports)?;
             more = self.graphs(cores.len().saturating_sub(before.len()), &config, &ports)?;
         }
-        let cores = (cores != before).then_some(cores);
         Ok(Prepared { base, config, diff, graphs, more, cores, ports, ready })
+    }
+
+    /// Opens the device of a port again, for a router that has this configuration and these ports;
+    /// `driver` is the kernel's that a PCI device had.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn reopen(
+        &self,
+        config: &Config,
+        known: &BTreeMap<PortId, Known>,
+        id: PortId,
+        driver: Option<&str>,
+    ) -> Result<Reopened> {
+        let wanted = config.port(id).context("no such port")?;
+        let forwarders = cores::of_forwarders(config)?.len();
+        if let (config::Device::Pci(address), Some(driver)) = (&wanted.device, driver) {
+            rebind::bind(address, driver)?;
+        }
+        let memory = self.opener.memory(wanted, forwarders)?;
+        let opened = self.opener.device(wanted, forwarders, &memory)?;
+        let mut infos = infos(config, config, known, &BTreeMap::new());
+        let before = std::mem::replace(&mut infos[id.index()], opened.port.info);
+        let other = before != opened.port.info;
+        let graphs = self.graphs(if other { forwarders } else { 0 }, config, &infos)?;
+        Ok(Reopened { opened, graphs, infos })
     }
 
     fn read(&self, base: &Config, file: &std::path::Path, text: &str) -> Result<Config> {
         let config = config::parse(file, text, Limits::default(), &self.catalogue);
         let mut config = config.map_err(|errors| anyhow!("{errors}"))?;
-        config::check_machine(&config).map_err(|errors| anyhow!("{errors}"))?;
+        config::check_change(&config, base).map_err(|errors| anyhow!("{errors}"))?;
         check::names(&config)?;
         for import in &config.imports {
             if !base.imports.iter().any(|known| known.file == import.file) {
@@ -118,6 +144,16 @@ impl Workshop {
         let mut maker = self.maker.lock().unwrap_or_else(PoisonError::into_inner);
         (0..count).map(|_| maker.make(config, ports)).collect()
     }
+}
+
+/// A port whose device is back.
+pub struct Reopened {
+    /// The port.
+    pub opened: Opened,
+    /// A graph for each forwarder, if steps must know of another MAC.
+    pub graphs: Vec<ForwarderGraph>,
+    /// What steps need to know of the ports from now on, by their numbers.
+    pub infos: Vec<PortInfo>,
 }
 
 /// What was opened for a port before anything that runs is touched.

@@ -174,6 +174,8 @@ impl Ledger {
         let punted = sum(|counters| counters.punted.get());
         let handed_over = sum(|counters| counters.handed_over.get());
         let taken_in = sum(|counters| counters.taken_in.get());
+        let spread_out = sum(|counters| counters.spread_out.get());
+        let spread_in = sum(|counters| counters.spread_in.get());
         let held = sum(|counters| counters.held.get());
         let slow = &self.slow;
         let taken = slow.sum(|slow| slow.taken.iter().map(Counter::get).sum());
@@ -183,7 +185,8 @@ impl Ledger {
         let injected = slow.sum(|slow| slow.injected.get());
         let to_forwarders = (injected + handed_over).saturating_sub(taken_in);
         let waiting = slow.sum(|slow| slow.held.get());
-        let in_flight = to_slow_path + between_workers + waiting + to_forwarders + held;
+        let spread = spread_out.saturating_sub(spread_in);
+        let in_flight = to_slow_path + between_workers + waiting + to_forwarders + spread + held;
         let dropped = self.drops();
         let dropped_total = dropped.values().sum();
         // What the kernel sends by host interfaces is the router's own as well.

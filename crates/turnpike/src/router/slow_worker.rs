@@ -233,6 +233,10 @@ impl SlowWorker {
     }
 
     fn packet(&mut self, packet: Mbuf, now: Duration) {
+        // The engine reads packets in one piece.
+        let Some(packet) = self.outbox.buffers.in_one(packet) else {
+            return self.outbox.counters.drops.add(DropReason::MultiSegment, 1);
+        };
         match Punt::from_tag(packet.tag()) {
             Some(punt) => {
                 let packet = Frame::new(packet);

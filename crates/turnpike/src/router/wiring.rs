@@ -11,7 +11,12 @@
 //! Connecting is one exchange, and then the order to the workers. What comes by a ring before its other
 //! end has been plugged in waits there.
 //!
-//! For another number of forwarders all ports are dealt out anew, see `spread.rs`.
+//! For another number of forwarders, or another map of queues to cores, all ports are dealt out anew, see
+//! `spread.rs`.
+//!
+//! What a port receives may be spread by software: a ring from each forwarder with one of its receive queues
+//! to each other, which that one receives from as if it were a receive queue. Before anything else of such a
+//! port is taken away, nobody receives from its device any more (one exchange more), so that the rings run dry.
 
 mod exchanges;
 mod layout;
@@ -29,20 +34,23 @@ use dataplane::forwarder::{Forwarder, RxSource};
 use dataplane::multicast::PortSet;
 use dataplane::port::{PortId, PortInfo};
 use dataplane::replicate::Replicas;
+use dataplane::spread::{Input, Spreader};
 use dataplane::wires::{Exit, Inlet, Rewiring, Wires};
 use dpdk::{Consumer, Eal, Producer, Ring, RxQueue, TxQueue};
 
 pub use exchanges::Exchanges;
-use layout::Layout;
+pub use layout::{CoreMap, Seat};
+use layout::{Demand, Layout};
 pub use slow_path::{SlowPathWays, WorkerEnds};
 pub use spread::Spread;
 
 use super::forwarders::{Made, Makings, Running};
 use super::host::HostInterface;
+use super::queues::PortPlan;
 use super::slow_worker::Orders;
 
 /// Packets that a ring between two units holds.
-const RING_SIZE: usize = 2048;
+pub const RING_SIZE: usize = 2048;
 
 /// Packets of the kernel that wait in the router for one port; more wait in the kernel.
 pub const EXPRESS_SIZE: usize = 256;
@@ -59,6 +67,19 @@ pub struct Queues {
     pub tx: Vec<TxQueue>,
     /// Its host interface, if it has one.
     pub host: Option<HostInterface>,
+    /// The NUMA node of its device, if it is known.
+    pub node: Option<usize>,
+    /// Packets that the driver recommends to take at once.
+    pub burst: usize,
+    /// What the configuration says of them.
+    pub plan: PortPlan,
+}
+
+impl Queues {
+    fn demand(&self) -> Demand {
+        let (rx, tx, node) = (self.rx.len(), self.tx.len(), self.node);
+        Demand { rx, tx, node, map: self.plan.map.clone() }
+    }
 }
 
 /// A host interface with the way from it to its port.
@@ -80,11 +101,29 @@ struct Parts {
 
 /// What is known of a port that is connected.
 struct Wired {
-    home: usize,
-    /// Its queues, receive and transmit.
-    queues: (usize, usize),
+    demand: Demand,
+    plan: PortPlan,
+    /// Packets that the driver recommends to take at once.
+    burst: usize,
+    layout: Layout,
     /// Transmit queues beyond one for each forwarder.
     spare: Vec<TxQueue>,
+}
+
+impl Wired {
+    /// Packets are in rings between its receive queues and forwarders.
+    fn is_spread(&self) -> bool {
+        self.plan.spread.is_some() && self.layout.tx.len() > 1
+    }
+}
+
+/// What a port is connected for.
+#[derive(Clone)]
+struct Terms {
+    demand: Demand,
+    plan: PortPlan,
+    burst: usize,
+    layout: Layout,
 }
 
 /// A port's connections, ready to be plugged in.
@@ -94,8 +133,16 @@ struct Laid {
     wired: Wired,
 }
 
-/// Rings to a port's home, from the forwarders that need one.
-type Handovers = Vec<Option<(Producer, Consumer)>>;
+/// Rings from or to forwarders, where there is one.
+type ByForwarder = Vec<Option<(Producer, Consumer)>>;
+
+/// The rings of a port between forwarders.
+struct Rings {
+    /// To its home, from the forwarders that need one.
+    handovers: ByForwarder,
+    /// From each receive queue that is spread by software.
+    spreads: Vec<ByForwarder>,
+}
 
 /// Has the forwarders, and connects them.
 pub struct Wiring {
@@ -108,31 +155,40 @@ pub struct Wiring {
     makings: Makings,
     workers: Orders,
     ports: BTreeMap<PortId, Wired>,
+    /// The forwarders' places.
+    seats: Vec<Seat>,
 }
 
 impl Wiring {
-    /// Of these forwarders, which know no port yet, and these workers; more can be made.
-    pub fn new(makings: Makings, units: Vec<Forwarder>, workers: Orders) -> Self {
+    /// Of these forwarders, one on each core, which know no port yet, and these workers; more can be made.
+    pub fn new(makings: Makings, units: Vec<Forwarder>, workers: Orders, cores: &[usize]) -> Self {
         let exchanges = Exchanges::new(units.iter().map(Forwarder::exchange).collect());
         let (running, ports) = (Vec::new(), BTreeMap::new());
-        Self { exchanges, units, running, makings, workers, ports }
+        let seats = makings.seats(cores);
+        Self { exchanges, units, running, makings, workers, ports, seats }
     }
 
-    /// Connects a port with forwarders that do not run yet.
-    pub fn connect_at_start(&mut self, queues: Queues) -> Result<()> {
-        let port = queues.port;
-        let (laid, link) = self.lay_new(queues)?;
-        for (unit, wires) in self.units.iter_mut().zip(laid.wires) {
-            unit.rewire(&mut Rewiring { wires, ..Rewiring::default() });
+    /// Connects ports with forwarders that do not run yet.
+    pub fn connect_at_start(&mut self, ports: Vec<Queues>) -> Result<()> {
+        let demands = ports.iter().map(|queues| (queues.port, queues.demand())).collect();
+        let mut layouts = layout::deal(&demands, &self.seats);
+        for queues in ports {
+            let port = queues.port;
+            let layout = layouts.remove(&port).context("a port without a layout")?;
+            let (laid, link) = self.lay_new(queues, layout)?;
+            for (unit, wires) in self.units.iter_mut().zip(laid.wires) {
+                unit.rewire(&mut Rewiring { wires, ..Rewiring::default() });
+            }
+            self.enter(port, laid.wired, link);
         }
-        self.enter(port, laid.wired, link);
         Ok(())
     }
 
     /// Starts the forwarders, each on its core.
-    pub fn start(&mut self, cores: &[usize]) -> Result<()> {
-        for (number, (unit, &core)) in self.units.drain(..).zip(cores).enumerate() {
-            self.running.push(Running::start(number, unit, core, self.makings.eal.clone())?);
+    pub fn start(&mut self) -> Result<()> {
+        for (number, (unit, seat)) in self.units.drain(..).zip(&self.seats).enumerate() {
+            let eal = self.makings.eal.clone();
+            self.running.push(Running::start(number, unit, seat.core, eal)?);
         }
         // Whoever hears that the router is ready finds every one on its core.
         for running in &mut self.running {
@@ -143,16 +199,36 @@ impl Wiring {
         Ok(())
     }
 
-    /// The cores of the forwarders, in the order of their numbers.
-    pub fn cores(&self) -> impl Iterator<Item = usize> + '_ {
-        self.running.iter().map(Running::core)
+    /// Core and NUMA node of each forwarder.
+    pub fn seats(&self) -> &[Seat] {
+        &self.seats
     }
 
-    /// The forwarder of each receive queue of a port; none for a port that is not connected.
-    pub fn receivers(&self, port: PortId) -> Vec<usize> {
+    /// The forwarder of each receive queue of a port.
+    pub fn receivers(&self, port: PortId) -> &[usize] {
+        self.ports.get(&port).map_or(&[], |wired| &wired.layout.rx)
+    }
+
+    /// The transmit queue of each forwarder of a port.
+    pub fn senders(&self, port: PortId) -> &[Option<usize>] {
+        self.ports.get(&port).map_or(&[], |wired| &wired.layout.tx)
+    }
+
+    /// What the configuration says of a port's queues.
+    pub fn plan_of(&self, port: PortId) -> Option<&PortPlan> {
+        self.ports.get(&port).map(|wired| &wired.plan)
+    }
+
+    /// Receive queues of a port that are served from another NUMA node than that of its device, with the
+    /// core.
+    pub fn remote(&self, port: PortId) -> Vec<(usize, usize)> {
         let Some(wired) = self.ports.get(&port) else { return Vec::new() };
-        let (rx, tx) = wired.queues;
-        Layout::new(port, rx, tx, self.exchanges.len()).rx
+        let Some(node) = wired.demand.node else { return Vec::new() };
+        let far = |&(_, &seat): &(usize, &usize)| {
+            self.seats[seat].node.is_some_and(|other| other != node)
+        };
+        let queues = wired.layout.rx.iter().enumerate().filter(far);
+        queues.map(|(queue, &seat)| (queue, self.seats[seat].core)).collect()
     }
 
     /// What further forwarders are made of.
@@ -175,7 +251,12 @@ impl Wiring {
     /// device can be closed.
     pub async fn connect(&mut self, queues: Queues) -> Result<()> {
         let port = queues.port;
-        let (laid, link) = self.lay_new(queues)?;
+        let settled =
+            self.ports.iter().map(|(&port, wired)| (port, wired.layout.clone())).collect();
+        let demand = [(port, queues.demand())].into();
+        let mut layouts = layout::deal_beside(&settled, &demand, &self.seats);
+        let layout = layouts.remove(&port).context("a port without a layout")?;
+        let (laid, link) = self.lay_new(queues, layout)?;
         self.rewire(laid.wires.into_iter().map(plug)).await?;
         self.enter(port, laid.wired, link);
         Ok(())
@@ -188,10 +269,11 @@ impl Wiring {
     /// No such port, or a forwarder that gives nothing back; the port is connected as before then.
     pub async fn disconnect(&mut self, port: PortId) -> Result<Queues> {
         let wired = self.ports.remove(&port).with_context(|| format!("{port} is not connected"))?;
-        match self.let_go(port, wired.home).await {
+        match self.let_go(port, &wired).await {
             Ok((wires, host)) => {
-                let Parts { info, rx, tx, .. } = parts_of(port, wires, wired.spare)?;
-                Ok(Queues { port, info, rx, tx, host })
+                let Wired { demand, plan, burst, spare, .. } = wired;
+                let Parts { info, rx, tx, .. } = parts_of(port, wires, spare)?;
+                Ok(Queues { port, info, rx, tx, host, node: demand.node, burst, plan })
             }
             Err(error) => {
                 self.ports.insert(port, wired);
@@ -202,7 +284,7 @@ impl Wiring {
 
     /// Notes a port whose wires are plugged in, and plugs in the workers.
     fn enter(&mut self, port: PortId, wired: Wired, host: Option<HostLink>) {
-        self.workers.connect(port, wired.home, host);
+        self.workers.connect(port, wired.layout.home, host);
         self.ports.insert(port, wired);
     }
 
@@ -210,29 +292,63 @@ impl Wiring {
     async fn let_go(
         &self,
         port: PortId,
-        home: usize,
+        wired: &Wired,
     ) -> Result<(Vec<Wires>, Option<HostInterface>)> {
-        let ports: PortSet = [port].into_iter().collect();
-        let stopped = self.rewire(self.stop(ports, &[(port, home)])).await?;
+        let (ports, home): (PortSet, _) = ([port].into_iter().collect(), wired.layout.home);
+        let spread = if wired.is_spread() { ports } else { PortSet::EMPTY };
+        let stopped = self.stop(ports, spread, &[(port, home)]).await?;
         let link = self.workers.disconnect(port).await;
         match self.rewire(self.free(ports)).await {
             Ok(freed) => {
-                let wires = stopped.into_iter().chain(freed).map(|back| back.wires);
+                let wires = stopped.into_iter().flatten().chain(freed).map(|back| back.wires);
                 Ok((wires.collect(), link.map(|link| link.interface)))
             }
             Err(error) => {
                 self.workers.connect(port, home, link);
-                if let Err(error) = self.rewire(stopped).await {
-                    tracing::error!("{port} cannot be connected again: {error:#}");
-                }
+                self.take_back(stopped).await;
                 Err(error)
+            }
+        }
+    }
+
+    /// Nobody receives from these ports any more, nor hands anything over to their homes; of those that
+    /// are `spread` by software, the rings are empty first. What undoes it, step by step; or everything
+    /// stays.
+    async fn stop(
+        &self,
+        ports: PortSet,
+        spread: PortSet,
+        homes: &[(PortId, usize)],
+    ) -> Result<Vec<Vec<Rewiring>>> {
+        let mut done = Vec::new();
+        if !spread.is_empty() {
+            let halt = |_| Rewiring { stop: spread, ..Rewiring::default() };
+            done.push(self.rewire((0..self.exchanges.len()).map(halt)).await?);
+        }
+        match self.rewire(self.stopping(ports, homes)).await {
+            Ok(stopped) => {
+                done.push(stopped);
+                Ok(done)
+            }
+            Err(error) => {
+                self.take_back(done).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Undoes steps, the last one first.
+    async fn take_back(&self, done: Vec<Vec<Rewiring>>) {
+        for step in done.into_iter().rev() {
+            if let Err(error) = self.rewire(step).await {
+                tracing::error!("ports cannot be connected again: {error:#}");
             }
         }
     }
 
     /// For each forwarder: that it receives from these ports no more, and hands nothing over to their
     /// homes, which have what it has handed over by then.
-    fn stop<'a>(
+    fn stopping<'a>(
         &self,
         ports: PortSet,
         homes: &'a [(PortId, usize)],
@@ -241,7 +357,7 @@ impl Wiring {
             let others = homes.iter().filter(move |(_, home)| *home != forwarder);
             let exits = others.map(|&(port, _)| Exit::none(port)).collect();
             let wires = Wires { exits, ..Wires::default() };
-            Rewiring { stop: ports, wires, ..Rewiring::default() }
+            Rewiring { stop: ports, drain: ports, wires, ..Rewiring::default() }
         })
     }
 
@@ -261,42 +377,80 @@ impl Wiring {
     }
 
     /// Makes the connections of a new port, which wait to be plugged in.
-    fn lay_new(&self, queues: Queues) -> Result<(Laid, Option<HostLink>)> {
-        let Queues { port, info, rx, tx, host } = queues;
-        let layout = Layout::new(port, rx.len(), tx.len(), self.exchanges.len());
-        let handovers = self.handovers(port, &layout)?;
+    fn lay_new(&self, queues: Queues, layout: Layout) -> Result<(Laid, Option<HostLink>)> {
+        let demand = queues.demand();
+        let Queues { port, info, rx, tx, host, burst, plan, .. } = queues;
+        let rings = self.rings(port, &layout, &plan, &self.seats)?;
         let (mut express, mut link) = (None, None);
         if let Some(interface) = host {
-            let (producer, consumer) =
-                ring(&self.makings.eal, &format!("express-{}", port.index()), EXPRESS_SIZE)?;
+            let (name, node) = (format!("express-{}", port.index()), self.seats[layout.home].node);
+            let (producer, consumer) = ring(&self.makings.eal, &name, EXPRESS_SIZE, node)?;
             express = Some(consumer);
             link = Some(HostLink { interface, express: producer });
         }
-        Ok((lay(Parts { port, info, rx, tx, express }, layout, handovers), link))
+        let terms = Terms { demand, plan, burst, layout };
+        Ok((lay(Parts { port, info, rx, tx, express }, terms, rings)?, link))
     }
 
-    /// The rings of a layout.
-    fn handovers(&self, port: PortId, layout: &Layout) -> Result<Handovers> {
-        let one = |(forwarder, own): (usize, &Option<usize>)| {
-            let name = || format!("handover-{forwarder}-{}", port.index());
-            own.is_none().then(|| ring(&self.makings.eal, &name(), RING_SIZE)).transpose()
+    /// The rings of a layout, each in the memory of the forwarder that empties it.
+    fn rings(
+        &self,
+        port: PortId,
+        layout: &Layout,
+        plan: &PortPlan,
+        seats: &[Seat],
+    ) -> Result<Rings> {
+        let (eal, port) = (&self.makings.eal, port.index());
+        let handover = |(forwarder, own): (usize, &Option<usize>)| {
+            let (name, node) = (format!("handover-{forwarder}-{port}"), seats[layout.home].node);
+            own.is_none().then(|| ring(eal, &name, RING_SIZE, node)).transpose()
         };
-        layout.tx.iter().enumerate().map(one).collect()
+        let handovers = layout.tx.iter().enumerate().map(handover).collect::<Result<_>>()?;
+        let mut spreads = Vec::new();
+        if let Some(spread) = plan.spread.as_ref().filter(|_| seats.len() > 1) {
+            let table = spread.table(seats.len())?;
+            for (queue, &receiver) in layout.rx.iter().enumerate() {
+                let to = |(forwarder, seat): (usize, &Seat)| {
+                    let wanted = forwarder != receiver && table.contains(&(forwarder as u16));
+                    let name = format!("spread-{port}-{queue}-{forwarder}");
+                    wanted.then(|| ring(eal, &name, RING_SIZE, seat.node)).transpose()
+                };
+                spreads.push(seats.iter().enumerate().map(to).collect::<Result<_>>()?);
+            }
+        }
+        Ok(Rings { handovers, spreads })
     }
 }
 
 /// Gives every forwarder its part of a port. The rings are those that the layout asks for.
-fn lay(parts: Parts, layout: Layout, handovers: Handovers) -> Laid {
+fn lay(parts: Parts, terms: Terms, rings: Rings) -> Result<Laid> {
     let Parts { port, info, rx, tx, mut express } = parts;
-    let (home, queues) = (layout.home, (rx.len(), tx.len()));
+    let Terms { demand, plan, burst, layout } = terms;
+    let home = layout.home;
     let by_reference = tx.first().is_some_and(TxQueue::supports_multi_segment);
     let replicas = Replicas { mac: info.mac.0, by_reference };
     let mut wires: Vec<Wires> = layout.tx.iter().map(|_| Wires::default()).collect();
-    for (queue, forwarder) in rx.into_iter().zip(layout.rx) {
-        wires[forwarder].rx.push(RxSource { port, info, queue });
+    let mut spreads = rings.spreads.into_iter();
+    for (queue, &forwarder) in rx.into_iter().zip(&layout.rx) {
+        let mut source = RxSource::of_queue(port, info, queue);
+        source.burst = plan.burst.unwrap_or(burst);
+        if let (Some(spread), Some(to)) = (&plan.spread, spreads.next()) {
+            let table = spread.table(layout.tx.len())?;
+            let (mut ways, mut others) = (Vec::new(), wires.iter_mut());
+            for ring in to {
+                let other = others.next();
+                let (way, end) = ring.unzip();
+                ways.push(way);
+                if let (Some(other), Some(end)) = (other, end) {
+                    other.rx.push(RxSource::of_ring(port, info, end));
+                }
+            }
+            source.spread = Some(Spreader::new(spread.hash(), table, ways));
+        }
+        wires[forwarder].rx.push(source);
     }
     let mut tx: Vec<Option<TxQueue>> = tx.into_iter().map(Some).collect();
-    for (forwarder, (own, ring)) in layout.tx.into_iter().zip(handovers).enumerate() {
+    for (forwarder, (own, ring)) in layout.tx.iter().zip(rings.handovers).enumerate() {
         let mut exit = Exit { replicas, ..Exit::none(port) };
         if let Some(queue) = own.and_then(|queue| tx.get_mut(queue)?.take()) {
             exit.path = TxPath::Queue(queue);
@@ -309,8 +463,8 @@ fn lay(parts: Parts, layout: Layout, handovers: Handovers) -> Laid {
         }
         wires[forwarder].exits.push(exit);
     }
-    let wired = Wired { home, queues, spare: tx.into_iter().flatten().collect() };
-    Laid { wires, wired }
+    let spare = tx.into_iter().flatten().collect();
+    Ok(Laid { wires, wired: Wired { demand, plan, burst, layout, spare } })
 }
 
 /// A port's part of the wires that forwarders have given back.
@@ -327,7 +481,11 @@ fn parts_of(port: PortId, wires: Vec<Wires>, spare: Vec<TxQueue>) -> Result<Part
     }
     let info = sources.first().map(|source| source.info);
     let info = info.with_context(|| format!("{port} had no receive queue"))?;
-    let mut rx: Vec<RxQueue> = sources.into_iter().map(|source| source.queue).collect();
+    let queue = |source: RxSource| match source.input {
+        Input::Queue(queue) => Some(queue),
+        Input::Ring(_) => None,
+    };
+    let mut rx: Vec<RxQueue> = sources.into_iter().filter_map(queue).collect();
     rx.sort_by_key(RxQueue::index);
     tx.sort_by_key(TxQueue::index);
     Ok(Parts { port, info, rx, tx, express })
@@ -345,8 +503,10 @@ fn rewirings(all: Vec<Replacement>) -> Vec<Rewiring> {
     all.into_iter().filter_map(|old| old.wires).collect()
 }
 
-fn ring(eal: &Eal, name: &str, size: usize) -> Result<(Producer, Consumer)> {
-    Ring::spsc(eal, name, size).with_context(|| no_memory(name))
+/// A ring in the memory of whoever empties it.
+fn ring(eal: &Eal, name: &str, size: usize, node: Option<usize>) -> Result<(Producer, Consumer)> {
+    let node = node.and_then(|node| u32::try_from(node).ok());
+    Ring::spsc_on(eal, name, size, node).with_context(|| no_memory(name))
 }
 
 fn no_memory(name: &str) -> String {

@@ -186,6 +186,24 @@ fn steps_are_shown_where_they_stand() {
 }
 
 #[test]
+fn other_offloads_open_the_port_again() {
+    let port = |offloads: &str| {
+        read(&PORTS.replacen("{ device", &format!("{{ offloads = {{ {offloads} }}, device"), 1))
+    };
+    let (old, new) = (port("vlan = false"), port("scatter = true, vlan = false"));
+    let diff = Diff::between(&old, &new);
+    let [setting] = &diff.settings[..] else { panic!("{diff:?}") };
+    assert_eq!(setting.what, "port \"a\": offloads");
+    assert_eq!(setting.from.as_deref(), Some("vlan false"));
+    assert_eq!(setting.to.as_deref(), Some("vlan false, scatter true"));
+    assert!(setting.live && diff.reopens(setting));
+    assert_eq!(diff.ports.changed.len(), 1);
+    let unsaid = Diff::between(&with(""), &port("vlan = true"));
+    assert_eq!(unsaid.settings[0].from.as_deref(), Some("those of the device that help"));
+    assert!(Diff::between(&old, &port("vlan = false")).is_empty());
+}
+
+#[test]
 fn a_script_with_steps_counts_as_a_whole() {
     let script = |extra: &str| {
         format!(

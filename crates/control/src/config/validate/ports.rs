@@ -12,7 +12,7 @@ use super::super::network::{
 use super::super::script::Statement;
 use super::super::value::Fields;
 use super::super::{Device, Driver, Port};
-use super::{Context, advertise, discovery, host};
+use super::{Context, advertise, discovery, host, link, offloads, queues};
 
 const KNOWN: &[&str] = &[
     "device",
@@ -20,7 +20,20 @@ const KNOWN: &[&str] = &[
     "address",
     "mac",
     "mtu",
+    "link",
+    "promiscuous",
     "rx_queues",
+    "tx_queues",
+    "rx_descriptors",
+    "tx_descriptors",
+    "rx_burst",
+    "rx_thresholds",
+    "tx_thresholds",
+    "rx_cores",
+    "tx_cores",
+    "rss",
+    "spread",
+    "offloads",
     "reverse_path",
     "host",
     "unreachables",
@@ -65,7 +78,10 @@ pub(super) fn read<'s>(
             driver: driver(&mut fields),
             mac: mac(&mut fields),
             mtu,
-            rx_queues: fields.number("rx_queues", 1..=64).map(|queues| queues as u16),
+            queues: queues::read(&mut fields),
+            offloads: offloads::read(&mut fields),
+            link: link::read(&mut fields),
+            promiscuous: fields.flag("promiscuous"),
             reverse_path: reverse_path(&mut fields),
             advertise: advertise::read(&mut fields, &addresses, mtu, host.is_some()),
             discovery: discovery::read(&mut fields, &addresses, host.is_some()),

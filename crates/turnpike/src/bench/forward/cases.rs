@@ -121,7 +121,7 @@ impl BareLoop {
         let Bursts { rx, tx } = self.bursts;
         let mut done = 0;
         while done < packets {
-            done += source.queue.receive(&mut self.burst, rx) as u64;
+            done += source.input.receive(&mut self.burst, rx) as u64;
             let all = self.burst.owned();
             self.burst.move_to(all, &mut self.list);
             while !self.list.is_empty() && self.tx.send(&mut self.list, tx).packets > 0 {}
@@ -158,6 +158,8 @@ pub struct Router {
     pub case: &'static Case,
     forwarder: Forwarder,
     counters: Arc<ForwarderCounters>,
+    /// Packets received at once.
+    rx_burst: usize,
     /// Whether there are routes enough for packets to leave by all ports.
     spread: bool,
     lua: Option<LuaView>,
@@ -227,12 +229,13 @@ impl Router {
         });
         let wires = Wires { exits, ..Wires::default() };
         forwarder.rewire(&mut Rewiring { wires, ..Rewiring::default() });
-        forwarder.set_rx_burst(bursts.rx);
-        Ok(Self { case, forwarder, counters, lua, spread: true, _writers: None })
+        let rx_burst = bursts.rx;
+        Ok(Self { case, forwarder, counters, lua, rx_burst, spread: true, _writers: None })
     }
 
     /// Puts these in the place of its sources, and gives back those that it had.
     pub fn exchange(&mut self, mut sources: Vec<RxSource>) -> Vec<RxSource> {
+        sources.iter_mut().for_each(|source| source.burst = self.rx_burst);
         std::mem::swap(self.forwarder.sources_mut(), &mut sources);
         sources
     }

@@ -23,7 +23,9 @@ use ipnet::IpNet;
 use slowpath::Command;
 
 use super::super::graphs::{FailureLog, ForwarderGraph};
+use super::super::ports::request;
 use super::super::prepare::{Prepared, Ready};
+use super::super::queues;
 use super::super::reports::Former;
 use super::super::settings;
 use super::super::wiring::Spread;
@@ -40,7 +42,7 @@ struct Done {
 }
 
 /// What forwarders had before.
-struct Exchanged {
+pub(super) struct Exchanged {
     old: Vec<Replacement>,
     tx: Option<TxConfig>,
     graphs: Option<Former>,
@@ -55,7 +57,7 @@ impl Owner {
         let with = (graphs, ports, ready);
         let made = match self.change((&base, &config, &diff), with, &mut done).await {
             // Nothing behind it can fail, so that nobody has to undo it.
-            Ok(pause) => match self.spread(cores, more, settings::tx(config.tx)).await {
+            Ok(pause) => match self.spread(&cores, more, &config).await {
                 Ok(between) => Ok(pause.max(between)),
                 Err(error) => Err(error),
             },
@@ -64,6 +66,7 @@ impl Owner {
         match made {
             Ok(pause) => {
                 self.leave_ports(&config, done.moves);
+                self.warn_of_distance();
                 self.settle(&base, &config);
                 Ok(pause)
             }
@@ -98,6 +101,7 @@ impl Owner {
         done.entered = true;
         self.enter_ports(diff, &done.moves)?;
         self.put_new(base, config, diff)?;
+        self.change_rss(base, config)?;
         self.remove_old(base, config, diff);
         self.take_away_removed(diff, &mut done.moves).await?;
         Ok(pause)
@@ -152,14 +156,28 @@ impl Owner {
                 failed = failed.or(self.set_addresses(id, &both, &before.addresses).err());
             }
         }
+        failed = failed.or(self.change_rss(new, old).err());
         if let Some(error) = failed {
             tracing::error!("what was there before cannot be put back: {error:#}");
         }
     }
 
+    /// Hash and table of ports whose device stays.
+    fn change_rss(&mut self, old: &Config, new: &Config) -> Result<()> {
+        let forwarders = self.wiring.exchanges.len();
+        for (id, before, after) in ports(old, new) {
+            let Some(open) = self.ports.get(id) else { continue };
+            if queues::device_rss(before) != queues::device_rss(after) {
+                let request = request(after, forwarders)?;
+                open.port.set_rss(&request)?;
+            }
+        }
+        Ok(())
+    }
+
     /// A port's addresses. Where there is a host interface the kernel is asked, and what it says counts.
     fn set_addresses(&mut self, port: PortId, before: &[IpNet], after: &[IpNet]) -> Result<()> {
-        if self.ports.get(port).is_some_and(|open| open.host.is_some()) {
+        if self.has_host(port) {
             for address in without(after, before) {
                 self.sources.order(KernelOrder::AddAddress { port, address });
             }
@@ -233,7 +251,7 @@ impl Owner {
 
     /// Gives each forwarder what is other: its graph, what steps know of ports, when bursts leave (and
     /// when they left before). Returns the pause, and what undoes it.
-    async fn exchange_all(
+    pub(super) async fn exchange_all(
         &mut self,
         new: &Config,
         mut graphs: Vec<ForwarderGraph>,
@@ -284,21 +302,23 @@ impl Owner {
         }
     }
 
-    /// Has a forwarder on each of these cores, if they are others; those that there are too few of have these
-    /// graphs. Returns how long none received.
+    /// Has a forwarder on each of these cores, which serve queues as the configuration says; those that there
+    /// are too few of have these graphs. Returns how long none received, if queues moved.
     async fn spread(
         &mut self,
-        cores: Option<Vec<usize>>,
+        cores: &[usize],
         more: Vec<ForwarderGraph>,
-        tx: TxConfig,
+        config: &Config,
     ) -> Result<Option<Duration>> {
-        let Some(cores) = cores else { return Ok(None) };
         let first = self.wiring.exchanges.len();
         let makings = self.wiring.makings();
-        let make =
-            |(number, graph)| makings.make(number, graph, tx, self.ledger.counters_of(number));
+        let make = |(number, graph): (usize, ForwarderGraph)| {
+            let (core, counters) = (cores[number], self.ledger.counters_of(number));
+            makings.make((number, core), graph, settings::tx(config.tx), counters)
+        };
         let more = (first..).zip(more).map(make).collect::<Result<Vec<_>>>()?;
-        let Spread { joined, pause } = self.wiring.spread(&cores, more).await?;
+        let plans = queues::plans(config);
+        let Spread { joined, pause } = self.wiring.spread(cores, &plans, more).await?;
         self.ledger.set_forwarders(cores.len(), joined);
         Ok(pause)
     }

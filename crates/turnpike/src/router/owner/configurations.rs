@@ -97,6 +97,11 @@ impl Configurations {
         Self { current, routes, known, workshop, history, pending: None, done, jobs }
     }
 
+    /// Where changes are prepared.
+    pub(super) fn workshop(&self) -> Workshop {
+        self.workshop.clone()
+    }
+
     /// The next change that has been prepared.
     pub(super) async fn prepared(&mut self) -> Option<Job> {
         self.jobs.recv().await
@@ -285,8 +290,9 @@ impl Owner {
         }
         let (file, text) = (config.file.clone(), config.text.clone());
         let pause = self.carry_out(prepared).await?;
+        let known = self.known();
         let configurations = &mut self.configurations;
-        configurations.known = self.ports.known();
+        configurations.known = known;
         configurations.current = config;
         let number = configurations.history.add(file.clone(), text, origin, summary.clone());
         let confirm_s = confirm.map(|time| time.as_secs());

@@ -6,8 +6,10 @@
 
 use control::netlink::KernelOrder;
 use dataplane::port::PortId;
+use dpdk::LinkWatch;
 use slowpath::Command;
 
+use super::super::ports::OpenPort;
 use super::Owner;
 
 /// A port's link.
@@ -44,15 +46,37 @@ impl Link {
 }
 
 impl Owner {
-    /// Looks at all devices.
-    pub(super) fn poll_devices(&mut self) {
-        let links = self.ports.iter().map(|open| (open.id, open.port.link().up));
-        let is_other = |&(id, up): &(PortId, bool)| self.links[id.index()].device != up;
-        let changed: Vec<_> = links.filter(is_other).collect();
-        for (id, device) in changed {
-            let old = self.links[id.index()];
-            self.set_link(id, Link { device, ..old });
-            self.sources.order(KernelOrder::SetCarrier { port: id, up: device });
+    /// Looks at all devices, as nothing was said of them yet.
+    pub(super) fn look_at_all(&mut self) {
+        let all: Vec<_> = self.ports.iter().map(|open| open.id).collect();
+        all.into_iter().for_each(|id| self.look_at_change(id));
+    }
+
+    /// Looks at devices that do not say when their link changes; without `kernel_tells` interfaces of the
+    /// kernel are such. Of a device with interrupts this reads what its driver has noted and asks the
+    /// device nothing: some drivers (DPDK 22.11's TAP) note a change and tell nobody.
+    pub(super) fn poll_devices(&mut self, kernel_tells: bool) {
+        let is_mute = |open: &&OpenPort| match open.port.link_watch() {
+            LinkWatch::Kernel(_) => !kernel_tells,
+            LinkWatch::Interrupt | LinkWatch::Nobody => true,
+        };
+        let mute: Vec<_> = self.ports.iter().filter(is_mute).map(|open| open.id).collect();
+        mute.into_iter().for_each(|id| self.look_at_change(id));
+    }
+
+    /// Looks at a device whose link may have changed.
+    pub(super) fn look_at_change(&mut self, id: PortId) {
+        if let Some(up) = self.ports.get(id).map(|open| open.port.link().up) {
+            self.device_link(id, up);
+        }
+    }
+
+    /// A device has a link or has none.
+    pub(super) fn device_link(&mut self, id: PortId, up: bool) {
+        let old = self.links[id.index()];
+        if old.device != up {
+            self.set_link(id, Link { device: up, ..old });
+            self.sources.order(KernelOrder::SetCarrier { port: id, up });
         }
     }
 

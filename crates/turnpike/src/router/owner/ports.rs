@@ -22,15 +22,16 @@ use super::super::host::HostInterface;
 use super::super::ports::Opened;
 use super::super::prepare::Ready;
 use super::super::settings;
+use super::hotplug::Absent;
 use super::links::Link;
 use super::{Owner, initial};
 
 /// A port that was taken away, and what brings it back.
-struct Gone {
+pub(super) struct Gone {
     wanted: config::Port,
     /// Unless its device had to be closed.
-    kept: Option<Opened>,
-    host: Option<HostInterface>,
+    pub(super) kept: Option<Opened>,
+    pub(super) host: Option<HostInterface>,
 }
 
 enum Move {
@@ -127,11 +128,11 @@ impl Owner {
     }
 
     /// Takes from the port what can be put aside; its link is down from here on.
-    async fn take_away(&mut self, port: &config::Port) -> Result<Gone> {
+    pub(super) async fn take_away(&mut self, port: &config::Port) -> Result<Gone> {
         let (id, wanted) = (port.id, port.clone());
         if self.ports.get(id).is_none() {
-            // It could not be opened again when a change failed.
-            return Ok(Gone { wanted, kept: None, host: None });
+            let absent = self.absentees.ports.remove(&id);
+            return Ok(Gone { wanted, kept: None, host: absent.and_then(|absent| absent.host) });
         }
         self.quiet(id);
         let disconnected = self.wiring.disconnect(id).await;
@@ -211,7 +212,7 @@ impl Owner {
     /// Disconnects the ports that are there no more, which no route needs any more.
     pub(super) async fn take_away_removed(&mut self, diff: &Diff, moves: &mut Moves) -> Result<()> {
         for port in &diff.ports.removed {
-            if self.ports.get(port.id).is_some() {
+            if self.ports.get(port.id).is_some() || self.absentees.contain(port.id) {
                 let gone = self.take_away(port).await?;
                 moves.0.push(Move::Gone(Box::new(gone)));
             }
@@ -249,6 +250,7 @@ impl Owner {
         self.orders.tell(&Command::RemovePort { port: id });
         self.tables.mtus.open(id, u16::MAX);
         self.links[id.index()] = Link::default();
+        self.health.forget(id);
     }
 
     /// Routes that commands added go with the port they lead over, as the kernel's do; of several paths
@@ -288,11 +290,14 @@ impl Owner {
                     let id = gone.wanted.id;
                     gone.host = gone.host.or_else(|| hosts.remove(&id));
                     let what = format!(
-                        "port \"{}\" cannot be opened again; apply the configuration once more when that \
-                         has been mended",
+                        "port \"{}\" cannot be opened again; tried again",
                         gone.wanted.name
                     );
-                    (what, self.bring_back(base, *gone).await)
+                    let done = self.bring_back(base, *gone).await;
+                    if done.is_err() {
+                        self.absentees.ports.insert(id, Absent::new(None, None));
+                    }
+                    (what, done)
                 }
             };
             if let Err(error) = done {
@@ -328,7 +333,7 @@ impl Owner {
 
     async fn bring_back(&mut self, base: &Config, gone: Gone) -> Result<()> {
         let Gone { wanted, kept, host } = gone;
-        let mut opened = match kept {
+        let opened = match kept {
             Some(opened) => opened,
             None => {
                 let forwarders = base.forwarders.cores.len().max(1);
@@ -336,6 +341,16 @@ impl Owner {
                 self.opener.device(&wanted, forwarders, &memory)?
             }
         };
+        self.return_port(&wanted, opened, host).await
+    }
+
+    /// Connects a port of the configuration again, with the host interface that it had.
+    pub(super) async fn return_port(
+        &mut self,
+        wanted: &config::Port,
+        mut opened: Opened,
+        host: Option<HostInterface>,
+    ) -> Result<()> {
         let info = opened.port.info;
         let host = match host {
             Some(mut host) => {
@@ -344,10 +359,10 @@ impl Owner {
                 host.set_segmentation(wanted.is_some_and(|wanted| wanted.segmentation))?;
                 Some(host)
             }
-            None => self.opener.host(&wanted, info)?,
+            None => self.opener.host(wanted, info)?,
         };
         opened.attach(host);
-        self.bring(&wanted, opened).await?;
+        self.bring(wanted, opened).await?;
         self.look_at_link(wanted.id);
         Ok(())
     }
@@ -355,7 +370,17 @@ impl Owner {
     /// Tells the kernel's listener which ports have a host interface now.
     fn follow_hosts(&mut self, config: &Config) -> Result<()> {
         let hosts = self.ports.iter().filter(|port| port.host.is_some());
-        let hosts = hosts.map(|port| (port.id, port.name.clone())).collect();
-        self.sources.follow_hosts(config, hosts)
+        let hosts = hosts.map(|port| (port.id, port.name.clone()));
+        let absent = config.ports.iter().filter(|port| self.absentees.contain(port.id));
+        let absent = absent.filter(|port| self.has_host(port.id));
+        let all = hosts.chain(absent.map(|port| (port.id, port.name.clone()))).collect();
+        self.sources.follow_hosts(config, all)
+    }
+
+    /// Whether a port has a host interface, a port that waits for its device included.
+    pub(super) fn has_host(&self, id: PortId) -> bool {
+        let absent = self.absentees.ports.get(&id);
+        self.ports.get(id).is_some_and(|open| open.host.is_some())
+            || absent.is_some_and(|absent| absent.host.is_some())
     }
 }

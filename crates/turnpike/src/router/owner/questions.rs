@@ -1,14 +1,17 @@
 //! Answers to what the API asks.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::Bound;
 use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
+use control::config;
 use control::netlink::SourceStatus;
 use control::rib::{LivePath, LookupInfo, RouteInfo, Source, Target};
 use dataplane::next_hop::NEXT_HOPS;
 use dataplane::port::PortId;
+use dpdk::OffloadState;
 use ipnet::IpNet;
 use serde::Serialize;
 use tokio::sync::oneshot;
@@ -17,7 +20,7 @@ use super::super::ports::OpenPort;
 use super::sources::Audits;
 use super::{Owner, flow};
 use crate::api::report::{
-    self, Neighbour, Path, Port, Remote, ResolvedPath, Route, RouteAnswer, RouteSummary,
+    self, Neighbour, Offload, Path, Port, Remote, ResolvedPath, Route, RouteAnswer, RouteSummary,
 };
 use crate::api::server::{Page, Question};
 use crate::api::{Answer, Flow, Request, RouteFilter, Show};
@@ -68,7 +71,7 @@ impl Owner {
             Request::Do(_) => bail!("commands run on threads of their own"),
         };
         match show {
-            Show::Ports => json(&self.ports.iter().map(|port| self.port(port)).collect::<Vec<_>>()),
+            Show::Ports => json(&self.all_ports()),
             Show::Difference { .. } => bail!("configurations are prepared first"),
             Show::History => json(&self.configurations.report()),
             Show::Configuration { number } => json(&self.configurations.configuration(number)?),
@@ -76,6 +79,8 @@ impl Owner {
             Show::Summary => json(&self.summary()),
             Show::Route { address, flow } => json(&self.lookup(address, flow)?),
             Show::Neighbours => json(&self.neighbours().await?),
+            Show::Forwarders => json(&self.forwarder_reports()),
+            Show::Rss => json(&self.rss_reports()),
             Show::Multicast => json(&self.multicast()),
             Show::Sources => json(&self.source_reports()),
             Show::Counters => json(&self.ledger.counters()),
@@ -88,16 +93,65 @@ impl Owner {
     }
 
     pub(super) fn port_name(&self, id: PortId) -> String {
-        self.ports.get(id).map_or_else(|| id.to_string(), |port| port.name.clone())
+        let open = self.ports.get(id).map(|port| &port.name);
+        // A port that waits for its device has none.
+        let configured = || self.configurations.current.port(id).map(|port| &port.name);
+        open.or_else(configured).cloned().unwrap_or_else(|| id.to_string())
     }
 
     /// The port with this name, or which there are.
     pub(super) fn port_named(&self, name: &str) -> Result<PortId> {
-        let port = self.ports.iter().find(|port| port.name == name);
+        let configured = &self.configurations.current.ports;
+        let port = configured.iter().find(|port| port.name == name);
         port.map(|port| port.id).with_context(|| {
-            let known: Vec<_> = self.ports.iter().map(|port| port.name.as_str()).collect();
+            let known: Vec<_> = configured.iter().map(|port| port.name.as_str()).collect();
             format!("port \"{name}\": unknown; ports: {}", known.join(", "))
         })
+    }
+
+    /// All ports by their numbers, those whose device is not there included.
+    fn all_ports(&self) -> Vec<Port> {
+        let open = self.ports.iter().map(|open| (open.id, self.port(open)));
+        let absent = self.configurations.current.ports.iter();
+        let absent = absent.filter(|port| self.absentees.contain(port.id));
+        let absent = absent.map(|port| (port.id, self.absent_port(port)));
+        open.chain(absent).collect::<BTreeMap<_, _>>().into_values().collect()
+    }
+
+    /// A port that waits for its device.
+    fn absent_port(&self, port: &config::Port) -> Port {
+        let last = self.absentees.ports.get(&port.id).and_then(|absent| absent.last.as_ref());
+        let counted = last.map_or([0; 4], |last| last.counted);
+        let known = self.rib.ports().iter().find(|known| known.id == port.id);
+        let addresses = known.map_or(&port.addresses, |known| &known.addresses);
+        let traffic = self.ledger.traffic(port.id);
+        let [rx_packets, rx_bytes, tx_packets, tx_bytes] =
+            std::array::from_fn(|n| traffic[n].saturating_sub(counted[n]));
+        Port {
+            name: port.name.clone(),
+            device: port.device.to_string(),
+            driver: "-".to_owned(),
+            mac: last.map_or_else(String::new, |last| last.known.info.mac.to_string()),
+            addresses: addresses.iter().map(IpNet::to_string).collect(),
+            link: "gone".to_owned(),
+            link_by: "-".to_owned(),
+            link_details: report::LinkDetails::default(),
+            mtu: known.map_or(0, |known| known.mtu),
+            rx_queues: 0,
+            tx_queues: 0,
+            rx_packets,
+            rx_bytes,
+            rx_missed: 0,
+            rx_nombuf: 0,
+            rx_errors: 0,
+            tx_packets,
+            tx_bytes,
+            tx_errors: 0,
+            dma_faults: self.health.faults(port.id),
+            troubles: Vec::new(),
+            host: None,
+            offloads: Vec::new(),
+        }
     }
 
     fn port(&self, port: &OpenPort) -> Port {
@@ -114,17 +168,23 @@ impl Owner {
             mac: port.info.mac.to_string(),
             addresses: addresses.iter().map(IpNet::to_string).collect(),
             link: if port.port.link().up { "up" } else { "down" }.to_owned(),
+            link_by: port.port.link_watch().name().to_owned(),
+            link_details: link_details(&port.port),
             mtu: known.map_or(port.info.mtu, |known| known.mtu),
             rx_queues: port.queues.0,
             tx_queues: port.queues.1,
             rx_packets,
             rx_bytes,
             rx_missed: stats.imissed + stats.rx_nombuf,
+            rx_nombuf: stats.rx_nombuf,
             rx_errors: stats.ierrors,
             tx_packets,
             tx_bytes,
             tx_errors: stats.oerrors,
+            dma_faults: self.health.faults(port.id),
+            troubles: self.health.troubles(port.id),
             host: port.host.as_ref().map(|host| host.report()),
+            offloads: port.port.offloads().iter().map(offload).collect(),
         }
     }
 
@@ -281,6 +341,25 @@ impl Owner {
             queued: info.queued,
         };
         Ok(table.into_iter().map(neighbour).collect())
+    }
+}
+
+fn offload(state: &OffloadState) -> Offload {
+    let OffloadState { offload, has, on, reason } = state;
+    let (offload, reason) = (offload.name().to_owned(), reason.to_string());
+    Offload { offload, device: *has, on: *on, reason }
+}
+
+fn link_details(port: &dpdk::Port) -> report::LinkDetails {
+    let details = port.link_details();
+    report::LinkDetails {
+        speed_mbps: details.speed,
+        duplex: details.full_duplex.map(|full| if full { "full" } else { "half" }.to_owned()),
+        autoneg: details.autoneg,
+        pause: details.pause.map(|pause| pause.to_string()),
+        fec: details.fec.map(|fec| fec.to_string()),
+        promiscuous: port.is_promiscuous(),
+        all_multicast: port.takes_all_multicasts(),
     }
 }
 

@@ -31,12 +31,15 @@ impl Owner {
                 device: port.device.clone(),
                 driver: port.port.driver().to_owned(),
                 node: None,
-                rx: self.wiring.receivers(port.id),
+                rx: self.wiring.receivers(port.id).to_vec(),
                 tx_queues: port.queues.1,
             };
             (shown, wanted.map(|wanted| wanted.device.clone()))
         });
-        Placement { ports: ports.collect(), cores: self.wiring.cores().collect() }
+        Placement {
+            ports: ports.collect(),
+            cores: self.wiring.seats().iter().map(|seat| seat.core).collect(),
+        }
     }
 }
 

@@ -631,7 +631,7 @@ fn a_halted_worker_goes_on_with_other_forwarders() {
     let mut lab = Lab::new();
     let (eal, _) = shared();
     let limits = default_limits();
-    let ways = SlowPathWays::new(eal, 1, 1, &limits, 1).unwrap();
+    let ways = SlowPathWays::new(eal, (1, None), 1, &limits, 1).unwrap();
     let mut inlets = ways.forwarder.inlets;
     let halt = |lab: &mut Lab, plugs: Option<Plugs>| {
         let ((halted, answer), (sender, go)) = (tokio::sync::oneshot::channel(), mpsc::channel());

@@ -33,11 +33,11 @@ pub struct WorkerEnds {
 }
 
 impl SlowPathWays {
-    /// Between the forwarder with this number and so many workers; `seed` is for the choice of what is
-    /// dropped early.
+    /// Between the forwarder with this number, on this NUMA node, and so many workers; `seed` is for the
+    /// choice of what is dropped early.
     pub fn new(
         eal: &Eal,
-        forwarder: usize,
+        (forwarder, node): (usize, Option<usize>),
         workers: usize,
         classes: &ByClass<ClassLimits>,
         seed: u64,
@@ -47,7 +47,8 @@ impl SlowPathWays {
             let name = format!("{forwarder}-{worker}");
             let (way, punted) =
                 class_rings(eal, &name, classes).with_context(|| no_memory(&name))?;
-            let (injector, inlet) = ring(eal, &format!("inject-{worker}-{forwarder}"), RING_SIZE)?;
+            let name = format!("inject-{worker}-{forwarder}");
+            let (injector, inlet) = ring(eal, &name, RING_SIZE, node)?;
             ways.push(way);
             inlets.push(Inlet { port: None, ring: inlet });
             ends.push(WorkerEnds { punted, injector });

@@ -1,4 +1,6 @@
-//! Other cores, and another number of forwarders: all ports are dealt out anew, as at a start.
+//! Other cores, another number of forwarders, another map of queues to cores: all ports are dealt out anew,
+//! as at a start. So they are when ports that came and went have left one forwarder with two queues more than
+//! another.
 //!
 //! ```text
 //!   1. threads move to their cores, new ones begin, rings are made   what can fail fails here
@@ -10,10 +12,12 @@
 //! ```
 //!
 //! Between 3 and 5 packets wait in the devices' receive queues. So no flow is overtaken: what came before 3
-//! has been given to a transmit queue before anything that comes after 5 is looked at.
+//! has been given to a transmit queue before anything that comes after 5 is looked at. (Of ports that are
+//! spread by software, 3 is two exchanges: see `wiring.rs`.)
 
 use std::time::{Duration, Instant};
 
+use super::super::queues::Plans;
 use super::super::reports::ForwarderView;
 use super::*;
 
@@ -25,28 +29,73 @@ pub struct Spread {
     pub pause: Option<Duration>,
 }
 
-/// A port's connections for another number of forwarders.
-type Planned = (PortId, Layout, Handovers);
+/// A port's connections for other forwarders.
+type Planned = (PortId, Terms, Rings);
 
 impl Wiring {
-    /// One forwarder on each of these cores; `more` are those that there are too few of.
+    /// One forwarder on each of these cores, which serve queues by these plans; `more` are those that there
+    /// are too few of.
     ///
     /// # Errors
     /// A core that the kernel refuses, no memory for rings, a forwarder that gives nothing back; everything
     /// is as before then.
-    pub async fn spread(&mut self, cores: &[usize], more: Vec<Made>) -> Result<Spread> {
+    pub async fn spread(
+        &mut self,
+        cores: &[usize],
+        plans: &Plans,
+        more: Vec<Made>,
+    ) -> Result<Spread> {
+        let seats = self.makings.seats(cores);
+        let terms = self.terms(plans, &seats);
+        let is_other = self.is_other(&terms, &seats);
         let before = self.pin(cores)?;
-        let outcome = if cores.len() == self.running.len() {
-            Ok(Spread { joined: Vec::new(), pause: None })
-        } else {
-            self.resize(cores, more).await
+        let outcome = match is_other {
+            true => self.resize(&seats, terms, more).await,
+            false => Ok(Spread { joined: Vec::new(), pause: None }),
         };
-        if outcome.is_err()
-            && let Err(error) = self.pin(&before)
-        {
-            tracing::error!("a forwarder cannot go back to its core: {error:#}");
+        match &outcome {
+            Ok(_) => self.seats = seats,
+            Err(_) => {
+                if let Err(error) = self.pin(&before) {
+                    tracing::error!("a forwarder cannot go back to its core: {error:#}");
+                }
+            }
         }
         outcome
+    }
+
+    /// What ports are to be connected for.
+    fn terms(&self, plans: &Plans, seats: &[Seat]) -> Vec<(PortId, Terms)> {
+        let plan_of = |port: &PortId, wired: &Wired| plans.get(port).unwrap_or(&wired.plan).clone();
+        let mut demands = BTreeMap::new();
+        for (&port, wired) in &self.ports {
+            let map = plan_of(&port, wired).map;
+            demands.insert(port, Demand { map, ..wired.demand.clone() });
+        }
+        let mut layouts = layout::deal(&demands, seats);
+        let terms = |(port, demand): (PortId, Demand)| {
+            let (wired, layout) = (self.ports.get(&port)?, layouts.remove(&port)?);
+            let (plan, burst) = (plan_of(&port, wired), wired.burst);
+            Some((port, Terms { demand, plan, burst, layout }))
+        };
+        demands.into_iter().filter_map(terms).collect()
+    }
+
+    /// Queues have to move: other forwarders or plans ask for it, or the load is uneven and need not be.
+    fn is_other(&self, terms: &[(PortId, Terms)], seats: &[Seat]) -> bool {
+        let planned = |port: &PortId, terms: &Terms| {
+            self.ports.get(port).is_some_and(|wired| wired.plan != terms.plan)
+        };
+        let laid_out = |port: &PortId, terms: &Terms| {
+            self.ports.get(port).is_some_and(|wired| wired.layout != terms.layout)
+        };
+        let now = self.ports.values().map(|wired| &wired.layout);
+        let uneven = layout::is_uneven(now, self.seats.len())
+            && !layout::is_uneven(terms.iter().map(|(_, terms)| &terms.layout), seats.len());
+        seats.len() != self.seats.len()
+            || terms.iter().any(|(port, terms)| planned(port, terms))
+            || (uneven || seats != self.seats)
+                && terms.iter().any(|(port, terms)| laid_out(port, terms))
     }
 
     /// Moves the forwarders that stay, or none; which cores they had.
@@ -67,12 +116,17 @@ impl Wiring {
         Ok(before)
     }
 
-    async fn resize(&mut self, cores: &[usize], more: Vec<Made>) -> Result<Spread> {
-        let planned = self.plan(cores.len())?;
+    async fn resize(
+        &mut self,
+        seats: &[Seat],
+        terms: Vec<(PortId, Terms)>,
+        more: Vec<Made>,
+    ) -> Result<Spread> {
+        let planned = self.with_rings(terms, seats)?;
         let (mut joining, mut joined, mut ends) = (Vec::new(), Vec::new(), Vec::new());
         let first = self.running.len();
         for (number, made) in (first..).zip(more) {
-            let core = cores[number];
+            let core = seats[number].core;
             joining.push(Running::start(number, made.unit, core, self.makings.eal.clone())?);
             joined.push(made.view);
             ends.push(made.ends);
@@ -85,32 +139,34 @@ impl Wiring {
         let parts = self.gather().await?;
         self.exchanges.set(self.running.iter().chain(&joining).map(|running| &running.exchange));
         self.running.extend(joining);
-        self.deal_out(cores.len(), planned, parts).await;
+        self.deal_out(seats.len(), planned, parts).await;
         let pause = begin.elapsed();
-        let homes = self.ports.iter().map(|(&port, wired)| (port, wired.home)).collect();
-        halted.go(homes, cores.len(), ends);
-        self.end_beyond(cores.len());
+        let homes = self.ports.iter().map(|(&port, wired)| (port, wired.layout.home)).collect();
+        halted.go(homes, seats.len(), ends);
+        self.end_beyond(seats.len());
         Ok(Spread { joined, pause: Some(pause) })
     }
 
-    /// The layouts for so many forwarders, with their rings.
-    fn plan(&self, forwarders: usize) -> Result<Vec<Planned>> {
-        let one = |(&port, wired): (&PortId, &Wired)| {
-            let layout = Layout::new(port, wired.queues.0, wired.queues.1, forwarders);
-            let handovers = self.handovers(port, &layout)?;
-            Ok((port, layout, handovers))
+    /// The rings that ports need.
+    fn with_rings(&self, terms: Vec<(PortId, Terms)>, seats: &[Seat]) -> Result<Vec<Planned>> {
+        let one = |(port, terms): (PortId, Terms)| {
+            let rings = self.rings(port, &terms.layout, &terms.plan, seats)?;
+            Ok((port, terms, rings))
         };
-        self.ports.iter().map(one).collect()
+        terms.into_iter().map(one).collect()
     }
 
     /// Takes everything from all forwarders, or nothing. What they had on the way is sent.
     async fn gather(&mut self) -> Result<BTreeMap<PortId, Wires>> {
-        let homes: Vec<_> = self.ports.iter().map(|(&port, wired)| (port, wired.home)).collect();
+        let homes: Vec<_> =
+            self.ports.iter().map(|(&port, wired)| (port, wired.layout.home)).collect();
         let ports = self.ports.keys().copied().collect();
-        let stopped = self.rewire(self.stop(ports, &homes)).await?;
+        let spread = self.ports.iter().filter(|(_, wired)| wired.is_spread());
+        let spread = spread.map(|(&port, _)| port).collect();
+        let stopped = self.stop(ports, spread, &homes).await?;
         let freed = self.exchanges.exchange_idle(self.free(ports).map(replacement).collect()).await;
         let mut by_port = BTreeMap::<PortId, Wires>::new();
-        for Rewiring { wires, .. } in stopped.into_iter().chain(rewirings(freed)) {
+        for Rewiring { wires, .. } in stopped.into_iter().flatten().chain(rewirings(freed)) {
             for source in wires.rx {
                 by_port.entry(source.port).or_default().rx.push(source);
             }
@@ -129,13 +185,13 @@ impl Wiring {
         mut parts: BTreeMap<PortId, Wires>,
     ) {
         let mut all: Vec<Wires> = self.running.iter().map(|_| Wires::default()).collect();
-        for (port, layout, handovers) in planned {
+        for (port, terms, rings) in planned {
             let Some(wired) = self.ports.get_mut(&port) else { continue };
             let (wires, spare) =
                 (parts.remove(&port).into_iter(), std::mem::take(&mut wired.spare));
-            match parts_of(port, wires.collect(), spare) {
-                Ok(parts) => {
-                    let laid = lay(parts, layout, handovers);
+            let parts = parts_of(port, wires.collect(), spare);
+            match parts.and_then(|parts| lay(parts, terms, rings)) {
+                Ok(laid) => {
                     for (all, wires) in all.iter_mut().take(forwarders).zip(laid.wires) {
                         all.rx.extend(wires.rx);
                         all.inlets.extend(wires.inlets);

@@ -19,7 +19,9 @@ use dpdk::qsbr::Qsbr;
 use dpdk::{Burst, Device, Mempool, MempoolConfig, PacketList, Port, PortConfig};
 use wire::MacAddr;
 
+use super::super::buffers::Buffers;
 use super::super::cores;
+use super::super::queues::{self, Plans};
 use super::*;
 
 fn shared() -> &'static (Arc<Eal>, Mempool) {
@@ -83,7 +85,7 @@ fn graph() -> Graph {
 }
 
 fn make(makings: &Makings, number: usize) -> Made {
-    makings.make(number, (graph(), None), TxConfig::default(), Arc::default()).unwrap()
+    makings.make((number, core()), (graph(), None), TxConfig::default(), Arc::default()).unwrap()
 }
 
 /// One that this process may use.
@@ -109,7 +111,8 @@ fn port(n: u16, rx: usize, tx: usize) -> (Queues, Wire) {
     };
     let (into, rx) = (0..rx).map(|_| loop_device()).unzip();
     let (tx, out) = (0..tx).map(|_| loop_device()).unzip();
-    (Queues { port: id(n), info, rx, tx, host: None }, Wire { into, out })
+    let (host, node, burst, plan) = (None, None, BATCH_MAX, PortPlan::default());
+    (Queues { port: id(n), info, rx, tx, host, node, burst, plan }, Wire { into, out })
 }
 
 /// Forwarders that run, and their wiring.
@@ -124,28 +127,32 @@ struct Lab {
 impl Lab {
     /// With this many forwarders, all on the same core.
     fn new(forwarders: usize, ports: Vec<Queues>) -> Self {
+        Self::on(&vec![core(); forwarders], ports)
+    }
+
+    /// With forwarders on these cores.
+    fn on(cores: &[usize], ports: Vec<Queues>) -> Self {
         let (eal, pool) = shared();
         let makings = Makings {
             eal: eal.clone(),
-            pool: pool.clone(),
+            buffers: Buffers::from(pool.clone()),
             qsbr: Qsbr::new(8),
             quarantine: Quarantine::new().0,
             workers: 1,
             classes: default_limits(),
             seed: 1,
+            cpus: Arc::default(),
         };
         let (mut units, mut counters, mut ends) = (Vec::new(), Vec::new(), Vec::new());
-        for number in 0..forwarders {
+        for number in 0..cores.len() {
             let made = make(&makings, number);
             counters.push(made.view.counters);
             units.push(made.unit);
             ends.push(made.ends);
         }
-        let mut wiring = Wiring::new(makings, units, Orders::new(Vec::new()));
-        for queues in ports {
-            wiring.connect_at_start(queues).unwrap();
-        }
-        wiring.start(&vec![core(); forwarders]).unwrap();
+        let mut wiring = Wiring::new(makings, units, Orders::new(Vec::new()), cores);
+        wiring.connect_at_start(ports).unwrap();
+        wiring.start().unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         Self { wiring, runtime, counters, _ends: ends }
     }
@@ -155,7 +162,8 @@ impl Lab {
         let made = self.wiring.exchanges.len()..forwarders;
         let more: Vec<_> = made.map(|number| make(&self.wiring.makings, number)).collect();
         self.counters.extend(more.iter().map(|made| made.view.counters.clone()));
-        self.runtime.block_on(self.wiring.spread(&vec![core(); forwarders], more))
+        let (cores, plans) = (vec![core(); forwarders], Plans::new());
+        self.runtime.block_on(self.wiring.spread(&cores, &plans, more))
     }
 
     fn connect(&mut self, queues: Queues) {
@@ -188,6 +196,18 @@ impl Lab {
     }
 }
 
+/// What the configuration says with these settings of a port.
+fn plan(settings: &str) -> PortPlan {
+    let text = format!(
+        "local turnpike = require 'turnpike'\n\
+         turnpike.port 'p' {{ device = 'net_ring0', {settings} }}\n\
+         turnpike.forwarders {{ cores = '0-31' }}"
+    );
+    let (file, limits) = (std::path::Path::new("r.lua"), control::config::Limits::default());
+    let catalogue = dataplane::catalogue::Catalogue::default();
+    queues::plan(&control::config::parse(file, &text, limits, &catalogue).unwrap().ports[0])
+}
+
 /// Sends numbered packets to a port, as fast as the device takes them and what came back allows.
 struct Stream {
     stop: Arc<AtomicBool>,
@@ -198,17 +218,35 @@ impl Stream {
     /// Packets on the way at most: no ring on it is full.
     const WINDOW: u32 = 512;
 
+    /// Packets of a flow have numbers that are equal modulo this.
+    const FLOWS: u32 = 16;
+
+    /// The packets of each flow are in order.
+    fn in_order_by_flow(arrived: &[u32]) -> bool {
+        (0..Self::FLOWS).all(|flow| {
+            let of_flow: Vec<_> = arrived.iter().filter(|n| *n % Self::FLOWS == flow).collect();
+            of_flow.is_sorted()
+        })
+    }
+
     fn start(to: u8, mut into: TxQueue, mut out: RxQueue) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let end = stop.clone();
         let thread = std::thread::spawn(move || {
             let (mut sent, mut arrived, mut burst) = (0u32, Vec::new(), Burst::new());
             let mut quiet = Instant::now();
-            while quiet.elapsed() < Duration::from_millis(300) {
+            let all = |sent: u32, arrived: &[u32]| {
+                end.load(Ordering::Relaxed) && arrived.len() == sent as usize
+            };
+            // Who waits for what was dropped waits for nothing.
+            while !all(sent, &arrived) && quiet.elapsed() < Duration::from_secs(3) {
                 while !end.load(Ordering::Relaxed) && sent - (arrived.len() as u32) < Self::WINDOW {
                     let mut list = PacketList::new();
                     let mut frame = [0; 60];
                     frame[0] = to;
+                    // IPv4, of one flow of several.
+                    frame[12..15].copy_from_slice(&[8, 0, 0x45]);
+                    frame[29] = (sent % Self::FLOWS) as u8;
                     frame[56..].copy_from_slice(&sent.to_be_bytes());
                     list.push(shared().1.copy_of(&frame).unwrap()).unwrap();
                     assert_eq!(into.send(&mut list, 1).packets, 1);
@@ -328,7 +366,8 @@ fn a_core_that_cannot_be_used_changes_nothing() {
     let nowhere = 1023;
     for cores in [vec![nowhere], vec![core(), nowhere], vec![nowhere, core()]] {
         let more = (1..cores.len()).map(|number| make(&lab.wiring.makings, number)).collect();
-        let error = lab.runtime.block_on(lab.wiring.spread(&cores, more)).err().unwrap();
+        let error =
+            lab.runtime.block_on(lab.wiring.spread(&cores, &Plans::new(), more)).err().unwrap();
         assert!(format!("{error:#}").contains("core 1023: cannot be used"), "{error:#}");
         assert_eq!(lab.wiring.exchanges.len(), 1);
     }
@@ -359,4 +398,111 @@ fn a_forwarder_that_does_not_come_to_the_end_of_a_batch_keeps_everything() {
     assert_eq!(arrived, (0..sent).collect::<Vec<_>>());
     assert_eq!(lab.drops(DropReason::PortDown), 1, "what it was held over");
     assert_eq!(lab.end(), (u64::from(sent) + 1, u64::from(sent)));
+}
+
+#[test]
+fn another_map_moves_queues_and_loses_nothing() {
+    let allowed = cores::allowed().unwrap();
+    let (first, last) = (allowed[0], allowed[allowed.len() - 1]);
+    let cores = [first, last];
+    let (mut port_1, mut at_1) = port(1, 2, 2);
+    port_1.plan = plan(&format!("rx_cores = {{ {first} }}"));
+    let (port_0, mut at_0) = port(0, 1, 1);
+    let mut lab = Lab::on(&cores, vec![port_0, port_1]);
+    assert_eq!(lab.wiring.receivers(id(1)), [0, 0]);
+    let stream = Stream::start(0, at_1.into.remove(0), at_0.out.remove(0));
+    for (to, expected) in [(last, 1), (first, 0), (last, 1)] {
+        let expected = if first == last { 0 } else { expected };
+        let plans = [(id(1), plan(&format!("rx_cores = {{ {to} }}")))].into();
+        let moved = lab.runtime.block_on(lab.wiring.spread(&cores, &plans, Vec::new())).unwrap();
+        assert!(moved.pause.is_some(), "another map");
+        assert_eq!(lab.wiring.receivers(id(1)), [expected; 2]);
+        let same = lab.runtime.block_on(lab.wiring.spread(&cores, &plans, Vec::new())).unwrap();
+        assert!(same.pause.is_none(), "nothing is other");
+    }
+    let (sent, arrived) = stream.end();
+    assert!(sent > 1000, "{sent}");
+    assert_eq!(arrived, (0..sent).collect::<Vec<_>>());
+    assert_eq!(lab.end(), (sent.into(), sent.into()));
+}
+
+#[test]
+fn ports_that_go_leave_an_even_load() {
+    let ports = (0..4).map(|n| port(n, 1, 1));
+    let (queues, wires): (Vec<_>, Vec<_>) = ports.unzip();
+    let mut lab = Lab::new(2, queues);
+    assert_eq!((lab.wiring.receivers(id(1)), lab.wiring.receivers(id(3))), (&[1][..], &[1][..]));
+    drop((lab.disconnect(1), lab.disconnect(3)));
+    assert!(lab.spread(2).unwrap().pause.is_some(), "a forwarder had two queues, the other none");
+    let served = [lab.wiring.receivers(id(0))[0], lab.wiring.receivers(id(2))[0]];
+    assert_eq!(served, [0, 1]);
+    assert!(lab.spread(2).unwrap().pause.is_none());
+    lab.end();
+    drop(wires);
+}
+
+#[test]
+fn software_spreads_flows_in_order_while_forwarders_come_and_go() {
+    let ((mut left, mut at_left), (right, mut at_right)) = (port(0, 1, 1), port(1, 1, 1));
+    left.plan = plan("spread = 'software'");
+    let mut lab = Lab::new(3, vec![left, right]);
+    let stream = Stream::start(1, at_left.into.remove(0), at_right.out.remove(0));
+    std::thread::sleep(Duration::from_millis(20));
+    for forwarders in [1, 2, 4, 3, 3, 2] {
+        lab.spread(forwarders).unwrap();
+        let queues = lab.disconnect(0);
+        assert_eq!((queues.rx.len(), &queues.plan), (1, &plan("spread = 'software'")));
+        lab.connect(queues);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let plans = [(id(0), PortPlan::default())].into();
+    let cores = vec![core(); 2];
+    let moved = lab.runtime.block_on(lab.wiring.spread(&cores, &plans, Vec::new())).unwrap();
+    assert!(moved.pause.is_some(), "spread no more");
+    let spread: u64 = lab.counters.iter().map(|counters| counters.spread_out.get()).sum();
+    let (sent, arrived) = stream.end();
+    assert!(Stream::in_order_by_flow(&arrived));
+    let mut all = arrived;
+    all.sort_unstable();
+    assert_eq!(all, (0..sent).collect::<Vec<_>>(), "each once");
+    assert!(spread > 0 && spread < sent.into(), "{spread} of {sent}");
+    let taken: u64 = lab.counters.iter().map(|counters| counters.spread_in.get()).sum();
+    assert_eq!(taken, spread, "the rings ran dry");
+    assert_eq!(lab.end(), (sent.into(), sent.into()));
+}
+
+#[test]
+fn what_software_has_spread_when_all_ends_is_counted() {
+    let ((mut left, mut at_left), (right, _at_right)) = (port(0, 1, 1), port(1, 1, 1));
+    // All to forwarder 1.
+    left.plan = plan("spread = 'software', rss = { skip = 0 }");
+    let lab = Lab::new(2, vec![left, right]);
+    let mut list = PacketList::new();
+    let mut frame = [0; 60];
+    frame[0] = 1;
+    frame[12..15].copy_from_slice(&[8, 0, 0x45]);
+    for _ in 0..100 {
+        list.push(shared().1.copy_of(&frame).unwrap()).unwrap();
+    }
+    assert_eq!(at_left.into[0].send(&mut list, 100).packets, 100);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while lab.counters[0].spread_out.get() < 100 && Instant::now() < deadline {
+        std::thread::yield_now();
+    }
+    let counters = lab.counters.clone();
+    let (received, sent) = lab.end();
+    let shut_down: u64 = counters.iter().map(|c| c.drops.get(DropReason::Shutdown)).sum();
+    assert_eq!((received, counters[0].spread_out.get()), (100, 100));
+    assert_eq!(sent + shut_down, 100);
+    assert_eq!(counters[1].spread_in.get(), 100);
+}
+
+#[test]
+fn a_table_of_forwarders_that_are_not_there_is_refused() {
+    let (mut left, _wire) = port(0, 1, 1);
+    left.plan = plan("spread = 'software', rss = { table = { 0, 5 } }");
+    let mut lab = Lab::new(2, Vec::new());
+    let error = lab.runtime.block_on(lab.wiring.connect(left)).unwrap_err().to_string();
+    assert!(error.contains("queue 5 is not there; the last one is 1"), "{error}");
+    lab.end();
 }

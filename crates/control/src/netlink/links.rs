@@ -1,0 +1,143 @@
+//! News of the interfaces that ports are made of: whether they run, and that they come and go.
+//!
+//! These are interfaces of the router's own network namespace; those of host interfaces are another
+//! matter (`model.rs`), in another namespace perhaps.
+
+use std::io;
+
+use tokio::io::unix::AsyncFd;
+
+use super::message::{IFF_RUNNING, IFF_UP, Message, Messages};
+use super::socket::{Received, Socket, group};
+use super::worker::watch_readable;
+
+/// Room for a datagram; a link with all its statistics takes some kilobytes.
+const BUFFER: usize = 64 * 1024;
+
+/// Bytes of news that the kernel keeps, some thousand: a machine may have as many interfaces.
+const RECEIVE_BUFFER: usize = 4 << 20;
+
+/// What the kernel said of an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LinkNews {
+    /// It is there.
+    Is {
+        /// Its number.
+        index: u32,
+        /// Its name by now.
+        name: String,
+        /// It is up, and so is its link.
+        running: bool,
+    },
+    /// It is gone, or in another network namespace.
+    Gone {
+        /// Its number.
+        index: u32,
+    },
+    /// News were lost: everything has to be looked at.
+    Lost,
+}
+
+/// Listens to news of interfaces.
+#[derive(Debug)]
+pub struct LinkWatch {
+    socket: AsyncFd<Socket>,
+    buffer: Vec<u8>,
+}
+
+impl LinkWatch {
+    /// In the calling thread's network namespace, and within a runtime.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn open() -> io::Result<Self> {
+        let socket = Socket::open(group::LINK)?;
+        socket.set_receive_buffer(RECEIVE_BUFFER)?;
+        Ok(Self { socket: watch_readable(socket)?, buffer: vec![0; BUFFER] })
+    }
+
+    /// Waits for news; those of one datagram come together.
+    ///
+    /// # Errors
+    /// What the kernel says; nothing more is heard then.
+    pub async fn news(&mut self) -> io::Result<Vec<LinkNews>> {
+        loop {
+            let mut ready = self.socket.readable().await?;
+            match ready.get_inner().receive(&mut self.buffer, false)? {
+                Received::Nothing => ready.clear_ready(),
+                Received::Truncated | Received::Overrun => return Ok(vec![LinkNews::Lost]),
+                Received::Bytes(length) => {
+                    let news = read(&self.buffer[..length]);
+                    if !news.is_empty() {
+                        return Ok(news);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn read(bytes: &[u8]) -> Vec<LinkNews> {
+    let one = |message| {
+        // What cannot be read may have said anything.
+        let Ok(raw) = message else { return Some(LinkNews::Lost) };
+        match Message::parse(&raw) {
+            Ok(Message::Link(link)) if Message::is_delete(raw.kind) => {
+                Some(LinkNews::Gone { index: link.index })
+            }
+            Ok(Message::Link(link)) => {
+                let running = link.flags & (IFF_UP | IFF_RUNNING) == IFF_UP | IFF_RUNNING;
+                Some(LinkNews::Is { index: link.index, name: link.name?, running })
+            }
+            Ok(_) => None,
+            Err(_) => Some(LinkNews::Lost),
+        }
+    };
+    Messages(bytes).filter_map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::message::{RTM_DELLINK, RTM_NEWLINK};
+
+    /// A message about an interface, of this family, as the kernel writes it.
+    fn message(kind: u16, family: u8, index: u32, flags: u32, name: &str) -> Vec<u8> {
+        let mut body = vec![family, 0, 1, 0];
+        body.extend(index.to_ne_bytes());
+        body.extend(flags.to_ne_bytes());
+        body.extend(u32::MAX.to_ne_bytes());
+        body.extend((4 + name.len() as u16 + 1).to_ne_bytes());
+        body.extend(3u16.to_ne_bytes());
+        body.extend(name.as_bytes());
+        body.push(0);
+        body.resize(body.len().next_multiple_of(4), 0);
+        let mut bytes = (16 + body.len() as u32).to_ne_bytes().to_vec();
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend([0; 10]);
+        bytes.extend(body);
+        bytes
+    }
+
+    #[test]
+    fn interfaces_run_only_when_they_are_up_and_have_a_link() {
+        let is = |flags, running| {
+            let expected = LinkNews::Is { index: 7, name: "eth1".into(), running };
+            assert_eq!(read(&message(RTM_NEWLINK, 0, 7, flags, "eth1")), [expected], "{flags:#x}");
+        };
+        is(IFF_UP | IFF_RUNNING | 0x1_0000, true);
+        is(IFF_UP, false);
+        is(IFF_RUNNING, false);
+    }
+
+    #[test]
+    fn what_comes_and_goes_is_told_and_a_bridge_s_words_are_not() {
+        let mut bytes = message(RTM_DELLINK, 0, 9, IFF_UP | IFF_RUNNING, "eth2");
+        // AF_BRIDGE: the interface leaves a bridge, and stays.
+        bytes.extend(message(RTM_DELLINK, 7, 10, 0, "eth3"));
+        bytes.extend(message(RTM_NEWLINK, 0, 11, 0, "eth4"));
+        let new = LinkNews::Is { index: 11, name: "eth4".into(), running: false };
+        assert_eq!(read(&bytes), [LinkNews::Gone { index: 9 }, new]);
+        assert_eq!(read(&bytes[..20]), [LinkNews::Lost]);
+    }
+}

@@ -1,0 +1,308 @@
+//! Receive-side scaling in software: where a device has one receive queue, the forwarder that serves it
+//! hashes each packet as NICs do and hands it to the forwarder that the table says.
+//!
+//! ```text
+//!   receive queue --> hash --> table --+--> own graph
+//!                                      +--> ring --> forwarder 1, as if from a receive queue
+//!                                      +--> ring --> forwarder 2
+//! ```
+//!
+//! A flow has one hash, so one forwarder and one ring: its packets keep their order. What is not IP stays
+//! with the forwarder that received it. A full ring drops as `spread-full`.
+
+use dpdk::{Burst, Consumer, PacketList, Producer, RxQueue};
+
+use crate::batch::{BATCH_MAX, ETHERNET};
+use crate::counters::ForwarderCounters;
+use crate::mask::Mask;
+use crate::reason::DropReason;
+
+/// Entries of the table; devices with 16 queues and more have as many.
+pub const TABLE: usize = 128;
+
+/// The key of the RSS specification, which NICs have by default.
+pub const DEFAULT_KEY: [u8; 40] = [
+    0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0,
+    0xd0, 0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c,
+    0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
+];
+
+/// Bytes that are hashed at most: two IPv6 addresses and two ports.
+const INPUT: usize = 36;
+
+/// The Toeplitz hash of the RSS specification, by a table for each byte of the input.
+#[derive(Clone)]
+pub struct Toeplitz {
+    bytes: Box<[[u32; 256]; INPUT]>,
+    /// Ports of TCP and UDP are hashed beside the addresses.
+    ports: bool,
+}
+
+impl Toeplitz {
+    /// With this key, of which the first 40 bytes count; missing ones are 0.
+    pub fn new(key: &[u8], ports: bool) -> Self {
+        let mut bytes = Box::new([[0; 256]; INPUT]);
+        for (place, table) in bytes.iter_mut().enumerate() {
+            for (value, hash) in table.iter_mut().enumerate() {
+                let bits = (0..8).filter(|bit| value >> (7 - bit) & 1 != 0);
+                *hash = bits.map(|bit| window(key, place * 8 + bit)).fold(0, |all, one| all ^ one);
+            }
+        }
+        Self { bytes, ports }
+    }
+
+    /// The hash of these bytes, as they stand in a packet.
+    #[inline]
+    pub fn hash(&self, input: &[u8]) -> u32 {
+        let each = self.bytes.iter().zip(input);
+        each.fold(0, |hash, (table, &byte)| hash ^ table[usize::from(byte)])
+    }
+
+    /// The hash of an Ethernet frame; `None` for what is neither IPv4 nor IPv6.
+    #[inline]
+    pub fn of_frame(&self, frame: &[u8]) -> Option<u32> {
+        let packet = frame.get(ETHERNET..)?;
+        match frame[12..ETHERNET] {
+            [0x08, 0x00] => self.of_ip4(packet),
+            [0x86, 0xdd] => self.of_ip6(packet),
+            _ => None,
+        }
+    }
+
+    fn of_ip4(&self, packet: &[u8]) -> Option<u32> {
+        let header = packet.first_chunk::<20>()?;
+        let fragment = u16::from_be_bytes([header[6], header[7]]) & 0x3fff != 0;
+        let mut input = [0; 12];
+        input[..8].copy_from_slice(&header[12..20]);
+        let end = usize::from(header[0] & 0xf) * 4;
+        match self.ports_of(packet, header[9], end).filter(|_| !fragment) {
+            Some(ports) => {
+                input[8..].copy_from_slice(ports);
+                Some(self.hash(&input))
+            }
+            None => Some(self.hash(&input[..8])),
+        }
+    }
+
+    fn of_ip6(&self, packet: &[u8]) -> Option<u32> {
+        let header = packet.first_chunk::<40>()?;
+        let mut input = [0; INPUT];
+        input[..32].copy_from_slice(&header[8..40]);
+        match self.ports_of(packet, header[6], 40) {
+            Some(ports) => {
+                input[32..].copy_from_slice(ports);
+                Some(self.hash(&input))
+            }
+            None => Some(self.hash(&input[..32])),
+        }
+    }
+
+    /// Source and destination port, if they are to be hashed and the packet shows them.
+    fn ports_of<'a>(&self, packet: &'a [u8], protocol: u8, at: usize) -> Option<&'a [u8; 4]> {
+        const TCP: u8 = 6;
+        const UDP: u8 = 17;
+        let hashed = self.ports && matches!(protocol, TCP | UDP);
+        packet.get(at..).filter(|_| hashed)?.first_chunk()
+    }
+}
+
+/// The 32 bits of the key from this one on.
+fn window(key: &[u8], bit: usize) -> u32 {
+    let byte = |place: usize| u64::from(key.get(bit / 8 + place).copied().unwrap_or(0));
+    let wide = (0..5).fold(0, |wide, place| wide << 8 | byte(place));
+    (wide >> (8 - bit % 8)) as u32
+}
+
+/// Where a forwarder receives from.
+pub enum Input {
+    /// A receive queue of a device.
+    Queue(RxQueue),
+    /// What another forwarder received and spread.
+    Ring(Consumer),
+}
+
+impl Input {
+    /// As [`RxQueue::receive`].
+    #[inline]
+    pub fn receive(&mut self, burst: &mut Burst, max: usize) -> usize {
+        match self {
+            Self::Queue(queue) => queue.receive(burst, max),
+            Self::Ring(ring) => ring.receive(burst, max),
+        }
+    }
+
+    /// As [`RxQueue::unusable`].
+    pub fn unusable(&self) -> u64 {
+        match self {
+            Self::Queue(queue) => queue.unusable(),
+            Self::Ring(ring) => ring.unusable(),
+        }
+    }
+
+    /// Another forwarder has received it, and counted.
+    #[inline]
+    pub fn is_ring(&self) -> bool {
+        matches!(self, Self::Ring(_))
+    }
+}
+
+/// Spreads what a receive queue brings.
+pub struct Spreader {
+    hash: Toeplitz,
+    /// The forwarder of each hash.
+    table: Box<[u16; TABLE]>,
+    /// The ways to the forwarders, by number; none to the own one.
+    ways: Vec<Option<Producer>>,
+    lists: Vec<PacketList>,
+}
+
+impl Spreader {
+    /// By this hash and table to forwarders, to all of whose numbers in the table but the own one `ways` has
+    /// a ring.
+    pub fn new(hash: Toeplitz, table: [u16; TABLE], ways: Vec<Option<Producer>>) -> Self {
+        let lists = ways.iter().map(|_| PacketList::new()).collect();
+        Self { hash, table: Box::new(table), ways, lists }
+    }
+
+    /// Gives others what is theirs; what is left in the burst is the forwarder's own.
+    pub(crate) fn spread(&mut self, burst: &mut Burst, counters: &ForwarderCounters) {
+        let mut to = [0; BATCH_MAX];
+        let mut theirs = Mask::EMPTY;
+        for slot in Mask(burst.owned()).slots() {
+            let Some(hash) = self.hash.of_frame(burst.frame(slot)) else { continue };
+            to[slot] = self.table[hash as usize % TABLE];
+            let has_way = self.ways.get(usize::from(to[slot])).is_some_and(Option::is_some);
+            theirs |= Mask::when(has_way, slot);
+        }
+        if theirs.is_empty() {
+            return;
+        }
+        // The lists are empty and have room for all.
+        burst.append_to(theirs.0, &to, &mut self.lists);
+        for (list, way) in self.lists.iter_mut().zip(&mut self.ways) {
+            if let Some(way) = way.as_mut().filter(|_| !list.is_empty()) {
+                counters.spread_out.add(way.send(list) as u64);
+                counters.drops.add(DropReason::SpreadFull, list.free_tail(0) as u64);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    use super::*;
+    use crate::testing::FrameBuilder;
+
+    fn toeplitz(ports: bool) -> Toeplitz {
+        Toeplitz::new(&DEFAULT_KEY, ports)
+    }
+
+    /// Source, destination, each with its port; hash with ports and without.
+    type Example<A> = (A, u16, A, u16, u32, u32);
+
+    /// The RSS specification's examples.
+    const IP4: [Example<[u8; 4]>; 5] = [
+        ([66, 9, 149, 187], 2794, [161, 142, 100, 80], 1766, 0x51cc_c178, 0x323e_8fc2),
+        ([199, 92, 111, 2], 14230, [65, 69, 140, 83], 4739, 0xc626_b0ea, 0xd718_262a),
+        ([24, 19, 198, 95], 12898, [12, 22, 207, 184], 38024, 0x5c2b_394a, 0xd2d0_a5de),
+        ([38, 27, 205, 30], 48228, [209, 142, 163, 6], 2217, 0xafc7_327f, 0x8298_9176),
+        ([153, 39, 163, 191], 44251, [202, 188, 127, 2], 1303, 0x10e8_28a2, 0x5d18_09c5),
+    ];
+
+    const IP6: [Example<&str>; 3] = [
+        ("3ffe:2501:200:1fff::7", 2794, "3ffe:2501:200:3::1", 1766, 0x4020_7d3d, 0x2cc1_8cd5),
+        ("3ffe:501:8::260:97ff:fe40:efab", 14230, "ff02::1", 4739, 0xdde5_1bbf, 0x0f0c_461c),
+        (
+            "3ffe:1900:4545:3:200:f8ff:fe21:67cf",
+            44251,
+            "fe80::200:f8ff:fe21:67cf",
+            38024,
+            0x02d1_feef,
+            0x4b61_e985,
+        ),
+    ];
+
+    #[test]
+    fn hashes_are_those_of_the_rss_specification() {
+        for (source, sport, destination, dport, with_ports, without) in IP4 {
+            let (source, destination) = (Ipv4Addr::from(source), Ipv4Addr::from(destination));
+            let mut input = [&source.octets()[..], &destination.octets()].concat();
+            assert_eq!(toeplitz(true).hash(&input), without);
+            input.extend([sport.to_be_bytes(), dport.to_be_bytes()].concat());
+            assert_eq!(toeplitz(true).hash(&input), with_ports);
+        }
+        for (source, sport, destination, dport, with_ports, without) in IP6 {
+            let octets = |text: &str| text.parse::<Ipv6Addr>().unwrap().octets();
+            let mut input = [octets(source), octets(destination)].concat();
+            assert_eq!(toeplitz(true).hash(&input), without);
+            input.extend([sport.to_be_bytes(), dport.to_be_bytes()].concat());
+            assert_eq!(toeplitz(true).hash(&input), with_ports);
+        }
+    }
+
+    /// Bit by bit, as the specification says it.
+    fn slow(key: &[u8], input: &[u8]) -> u32 {
+        let bit = |bytes: &[u8], at: usize| bytes[at / 8] >> (7 - at % 8) & 1 != 0;
+        let key32 =
+            |from: usize| (0..32).fold(0, |all, at| all << 1 | u32::from(bit(key, from + at)));
+        let set = (0..input.len() * 8).filter(|&at| bit(input, at));
+        set.fold(0, |hash, at| hash ^ key32(at))
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_key_and_input_hash_as_the_specification_says(
+            key in proptest::array::uniform32(0_u8..),
+            more in proptest::array::uniform8(0_u8..),
+            input in proptest::collection::vec(0_u8.., 0..=INPUT),
+        ) {
+            let key = [&key[..], &more].concat();
+            proptest::prop_assert_eq!(Toeplitz::new(&key, true).hash(&input), slow(&key, &input));
+        }
+    }
+
+    fn input_of(frame: &[u8], ports: bool) -> Vec<u8> {
+        let mut input = frame[26..34].to_vec();
+        if ports {
+            input.extend(&frame[34..38]);
+        }
+        input
+    }
+
+    #[test]
+    fn frames_are_hashed_by_what_they_show() {
+        let frame = FrameBuilder::ip4().udp(1000, 53, b"x").build();
+        let hash = |frame: &[u8], ports| toeplitz(ports).of_frame(frame).unwrap();
+        assert_eq!(hash(&frame, true), toeplitz(true).hash(&input_of(&frame, true)));
+        assert_eq!(hash(&frame, false), toeplitz(true).hash(&input_of(&frame, false)));
+        let mut fragment = frame.clone();
+        fragment[20] = 0x20;
+        assert_eq!(hash(&fragment, true), hash(&frame, false), "no fragment shows ports to all");
+        let mut icmp = frame.clone();
+        icmp[23] = 1;
+        assert_eq!(hash(&icmp, true), hash(&frame, false));
+        let v6 = FrameBuilder::ip6().udp(1000, 53, b"x").build();
+        assert_eq!(hash(&v6, true), toeplitz(true).hash(&v6[22..58]));
+        let mut arp = frame.clone();
+        arp[13] = 6;
+        assert_eq!(toeplitz(true).of_frame(&arp), None);
+        for length in 0..40 {
+            let _ = toeplitz(true).of_frame(&frame[..length.min(frame.len())]);
+        }
+    }
+
+    #[test]
+    fn a_key_of_two_bytes_gives_both_directions_one_hash() {
+        let symmetric = Toeplitz::new(&dpdk::SYMMETRIC_RSS_KEY.repeat(20), true);
+        let frame = FrameBuilder::ip4().udp(1000, 53, b"x").build();
+        let mut back = frame.clone();
+        back[26..30].copy_from_slice(&frame[30..34]);
+        back[30..34].copy_from_slice(&frame[26..30]);
+        back[34..36].copy_from_slice(&frame[36..38]);
+        back[36..38].copy_from_slice(&frame[34..36]);
+        assert_eq!(symmetric.of_frame(&frame), symmetric.of_frame(&back));
+        assert_ne!(toeplitz(true).of_frame(&frame), toeplitz(true).of_frame(&back));
+    }
+}

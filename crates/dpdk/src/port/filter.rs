@@ -1,0 +1,109 @@
+//! What a device receives of the frames that pass by: for which addresses, or all.
+//!
+//! A device passes on what is for its own address. For another one it is asked to take that in place of its
+//! own, or beside it, before it is asked to pass on everything: what is for others costs a forwarder as
+//! much as what it forwards.
+
+use std::mem::MaybeUninit;
+
+use dpdk_sys as sys;
+
+use super::{Attached, Port, PortConfig};
+use crate::{Device, Error};
+
+/// What a device was made to receive.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Filter {
+    /// The address that the device came with.
+    pub(super) own: [u8; 6],
+    /// It has another in its place.
+    replaced: bool,
+    /// What an operator should know.
+    pub(super) note: Option<String>,
+}
+
+impl Filter {
+    /// Gives the device its own address back.
+    pub(super) fn undo(&self, id: u16) {
+        if self.replaced {
+            let mut own = sys::rte_ether_addr { addr_bytes: self.own };
+            // SAFETY: the port exists; an address for the call. A device that refuses is reset by who
+            // has it next.
+            unsafe { sys::rte_eth_dev_default_mac_addr_set(id, &mut own) };
+        }
+    }
+}
+
+impl Attached {
+    /// Has a started device receive what the port needs.
+    pub(super) fn set_filter(&self, config: &PortConfig) -> Result<Filter, Error> {
+        // The neighbour protocols' multicasts. A driver without a filter has nothing to switch on, and
+        // says so; for a kernel interface `KernelInterface::take_over` has done it.
+        // SAFETY: the port exists.
+        let result = unsafe { sys::rte_eth_allmulticast_enable(self.id) };
+        if result != -libc::ENOTSUP {
+            self.check(config, "receiving all multicasts", result)?;
+        }
+        let mut filter = Filter { own: address(self.id), ..Filter::default() };
+        let other = config.mac.filter(|mac| *mac != filter.own);
+        let all = match other {
+            _ if config.promiscuous => true,
+            None => false,
+            // The kernel's interface keeps its address, which is the host's to change.
+            Some(_) if matches!(config.device, Device::Kernel(_)) => true,
+            Some(mac) => {
+                filter.replaced = self.replace_address(mac);
+                !filter.replaced && !self.add_address(mac)
+            }
+        };
+        if all {
+            // SAFETY: the port exists.
+            let result = unsafe { sys::rte_eth_promiscuous_enable(self.id) };
+            self.check(config, "receiving frames for other MAC addresses", result)?;
+        }
+        if all && !config.promiscuous {
+            let device = self.device.to_string_lossy();
+            filter.note = Some(format!(
+                "{device} takes no MAC address but its own, and receives all frames (promiscuous)"
+            ));
+        }
+        Ok(filter)
+    }
+
+    fn replace_address(&self, mac: [u8; 6]) -> bool {
+        let mut mac = sys::rte_ether_addr { addr_bytes: mac };
+        // SAFETY: the port exists; an address for the call.
+        unsafe { sys::rte_eth_dev_default_mac_addr_set(self.id, &mut mac) == 0 }
+    }
+
+    fn add_address(&self, mac: [u8; 6]) -> bool {
+        let mut mac = sys::rte_ether_addr { addr_bytes: mac };
+        // SAFETY: the port exists; an address for the call; no pool of a device with virtual machines.
+        unsafe { sys::rte_eth_dev_mac_addr_add(self.id, &mut mac, 0) == 0 }
+    }
+}
+
+impl Port {
+    /// The device passes on frames for all addresses.
+    pub fn is_promiscuous(&self) -> bool {
+        // SAFETY: the port is open.
+        unsafe { sys::rte_eth_promiscuous_get(self.id()) == 1 }
+    }
+
+    /// The device passes on all multicasts, whoever has joined them.
+    pub fn takes_all_multicasts(&self) -> bool {
+        // SAFETY: the port is open.
+        self.open.kernel.is_some() || unsafe { sys::rte_eth_allmulticast_get(self.id()) == 1 }
+    }
+}
+
+/// The address that a device has now.
+fn address(id: u16) -> [u8; 6] {
+    let mut mac = MaybeUninit::<sys::rte_ether_addr>::zeroed();
+    // SAFETY: the port exists; the function writes an address, or nothing and fails, and zeros are an
+    // address too.
+    unsafe {
+        sys::rte_eth_macaddr_get(id, mac.as_mut_ptr());
+        mac.assume_init().addr_bytes
+    }
+}

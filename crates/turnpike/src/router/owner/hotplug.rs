@@ -1,0 +1,330 @@
+//! Ports whose device is taken away while they forward, and put back.
+//!
+//! ```text
+//!   gone:   link down -> disconnected -> device closed (a thread) -+
+//!                                                                  v
+//!                        connected, link up <- opened (a thread) <- absent: its device is awaited
+//! ```
+//!
+//! The port's routes, addresses and host interface stay, without link, as if the cable were unplugged.
+//! The kernel says when an interface is back; for other devices it is looked now and then. A device that
+//! was reset by somebody else is closed and opened in the same way.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use control::config::{self, Config};
+use control::netlink::{KernelOrder, LinkNews};
+use dataplane::port::PortId;
+use dpdk::{DeviceEvent, Happening};
+use tokio::sync::mpsc;
+
+use super::super::host::HostInterface;
+use super::super::ports::{Known, OpenPort};
+use super::super::prepare::Reopened;
+use super::super::settings;
+use super::Owner;
+use super::watch::Word;
+
+/// How often a device is looked for that nobody says anything of.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// How long a device that cannot be opened is left alone, at first and at most.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+
+/// A port without its device.
+pub(super) struct Absent {
+    /// Its host interface, kept for it.
+    pub(super) host: Option<HostInterface>,
+    /// How it was last, for those who ask.
+    pub(super) last: Option<Last>,
+    /// A thread closes or opens its device.
+    busy: bool,
+    next: Instant,
+    pause: Duration,
+    /// Why it could not be opened, as it was said.
+    said: Option<String>,
+}
+
+/// A port as it was when it lost its device.
+pub(super) struct Last {
+    pub(super) known: Known,
+    pub(super) counted: [u64; 4],
+    /// The kernel's driver of a PCI device.
+    driver: Option<String>,
+}
+
+impl Absent {
+    /// Whose device is not open.
+    pub(super) fn new(host: Option<HostInterface>, last: Option<Last>) -> Self {
+        Self { host, last, busy: false, next: Instant::now(), pause: PAUSES.0, said: None }
+    }
+
+    fn wait(&mut self) {
+        self.busy = false;
+        self.next = Instant::now() + self.pause;
+        self.pause = (self.pause * 2).min(PAUSES.1);
+    }
+}
+
+/// The ports without their devices, and the way back from the threads that close and open them.
+pub(super) struct Absentees {
+    pub(super) ports: BTreeMap<PortId, Absent>,
+    /// Ports that could not be disconnected: why they are to be, and when that is tried again.
+    stuck: BTreeMap<PortId, (String, Instant)>,
+    helpers: mpsc::UnboundedSender<Word>,
+}
+
+impl Absentees {
+    /// None, and what the threads say.
+    pub(super) fn new() -> (Self, mpsc::UnboundedReceiver<Word>) {
+        let (helpers, words) = mpsc::unbounded_channel();
+        (Self { ports: BTreeMap::new(), stuck: BTreeMap::new(), helpers }, words)
+    }
+
+    pub(super) fn contain(&self, id: PortId) -> bool {
+        self.ports.contains_key(&id)
+    }
+}
+
+impl Owner {
+    /// What was said of ports.
+    pub(super) async fn hear_of_ports(&mut self, word: Word) {
+        match word {
+            Word::Devices(events) => {
+                for event in events {
+                    self.hear_device(event).await;
+                }
+            }
+            Word::Links(news) => {
+                for news in news {
+                    self.hear_kernel(news).await;
+                }
+            }
+            Word::Faults(devices) => self.note_faults(&devices),
+            Word::Closed(id) => {
+                if let Some(absent) = self.absentees.ports.get_mut(&id) {
+                    absent.busy = false;
+                    // A PCI device that was asked for is there for a moment longer.
+                    absent.next = Instant::now() + LOOK;
+                    if !self.is_pci(id) {
+                        self.look_for(id);
+                    }
+                }
+            }
+            Word::Reopened(id, base, outcome) => self.reopened(id, base, outcome).await,
+        }
+    }
+
+    async fn hear_device(&mut self, DeviceEvent { port, what }: DeviceEvent) {
+        let open = self.ports.iter().find(|open| open.port.id() == port);
+        let Some((id, device)) = open.map(|open| (open.id, open.device.clone())) else { return };
+        match what {
+            Happening::Link => self.look_at_change(id),
+            Happening::Removed => {
+                self.lose(id, &format!("its device {device} is taken away")).await
+            }
+            Happening::Reset => self.lose(id, &format!("its device {device} was reset")).await,
+        }
+    }
+
+    async fn hear_kernel(&mut self, news: LinkNews) {
+        match news {
+            LinkNews::Is { index, name, running } => {
+                let Some(open) = self.ports.iter().find(|open| open.is_interface(index)) else {
+                    return self.look_for_interface(&name);
+                };
+                let (id, device) = (open.id, &open.device);
+                if *device == name {
+                    self.device_link(id, running);
+                } else {
+                    let why = format!("its device {device} is called {name} now");
+                    self.lose(id, &why).await;
+                    self.look_for_interface(&name);
+                }
+            }
+            LinkNews::Gone { index } => {
+                let open = self.ports.iter().find(|open| open.is_interface(index));
+                if let Some((id, device)) = open.map(|open| (open.id, open.device.clone())) {
+                    self.lose(id, &format!("its device {device} is gone")).await;
+                }
+            }
+            LinkNews::Lost => self.look_at_interfaces().await,
+        }
+    }
+
+    /// Looks at all interfaces of the kernel's: something was said of one that nobody heard.
+    async fn look_at_interfaces(&mut self) {
+        let is_gone = |open: &&OpenPort| {
+            open.interface().is_some_and(|index| dpdk::interface_index(&open.device) != Some(index))
+        };
+        let gone: Vec<_> =
+            self.ports.iter().filter(is_gone).map(|open| (open.id, open.device.clone())).collect();
+        for (id, device) in gone {
+            self.lose(id, &format!("its device {device} is gone")).await;
+        }
+        let all = self.ports.iter().filter(|open| open.interface().is_some());
+        let all: Vec<_> = all.map(|open| open.id).collect();
+        all.into_iter().for_each(|id| self.look_at_change(id));
+        let absent: Vec<_> = self.absentees.ports.keys().copied().collect();
+        absent.into_iter().for_each(|id| self.look_for(id));
+    }
+
+    /// Closes a port whose device is gone, or must be let go, and awaits the device.
+    async fn lose(&mut self, id: PortId, why: &str) {
+        let Some(open) = self.ports.get(id) else { return };
+        let Some(wanted) = self.configurations.current.port(id).cloned() else { return };
+        let last = Last {
+            known: Known { info: open.info, device_mac: wire::MacAddr(open.port.mac()) },
+            counted: open.counted,
+            driver: open.driver.clone(),
+        };
+        // First of all: no packet is to take a way that has ended.
+        self.quiet(id);
+        self.sources.order(KernelOrder::SetCarrier { port: id, up: false });
+        let name = &wanted.name;
+        tracing::warn!(
+            "port \"{name}\": down, {why}; it is opened again when {} is there",
+            wanted.device
+        );
+        match self.take_away(&wanted).await {
+            Ok(gone) => {
+                self.absentees.stuck.remove(&id);
+                let mut absent = Absent::new(gone.host, Some(last));
+                absent.busy = true;
+                self.absentees.ports.insert(id, absent);
+                let (kept, helpers) = (gone.kept, self.absentees.helpers.clone());
+                // Closing takes its time, with a device that does not answer.
+                tokio::task::spawn_blocking(move || {
+                    drop(kept);
+                    // The owner may have ended.
+                    let _ = helpers.send(Word::Closed(id));
+                });
+            }
+            Err(error) => {
+                tracing::error!("{error:#}; tried again");
+                let later = Instant::now() + PAUSES.1;
+                self.absentees.stuck.insert(id, (why.to_owned(), later));
+            }
+        }
+    }
+
+    /// A port without its device, whose configuration or device may have changed: see whether it can be
+    /// opened. To be called from time to time.
+    pub(super) async fn look_for_absent(&mut self) {
+        let now = Instant::now();
+        let due = self.absentees.ports.iter().filter(|(_, absent)| absent.next <= now);
+        let due: Vec<_> = due.map(|(id, _)| *id).collect();
+        due.into_iter().for_each(|id| self.look_for(id));
+        let stuck = self.absentees.stuck.iter().filter(|(_, (_, at))| *at <= now);
+        let stuck: Vec<_> = stuck.map(|(id, (why, _))| (*id, why.clone())).collect();
+        for (id, why) in stuck {
+            self.absentees.stuck.remove(&id);
+            self.lose(id, &why).await;
+        }
+    }
+
+    fn is_pci(&self, id: PortId) -> bool {
+        let port = self.configurations.current.port(id);
+        port.is_some_and(|port| matches!(port.device, config::Device::Pci(_)))
+    }
+
+    fn look_for_interface(&mut self, name: &str) {
+        let is_it = |port: &&config::Port| matches!(&port.device, config::Device::Kernel(device) if device == name);
+        let port = self.configurations.current.ports.iter().find(is_it).map(|port| port.id);
+        if let Some(id) = port {
+            self.look_for(id);
+        }
+    }
+
+    /// Has an absent port opened if its device is there.
+    fn look_for(&mut self, id: PortId) {
+        let base = self.configurations.current.clone();
+        let Some(absent) = self.absentees.ports.get_mut(&id).filter(|absent| !absent.busy) else {
+            return;
+        };
+        absent.next = Instant::now() + LOOK;
+        let Some(wanted) = base.port(id) else { return };
+        if !is_there(&wanted.device) {
+            return;
+        }
+        absent.busy = true;
+        let driver = absent.last.as_ref().and_then(|last| last.driver.clone());
+        let (workshop, known) = (self.configurations.workshop(), self.configurations.known.clone());
+        let helpers = self.absentees.helpers.clone();
+        tokio::task::spawn_blocking(move || {
+            let outcome = workshop.reopen(&base, &known, id, driver.as_deref()).map(Box::new);
+            // The owner may have ended.
+            let _ = helpers.send(Word::Reopened(id, base, outcome));
+        });
+    }
+
+    async fn reopened(&mut self, id: PortId, base: Arc<Config>, outcome: Result<Box<Reopened>>) {
+        let Some(absent) = self.absentees.ports.get_mut(&id) else { return };
+        if !Arc::ptr_eq(&base, &self.configurations.current) {
+            // What was opened is of a configuration that has changed meanwhile.
+            drop(outcome);
+            absent.busy = false;
+            return self.look_for(id);
+        }
+        let name = base.port(id).map_or_else(|| id.to_string(), |port| port.name.clone());
+        let error = match outcome {
+            Ok(reopened) => match self.let_return(&base, id, *reopened).await {
+                Ok(()) => {
+                    tracing::info!("port \"{name}\": its device is back");
+                    self.configurations.known = self.known();
+                    return;
+                }
+                Err(error) => error,
+            },
+            Err(error) => error,
+        };
+        let absent = self.absentees.ports.entry(id).or_insert_with(|| Absent::new(None, None));
+        absent.wait();
+        let words = format!("{error:#}");
+        if absent.said.as_ref() != Some(&words) {
+            tracing::warn!(
+                "port \"{name}\": its device is there and cannot be opened; tried again: {words}"
+            );
+            absent.said = Some(words);
+        }
+    }
+
+    async fn let_return(&mut self, base: &Config, id: PortId, reopened: Reopened) -> Result<()> {
+        let Reopened { opened, graphs, infos } = reopened;
+        if !graphs.is_empty() {
+            let tx = (None, settings::tx(base.tx));
+            self.exchange_all(base, graphs, Some(infos), tx).await?;
+        }
+        let wanted = base.port(id).context("no such port")?;
+        let Some(Absent { host, last, .. }) = self.absentees.ports.remove(&id) else {
+            return Ok(());
+        };
+        self.return_port(wanted, opened, host).await?;
+        if let (Some(last), Some(open)) = (last, self.ports.iter_mut().find(|open| open.id == id)) {
+            open.counted = last.counted;
+        }
+        Ok(())
+    }
+
+    /// What is known of each port, those that wait for their device included.
+    pub(super) fn known(&self) -> BTreeMap<PortId, Known> {
+        let absent = self.absentees.ports.iter();
+        let absent = absent.filter_map(|(id, absent)| Some((*id, absent.last.as_ref()?.known)));
+        let mut all: BTreeMap<_, _> = absent.collect();
+        all.extend(self.ports.known());
+        all
+    }
+}
+
+/// Whether a device can be seen; what cannot be looked for is tried.
+fn is_there(device: &config::Device) -> bool {
+    match device {
+        config::Device::Kernel(name) => dpdk::interface_exists(name),
+        config::Device::Pci(address) => Path::new("/sys/bus/pci/devices").join(address).exists(),
+        config::Device::Vdev(_) => true,
+    }
+}

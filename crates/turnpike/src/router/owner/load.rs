@@ -1,0 +1,216 @@
+//! How busy forwarders are, and which queues they serve from where.
+
+use std::collections::BTreeMap;
+
+use control::config::key_text;
+
+use super::super::ports::OpenPort;
+use super::super::reports::ForwarderView;
+use super::Owner;
+use crate::api::report::{Forwarder, Forwarders, Rss};
+
+/// A forwarder that is busier than this may have too much.
+const MUCH: f64 = 20.0;
+
+/// One that is less busy than this is idle.
+const LITTLE: f64 = 5.0;
+
+/// How busy forwarders were between two looks.
+#[derive(Default)]
+pub(super) struct Loads {
+    /// Busy and idle cycles at the last look, by forwarder.
+    last: Vec<[u64; 2]>,
+    /// Percent of the time before it.
+    shares: Vec<f64>,
+}
+
+impl Loads {
+    /// To be called from time to time.
+    pub(super) fn look(&mut self, views: &[ForwarderView]) {
+        let now = views.iter().map(|view| [view.counters.busy.get(), view.counters.idle.get()]);
+        self.take(now.collect());
+    }
+
+    fn take(&mut self, now: Vec<[u64; 2]>) {
+        let since = |(index, [busy, idle]): (usize, &[u64; 2])| {
+            let last = self.last.get(index).copied().unwrap_or_default();
+            let (busy, idle) = (busy.saturating_sub(last[0]), idle.saturating_sub(last[1]));
+            if busy + idle == 0 { 0.0 } else { 100.0 * busy as f64 / (busy + idle) as f64 }
+        };
+        self.shares = now.iter().enumerate().map(since).collect();
+        self.last = now;
+    }
+
+    fn percent(&self, forwarder: usize) -> f64 {
+        self.shares.get(forwarder).copied().unwrap_or_default()
+    }
+}
+
+impl Owner {
+    /// What each forwarder does.
+    pub(super) fn forwarder_reports(&self) -> Forwarders {
+        let seats = self.wiring.seats();
+        let report = |(number, view): (usize, &ForwarderView)| {
+            let (counters, seat) = (&view.counters, seats.get(number)?);
+            let received: u64 =
+                self.ports.iter().map(|port| counters.rx(port.id).packets.get()).sum();
+            let (spread_out, spread_in) = (counters.spread_out.get(), counters.spread_in.get());
+            let own = |queues: &[Option<usize>]| queues.get(number).copied().flatten();
+            let rx = |port: &OpenPort| {
+                let queues = self.wiring.receivers(port.id).iter().enumerate();
+                let own = queues.filter(|(_, forwarder)| **forwarder == number);
+                own.map(|(queue, _)| format!("{}:{queue}", port.name)).collect::<Vec<_>>()
+            };
+            let tx = |port: &OpenPort| {
+                let queue = own(self.wiring.senders(port.id))?;
+                Some(format!("{}:{queue}", port.name))
+            };
+            Some(Forwarder {
+                number,
+                core: seat.core,
+                node: seat.node,
+                busy_percent: self.loads.percent(number),
+                packets: (received + spread_in).saturating_sub(spread_out),
+                bursts: counters.batches.get(),
+                busy_cycles: counters.busy.get(),
+                idle_cycles: counters.idle.get(),
+                spread_out,
+                spread_in,
+                rx: self.ports.iter().flat_map(rx).collect(),
+                tx: self.ports.iter().filter_map(tx).collect(),
+            })
+        };
+        let running = self.ledger.forwarders.iter().enumerate().filter(|(_, view)| view.running);
+        let forwarders: Vec<_> = running.filter_map(report).collect();
+        let mut advice: Vec<_> = uneven(&forwarders).into_iter().collect();
+        advice.extend(self.ports.iter().filter_map(|port| self.distance(port)));
+        Forwarders { forwarders, advice }
+    }
+
+    /// How each port's packets are spread.
+    pub(super) fn rss_reports(&self) -> Vec<Rss> {
+        self.ports.iter().map(|port| self.rss(port)).collect()
+    }
+
+    fn rss(&self, port: &OpenPort) -> Rss {
+        let none = Rss {
+            port: port.name.clone(),
+            spread: "none".to_owned(),
+            function: None,
+            fields: Vec::new(),
+            key: None,
+            queues: port.queues.0,
+            table: Vec::new(),
+        };
+        let forwarders = self.wiring.seats().len();
+        let plan = self.wiring.plan_of(port.id).and_then(|plan| plan.spread.as_ref());
+        if let Some(software) = plan.filter(|_| forwarders > 1) {
+            let names = match software.hashes_ports() {
+                true => &["ipv4", "ipv4-tcp", "ipv4-udp", "ipv6", "ipv6-tcp", "ipv6-udp"][..],
+                false => &["ipv4", "ipv6"][..],
+            };
+            return Rss {
+                spread: "software".to_owned(),
+                function: Some("toeplitz".to_owned()),
+                fields: names.iter().map(|&name| name.to_owned()).collect(),
+                key: Some(key_text(software.key())),
+                table: software.table(forwarders).map(Vec::from).unwrap_or_default(),
+                ..none
+            };
+        }
+        let Some(hardware) = port.port.rss() else { return none };
+        Rss {
+            spread: "hardware".to_owned(),
+            function: Some("toeplitz".to_owned()),
+            fields: hardware.fields.into_iter().map(str::to_owned).collect(),
+            key: hardware.key.as_deref().map(key_text),
+            table: hardware.table,
+            ..none
+        }
+    }
+
+    /// Warns once of ports whose queues are served from another NUMA node than theirs.
+    pub(crate) fn warn_of_distance(&mut self) {
+        let told = |port: &OpenPort| Some((port.id, self.distance(port)?));
+        let now: BTreeMap<_, _> = self.ports.iter().filter_map(told).collect();
+        for (port, sentence) in &now {
+            if self.distances.get(port) != Some(sentence) {
+                tracing::warn!("{sentence}");
+            }
+        }
+        self.distances = now;
+    }
+
+    /// The queues of a port that are served from far, in a sentence.
+    fn distance(&self, port: &OpenPort) -> Option<String> {
+        let node = port.node?;
+        let far = self.wiring.remote(port.id);
+        let queues: Vec<_> =
+            far.iter().map(|(queue, core)| format!("{queue} (core {core})")).collect();
+        (!queues.is_empty()).then(|| {
+            format!(
+                "port \"{}\" is on NUMA node {node}, and its receive queues {} are served from another, which \
+                 costs some dozens of nanoseconds a packet; forwarders on cores of node {node} mend it \
+                 (turnpike.forwarders, rx_cores)",
+                port.name,
+                queues.join(", ")
+            )
+        })
+    }
+}
+
+/// A forwarder that has much to do beside one that has nothing, in a sentence.
+fn uneven(forwarders: &[Forwarder]) -> Option<String> {
+    let by_load =
+        |one: &&Forwarder, other: &&Forwarder| one.busy_percent.total_cmp(&other.busy_percent);
+    let (idle, busy) = (forwarders.iter().min_by(by_load)?, forwarders.iter().max_by(by_load)?);
+    if busy.busy_percent < MUCH || idle.busy_percent > LITTLE {
+        return None;
+    }
+    let way_out = match busy.rx.len() {
+        0 | 1 => {
+            "more rx_queues on the port that is busy, else spread = \"software\", give it packets"
+                .to_owned()
+        }
+        _ => format!("rx_cores moves one of the queues {} to it", busy.rx.join(", ")),
+    };
+    Some(format!(
+        "forwarder {} (core {}) is busy {:.0} % of the time, forwarder {} (core {}) {:.0} %; {way_out}",
+        busy.number, busy.core, busy.busy_percent, idle.number, idle.core, idle.busy_percent
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn forwarder(number: usize, busy_percent: f64, rx: &[&str]) -> Forwarder {
+        let rx = rx.iter().map(|&queue| queue.to_owned()).collect();
+        Forwarder { number, core: number + 1, busy_percent, rx, ..Forwarder::default() }
+    }
+
+    #[test]
+    fn a_busy_forwarder_beside_an_idle_one_is_pointed_out_with_the_way_out() {
+        let say = |busy, idle, rx: &[&str]| {
+            uneven(&[forwarder(0, busy, rx), forwarder(1, idle, &[]), forwarder(2, 12.0, &[])])
+        };
+        assert_eq!(
+            say(91.6, 0.4, &["wan:0", "lan:0"]).unwrap(),
+            "forwarder 0 (core 1) is busy 92 % of the time, forwarder 1 (core 2) 0 %; rx_cores moves one of the \
+             queues wan:0, lan:0 to it"
+        );
+        assert!(say(91.6, 0.4, &["wan:0"]).unwrap().contains("more rx_queues"));
+        assert_eq!(say(15.0, 0.0, &["wan:0"]), None, "there is time enough");
+        assert_eq!(say(90.0, 30.0, &["wan:0"]), None, "both work");
+        assert_eq!(uneven(&[]), None);
+    }
+
+    #[test]
+    fn shares_are_those_since_the_last_look() {
+        let mut loads = Loads::default();
+        loads.take(vec![[100, 300]]);
+        assert_eq!(loads.percent(0), 25.0);
+        loads.take(vec![[190, 310], [0, 0]]);
+        assert_eq!((loads.percent(0), loads.percent(1), loads.percent(2)), (90.0, 0.0, 0.0));
+    }
+}

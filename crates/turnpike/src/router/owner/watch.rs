@@ -1,0 +1,118 @@
+//! Everything that says something about the ports' devices, in one place to wait at.
+//!
+//! ```text
+//!   DPDK's interrupt thread -- eventfd ---+
+//!   the kernel -- rtnetlink --------------+--> Watch --> Owner: links.rs, hotplug.rs, health.rs
+//!   the kernel's log -- /dev/kmsg --------+
+//!   threads that close and open devices --+
+//! ```
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use control::config::Config;
+use control::netlink::{LinkNews, LinkWatch};
+use dataplane::port::PortId;
+use dpdk::{DeviceEvent, DeviceEvents};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::mpsc;
+
+use super::super::prepare::Reopened;
+use super::faults::KernelLog;
+
+/// Something that was said of ports.
+pub enum Word {
+    /// By devices.
+    Devices(Vec<DeviceEvent>),
+    /// By the kernel, of its interfaces.
+    Links(Vec<LinkNews>),
+    /// By the kernel's log: the PCI addresses of devices that were refused access to memory, one for each
+    /// refusal.
+    Faults(Vec<String>),
+    /// The device of a port that was lost is closed.
+    Closed(PortId),
+    /// The device of a port that was lost was opened again for this configuration, or could not be.
+    Reopened(PortId, Arc<Config>, Result<Box<Reopened>>),
+}
+
+/// Hears everybody.
+pub struct Watch {
+    devices: AsyncFd<DeviceEvents>,
+    /// Unless the kernel cannot be heard any more.
+    links: Option<LinkWatch>,
+    /// Unless the kernel's log cannot be read: in a container, say.
+    faults: Option<KernelLog>,
+    helpers: mpsc::UnboundedReceiver<Word>,
+}
+
+impl Watch {
+    /// Hears these devices and helpers, and the kernel in the caller's network namespace; within a runtime.
+    ///
+    /// # Errors
+    /// The step that failed.
+    pub fn open(devices: DeviceEvents, helpers: mpsc::UnboundedReceiver<Word>) -> Result<Self> {
+        let devices = when_readable(devices).context("events of devices")?;
+        let links = LinkWatch::open().context("news of the kernel's interfaces")?;
+        let faults = KernelLog::open();
+        if let Err(error) = &faults {
+            tracing::debug!("DMA faults are not counted: /dev/kmsg: {error}");
+        }
+        Ok(Self { devices, links: Some(links), faults: faults.ok(), helpers })
+    }
+
+    /// The kernel says when an interface changes; if not, it has to be asked.
+    pub fn hears_kernel(&self) -> bool {
+        self.links.is_some()
+    }
+
+    /// The next word.
+    pub async fn next(&mut self) -> Word {
+        let Self { devices, links, faults, helpers } = self;
+        tokio::select! {
+            biased;
+            Ok(mut ready) = devices.readable() => {
+                ready.clear_ready();
+                Word::Devices(devices.get_ref().take())
+            }
+            news = next_news(links) => Word::Links(news),
+            Some(word) = helpers.recv() => word,
+            refused = next_faults(faults) => Word::Faults(refused),
+        }
+    }
+}
+
+async fn next_news(watch: &mut Option<LinkWatch>) -> Vec<LinkNews> {
+    let Some(links) = watch else { return std::future::pending().await };
+    match links.news().await {
+        Ok(news) => news,
+        Err(error) => {
+            tracing::error!("news of the kernel's interfaces: {error}; they are asked for instead");
+            *watch = None;
+            vec![LinkNews::Lost]
+        }
+    }
+}
+
+async fn next_faults(log: &mut Option<KernelLog>) -> Vec<String> {
+    let Some(kernel) = log else { return std::future::pending().await };
+    match kernel.faults().await {
+        Ok(refused) => refused,
+        Err(error) => {
+            tracing::warn!("DMA faults are not counted any more: /dev/kmsg: {error}");
+            *log = None;
+            Vec::new()
+        }
+    }
+}
+
+/// Has the runtime tell when something can be read.
+#[expect(
+    deprecated,
+    reason = "what replaces it is unsafe, for descriptors that change; these own theirs"
+)]
+pub fn when_readable<T: AsRawFd>(of: T) -> io::Result<AsyncFd<T>> {
+    AsyncFd::with_interest(of, Interest::READABLE)
+}

@@ -1,0 +1,127 @@
+//! Forwarders, and the spreading of packets over them.
+
+use std::collections::BTreeMap;
+
+use super::{columns, finish, right_align};
+use crate::api::report::{Forwarders, Rss};
+
+/// One line a forwarder, then what an operator should know.
+pub fn forwarders(report: &Forwarders) -> String {
+    let mut table = columns(&[
+        "forwarder",
+        "core",
+        "node",
+        "busy",
+        "packets",
+        "bursts",
+        "spread out",
+        "spread in",
+        "receives",
+        "sends",
+    ]);
+    for one in &report.forwarders {
+        table.add_row([
+            one.number.to_string(),
+            one.core.to_string(),
+            one.node.map_or_else(|| "-".to_owned(), |node| node.to_string()),
+            format!("{:.0} %", one.busy_percent),
+            one.packets.to_string(),
+            one.bursts.to_string(),
+            one.spread_out.to_string(),
+            one.spread_in.to_string(),
+            listed(&one.rx),
+            listed(&one.tx),
+        ]);
+    }
+    right_align(&mut table, 0..8);
+    let advice = report.advice.iter().map(|sentence| format!("\n\n{sentence}"));
+    finish(&table) + &advice.collect::<String>()
+}
+
+fn listed(queues: &[String]) -> String {
+    if queues.is_empty() { "-".to_owned() } else { queues.join(", ") }
+}
+
+/// A few lines a port.
+pub fn rss(ports: &[Rss]) -> String {
+    ports.iter().map(port).collect::<Vec<_>>().join("\n\n")
+}
+
+fn port(rss: &Rss) -> String {
+    let Rss { port, spread, function, fields, key, queues, table } = rss;
+    let Some(function) = function else {
+        let s = if *queues == 1 { "" } else { "s" };
+        return format!("{port}: {queues} receive queue{s}, no hash of the router's");
+    };
+    let mut lines = vec![format!("{port}: {function} in {spread}, {queues} receive queues")];
+    if !fields.is_empty() {
+        lines.push(format!("  fields  {}", fields.join(", ")));
+    }
+    if let Some(key) = key {
+        lines.push(format!("  key     {key}"));
+    }
+    if table.is_empty() {
+        lines.push("  table   not told by the driver".to_owned());
+        return lines.join("\n");
+    }
+    let entries: Vec<_> = table.iter().map(ToString::to_string).collect();
+    for (row, entries) in entries.chunks(32).enumerate() {
+        lines.push(format!("  {:<7} {}", if row == 0 { "table" } else { "" }, entries.join(" ")));
+    }
+    let mut counts = BTreeMap::new();
+    table.iter().for_each(|to| *counts.entry(to).or_insert(0_usize) += 1);
+    let what = if spread == "software" { "forwarder" } else { "queue" };
+    let share = |(to, count): (&&u16, &usize)| {
+        format!("{what} {to}: {:.1} %", 100.0 * *count as f64 / table.len() as f64)
+    };
+    lines.push(format!("  share   {}", counts.iter().map(share).collect::<Vec<_>>().join(", ")));
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::report::Forwarder;
+
+    #[test]
+    fn forwarders_are_a_table_with_advice_below() {
+        let one = Forwarder {
+            number: 0,
+            core: 3,
+            node: Some(1),
+            busy_percent: 41.6,
+            packets: 1200,
+            bursts: 40,
+            rx: vec!["wan:0".into(), "lan:1".into()],
+            ..Forwarder::default()
+        };
+        let report = Forwarders { forwarders: vec![one], advice: vec!["Mend it.".into()] };
+        let text = forwarders(&report);
+        let line = text.lines().nth(1).unwrap().split_whitespace().collect::<Vec<_>>();
+        let expected = ["0", "3", "1", "42", "%", "1200", "40", "0", "0", "wan:0,", "lan:1", "-"];
+        assert_eq!(line, expected);
+        assert!(text.ends_with("\n\nMend it."), "{text}");
+    }
+
+    #[test]
+    fn rss_shows_the_share_of_each_queue() {
+        let mut report = Rss {
+            port: "wan".into(),
+            spread: "hardware".into(),
+            function: Some("toeplitz".into()),
+            fields: vec!["ipv4".into()],
+            key: Some("6d:5a".into()),
+            queues: 2,
+            table: vec![0, 1, 1, 1],
+        };
+        assert_eq!(
+            rss(&[report.clone()]),
+            "wan: toeplitz in hardware, 2 receive queues\n  fields  ipv4\n  key     6d:5a\n  \
+             table   0 1 1 1\n  share   queue 0: 25.0 %, queue 1: 75.0 %"
+        );
+        report.spread = "software".into();
+        assert!(rss(&[report.clone()]).ends_with("forwarder 0: 25.0 %, forwarder 1: 75.0 %"));
+        report.function = None;
+        assert_eq!(rss(&[report]), "wan: 2 receive queues, no hash of the router's");
+    }
+}

@@ -1,0 +1,100 @@
+"""Several queues of a NIC: flows are spread by its hash and table, near to its NUMA node."""
+
+import time
+
+import pytest
+
+from .lib.hosts import Outside, address, ping, ports
+
+FORWARDERS = 'turnpike.forwarders { cores = "1-3" }\n'
+FLOWS = 60
+QUEUES = ", rx_queues = 2, tx_queues = 2, rx_cores = { 1, 2 }, rss = { symmetric = true%s }"
+# Sends a datagram of each flow.
+SENDER = """
+import socket, sys
+target, flows, swapped = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+for number in range(flows):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
+        here, there = (2000, 1000 + number) if swapped else (1000 + number, 2000)
+        made.bind(("0.0.0.0", here))
+        made.sendto(b"x", (target, there))
+"""
+
+
+class Spread:
+    """A router between two hosts, each at a NIC with two queues that cores 1 and 2 serve."""
+
+    def __init__(self, machine, kind, table=""):
+        self.hosts = [Outside(machine, machine.nic(kind, index), index + 1) for index in (0, 1)]
+        self.router = machine.router(ports(*self.hosts, settings=QUEUES % table) + FORWARDERS)
+
+    def batches(self):
+        """Packets that the graphs of the forwarders have had, by core."""
+        return {one["core"]: one["packets"] for one in self.router.show("forwarders")["forwarders"]}
+
+    def send(self, source, target, swapped=False):
+        """A datagram of each flow; returns how many packets each core had of them."""
+        before = self.batches()
+        source.run("python3", "-c", SENDER, address(target, 4), FLOWS, int(swapped))
+        time.sleep(1)
+        after = self.batches()
+        return {core: after[core] - before[core] for core in after}
+
+
+@pytest.fixture
+def spread(request, machine):
+    made = Spread(machine, *request.param)
+    for source, target in (made.hosts, made.hosts[::-1]):
+        ping(source, target, 4)
+    yield made
+    made.router.close()
+
+
+@pytest.mark.parametrize("spread", [("igb",)], indirect=True)
+def test_flows_are_spread_and_both_directions_meet_on_a_core(spread):
+    left, right = spread.hosts
+    shown = {one["port"]: one for one in spread.router.show("rss")}
+    assert shown["port1"]["spread"] == "hardware" and shown["port1"]["key"].startswith("6d:5a:6d:5a")
+    assert set(shown["port1"]["table"]) == {0, 1} and "ipv4-udp" in shown["port1"]["fields"]
+    there = spread.send(left, right)
+    assert there[1] > FLOWS / 6 and there[2] > FLOWS / 6, there
+    back = spread.send(right, left, swapped=True)
+    # Neighbour discovery and the like may come between.
+    assert all(abs(there[core] - back[core]) <= 4 for core in (1, 2)), (there, back)
+    spread.router.stop()
+
+
+@pytest.mark.parametrize("spread", [("igb", ", skip = { 0 }")], indirect=True)
+def test_a_table_skips_a_queue(spread):
+    left, right = spread.hosts
+    assert all(set(one["table"]) == {1} for one in spread.router.show("rss"))
+    had = spread.send(left, right)
+    assert had[2] >= FLOWS and had[1] <= 4, had
+    spread.router.stop()
+
+
+@pytest.mark.parametrize("kind", ["igb", "vmxnet3", "virtio"])
+def test_queues_are_served_near_to_their_nic(machine, kind):
+    hosts = [Outside(machine, machine.nic(kind, index), index + 1) for index in (0, 1)]
+    one_each = ", rx_queues = 1, tx_queues = 1"
+    router = machine.router(ports(*hosts, settings=one_each) + 'turnpike.forwarders { cores = "1,2" }\n')
+    try:
+        ping(*hosts, 4)
+        near = router.show("forwarders")
+        assert [(one["core"], one["node"], one["rx"]) for one in near["forwarders"]] == [
+            (1, 0, ["port1:0"]), (2, 1, ["port2:0"]),
+        ]
+        assert near["advice"] == []
+        router.stop()
+    finally:
+        router.close()
+    far = 'turnpike.forwarders { cores = "2,3" }\n'
+    router = machine.router(ports(*hosts, settings=one_each) + far)
+    try:
+        ping(*hosts, 4)
+        [advice] = [line for line in router.show("forwarders")["advice"] if "NUMA" in line]
+        assert advice.startswith('port "port1" is on NUMA node 0, and its receive queues 0 (core 2)')
+        assert advice in router.log()
+        router.stop()
+    finally:
+        router.close()
