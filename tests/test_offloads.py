@@ -71,7 +71,7 @@ turnpike.neighbour "fd00:2::2" {{ port = "right", mac = "{HOST_B_MAC}" }}
     def offloads(self):
         """What is used on the TAP, by name."""
         report = self.router.show("ports")[0]["offloads"]
-        return {offload["name"] for offload in report if offload["on"]}
+        return {offload["offload"] for offload in report if offload["on"]}
 
 
 @pytest.fixture(scope="module", params=["rx_checksum = true", "rx_checksum = false"])

@@ -38,7 +38,7 @@ class Between:
     def used(self):
         """The offloads in use on the first port."""
         report = self.router.show("ports")[0]["offloads"]
-        return {offload["name"] for offload in report if offload["on"]}
+        return {offload["offload"] for offload in report if offload["on"]}
 
     def frame(self, length, **options):
         """A UDP packet of this length, IP header included."""
