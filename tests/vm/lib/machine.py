@@ -33,7 +33,7 @@ _MEMORY_OF_NODE = "2G"
 _HUGEPAGES_OF_NODE = 400
 # Memory that is cleared when allocated, and work around faults that emulated cores do not have, cost much of
 # the time.
-_KERNEL_ARGUMENTS = "console=ttyS0 quiet panic=-1 intel_iommu=on init_on_alloc=0 mitigations=off"
+_KERNEL_ARGUMENTS = "console=ttyS0 quiet panic=-1 intel_iommu=on init_on_alloc=0 mitigations=off tsc=reliable"
 _CORES = 4
 
 
@@ -44,6 +44,7 @@ class Machine:
 
     def __init__(self):
         self._made = contextlib.ExitStack()
+        self._routers = []
         try:
             self._boot()
         except BaseException as error:
@@ -244,7 +245,20 @@ class Machine:
 
     def router(self, config, **options):
         """Starts a router in the machine: a `GuestRouter`, ready unless `wait=False`."""
-        return GuestRouter(self, config, **options)
+        router = GuestRouter(self, config, **options)
+        self._routers.append(router)
+        return router
+
+    @contextlib.contextmanager
+    def routers_end(self):
+        """Ends the routers started meanwhile, whatever state they are in: no NIC stays busy."""
+        before = len(self._routers)
+        try:
+            yield
+        finally:
+            for router in self._routers[before:]:
+                router.close()
+            del self._routers[before:]
 
 
 def _cores_and_memory():
