@@ -67,16 +67,15 @@ class Nic:
         if self.express:
             place = f"bus=node{self.node},chassis={self._number},slot={self._number}"
             arguments += ["-device", f"pcie-root-port,id={self.port},{place}"]
-        device = ",".join(f"{name}={value}" for name, value in self.properties().items())
-        return [*arguments, "-device", device]
+        return [*arguments, "-device", self.properties()]
 
     def properties(self):
-        """The device's properties, for the command line (`driver` first) and for `device_add`."""
+        """The device and its properties, as the command line and the monitor's `device_add` have them."""
         properties = {"driver": self._device, "id": self.name, "netdev": self.netdev, "mac": self.mac}
         properties["bus"] = self.port if self.express else "pcie.0"
         properties["romfile"] = ""
         properties.update(option.split("=") for option in self._options.split(",") if option)
-        return properties
+        return ",".join(f"{name}={value}" for name, value in properties.items())
 
     def close(self):
         """Removes the host, and with it the TAP's end here."""

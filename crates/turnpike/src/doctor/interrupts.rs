@@ -52,10 +52,16 @@ fn served_by(patient: &Patient<'_>, number: usize) -> BTreeSet<usize> {
     let names = patient.machine.names(&base);
     let handled = names.iter().any(|name| !patient.machine.is_file(&format!("{base}/{name}")));
     let read = |file: &str| patient.machine.list(&format!("{base}/{file}"));
-    // Not every controller tells which cores of the mask it has chosen.
-    let cores = || read("effective_affinity_list").filter(|cores| !cores.is_empty());
-    let cores = cores().or_else(|| read("smp_affinity_list")).unwrap_or_default();
-    if handled { cores } else { BTreeSet::new() }
+    if !handled {
+        return BTreeSet::new();
+    }
+    let allowed = read("smp_affinity_list").unwrap_or_default();
+    // Not every controller says which of the allowed cores it has chosen. One that is no longer allowed
+    // is left at the next interrupt.
+    match read("effective_affinity_list") {
+        Some(chosen) if !chosen.is_empty() => chosen.intersection(&allowed).copied().collect(),
+        _ => allowed,
+    }
 }
 
 /// A daemon that puts interrupts on all cores that are not isolated.

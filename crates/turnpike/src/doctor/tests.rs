@@ -552,6 +552,8 @@ fn interrupts_are_counted_on_the_forwarders_cores() {
     irq(0, "1", "0-15", true);
     irq(30, "0", "0-15", true);
     irq(31, "2", "0-15", false);
+    // It moves when it comes the next time.
+    irq(29, "2", "0", true);
     assert_eq!(
         found(interrupts::affinity, &tree, &wanted),
         is(Fine, "none on the forwarders' cores")
