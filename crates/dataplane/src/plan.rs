@@ -198,6 +198,12 @@ impl Plan {
         self.nodes.iter().map(|node| node.kind.as_str())
     }
 
+    /// A step of this kind has an output that drops packets.
+    pub fn can_drop(&self, kind: &str) -> bool {
+        let drops = |node: &Node| node.edges.iter().any(|edge| edge.to == Some(Way::Drop));
+        self.nodes.iter().any(|node| node.kind == kind && drops(node))
+    }
+
     /// What the plan says, line by line, whatever lines of a configuration said it: every step with its
     /// kind, every output with where it leads.
     pub fn described(&self) -> impl Iterator<Item = (String, String)> {
@@ -579,6 +585,11 @@ pub struct Plans {
 }
 
 impl Plans {
+    /// [`Plan::can_drop`] in one of them.
+    pub fn can_drop(&self, kind: &str) -> bool {
+        self.main.can_drop(kind) || self.by_port.iter().any(|(_, plan)| plan.can_drop(kind))
+    }
+
     /// [`Plan::check`] of all.
     ///
     /// # Errors

@@ -18,14 +18,17 @@
 //! variables. A step ([`LuaStep`]) calls its function through one C call a batch, without arguments: the
 //! batch is described by a structure that Lua reads through its foreign function interface, and the
 //! answer is written there. See `state.rs` for what is unsafe in it, `lua/prelude.lua` for what a step
-//! can do, `watchdog.rs` for what happens when it does not end.
+//! can do, `watchdog.rs` for what happens when it does not end, and `pattern.rs` for the library functions that
+//! could take longer than that.
 #![deny(unsafe_code)]
 
+mod pattern;
 mod state;
 mod status;
 mod step;
 mod watchdog;
 
+pub use pattern::install as bound_libraries;
 pub use state::{ForwarderLua, JitStatus, LoadError, Source};
 pub use status::{COUNTERS_MAX, CounterNames, Failure, ScriptCounters, StepStatus};
 pub use step::{LuaStep, Policy, StepSettings};

@@ -28,6 +28,9 @@ pub(crate) const OUTPUTS_MAX: usize = MAX_OUTPUTS - 1;
 /// The most memory that the script of one forwarder may have.
 const MEMORY: usize = 256 << 20;
 
+/// The longest that the script may run before its steps are there, in microseconds of processor time.
+const LOAD_BUDGET_US: u64 = if cfg!(test) { 200_000 } else { 5_000_000 };
+
 /// Why a script cannot run on a forwarder.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -149,8 +152,8 @@ impl ForwarderLua {
         let watch = Watch::new(stack);
         let state = State { context: UnsafeCell::new(context), stack, watch, counters, jit, lua };
         state.find_out_whether_loops_can_be_stopped()?;
-        let runner = state.run_prelude(source)?;
         watchdog.add(state.watch.clone());
+        let runner = state.within_budget(|state| state.run_prelude(source))?;
         Ok(Self { state: Arc::new(state), runner })
     }
 
@@ -168,7 +171,8 @@ impl ForwarderLua {
     /// gone before the graph goes to its thread, which [`Self::into_steps`] sees to.
     fn step(&self, settings: &StepSettings) -> Result<LuaStep, LoadError> {
         let names = settings.outputs.clone();
-        let function: Function = self.runner.call((settings.name.clone(), names))?;
+        let call = |_: &State| Ok(self.runner.call((settings.name.clone(), names))?);
+        let function: Function = self.state.within_budget(call)?;
         let place = self.state.keep(function)?;
         Ok(LuaStep::new(settings.clone(), self.state.clone(), place))
     }
@@ -208,6 +212,20 @@ fn new_stack(lua: &Lua) -> Result<*mut ffi::lua_State, LoadError> {
 }
 
 impl State {
+    /// Does what runs code of the script, outside of packets' path.
+    fn within_budget<T>(
+        &self,
+        work: impl FnOnce(&Self) -> Result<T, LoadError>,
+    ) -> Result<T, LoadError> {
+        self.watch.enter(LOAD_BUDGET_US);
+        let result = work(self);
+        if self.watch.leave() {
+            // SAFETY: the state is this thread's.
+            unsafe { ffi::lua_sethook(self.stack, None, 0, 0) };
+        }
+        result
+    }
+
     fn run_prelude(&self, source: &Source<'_>) -> Result<Function, LoadError> {
         let globals = self.lua.globals();
         let host = self.lua.create_table()?;
@@ -236,6 +254,10 @@ impl State {
         host.set("counter", self.lua.create_function(counter)?)?;
         let helpers = self.lua.load(crate::HELPERS).set_name("=helpers.lua").into_function()?;
         host.set("helpers", helpers)?;
+        let bound = |lua: &Lua, (string, table): (Table, Table)| {
+            crate::pattern::install(lua, &string, &table)
+        };
+        host.set("bound", self.lua.create_function(bound)?)?;
         let ports = self.lua.create_table()?;
         for (index, name) in (0..).zip(source.ports) {
             ports.raw_set(index, name.as_str())?;

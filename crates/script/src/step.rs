@@ -184,4 +184,6 @@ impl Step for LuaStep {
 }
 
 #[cfg(test)]
+mod hostile;
+#[cfg(test)]
 mod tests;

@@ -10,7 +10,8 @@
 //! Compiled code looks at the hook in every loop, because LuaJIT is built with
 //! `LUAJIT_ENABLE_CHECKHOOK` (`.cargo/config.toml`); where it is not, the state finds that out when it is
 //! made and refuses to be. What does not hold: the budget is kept to a millisecond or two, and a step
-//! that is inside one long library call (`string.rep` of a gigabyte) is stopped behind it.
+//! that is inside one long library call (`string.rep` of as much as it may have) is stopped behind it; those
+//! that could take longer than the memory allows are bounded themselves (`pattern.rs`).
 #![allow(unsafe_code)] // A marked hot spot: a signal handler and LuaJIT's hook.
 
 use std::cell::{Cell, RefCell};

@@ -20,7 +20,7 @@ use mlua::{
     Variadic, VmState,
 };
 
-use ::script::{CounterNames, StepSettings};
+use ::script::CounterNames;
 
 use super::Command;
 use super::error::{Collector, did_you_mean, suggestion};
@@ -28,6 +28,7 @@ use super::value::{Table, Value};
 pub use graph::DEFAULT_GRAPH;
 use graph::Drafts;
 pub(super) use graph::Graphs;
+pub(super) use steps::StepDraft;
 
 /// A script that runs longer is stopped.
 #[derive(Clone, Copy, Debug)]
@@ -151,7 +152,7 @@ struct Record {
     waiting: Vec<(u64, Keyword, String, usize)>,
     next: u64,
     drafts: Drafts,
-    steps: Vec<StepSettings>,
+    steps: Vec<StepDraft>,
     counters: CounterNames,
     commands: Vec<Command>,
     errors: Collector,
@@ -164,7 +165,7 @@ pub(super) struct Said {
     pub(super) statements: Vec<Statement>,
     pub(super) graphs: Graphs,
     /// The steps that it makes, and the counters.
-    pub(super) steps: Vec<StepSettings>,
+    pub(super) steps: Vec<StepDraft>,
     pub(super) counters: CounterNames,
     pub(super) commands: Vec<Command>,
     /// Everything that was wrong in writing it.
@@ -248,7 +249,8 @@ fn bound(lua: &Lua, limits: Limits) -> mlua::Result<()> {
     limit_time(lua, limits.time)
 }
 
-/// Takes away what reads files, loads bytecode or reaches into the interpreter.
+/// Takes away what reads files, loads bytecode or reaches into the interpreter, and bounds what one call
+/// of a library may take.
 fn restrict(lua: &Lua) -> mlua::Result<()> {
     let globals = lua.globals();
     for name in [
@@ -268,7 +270,8 @@ fn restrict(lua: &Lua) -> mlua::Result<()> {
         globals.set(name, LuaValue::Nil)?;
     }
     let string: LuaTable = globals.get("string")?;
-    string.set("dump", LuaValue::Nil)
+    string.set("dump", LuaValue::Nil)?;
+    ::script::bound_libraries(lua, &string, &globals.get("table")?)
 }
 
 /// Stops the script at its deadline. The compiler, which does not count instructions, is off

@@ -1497,6 +1497,30 @@ fn what_is_wrong_with_a_graph_is_said_with_its_line() {
 }
 
 #[test]
+fn a_step_that_can_drop_drops_when_it_is_disabled_unless_the_script_says_otherwise() {
+    let policy = |settings: &str, path: &str| {
+        let config = read(&format!(
+            "{PORTS}local step = turnpike.step 'filter' {{ outputs = {{ 'next', 'bad' }}, {settings}\n\
+             process = function(b, m) return m end }}\n\
+             turnpike.graph:insert_after('ip4-validate', step)\n\
+             turnpike.graph:path('filter.bad', '{path}')"
+        ));
+        config.unwrap_or_else(|errors| panic!("{errors}")).script.unwrap().steps[0].policy
+    };
+    assert_eq!(policy("", "drop"), ::script::Policy::Drop);
+    assert_eq!(policy("on_failure = 'bypass',", "drop"), ::script::Policy::Bypass);
+    assert_eq!(policy("", "ip4-lookup"), ::script::Policy::Bypass);
+    assert_eq!(policy("on_failure = 'drop',", "ip4-lookup"), ::script::Policy::Drop);
+}
+
+#[test]
+fn a_pattern_cannot_outlive_the_script_s_time() {
+    let line = "local s = ('a'):rep(3000):find(('.-'):rep(8) .. 'b')";
+    let errors = read(line).unwrap_err().to_string();
+    assert!(errors.contains("takes too many steps on 3000 bytes"), "{errors}");
+}
+
+#[test]
 fn steps_in_lua_are_described_and_their_mistakes_named() {
     let config = read(&format!(
         "{PORTS}turnpike.counter 'all' turnpike.counters('some', 4)\n\

@@ -65,7 +65,6 @@ impl<'a> Context<'a> {
 
 pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, ConfigErrors> {
     let Said { statements, graphs, steps, counters, commands, errors } = said;
-    let script = (!steps.is_empty()).then_some(Script { steps, counters });
     let mut context = Context {
         source: Source::new(text),
         errors,
@@ -86,6 +85,8 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
     let imports = routes::imports(&mut context, of(Keyword::Import), file);
     routes::check_recursion(&mut context, &routes, &imports, routes_from.any());
     let graphs = graphs::read(&mut context, graphs, &ports);
+    let steps: Vec<_> = steps.into_iter().map(|step| step.settle(&graphs)).collect();
+    let script = (!steps.is_empty()).then_some(Script { steps, counters });
     let config = Config {
         file: file.to_owned(),
         text: text.into(),

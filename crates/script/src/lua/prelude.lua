@@ -43,6 +43,8 @@ typedef struct { const int32_t at, size; } tp_counters;
 local band, bor, bxor, bnot = bit.band, bit.bor, bit.bxor, bit.bnot
 local lshift, rshift, bswap, tobit = bit.lshift, bit.rshift, bit.bswap, bit.tobit
 local error, type, tostring = error, type, tostring
+-- Methods of strings are the script's to replace; what is written here must not call them.
+local format, find, sub, gsub = string.format, string.find, string.sub, string.gsub
 
 local ctx = ffi.cast("tp_context *", host.context)
 local next_set = ffi.cast("int32_t (*)(uint64_t, int32_t)", host.next_set)
@@ -120,25 +122,35 @@ end
 
 -------------------------------------------------------------------------------------------- packets
 
-local function short(what, i)
-    error(("slot %d: %s reaches past the packet's %d bytes"):format(i, what, ctx.lens[band(i, 63)]), 3)
+-- A method can be called with anything in place of its view, and the numbers in a view are believed:
+-- every method looks first whether it is one.
+local istype = ffi.istype
+local ethernet_view, vlan_view = ffi.typeof "tp_ethernet", ffi.typeof "tp_vlan"
+local ip4_view, ip6_view = ffi.typeof "tp_ip4", ffi.typeof "tp_ip6"
+local udp_view, tcp_view = ffi.typeof "tp_udp", ffi.typeof "tp_tcp"
+local function no_view(what)
+    error(format("%s: the method was called without its object; write it with a colon", what), 3)
 end
-local function no_slot(i) error(("slot %s: a batch has slots 0 to 63"):format(tostring(i)), 3) end
-local function no_field(view, key) error(("%s: no field or method \"%s\""):format(view, tostring(key)), 3) end
+
+local function short(what, i)
+    error(format("slot %d: %s reaches past the packet's %d bytes", i, what, ctx.lens[band(i, 63)]), 3)
+end
+local function no_slot(i) error(format("slot %s: a batch has slots 0 to 63", tostring(i)), 3) end
+local function no_field(view, key) error(format("%s: no field or method \"%s\"", view, tostring(key)), 3) end
 
 -- A header that a packet does not have: its fields are nil.
 local absent = ffi.metatype("tp_absent", {
     __index = function(_, key)
-        if type(key) == "string" and key:sub(1, 4) == "set_" then
-            error(("%s: the packet has no such header"):format(key), 2)
+        if type(key) == "string" and sub(key, 1, 4) == "set_" then
+            error(format("%s: the packet has no such header", key), 2)
         end
         return nil
     end,
-    __newindex = function(_, key) error(("%s: fields are set by set_%s"):format(key, key), 2) end,
+    __newindex = function(_, key) error(format("%s: fields are set by set_%s", key, key), 2) end,
 })()
 
 local function read_only(_, key)
-    error(("%s cannot be assigned; setters are methods: set_%s(VALUE)"):format(tostring(key), tostring(key)), 2)
+    error(format("%s cannot be assigned; setters are methods: set_%s(VALUE)", tostring(key), tostring(key)), 2)
 end
 
 -- The slot, if it is one.
@@ -182,9 +194,18 @@ end
 -- Ethernet -----------------------------------------------------------------------------------------
 
 local ethernet = {}
-function ethernet.set_dst(v, mac) set48(ctx.heads[v.slot], 0, mac) end
-function ethernet.set_src(v, mac) set48(ctx.heads[v.slot], 6, mac) end
-function ethernet.set_type(v, number) set16(ctx.heads[v.slot], 12, number) end
+function ethernet.set_dst(v, mac)
+    if not istype(ethernet_view, v) then no_view "ethernet" end
+    set48(ctx.heads[v.slot], 0, mac)
+end
+function ethernet.set_src(v, mac)
+    if not istype(ethernet_view, v) then no_view "ethernet" end
+    set48(ctx.heads[v.slot], 6, mac)
+end
+function ethernet.set_type(v, number)
+    if not istype(ethernet_view, v) then no_view "ethernet" end
+    set16(ctx.heads[v.slot], 12, number)
+end
 local ethernet_type = ffi.metatype("tp_ethernet", {
     __index = function(v, k)
         local p = ctx.heads[v.slot]
@@ -201,10 +222,12 @@ local ethernet_type = ffi.metatype("tp_ethernet", {
 
 local vlan = {}
 function vlan.set_id(v, id)
+    if not istype(vlan_view, v) then no_view "vlan" end
     local p = ctx.heads[v.slot]
     set16(p, 14, bor(band(get16(p, 14), 0xf000), band(id, 0xfff)))
 end
 function vlan.set_pcp(v, pcp)
+    if not istype(vlan_view, v) then no_view "vlan" end
     local p = ctx.heads[v.slot]
     p[14] = bor(band(p[14], 0x1f), lshift(band(pcp, 7), 5))
 end
@@ -248,14 +271,19 @@ local function change_byte(v, k, value)
     adjust(p, 10, old, get16(p, word))
 end
 function ip4.set_dscp(v, dscp)
+    if not istype(ip4_view, v) then no_view "ip4" end
     local tos = ctx.heads[v.slot][v.at + 1]
     change_byte(v, 1, bor(lshift(band(dscp, 63), 2), band(tos, 3)))
 end
 function ip4.set_ecn(v, ecn)
+    if not istype(ip4_view, v) then no_view "ip4" end
     local tos = ctx.heads[v.slot][v.at + 1]
     change_byte(v, 1, bor(band(tos, 252), band(ecn, 3)))
 end
-function ip4.set_ttl(v, ttl) change_byte(v, 8, band(ttl, 255)) end
+function ip4.set_ttl(v, ttl)
+    if not istype(ip4_view, v) then no_view "ip4" end
+    change_byte(v, 8, band(ttl, 255))
+end
 local function set_address4(v, at, address)
     local p = ctx.heads[v.slot] + v.at
     local place, udp = covering(v.slot, v.at, 4)
@@ -264,8 +292,14 @@ local function set_address4(v, at, address)
     adjust(p, 10, band(rshift(old, 16), 0xffff), band(rshift(address, 16), 0xffff))
     adjust(p, 10, band(old, 0xffff), band(address, 0xffff))
 end
-function ip4.set_src(v, address) set_address4(v, 12, address) end
-function ip4.set_dst(v, address) set_address4(v, 16, address) end
+function ip4.set_src(v, address)
+    if not istype(ip4_view, v) then no_view "ip4" end
+    set_address4(v, 12, address)
+end
+function ip4.set_dst(v, address)
+    if not istype(ip4_view, v) then no_view "ip4" end
+    set_address4(v, 16, address)
+end
 local ip4_type = ffi.metatype("tp_ip4", {
     __index = function(v, k)
         local p = ctx.heads[v.slot] + v.at
@@ -299,12 +333,17 @@ local function set_class(v, class)
 end
 local function class_of(p) return bor(lshift(band(p[0], 15), 4), rshift(p[1], 4)) end
 function ip6.set_dscp(v, dscp)
+    if not istype(ip6_view, v) then no_view "ip6" end
     set_class(v, bor(lshift(band(dscp, 63), 2), band(class_of(ctx.heads[v.slot] + v.at), 3)))
 end
 function ip6.set_ecn(v, ecn)
+    if not istype(ip6_view, v) then no_view "ip6" end
     set_class(v, bor(band(class_of(ctx.heads[v.slot] + v.at), 252), band(ecn, 3)))
 end
-function ip6.set_hop_limit(v, hops) ctx.heads[v.slot][v.at + 7] = hops end
+function ip6.set_hop_limit(v, hops)
+    if not istype(ip6_view, v) then no_view "ip6" end
+    ctx.heads[v.slot][v.at + 7] = hops
+end
 local function set_address6(v, at, a, b, c, d)
     local place, udp = covering(v.slot, v.at, 6)
     at = v.at + at
@@ -313,13 +352,21 @@ local function set_address6(v, at, a, b, c, d)
     change32(v.slot, at + 8, place, udp, c)
     change32(v.slot, at + 12, place, udp, d)
 end
-function ip6.set_src(v, a, b, c, d) set_address6(v, 8, a, b, c, d) end
-function ip6.set_dst(v, a, b, c, d) set_address6(v, 24, a, b, c, d) end
+function ip6.set_src(v, a, b, c, d)
+    if not istype(ip6_view, v) then no_view "ip6" end
+    set_address6(v, 8, a, b, c, d)
+end
+function ip6.set_dst(v, a, b, c, d)
+    if not istype(ip6_view, v) then no_view "ip6" end
+    set_address6(v, 24, a, b, c, d)
+end
 function ip6.src(v)
+    if not istype(ip6_view, v) then no_view "ip6" end
     local p = ctx.heads[v.slot] + v.at
     return get32(p, 8), get32(p, 12), get32(p, 16), get32(p, 20)
 end
 function ip6.dst(v)
+    if not istype(ip6_view, v) then no_view "ip6" end
     local p = ctx.heads[v.slot] + v.at
     return get32(p, 24), get32(p, 28), get32(p, 32), get32(p, 36)
 end
@@ -354,8 +401,14 @@ local function set_port(v, at, checksum, change, port)
     change(p, checksum, old, band(port, 0xffff))
 end
 local udp = {}
-function udp.set_src(v, port) set_port(v, 0, 6, adjust_udp, port) end
-function udp.set_dst(v, port) set_port(v, 2, 6, adjust_udp, port) end
+function udp.set_src(v, port)
+    if not istype(udp_view, v) then no_view "udp" end
+    set_port(v, 0, 6, adjust_udp, port)
+end
+function udp.set_dst(v, port)
+    if not istype(udp_view, v) then no_view "udp" end
+    set_port(v, 2, 6, adjust_udp, port)
+end
 local udp_type = ffi.metatype("tp_udp", {
     __index = function(v, k)
         local p = reach_header(v, 8)
@@ -369,8 +422,14 @@ local udp_type = ffi.metatype("tp_udp", {
     __newindex = read_only,
 })
 local tcp = {}
-function tcp.set_src(v, port) set_port(v, 0, 16, adjust, port) end
-function tcp.set_dst(v, port) set_port(v, 2, 16, adjust, port) end
+function tcp.set_src(v, port)
+    if not istype(tcp_view, v) then no_view "tcp" end
+    set_port(v, 0, 16, adjust, port)
+end
+function tcp.set_dst(v, port)
+    if not istype(tcp_view, v) then no_view "tcp" end
+    set_port(v, 2, 16, adjust, port)
+end
 local tcp_type = ffi.metatype("tp_tcp", {
     __index = function(v, k)
         local p = reach_header(v, 20)
@@ -415,7 +474,7 @@ local function no_port(name)
     local known = {}
     for other in pairs(port_numbers) do known[#known + 1] = other end
     table.sort(known)
-    error(("port %q: not found; known: %s"):format(tostring(name), table.concat(known, ", ")), 3)
+    error(format("port %q: not found; known: %s", tostring(name), table.concat(known, ", ")), 3)
 end
 
 -- for i in batch:each(mask): the mask's slots in ascending order.
@@ -491,7 +550,7 @@ function batches.icmp(_, i) return transport(slot_of(i), 1, 58, 8, icmp_type, "t
 local function reach(i, at, size)
     i = slot_of(i)
     if type(at) ~= "number" or at < 0 or at % 1 ~= 0 or at + size > ctx.lens[i] then
-        error(("slot %d: %d bytes at %s reach past the packet's %d bytes"):format(i, size, tostring(at),
+        error(format("slot %d: %d bytes at %s reach past the packet's %d bytes", i, size, tostring(at),
             ctx.lens[i]), 3)
     end
     return ctx.heads[i]
@@ -507,21 +566,24 @@ local batch = ffi.metatype("tp_batch", { __index = batches })()
 
 ------------------------------------------------------------------------------------------- counters
 
+local counter_view, counters_view = ffi.typeof "tp_counter", ffi.typeof "tp_counters"
 local counter_type = ffi.metatype("tp_counter", {
     __index = {
-        add = function(counter, n)
-            local at = counter.at
+        add = function(v, n)
+            if not istype(counter_view, v) then no_view "counter" end
+            local at = v.at
             ctx.counters[at] = ctx.counters[at] + (n or 1)
         end,
     },
 })
 local counters_type = ffi.metatype("tp_counters", {
     __index = {
-        add = function(counters, k, n)
-            if k < 0 or k >= counters.size then
-                error(("counter %s: there are 0 to %d"):format(tostring(k), counters.size - 1), 2)
+        add = function(v, k, n)
+            if not istype(counters_view, v) then no_view "counters" end
+            if type(k) ~= "number" or not (k >= 0 and k < v.size) then
+                error(format("counter %s: there are 0 to %d", tostring(k), v.size - 1), 2)
             end
-            local at = counters.at + k
+            local at = v.at + k
             ctx.counters[at] = ctx.counters[at] + (n or 1)
         end,
     },
@@ -540,8 +602,10 @@ jit.attach(function(what, _, func, _, code, info)
         ctx.traces[1] = ctx.traces[1] + 1
         local place = debug.getinfo(func, "S")
         local reason = reasons[code] or ("reason " .. tostring(code))
-        if reason:find "%%" and type(info) ~= "function" then reason = reason:gsub("%%[sd]", tostring(info)) end
-        host.aborted(("%s at %s:%d"):format(reason, place.short_src, place.linedefined))
+        if find(reason, "%%") and type(info) ~= "function" then
+            reason = gsub(reason, "%%[sd]", (gsub(tostring(info), "%%", "%%%%")))
+        end
+        host.aborted(format("%s at %s:%d", reason, place.short_src, place.linedefined))
     end
 end, "trace")
 
@@ -551,7 +615,7 @@ end, "trace")
 local sink = {}
 local function again() return sink end
 setmetatable(sink, { __index = again, __call = again, __concat = function() return "" end,
-    __newindex = function() end, __tostring = function() return "" end })
+    __newindex = function() end, __tostring = function() return "" end, __metatable = false })
 
 local found = {}
 local module = {}
@@ -562,7 +626,10 @@ function module.step(name)
     end
 end
 function module.counter(name) return counter_type(host.counter(name, 1)) end
-function module.counters(name, size) return counters_type(host.counter(name, size), size) end
+function module.counters(name, size)
+    if type(size) ~= "number" then error(format("counters: expected a number, got a %s", type(size)), 2) end
+    return counters_type(host.counter(name, size), size)
+end
 function module.mask() return mask_type(0) end
 host.helpers(module)
 setmetatable(module, { __index = again, __newindex = function() end })
@@ -579,51 +646,61 @@ local function copy(library, without)
 end
 environment.table, environment.math, environment.bit = copy(table), copy(math), copy(bit)
 environment.string = copy(string, "dump")
+host.bound(environment.string, environment.table)
 getmetatable("").__index = environment.string
 environment._G = environment
 -- A line for each packet, or for each forwarder, is not what anybody wants.
 environment.print = function() end
 environment.require = function(name)
     if name == "turnpike" then return module end
-    error(("require: no module %q; known: \"turnpike\""):format(tostring(name)), 2)
+    error(format("require: no module %q; known: \"turnpike\"", tostring(name)), 2)
 end
 
 local script = assert(loadstring(text, chunk))
 setfenv(script, environment)()
 
+local function nothing(input)
+    if input.bits == 0ULL then return end
+    error("the step returned no mask for any output, and filled none; a mask that may be empty: turnpike.mask()", 0)
+end
+
 -- A function for each step that takes the context's input and fills its outputs.
 local function runner(name, outputs)
     local process = found[name]
     if type(process) ~= "function" then
-        error(("step %q: the script does not make it on a forwarder; it must not depend on chance"):format(name), 0)
+        error(format("step %q: the script does not make it on a forwarder; it must not depend on chance", name), 0)
     end
     local out = {}
     for k, output in ipairs(outputs) do out[output] = ctx.out[k - 1] end
     local input = ctx.input
     -- Written for as many outputs as there are: fixed numbers of values are compiled well.
-    local values, clear, read, write, keep = {}, {}, {}, {}, {}
+    local values, clear, read, write, keep, filled = {}, {}, {}, {}, {}, {}
     for k = 1, #outputs do
         values[k] = "m" .. k
-        clear[k] = ("out%d.bits = 0ULL"):format(k)
+        clear[k] = format("out%d.bits = 0ULL", k)
         -- The masks that were returned may be those of `out`: all are read before one is written.
-        read[k] = ("local b%d = 0ULL if m%d then b%d = m%d.bits end"):format(k, k, k, k)
-        write[k] = ("out%d.bits = b%d"):format(k, k)
-        keep[k] = ("local out%d = ctx.out[%d]"):format(k, k - 1)
+        read[k] = format("local b%d = 0ULL if m%d then b%d = m%d.bits end", k, k, k, k)
+        write[k] = format("out%d.bits = b%d", k, k)
+        keep[k] = format("local out%d = ctx.out[%d]", k, k - 1)
+        filled[k] = format("out%d.bits == 0ULL", k)
     end
     local function lines(list) return table.concat(list, "\n") end
     local all = table.concat(values, ", ")
     local code = lines {
-        "local process, batch, input, out, ctx = ...",
+        "local process, batch, input, out, ctx, nothing = ...",
         lines(keep),
         "return function()",
         #outputs > 1 and lines(clear) or "",
-        ("local %s = process(batch, input, out)"):format(all),
-        ("if %s then"):format(table.concat(values, " or ")),
+        format("local %s = process(batch, input, out)", all),
+        format("if %s then", table.concat(values, " or ")),
         lines(read), lines(write),
-        #outputs == 1 and "else out1.bits = 0ULL" or "",
+        "else",
+        -- One output can only be returned; of several, some may have been filled.
+        format("if %s then nothing(input) end", #outputs == 1 and "true" or table.concat(filled, " and ")),
+        #outputs == 1 and "out1.bits = 0ULL" or "",
         "end end",
     }
-    return assert(loadstring(code, "=" .. name))(process, batch, input, out, ctx)
+    return assert(loadstring(code, "=" .. name))(process, batch, input, out, ctx, nothing)
 end
 
 return runner

@@ -11,14 +11,14 @@ fn watchdog() -> &'static Watchdog {
     WATCHDOG.get_or_init(|| Watchdog::start().unwrap())
 }
 
-fn load(text: &str) -> Result<ForwarderLua, String> {
+pub(super) fn load(text: &str) -> Result<ForwarderLua, String> {
     let text = format!("local turnpike = require 'turnpike'\n{text}");
     let ports = ["left", "right"].map(str::to_owned);
     let source = Source { text: &text, file: "router.lua", ports: &ports };
     ForwarderLua::load(&source, watchdog()).map_err(|error| error.to_string())
 }
 
-fn settings(outputs: &[&str]) -> StepSettings {
+pub(super) fn settings(outputs: &[&str]) -> StepSettings {
     StepSettings {
         name: "test".into(),
         outputs: outputs.iter().map(|name| (*name).to_owned()).collect(),
@@ -29,11 +29,11 @@ fn settings(outputs: &[&str]) -> StepSettings {
 }
 
 /// A step whose function has this body.
-fn step_of(body: &str, outputs: &[&str]) -> LuaStep {
+pub(super) fn step_of(body: &str, outputs: &[&str]) -> LuaStep {
     step_with(body, settings(outputs))
 }
 
-fn step_with(body: &str, settings: StepSettings) -> LuaStep {
+pub(super) fn step_with(body: &str, settings: StepSettings) -> LuaStep {
     let names =
         settings.outputs.iter().map(|name| format!("'{name}'")).collect::<Vec<_>>().join(",");
     let text = format!(
@@ -44,12 +44,16 @@ fn step_with(body: &str, settings: StepSettings) -> LuaStep {
 }
 
 /// What the step made of the frames: the masks of its outputs, and the frames.
-fn run(step: &mut LuaStep, frames: &[Vec<u8>]) -> (Vec<u64>, Vec<Vec<u8>>) {
+pub(super) fn run(step: &mut LuaStep, frames: &[Vec<u8>]) -> (Vec<u64>, Vec<Vec<u8>>) {
     run_on(step, batch_of(frames), frames.len())
 }
 
 /// What the step made of a batch of so many packets.
-fn run_on(step: &mut LuaStep, mut batch: Batch, count: usize) -> (Vec<u64>, Vec<Vec<u8>>) {
+pub(super) fn run_on(
+    step: &mut LuaStep,
+    mut batch: Batch,
+    count: usize,
+) -> (Vec<u64>, Vec<Vec<u8>>) {
     let mut out = [Mask::EMPTY; MAX_OUTPUTS];
     let input = batch.packets();
     step.process(&mut batch, input, &mut out);
@@ -78,7 +82,7 @@ fn of_a_packet_in_several_buffers_the_first_can_be_reached_and_the_length_is_the
     assert!(read(128).unwrap().contains("128 bytes"), "{:?}", read(128));
 }
 
-fn udp_to(port: u16) -> Vec<u8> {
+pub(super) fn udp_to(port: u16) -> Vec<u8> {
     FrameBuilder::ip4().udp(1000, port, b"payload").build()
 }
 

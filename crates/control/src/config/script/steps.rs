@@ -5,6 +5,7 @@
 
 use ::script::{Policy, StepSettings};
 use dataplane::catalogue::{Entry, Facts};
+use dataplane::plan::Plans;
 use mlua::{Function, Lua, Table as LuaTable, Value as LuaValue};
 
 use super::super::error::suggestion;
@@ -22,6 +23,27 @@ const BUDGET_US: u64 = 5000;
 const OUTPUTS_MAX: usize = 15;
 
 const KNOWN: [&str; 6] = ["outputs", "process", "takes", "limit", "on_failure", "budget_us"];
+
+/// A step as the script describes it.
+#[derive(Debug)]
+pub(in super::super) struct StepDraft {
+    settings: StepSettings,
+    /// The script says what becomes of packets once it is disabled.
+    policy_given: bool,
+}
+
+impl StepDraft {
+    /// The step in these graphs. Unless the script says otherwise, one that can drop packets drops all of
+    /// them once it is disabled: who makes a filter fail must not get through.
+    pub(in super::super) fn settle(self, graphs: &Plans) -> StepSettings {
+        let mut settings = self.settings;
+        if !self.policy_given {
+            settings.policy =
+                if graphs.can_drop(&settings.name) { Policy::Drop } else { Policy::Bypass };
+        }
+        settings
+    }
+}
 
 /// Adds `step`, `counter`, `counters`, `mask` and the helpers to the module.
 pub(super) fn add_to(lua: &Lua, module: &LuaTable, record: &Shared) -> mlua::Result<()> {
@@ -70,7 +92,7 @@ fn step(lua: &Lua, record: &Shared) -> mlua::Result<Function> {
             for message in wrong {
                 record.errors.add(line, format!("step \"{name}\": {message}"));
             }
-            let entry = Entry::described(&name, step.graph_outputs()).takes(takes);
+            let entry = Entry::described(&name, step.settings.graph_outputs()).takes(takes);
             if let Err(message) = record.drafts.catalogue.add(entry) {
                 record.errors.add(line, message);
             }
@@ -81,7 +103,8 @@ fn step(lua: &Lua, record: &Shared) -> mlua::Result<Function> {
 }
 
 /// A step's settings, and what is wrong with them.
-fn read(name: &str, settings: &Value) -> (StepSettings, Facts, Vec<String>) {
+fn read(name: &str, settings: &Value) -> (StepDraft, Facts, Vec<String>) {
+    let mut policy_given = false;
     let mut step = StepSettings {
         name: name.to_owned(),
         outputs: vec!["next".to_owned()],
@@ -91,7 +114,8 @@ fn read(name: &str, settings: &Value) -> (StepSettings, Facts, Vec<String>) {
     };
     let (mut takes, mut wrong) = (Facts::FRAME, Vec::new());
     let Value::Table(settings) = settings else {
-        return (step, takes, vec![format!("expected a table of settings, got {settings}")]);
+        let wrong = vec![format!("expected a table of settings, got {settings}")];
+        return (StepDraft { settings: step, policy_given }, takes, wrong);
     };
     for (key, value) in &settings.named {
         let read = match (key.as_str(), value) {
@@ -102,6 +126,7 @@ fn read(name: &str, settings: &Value) -> (StepSettings, Facts, Vec<String>) {
             ("budget_us", Value::Number(n)) => whole(*n, 1000).map(|n| step.budget_us = n),
             ("on_failure", Value::Text(word)) if word == "bypass" || word == "drop" => {
                 step.policy = if word == "drop" { Policy::Drop } else { Policy::Bypass };
+                policy_given = true;
                 Ok(())
             }
             ("outputs", _) => Err(format!("expected a list of names, got {value}")),
@@ -119,7 +144,7 @@ fn read(name: &str, settings: &Value) -> (StepSettings, Facts, Vec<String>) {
     if !settings.named.contains_key("process") {
         wrong.push("process missing; write process = function(batch, mask) … end".to_owned());
     }
-    (step, takes, wrong)
+    (StepDraft { settings: step, policy_given }, takes, wrong)
 }
 
 fn outputs(list: &Table) -> Result<Vec<String>, String> {
