@@ -13,13 +13,13 @@ use dataplane::catalogue::Catalogue;
 use dataplane::port::{MAX_PORTS, PortId, PortInfo};
 use dpdk::Mempool;
 
+use crate::bind::Binder;
 use crate::commands::check;
 
 use super::cores;
 use super::graphs::{ForwarderGraph, GraphMaker};
 use super::host::HostInterface;
 use super::ports::{Known, Opened, Opener};
-use super::rebind;
 
 /// What is to be changed to.
 #[derive(Clone)]
@@ -108,8 +108,11 @@ impl Workshop {
     ) -> Result<Reopened> {
         let wanted = config.port(id).context("no such port")?;
         let forwarders = cores::of_forwarders(config)?.len();
-        if let (config::Device::Pci(address), Some(driver)) = (&wanted.device, driver) {
-            rebind::bind(address, driver)?;
+        // A device that the router has bound itself is bound again when it is opened.
+        if let (config::Device::Pci(address), None, Some(driver)) =
+            (&wanted.device, wanted.driver, driver)
+        {
+            Binder::here().rebind(address, driver)?;
         }
         let memory = self.opener.memory(wanted, forwarders)?;
         let opened = self.opener.device(wanted, forwarders, &memory)?;
@@ -123,7 +126,10 @@ impl Workshop {
     fn read(&self, base: &Config, file: &std::path::Path, text: &str) -> Result<Config> {
         let config = config::parse(file, text, Limits::default(), &self.catalogue);
         let mut config = config.map_err(|errors| anyhow!("{errors}"))?;
+        let binder = Binder::here();
+        binder.resolve(&mut config)?;
         config::check_change(&config, base).map_err(|errors| anyhow!("{errors}"))?;
+        binder.check(&config, Some(base))?;
         check::names(&config)?;
         for import in &config.imports {
             if !base.imports.iter().any(|known| known.file == import.file) {
