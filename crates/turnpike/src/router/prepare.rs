@@ -77,6 +77,7 @@ impl Workshop {
             Wanted::Text(file, text) => Arc::new(self.read(&base, &file, &text)?),
             Wanted::Config(config) => config,
         };
+        Binder::here().check(&config, Some(&base))?;
         let diff = Diff::between(&base, &config);
         let made = graphs && diff.fixed().next().is_none();
         let (before, cores) = (cores::of_forwarders(&base)?, cores::of_forwarders(&config)?);
@@ -126,10 +127,8 @@ impl Workshop {
     fn read(&self, base: &Config, file: &std::path::Path, text: &str) -> Result<Config> {
         let config = config::parse(file, text, Limits::default(), &self.catalogue);
         let mut config = config.map_err(|errors| anyhow!("{errors}"))?;
-        let binder = Binder::here();
-        binder.resolve(&mut config)?;
+        Binder::here().resolve(&mut config)?;
         config::check_change(&config, base).map_err(|errors| anyhow!("{errors}"))?;
-        binder.check(&config, Some(base))?;
         check::names(&config)?;
         for import in &config.imports {
             if !base.imports.iter().any(|known| known.file == import.file) {
