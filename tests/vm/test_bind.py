@@ -233,8 +233,9 @@ def test_after_a_kill_they_are_given_back(machine, hosts):
     # Another gives them back at its start.
     killed()
     null = 'local turnpike = require "turnpike"\nturnpike.port "null" { device = "net_null0" }\n'
-    router = machine.router(null + FORWARDERS)
+    router = machine.router(null + FORWARDERS, wait=False)
     try:
+        router.wait_ready()
         assert all(is_back(machine, host) for host in hosts)
         router.stop()
     finally:
