@@ -162,7 +162,8 @@ pub struct Port {
     pub name: String,
     /// What it is made of.
     pub device: Device,
-    /// How a kernel interface is taken over; `None`: AF_XDP where it works, else AF_PACKET.
+    /// How a kernel interface is taken over; `None`: AF_XDP where it works, else AF_PACKET. For a PCI NIC,
+    /// the kernel driver that it is bound to while the router has it; `None`: the one that it has.
     pub driver: Option<Driver>,
     /// Own addresses with the length of their network; host bits are set.
     pub addresses: Vec<IpNet>,
@@ -397,13 +398,37 @@ impl fmt::Display for Device {
     }
 }
 
-/// How a kernel interface is taken over.
+/// How a kernel interface or a PCI NIC is taken over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Driver {
     /// AF_XDP sockets.
     AfXdp,
     /// AF_PACKET sockets.
     AfPacket,
+    /// The kernel driver vfio-pci, to which a PCI NIC is bound.
+    VfioPci,
+    /// The kernel driver uio_pci_generic, to which a PCI NIC is bound.
+    UioPciGeneric,
+}
+
+impl Driver {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::AfXdp, Self::AfPacket, Self::VfioPci, Self::UioPciGeneric];
+
+    /// Its name in configurations; of a kernel driver the kernel's.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::AfXdp => "af_xdp",
+            Self::AfPacket => "af_packet",
+            Self::VfioPci => "vfio-pci",
+            Self::UioPciGeneric => "uio_pci_generic",
+        }
+    }
+
+    /// It is a kernel driver for PCI devices.
+    pub fn is_pci(self) -> bool {
+        matches!(self, Self::VfioPci | Self::UioPciGeneric)
+    }
 }
 
 /// A static route.

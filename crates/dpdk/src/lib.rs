@@ -53,7 +53,7 @@ pub use port::rss::{Rss, RssConfig, RssTable, SYMMETRIC as SYMMETRIC_RSS_KEY};
 pub use port::{
     DeviceEvent, DeviceEvents, Fec, Happening, Link, LinkDetails, LinkWatch, LinkWish, Offload,
     OffloadReason, OffloadState, OffloadWishes, Offloads, Pause, Port, PortConfig, Stats,
-    data_room, kernel_mtu,
+    data_room, interface_user, is_port, kernel_mtu,
 };
 pub use queue::{RxQueue, Sent, TxQueue};
 pub use ring::{Consumer, Producer, Ring};

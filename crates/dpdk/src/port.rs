@@ -31,6 +31,7 @@ use dpdk_sys as sys;
 pub use self::events::{DeviceEvent, DeviceEvents, Happening};
 use self::filter::Filter;
 use self::kernel::KernelInterface;
+pub use self::kernel::interface_user;
 pub use self::link::{Fec, LinkDetails, LinkWish, Pause};
 use self::offloads::{Need, Negotiated, negotiate};
 use self::queues::{Queues, Thresholds, Wish};
@@ -620,6 +621,12 @@ pub fn data_room(mtu: u16) -> u16 {
     let with_af_xdp = usize::from(mtu) + FRAME_OVERHEAD + AF_XDP_HEADROOM;
     let needed = with_af_xdp.max(PacketRing::room_for(mtu));
     u16::try_from(needed.next_multiple_of(64)).unwrap_or(u16::MAX)
+}
+
+/// Whether DPDK has made a port of the PCI device with this address. [`Eal::init`] does so with those it is
+/// told of.
+pub fn is_port(_eal: &Eal, address: &str) -> bool {
+    CString::new(address).is_ok_and(|address| port_of(&address).is_some())
 }
 
 /// The MTU that a kernel interface of the caller's network namespace has now; `None` if there is

@@ -4,6 +4,7 @@
 //! [`Console`], so that it neither knows nor cares whether it was typed into a Unix shell, into `turnpike
 //! shell` or over telnet.
 
+pub mod bind;
 pub mod change;
 pub mod check;
 pub mod configuration;

@@ -1,9 +1,10 @@
-//! The Turnpike software router: `turnpike run`, `check`, `plan`, `apply`, `show`, `route`, `neighbour`,
+//! The Turnpike software router: `turnpike run`, `check`, `devices`, `bind`, `plan`, `apply`, `show`, `route`, `neighbour`,
 //! `shell`, `generate-table`, `bench`.
 #![forbid(unsafe_code)]
 
 mod api;
 mod bench;
+mod bind;
 mod commands;
 mod doctor;
 mod generate;
@@ -27,6 +28,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use dataplane::catalogue::{Catalogue, Entry};
 
+use crate::commands::bind::{BindArgs, DevicesArgs, UnbindArgs};
 use crate::commands::doctor::DoctorArgs;
 use crate::commands::run::RunArgs;
 use crate::commands::{Console, RouterCommand};
@@ -54,6 +56,12 @@ enum Command {
     /// Examine this machine for what slows a router down or keeps it from starting; exits with 1 if it
     /// warns, with 2 if it finds an error
     Doctor(DoctorArgs),
+    /// List NICs: drivers, NUMA nodes, IOMMU groups, interfaces, links, users
+    Devices(DevicesArgs),
+    /// Bind NICs to a driver by which DPDK can have them
+    Bind(BindArgs),
+    /// Give a NIC back to the kernel's driver
+    Unbind(UnbindArgs),
     #[command(flatten)]
     Router(RouterCommand),
     /// Type commands to a running router, one after the other
@@ -108,6 +116,9 @@ fn execute(command: Command, catalogue: &Catalogue) -> Result<ExitCode> {
             print(&report)?;
             return Ok(code);
         }
+        Command::Devices(args) => print(&commands::bind::devices(&args)?),
+        Command::Bind(args) => print(&commands::bind::bind(&args)?),
+        Command::Unbind(args) => print(&commands::bind::unbind(&args)?),
         Command::Router(command) => return ask(&command),
         Command::Shell(args) => shell::shell(&args),
         Command::GenerateTable { ipv4, file, ipv6 } => {

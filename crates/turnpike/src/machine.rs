@@ -8,13 +8,17 @@
 //!   cpu.rs      NUMA nodes, cores, SMT siblings, caches         Cpus
 //!   memory.rs   memory and hugepages by node                    NodeMemory
 //!   nic.rs      driver and node of a network device             Nic
+//!   pci.rs      NICs on the PCI bus, their groups and users     PciNic
+//!   network.rs  interfaces, addresses, sessions                 Network
 //!   kernel.rs   release, command line, modules, limits
 //! ```
 
 pub mod cpu;
 pub mod kernel;
 pub mod memory;
+pub mod network;
 pub mod nic;
+pub mod pci;
 #[cfg(test)]
 pub mod testing;
 
@@ -45,7 +49,8 @@ impl Machine {
         Self { root: root.into() }
     }
 
-    fn path(&self, path: &str) -> PathBuf {
+    /// Where a file of the machine is.
+    pub fn path(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
     }
 
@@ -79,6 +84,11 @@ impl Machine {
     pub fn link(&self, path: &str) -> Option<String> {
         let target = fs::read_link(self.path(path)).ok()?;
         Some(target.file_name()?.to_string_lossy().into_owned())
+    }
+
+    /// The whole path that a symbolic link leads to.
+    pub fn target(&self, path: &str) -> Option<String> {
+        Some(fs::read_link(self.path(path)).ok()?.to_string_lossy().into_owned())
     }
 
     /// Is it a file, not a directory?

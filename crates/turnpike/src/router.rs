@@ -22,7 +22,6 @@ mod ports;
 mod prepare;
 mod quarantine;
 mod queues;
-mod rebind;
 mod reports;
 mod resident;
 mod settings;
@@ -51,6 +50,8 @@ use slowpath::SlowPath;
 use tokio::sync::mpsc as events;
 
 use crate::api::server::Socket;
+use crate::bind::Binder;
+use crate::bind::ports::Bindings;
 use crate::machine::Machine;
 use crate::machine::cpu::Cpus;
 use crate::telnet::Telnet;
@@ -71,6 +72,20 @@ pub fn run(config: Config, catalogue: &Catalogue, socket: &Path, no_huge: bool) 
     resident::stay();
     let telnet = config.telnet.map(|telnet| Telnet::bind(&telnet, socket)).transpose()?;
     let socket = Socket::bind(socket)?;
+    let bindings = Bindings::at_start(Binder::here(), &config)?;
+    let outcome = run_on(config, catalogue, (socket, telnet), no_huge, &bindings);
+    bindings.give_back_all();
+    outcome
+}
+
+/// [`run`], with the ports' devices bound. DPDK has closed them all when this returns.
+fn run_on(
+    config: Config,
+    catalogue: &Catalogue,
+    (socket, telnet): (Socket, Option<Telnet>),
+    no_huge: bool,
+    bindings: &Arc<Bindings>,
+) -> Result<()> {
     let cores = cores::of_forwarders(&config)?;
     let machine = Machine::here();
     let cpus = Arc::new(machine.cpus());
@@ -78,7 +93,8 @@ pub fn run(config: Config, catalogue: &Catalogue, socket: &Path, no_huge: bool) 
     let eal = start_dpdk(&config, memory_for(&plan, cores.len()), no_huge)?;
     let buffers = Buffers::new(&eal, &plan)?;
     let place = (&cores[..], cpus);
-    let router = Router::start(config, catalogue, place, eal.clone(), &buffers)?;
+    let opener = Opener::new(eal.clone(), buffers.clone(), bindings.clone());
+    let router = Router::start(config, catalogue, place, opener, &buffers)?;
     let outcome = router.serve(socket, telnet);
     count_buffers(&buffers)?;
     outcome
@@ -151,11 +167,11 @@ impl Router {
         config: Config,
         catalogue: &Catalogue,
         (cores, cpus): (&[usize], Arc<Cpus>),
-        eal: Arc<Eal>,
+        opener: Opener,
         buffers: &Buffers,
     ) -> Result<Self> {
+        let eal = opener.eal().clone();
         let devices = DeviceEvents::listen(&eal)?;
-        let opener = Opener::new(eal.clone(), buffers.clone());
         let (ports, queues) = opener.open_all(&config, cores.len())?;
         let seed = seed();
         let count = config.slowpath.workers;

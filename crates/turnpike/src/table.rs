@@ -1,6 +1,7 @@
 //! Reports as tables for people: columns of text, no frames, so that `grep` and `awk` work on them.
 
 mod configurations;
+mod devices;
 mod forwarders;
 
 use std::collections::BTreeSet;
@@ -16,6 +17,7 @@ use crate::api::report::{
 };
 
 pub use configurations::{history, plan};
+pub use devices::devices;
 pub use forwarders::{forwarders, rss};
 
 fn columns(header: &[&str]) -> Table {

@@ -180,10 +180,7 @@ impl List<'_> {
             discovery,
         } = port;
         let key = |setting: &str| format!("port \"{name}\": {setting}");
-        let driver = driver.map(|driver| match driver {
-            Driver::AfXdp => "af_xdp",
-            Driver::AfPacket => "af_packet",
-        });
+        let driver = driver.map(Driver::name);
         let segmentation = host.as_ref().map(|host| host.segmentation);
         let host = host.as_ref().map(|host| match &host.netns {
             Some(netns) => format!("in namespace {netns}"),

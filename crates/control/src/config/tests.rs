@@ -425,7 +425,15 @@ fn ports_are_checked_setting_by_setting() {
         ),
         (
             "{ device = 'a', driver = 'af_xpd' }",
-            r#"2: port "left": driver "af_xpd" unknown; known: af_xdp, af_packet; leave it out for the best that works"#,
+            r#"2: port "left": driver "af_xpd" unknown; known: af_xdp, af_packet, vfio-pci, uio_pci_generic; leave it out for the best that works"#,
+        ),
+        (
+            "{ device = '03:00.0', driver = 'af_xdp' }",
+            r#"2: port "left": driver "af_xdp" is for kernel interfaces, and 0000:03:00.0 is a PCI address; write "vfio-pci" or "uio_pci_generic", or leave it out"#,
+        ),
+        (
+            "{ device = 'net_tap0', driver = 'vfio-pci' }",
+            r#"2: port "left": driver "vfio-pci" is for PCI NICs, and net_tap0 is a virtual device; leave it out"#,
         ),
         (
             "{ device = 'a', reverse_path = 'feasible' }",

@@ -133,7 +133,7 @@ impl KernelInterface {
     /// Makes sure that no other process takes the interface over, and undoes what one that was
     /// killed has left on it. Returns notes; an error is the process that has the interface.
     pub(super) fn claim(&mut self, directory: &Path) -> Result<Vec<String>, String> {
-        match Record::claim(directory, &format!("{:x}-{}", self.namespace(), self.index)) {
+        match Record::claim(directory, &self.record_name()) {
             Ok(Claim::Taken(by)) => Err(by),
             Ok(Claim::Ours(record, left)) => {
                 self.record = Some(record);
@@ -152,6 +152,10 @@ impl KernelInterface {
                 directory.display()
             )]),
         }
+    }
+
+    fn record_name(&self) -> String {
+        format!("{:x}-{}", self.namespace(), self.index)
     }
 
     /// The number of the interface's network namespace.
@@ -376,6 +380,13 @@ impl KernelInterface {
             }
         };
     }
+}
+
+/// The process that has a kernel interface of the caller's network namespace as a port, as that process
+/// calls itself: `process 123`. `None` if there is none, or the caller may not see it.
+pub fn interface_user(name: &str) -> Option<String> {
+    let interface = KernelInterface::open(name).ok()?;
+    Record::user(Path::new(Record::DIRECTORY), &interface.record_name())
 }
 
 impl Drop for KernelInterface {

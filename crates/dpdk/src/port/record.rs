@@ -54,6 +54,18 @@ impl Record {
         }
     }
 
+    /// The process that has the record of this name, if one has. Takes no lock itself, so that nobody who
+    /// asks for the record at this moment is refused.
+    pub(super) fn user(directory: &Path, name: &str) -> Option<String> {
+        let mut file = File::open(directory.join(name)).ok()?;
+        let metadata = file.metadata().ok()?;
+        let (device, inode) = (metadata.dev(), metadata.ino());
+        let place = format!(" {:02x}:{:02x}:{inode} ", libc::major(device), libc::minor(device));
+        let locks = fs::read_to_string("/proc/locks").ok()?;
+        locks.lines().find(|line| line.contains("FLOCK") && line.contains(&place))?;
+        lines(&mut file).ok()?.into_iter().next()
+    }
+
     /// Writes the record anew: this process, and these lines.
     pub(super) fn write(&self, lines: &[String]) -> io::Result<()> {
         let mut text = format!("process {}\n", std::process::id());
@@ -125,6 +137,8 @@ mod tests {
         first.write(&["one".into()]).unwrap();
         let Claim::Taken(by) = Record::claim(&directory, "a").unwrap() else { panic!("not taken") };
         assert_eq!(by, format!("process {}", std::process::id()));
+        assert_eq!(Record::user(&directory, "a"), Some(by));
+        assert_eq!(Record::user(&directory, "b"), None);
         let (other, _) = ours(Record::claim(&directory, "b").unwrap());
         drop(first);
         assert!(directory.join("b").exists() && !directory.join("a").exists());
@@ -144,6 +158,7 @@ mod tests {
         let Record { file, .. } = &record;
         // SAFETY: an open descriptor.
         assert_eq!(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) }, 0);
+        assert_eq!(Record::user(&directory, "a"), None);
         let (again, left) = ours(Record::claim(&directory, "a").unwrap());
         assert_eq!(left, ["one", "two"]);
         drop((again, record));

@@ -8,6 +8,7 @@ use control::config::{self, Command, Config};
 use control::import;
 use dataplane::catalogue::Catalogue;
 
+use crate::bind::Binder;
 use crate::shell::engine::built_in;
 
 /// Which configuration.
@@ -57,9 +58,12 @@ pub fn names(config: &Config) -> Result<()> {
 /// Checks a configuration with the tables it imports, and unless `offline` whether this machine
 /// can run it.
 pub fn check(source: &SourceArgs, offline: bool, catalogue: &Catalogue) -> Result<String> {
-    let (config, warnings) = source.load(catalogue)?;
+    let (mut config, warnings) = source.load(catalogue)?;
     if !offline {
+        let binder = Binder::here();
+        binder.resolve(&mut config)?;
         config::check_machine(&config).map_err(|errors| anyhow!("{errors}"))?;
+        binder.check(&config, None)?;
     }
     let file = &config.file;
     let mut report = format!(

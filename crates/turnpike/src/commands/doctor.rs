@@ -10,6 +10,7 @@ use control::netlink::netdev;
 use dataplane::catalogue::Catalogue;
 
 use super::check::SourceArgs;
+use crate::bind::Binder;
 use crate::doctor::{DpdkVersions, Patient, Wanted, examine, text};
 use crate::machine::Machine;
 use crate::router;
@@ -55,10 +56,12 @@ pub fn doctor(args: &DoctorArgs, catalogue: &Catalogue) -> Result<(String, ExitC
 fn wanted(args: &DoctorArgs, catalogue: &Catalogue) -> Result<Wanted> {
     let Some(file) = &args.file else { return without_file(catalogue) };
     let source = SourceArgs { file: file.clone(), moonroute: args.moonroute };
-    let wanted = source.load(catalogue).and_then(|(config, _)| {
+    let wanted = source.load(catalogue).and_then(|(mut config, _)| {
+        let resolved = Binder::here().resolve(&mut config);
         let problems =
             config::check_machine(&config).err().map_or_else(Vec::new, |errors| errors.0);
-        let problems = problems.iter().map(ToString::to_string).collect();
+        let problems = problems.iter().map(ToString::to_string);
+        let problems = problems.chain(resolved.err().map(|error| error.to_string())).collect();
         Ok(Wanted { problems, ..of(&config)? })
     });
     wanted.or_else(|error| {

@@ -12,6 +12,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::check::SourceArgs;
 use crate::api::DEFAULT_SOCKET;
+use crate::bind::Binder;
 use crate::router;
 
 /// What to run.
@@ -29,13 +30,17 @@ pub struct RunArgs {
 
 /// Runs until a signal; an error says why the router did not start or did not end cleanly.
 pub fn run(args: &RunArgs, catalogue: &Catalogue) -> Result<()> {
-    let (config, warnings) = args.source.load(catalogue)?;
+    let (mut config, warnings) = args.source.load(catalogue)?;
+    let binder = Binder::here();
+    binder.resolve(&mut config)?;
+    start_log(&config);
+    binder.give_back_left(&config);
     let devices = devices(&config);
     config::check_machine(&config).map_err(|errors| match names_core(&errors, &config) {
         true => point_to_doctor(anyhow!("{errors}"), &args.source),
         false => anyhow!("{errors}"),
     })?;
-    start_log(&config);
+    binder.check(&config, None).map_err(|error| point_to_doctor(error, &args.source))?;
     let file = config.file.display();
     warnings.iter().for_each(|warning| tracing::warn!("{file}: {warning}"));
     let no_huge = args.no_huge || config.memory.no_huge;

@@ -4,28 +4,32 @@ use control::config::Device;
 
 use super::{Finding, Patient, mend};
 use crate::machine::kernel::Module;
-
-/// Kernel drivers that leave a device to DPDK and know no IOMMU.
-const UIO: [&str; 2] = ["uio_pci_generic", "igb_uio"];
-
-/// Kernel drivers beside which DPDK drives a device.
-const SHARING: [&str; 3] = ["mlx4_core", "mlx5_core", "mana"];
-
-/// Kernel drivers that vfio tolerates in a group (`vfio_dev_driver_allowed` of the kernel), beside its own.
-const TOLERATED: [&str; 3] = ["vfio-pci", "pci-stub", "pcieport"];
-
-const GROUPS: &str = "/sys/kernel/iommu_groups";
+use crate::machine::pci::{GROUPS, Group, Member, NO_IOMMU, SHARING, UIO};
 
 /// Drivers that PCI ports are bound to.
 pub fn drivers(patient: &Patient<'_>) -> Vec<Finding> {
     patient.wanted.pci().filter_map(|(port, address)| driver(patient, port, address)).collect()
 }
 
+/// The driver that the configuration has a device bound to when the router starts.
+fn bound_at_start(patient: &Patient<'_>, address: &str) -> Option<&'static str> {
+    let is_it = |port: &&super::Port| matches!(&port.device, Device::Pci(own) if own == address);
+    let port = patient.wanted.ports.iter().find(is_it)?;
+    port.driver.filter(|driver| driver.is_pci()).map(|driver| driver.name())
+}
+
 fn driver(patient: &Patient<'_>, port: &str, address: &str) -> Option<Finding> {
     const CHECK: &str = "driver";
     let device = Device::Pci(address.to_owned());
     let nic = patient.machine.nic(&device)?;
-    let bind = format!("dpdk-devbind.py --bind=vfio-pci {address}");
+    let bind = format!("turnpike bind {address}");
+    let bound = nic.driver.as_deref().unwrap_or("no driver");
+    if let Some(wanted) = bound_at_start(patient, address).filter(|&wanted| wanted != bound) {
+        let found = format!(
+            "port \"{port}\": {address} is bound to {bound}, to {wanted} when the router starts"
+        );
+        return Some(Finding::ok(CHECK, found));
+    }
     let Some(driver) = nic.driver else {
         let found = format!("port \"{port}\": {address} has no driver");
         return Some(Finding::error(CHECK, found).cost("The port does not start.").mend([bind]));
@@ -36,7 +40,10 @@ fn driver(patient: &Patient<'_>, port: &str, address: &str) -> Option<Finding> {
         driver if SHARING.contains(&driver) => {
             Finding::ok(CHECK, format!("{found}, beside which DPDK drives it"))
         }
-        driver if is_uio(driver) && translates(patient, nic.group) => {
+        driver
+            if is_uio(driver)
+                && group_of(patient, address).is_some_and(|group| group.translates()) =>
+        {
             let cost =
                 "The IOMMU refuses the device's accesses to memory: the port receives nothing.";
             Finding::error(CHECK, found).cost(cost).mend([bind])
@@ -55,26 +62,25 @@ fn is_uio(driver: &str) -> bool {
     UIO.contains(&driver)
 }
 
-/// Does the IOMMU translate for the devices of a group, so that one whose driver does not know it reaches no
-/// memory?
-fn translates(patient: &Patient<'_>, group: Option<usize>) -> bool {
-    let kind = group.and_then(|group| patient.machine.read(&format!("{GROUPS}/{group}/type")));
-    kind.is_some_and(|kind| kind != "identity")
+fn group_of(patient: &Patient<'_>, address: &str) -> Option<Group> {
+    patient.machine.pci_nic(address)?.group
 }
 
 /// Groups of an IOMMU. Without one, vfio makes a group for each device that it is told to do without for.
 fn iommu_groups(patient: &Patient<'_>) -> usize {
     let groups = patient.machine.names(GROUPS).into_iter();
     let name = |group: &String| patient.machine.read(&format!("{GROUPS}/{group}/name"));
-    groups.filter(|group| name(group).as_deref() != Some("vfio-noiommu")).count()
+    groups.filter(|group| name(group).as_deref() != Some(NO_IOMMU)).count()
 }
 
 fn has_iommu(patient: &Patient<'_>) -> bool {
     iommu_groups(patient) > 0
 }
 
+/// The driver by which the router is going to have a device.
 fn driver_of(patient: &Patient<'_>, address: &str) -> Option<String> {
-    patient.machine.link(&format!("/sys/bus/pci/devices/{address}/driver"))
+    let wanted = bound_at_start(patient, address).map(str::to_owned);
+    wanted.or_else(|| patient.machine.pci_driver(address))
 }
 
 /// Do devices of the router work with physical addresses, which only hugepages have for good?
@@ -195,39 +201,33 @@ pub fn groups(patient: &Patient<'_>) -> Vec<Finding> {
 
 fn group(patient: &Patient<'_>, port: &str, address: &str) -> Option<Finding> {
     const CHECK: &str = "iommu-group";
-    let machine = patient.machine;
-    let nic = machine.nic(&Device::Pci(address.to_owned()))?;
-    let group = nic.group?;
+    let nic = patient.machine.pci_nic(address)?;
     if nic.driver.is_some_and(|driver| SHARING.contains(&driver.as_str())) {
         return None;
     }
-    let devices = machine.names(&format!("{GROUPS}/{group}/devices"));
-    let others: Vec<&String> = devices.iter().filter(|other| *other != address).collect();
-    let in_use: Vec<String> = others.iter().filter_map(|other| in_use(patient, other)).collect();
-    let of_group = format!("port \"{port}\": {address} is in group {group}");
-    if others.is_empty() {
+    let group = nic.group?;
+    let of_group = format!("port \"{port}\": {address} is in group {}", group.number);
+    if group.others.is_empty() {
         return Some(Finding::ok(CHECK, format!("{of_group}, alone")));
     }
+    let stays = |other: &&Member| {
+        other.in_the_way && bound_at_start(patient, &other.address) != Some("vfio-pci")
+    };
+    let in_use: Vec<&Member> = group.others.iter().filter(stays).collect();
     if in_use.is_empty() {
-        let others: Vec<&str> = others.iter().map(|other| other.as_str()).collect();
+        let others: Vec<&str> = group.others.iter().map(|other| other.address.as_str()).collect();
         return Some(Finding::ok(CHECK, format!("{of_group} with {}", others.join(", "))));
     }
-    let unbind = in_use.iter().map(|device| {
-        let address = device.split(' ').next().unwrap_or_default();
-        format!("dpdk-devbind.py --bind=vfio-pci {address}    # or another slot for the NIC")
+    let addresses: Vec<&str> = in_use.iter().map(|other| other.address.as_str()).collect();
+    let bind =
+        format!("turnpike bind {address} {}    # or another slot for the NIC", addresses.join(" "));
+    let in_use = in_use.iter().map(|other| {
+        format!("{} ({})", other.address, other.driver.as_deref().unwrap_or("no driver"))
     });
+    let in_use: Vec<String> = in_use.collect();
     let found = format!("{of_group} with {}, which the kernel uses", in_use.join(", "));
     let cost = "vfio-pci gives away a group as a whole: the port does not start.";
-    Some(Finding::error(CHECK, found).cost(cost).mend(unbind))
-}
-
-/// The device with its driver, if vfio does not tolerate that beside one of its own. Bridges it does.
-fn in_use(patient: &Patient<'_>, address: &str) -> Option<String> {
-    let base = format!("/sys/bus/pci/devices/{address}");
-    let driver = patient.machine.link(&format!("{base}/driver"))?;
-    let class = patient.machine.read(&format!("{base}/class")).unwrap_or_default();
-    let harmless = TOLERATED.contains(&driver.as_str()) || class.starts_with("0x06");
-    (!harmless).then(|| format!("{address} ({driver})"))
+    Some(Finding::error(CHECK, found).cost(cost).mend([bind]))
 }
 
 /// Kernel modules by which PCI ports get their devices.

@@ -211,10 +211,12 @@ fn drivers_give_devices_away_or_keep_them() {
         tree.pci("0000:03:00.0", driver, "0");
         assert_eq!(found(devices::drivers, &tree, &wanted)[0].0, severity, "{driver:?}");
     }
-    assert_eq!(
-        mends(devices::drivers, &tree, &wanted),
-        ["dpdk-devbind.py --bind=vfio-pci 0000:03:00.0"]
-    );
+    assert_eq!(mends(devices::drivers, &tree, &wanted), ["turnpike bind 0000:03:00.0"]);
+    // The router binds it itself.
+    let mut bound = wanted.clone();
+    bound.ports[0].driver = Some(Driver::VfioPci);
+    let text = "port \"wan\": 0000:03:00.0 is bound to e1000e, to vfio-pci when the router starts";
+    assert_eq!(found(devices::drivers, &tree, &bound), is(Fine, text));
     // Behind an IOMMU that translates, the device reaches nothing.
     tree.write("sys/kernel/iommu_groups/4/type", "DMA-FQ\n");
     tree.pci("0000:03:00.0", Some("uio_pci_generic"), "0");
@@ -315,7 +317,7 @@ fn a_group_is_given_away_as_a_whole() {
     assert_eq!(found(devices::groups, &tree, &wan), is(Error, used));
     assert!(
         mends(devices::groups, &tree, &wan)[0]
-            .starts_with("dpdk-devbind.py --bind=vfio-pci 0000:03:00.1 ")
+            .starts_with("turnpike bind 0000:03:00.0 0000:03:00.1 ")
     );
 }
 

@@ -85,6 +85,17 @@ impl Tree {
         }
     }
 
+    /// An IOMMU group with the kind of its domain and these devices.
+    pub fn group(&self, number: usize, kind: &str, addresses: &[&str]) {
+        let base = format!("sys/kernel/iommu_groups/{number}");
+        self.write(&format!("{base}/type"), format!("{kind}\n"));
+        for address in addresses {
+            self.write(&format!("{base}/devices/{address}"), "");
+            let link = format!("sys/bus/pci/devices/{address}/iommu_group");
+            self.link(&link, &format!("../../../kernel/iommu_groups/{number}"));
+        }
+    }
+
     /// Writes a file, with its directories.
     pub fn write(&self, path: &str, text: impl AsRef<[u8]>) {
         let path = self.path(path);

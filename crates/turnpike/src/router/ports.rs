@@ -1,6 +1,6 @@
 //! Opens ports: those of the configuration at the start, and others later.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result};
@@ -14,9 +14,10 @@ use super::buffers::Buffers;
 use super::fd_store::FdStore;
 use super::host::{HostInterface, HostView};
 use super::queues;
-use super::rebind;
 use super::settings;
 use super::wiring::Queues;
+use crate::bind::Binder;
+use crate::bind::ports::{Bindings, Hold};
 
 /// A port that receives and sends.
 pub struct OpenPort {
@@ -42,6 +43,8 @@ pub struct OpenPort {
     pub host: Option<HostView>,
     /// What ports had counted that had its number before it: see `Ledger::traffic`.
     pub counted: [u64; 4],
+    /// Keeps its device bound, if the router has bound it.
+    pub hold: Option<Hold>,
 }
 
 impl OpenPort {
@@ -148,13 +151,25 @@ type OpenQueues = (Port, Vec<RxQueue>, Vec<TxQueue>);
 pub struct Opener {
     eal: Arc<Eal>,
     buffers: Buffers,
+    bindings: Arc<Bindings>,
     store: Arc<Mutex<FdStore>>,
 }
 
 impl Opener {
-    /// With memory from these buffers.
-    pub fn new(eal: Arc<Eal>, buffers: Buffers) -> Self {
-        Self { eal, buffers, store: Arc::new(Mutex::new(FdStore::of_environment())) }
+    /// With memory from these buffers, for devices that are bound so.
+    pub fn new(eal: Arc<Eal>, buffers: Buffers, bindings: Arc<Bindings>) -> Self {
+        let store = Arc::new(Mutex::new(FdStore::of_environment()));
+        Self { eal, buffers, bindings, store }
+    }
+
+    /// The DPDK that ports are opened with.
+    pub fn eal(&self) -> &Arc<Eal> {
+        &self.eal
+    }
+
+    /// Gives devices back that the router has bound and that are not wanted any more.
+    pub fn give_back_unused(&self, wanted: &BTreeSet<String>) {
+        self.bindings.give_back_unused(wanted, |address| dpdk::is_port(&self.eal, address));
     }
 
     /// Opens all ports of a configuration, each with a queue for each of `forwarders` where the device
@@ -224,9 +239,12 @@ impl Opener {
         forwarders: usize,
         pool: &Mempool,
     ) -> Result<Opened> {
+        let hold = self.bindings.take(wanted)?;
         let request = request(wanted, forwarders)?;
         let node = self.buffers.node_of(&wanted.device);
-        Ok(opened(wanted, node, Port::open(&self.eal, &request, pool)?))
+        let mut opened = opened(wanted, node, Port::open(&self.eal, &request, pool)?);
+        opened.port.hold = hold;
+        Ok(opened)
     }
 
     fn store(&self) -> MutexGuard<'_, FdStore> {
@@ -260,9 +278,11 @@ pub fn request(wanted: &config::Port, forwarders: usize) -> Result<PortConfig> {
     request.mac = wanted.mac.map(|mac| mac.0);
     request.promiscuous = wanted.promiscuous;
     request.link = settings::link(wanted.link);
-    request.driver = wanted.driver.map(|driver| match driver {
-        config::Driver::AfXdp => Driver::AfXdp,
-        config::Driver::AfPacket => Driver::AfPacket,
+    request.driver = wanted.driver.and_then(|driver| match driver {
+        config::Driver::AfXdp => Some(Driver::AfXdp),
+        config::Driver::AfPacket => Some(Driver::AfPacket),
+        // The kernel's, to which the device is bound already.
+        config::Driver::VfioPci | config::Driver::UioPciGeneric => None,
     });
     Ok(request)
 }
@@ -310,12 +330,13 @@ fn opened(wanted: &config::Port, node: Option<usize>, open: OpenQueues) -> Opene
         queues: (rx.len(), tx.len()),
         node,
         driver: match &wanted.device {
-            config::Device::Pci(address) => rebind::driver(address),
+            config::Device::Pci(address) => Binder::here().driver(address),
             _ => None,
         },
         port,
         host: None,
         counted: [0; 4],
+        hold: None,
     };
     let (plan, host) = (queues::plan(wanted), None);
     Opened { port: open, queues: Queues { port: id, info, rx, tx, host, node, burst, plan } }

@@ -13,13 +13,13 @@ use dataplane::catalogue::Catalogue;
 use dataplane::port::{MAX_PORTS, PortId, PortInfo};
 use dpdk::Mempool;
 
+use crate::bind::Binder;
 use crate::commands::check;
 
 use super::cores;
 use super::graphs::{ForwarderGraph, GraphMaker};
 use super::host::HostInterface;
 use super::ports::{Known, Opened, Opener};
-use super::rebind;
 
 /// What is to be changed to.
 #[derive(Clone)]
@@ -77,6 +77,7 @@ impl Workshop {
             Wanted::Text(file, text) => Arc::new(self.read(&base, &file, &text)?),
             Wanted::Config(config) => config,
         };
+        Binder::here().check(&config, Some(&base))?;
         let diff = Diff::between(&base, &config);
         let made = graphs && diff.fixed().next().is_none();
         let (before, cores) = (cores::of_forwarders(&base)?, cores::of_forwarders(&config)?);
@@ -108,8 +109,11 @@ impl Workshop {
     ) -> Result<Reopened> {
         let wanted = config.port(id).context("no such port")?;
         let forwarders = cores::of_forwarders(config)?.len();
-        if let (config::Device::Pci(address), Some(driver)) = (&wanted.device, driver) {
-            rebind::bind(address, driver)?;
+        // A device that the router has bound itself is bound again when it is opened.
+        if let (config::Device::Pci(address), None, Some(driver)) =
+            (&wanted.device, wanted.driver, driver)
+        {
+            Binder::here().rebind(address, driver)?;
         }
         let memory = self.opener.memory(wanted, forwarders)?;
         let opened = self.opener.device(wanted, forwarders, &memory)?;
@@ -123,6 +127,7 @@ impl Workshop {
     fn read(&self, base: &Config, file: &std::path::Path, text: &str) -> Result<Config> {
         let config = config::parse(file, text, Limits::default(), &self.catalogue);
         let mut config = config.map_err(|errors| anyhow!("{errors}"))?;
+        Binder::here().resolve(&mut config)?;
         config::check_change(&config, base).map_err(|errors| anyhow!("{errors}"))?;
         check::names(&config)?;
         for import in &config.imports {

@@ -69,13 +69,14 @@ pub(super) fn read<'s>(
         let address_line = fields.line_of("address");
         let mtu = mtu(&mut fields, &addresses);
         let host = host::read(&mut fields, host_by_default);
+        let device = device(&mut fields, &mut devices, statement);
         let port = Port {
             // Too many are refused below.
             id: u16::try_from(index).ok().and_then(PortId::new).unwrap_or(PortId::FIRST),
             line: statement.line,
             name: statement.name.clone(),
-            device: device(&mut fields, &mut devices, statement),
-            driver: driver(&mut fields),
+            driver: driver(&mut fields, &device),
+            device,
             mac: mac(&mut fields),
             mtu,
             queues: queues::read(&mut fields),
@@ -212,18 +213,35 @@ fn parse_pci(text: &str) -> Option<String> {
     Some(format!("{}:{}:{}.{}", hex(domain, 4)?, hex(bus, 2)?, hex(device, 2)?, hex(function, 1)?))
 }
 
-fn driver(fields: &mut Fields<'_, '_>) -> Option<Driver> {
-    match fields.text("driver", "\"af_xdp\" or \"af_packet\"")? {
-        "af_xdp" => Some(Driver::AfXdp),
-        "af_packet" => Some(Driver::AfPacket),
-        other => {
-            fields.error(
-                "driver",
-                format!("driver \"{other}\" unknown; known: af_xdp, af_packet; leave it out for the best that works"),
-            );
-            None
-        }
+fn driver(fields: &mut Fields<'_, '_>, device: &Device) -> Option<Driver> {
+    let text = fields.text("driver", "a driver's name such as \"vfio-pci\"")?;
+    let Some(driver) = Driver::ALL.into_iter().find(|driver| driver.name() == text) else {
+        let known = Driver::ALL.map(Driver::name).join(", ");
+        fields.error(
+            "driver",
+            format!(
+                "driver \"{text}\" unknown; known: {known}; leave it out for the best that works"
+            ),
+        );
+        return None;
+    };
+    match device {
+        Device::Vdev(_) if driver.is_pci() => fields.error(
+            "driver",
+            format!(
+                "driver \"{text}\" is for PCI NICs, and {device} is a virtual device; leave it out"
+            ),
+        ),
+        Device::Pci(_) if !driver.is_pci() => fields.error(
+            "driver",
+            format!(
+                "driver \"{text}\" is for kernel interfaces, and {device} is a PCI address; write \
+                 \"vfio-pci\" or \"uio_pci_generic\", or leave it out"
+            ),
+        ),
+        _ => {}
     }
+    Some(driver)
 }
 
 fn reverse_path(fields: &mut Fields<'_, '_>) -> ReversePath {

@@ -249,6 +249,7 @@ impl Owner {
             Ok(prepared) => prepared,
             Err(error) => {
                 say_failure(&purpose, &error);
+                self.give_back_devices(&self.configurations.current);
                 return reply(asker, Err(error));
             }
         };

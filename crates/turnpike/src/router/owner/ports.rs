@@ -25,6 +25,7 @@ use super::super::settings;
 use super::hotplug::Absent;
 use super::links::Link;
 use super::{Owner, initial};
+use crate::bind;
 
 /// A port that was taken away, and what brings it back.
 pub(super) struct Gone {
@@ -237,6 +238,14 @@ impl Owner {
         if let Err(error) = self.follow_hosts(config) {
             tracing::error!("{error:#}");
         }
+        self.give_back_devices(config);
+    }
+
+    /// Gives devices back that were bound for ports that a configuration does not have, beside the router's
+    /// work: the kernel takes its time.
+    pub(super) fn give_back_devices(&self, config: &Config) {
+        let (opener, wanted) = (self.opener.clone(), bind::ports::wanted(config));
+        tokio::task::spawn_blocking(move || opener.give_back_unused(&wanted));
     }
 
     /// Nobody knows the port any more.
@@ -307,6 +316,7 @@ impl Owner {
         if let Err(error) = self.follow_hosts(base) {
             tracing::error!("{error:#}");
         }
+        self.give_back_devices(base);
     }
 
     /// Undoes that a port has come. Its host interface goes to the port that it was before.

@@ -1,0 +1,265 @@
+//! Moves NICs between the kernel's drivers and those by which DPDK has them.
+//!
+//! ```text
+//!   kernel.rs    settings of /sys that are written, programs that are run     Kernel
+//!   record.rs    the state in which devices were found                        Records
+//!   users.rs     needs that the machine itself has of a NIC                   User
+//!   check.rs     reasons why a NIC cannot be bound                            Wish
+//!   give.rs      the way back: unbind, and the end of a router
+//!   remember.rs  rules of udev, which outlive a restart of the machine
+//!   ports.rs     the devices of a router's ports                              Bindings
+//!   list.rs      the report of `turnpike devices`
+//! ```
+//!
+//! A device gets its driver by three settings of `/sys`: `driver_override` names the only driver that may
+//! take it, `unbind` takes it from the one that has it, `drivers_probe` lets the kernel look for one. The state
+//! in which it was found is written down before the first of them, so that it can be given back whatever
+//! happens.
+
+mod check;
+mod give;
+pub mod kernel;
+pub mod list;
+pub mod ports;
+mod record;
+mod remember;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+mod users;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow, bail};
+
+pub use check::Wish;
+use kernel::{Here, Kernel};
+use record::{Found, FoundInterface, Record, Records};
+
+use crate::machine::Machine;
+use crate::machine::kernel::Module;
+use crate::machine::network::Network;
+use crate::machine::pci::{DEVICES, GROUPS, PciNic, UIO, gives_away};
+
+/// The driver that devices are bound to unless another is named.
+pub const DEFAULT_DRIVER: &str = "vfio-pci";
+
+/// Looks at a device that the kernel is to bind: a second of [`kernel::MOMENT`].
+const BOUND_WITHIN: usize = 200;
+
+/// Binds and unbinds devices of a machine.
+#[derive(Clone)]
+pub struct Binder {
+    machine: Machine,
+    kernel: Arc<dyn Kernel>,
+    network: Arc<dyn Fn() -> Network + Send + Sync>,
+}
+
+/// A device that `turnpike bind` has bound.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// The driver that it had; `None` if it had none.
+    pub before: Option<String>,
+    /// Needs of the machine that were cut off.
+    pub carried: Vec<String>,
+    /// The rule of udev that was written.
+    pub rule: Option<PathBuf>,
+}
+
+impl Binder {
+    /// For the machine that the program runs on.
+    pub fn here() -> Self {
+        Self { machine: Machine::here(), kernel: Arc::new(Here), network: Arc::new(Network::here) }
+    }
+
+    /// Binds devices, all or none; with `remember`, also when the machine starts.
+    ///
+    /// # Errors
+    /// A reason why one cannot be bound, or the step that failed; all are given back then.
+    pub fn bind(&self, wishes: &[Wish], remember: bool) -> Result<Vec<Bound>> {
+        let records = Records::open(&self.machine)?;
+        if let Some((_, problem)) = self.obstacles(wishes).into_iter().next() {
+            bail!(problem);
+        }
+        let mut done: Vec<(Bound, Option<Record>)> = Vec::new();
+        for wish in wishes {
+            let mut bind = || {
+                let nic = self.nic(&wish.address)?;
+                let carried = self.users(&nic).iter().map(ToString::to_string).collect();
+                let record = self.take(&records, &nic, wish)?;
+                done.push((Bound { before: nic.driver.clone(), carried, rule: None }, record));
+                let rule = remember.then(|| remember::write(&self.machine, &nic, &wish.driver));
+                done.last_mut().context("nothing was bound")?.0.rule = rule.transpose()?;
+                Ok(())
+            };
+            if let Err(error) = bind() {
+                for (bound, record) in done {
+                    bound.rule.map(std::fs::remove_file);
+                    record.map(|record| self.give_back(&records, record));
+                }
+                return Err(error);
+            }
+        }
+        Ok(done.into_iter().map(|(bound, _)| bound).collect())
+    }
+
+    /// Binds a device for which nothing is in the way, and says how it was found. `None` if it had the driver
+    /// and nobody is to give it back.
+    fn take(&self, records: &Records, nic: &PciNic, wish: &Wish) -> Result<Option<Record>> {
+        let (address, driver) = (&nic.address, wish.driver.as_str());
+        let left = record::seen(&self.machine, address).map(|seen| seen.found);
+        let left = left.filter(|found| found.ids == nic.ids);
+        if nic.driver.as_deref() == Some(driver) {
+            // A router that was killed had bound it, and this one does what that had to do.
+            return Ok(match left {
+                Some(left) if wish.router && left.by_router => records.adopt(address),
+                Some(left) if !wish.router && left.by_router => {
+                    Some(records.create(address, Found { by_router: false, ..left })?)
+                }
+                _ => None,
+            });
+        }
+        self.load(driver)?;
+        // Somebody else may have given it another driver since it was written.
+        let left = left.filter(|_| nic.driver.as_deref().is_none_or(gives_away));
+        let found = match left {
+            Some(left) => Found { by_router: wish.router, ..left },
+            None => self.found(nic, wish.router),
+        };
+        let domain = self.domain_for(nic, driver, found.domain.as_deref());
+        let before = nic.group.as_ref().and_then(|group| group.kind.clone());
+        let found = match &domain {
+            Some(_) if found.domain.is_none() => Found { domain: before, ..found },
+            _ => found,
+        };
+        let record = records.create(address, found)?;
+        if let Err(error) = self.switch(nic, Some(driver), domain.as_deref()) {
+            let back = self.give_back(records, record);
+            let error = error.context(format!("{address} cannot be bound to {driver}"));
+            return Err(match back {
+                Ok(_) => error,
+                Err(back) => anyhow!("{error:#}; and it cannot be given back: {back:#}"),
+            });
+        }
+        Ok(Some(record))
+    }
+
+    /// A device as it is now.
+    fn found(&self, nic: &PciNic, by_router: bool) -> Found {
+        let network = (self.network)();
+        let interface = nic.interfaces.first().and_then(|name| self.machine.interface(name));
+        let interface = interface.map(|interface| FoundInterface {
+            up: interface.up,
+            mtu: interface.mtu,
+            addresses: network.addresses.get(&interface.name).cloned().unwrap_or_default(),
+            name: interface.name,
+        });
+        Found {
+            ids: nic.ids.clone(),
+            by_router,
+            driver: nic.driver.clone(),
+            driver_override: nic.driver_override.clone(),
+            domain: None,
+            interface,
+        }
+    }
+
+    /// The kind that the domain of a device's group must get for a driver; `None`: it stays. `found` is the
+    /// kind that it had before anything was bound.
+    fn domain_for(&self, nic: &PciNic, driver: &str, found: Option<&str>) -> Option<String> {
+        let group = nic.group.as_ref()?;
+        let wanted = match UIO.contains(&driver) {
+            // A driver that programs no IOMMU needs one that does not translate.
+            true => group.translates().then_some("identity"),
+            false => found,
+        };
+        wanted.filter(|wanted| group.kind.as_deref() != Some(wanted)).map(str::to_owned)
+    }
+
+    /// Loads a driver that is not there.
+    fn load(&self, driver: &str) -> Result<()> {
+        if self.machine.has_pci_driver(driver) {
+            return Ok(());
+        }
+        if let Err(said) = self.kernel.run("modprobe", &[driver]) {
+            bail!("driver {driver} is not loaded, and modprobe {driver} fails: {said}");
+        }
+        if !self.machine.has_pci_driver(driver) {
+            bail!("{driver} is loaded and is no driver for PCI devices; name one that is");
+        }
+        Ok(())
+    }
+
+    /// Gives a device a driver, or takes the one away that it has.
+    fn switch(&self, nic: &PciNic, driver: Option<&str>, domain: Option<&str>) -> Result<()> {
+        let address = nic.address.as_str();
+        let base = format!("{DEVICES}/{address}");
+        self.set(&format!("{base}/driver_override"), driver.unwrap_or("\n"))?;
+        let now = self.machine.pci_driver(address);
+        if now.is_some() && now.as_deref() == driver {
+            return Ok(());
+        }
+        if now.is_some() {
+            self.set(&format!("{base}/driver/unbind"), address)?;
+        }
+        if let (Some(kind), Some(group)) = (domain, &nic.group) {
+            let path = format!("{GROUPS}/{}/type", group.number);
+            let same = self.machine.read(&path).as_deref() == Some(kind);
+            let set = if same { Ok(()) } else { self.set(&path, kind) };
+            set.with_context(|| {
+                format!(
+                    "the IOMMU cannot be told to leave group {} alone; start the kernel with iommu=pt, or \
+                     use vfio-pci",
+                    group.number
+                )
+            })?;
+        }
+        if driver.is_none() {
+            return Ok(());
+        }
+        self.probe(address)?;
+        if self.machine.pci_driver(address).as_deref() == driver {
+            return Ok(());
+        }
+        bail!("the driver does not take it; dmesg may say why")
+    }
+
+    /// Lets the kernel look for a driver, and waits until it has found one.
+    fn probe(&self, address: &str) -> Result<()> {
+        self.set("/sys/bus/pci/drivers_probe", address)?;
+        // The kernel makes the driver's files a moment after it has bound it.
+        for _ in 0..BOUND_WITHIN {
+            if self.machine.pci_driver(address).is_some() {
+                break;
+            }
+            self.kernel.wait();
+        }
+        Ok(())
+    }
+
+    fn set(&self, path: &str, text: &str) -> Result<()> {
+        let written = self.kernel.write(&self.machine.path(path), text);
+        written.with_context(|| format!("writing \"{}\" to {path}", text.trim()))
+    }
+
+    /// A NIC by its address.
+    fn nic(&self, address: &str) -> Result<PciNic> {
+        self.machine.pci_nic(address).ok_or_else(|| anyhow!(self.not_found(address)))
+    }
+
+    fn not_found(&self, address: &str) -> String {
+        let known = self.machine.nics().into_iter().map(|nic| nic.address).collect::<Vec<_>>();
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        match self.machine.read(&format!("{DEVICES}/{address}/class")) {
+            Some(class) => format!("PCI device {address} is no NIC (class {class}); NICs: {known}"),
+            None => format!("PCI device {address} not found; NICs: {known}"),
+        }
+    }
+
+    /// A driver can be had: it is there, or a module is.
+    fn has_driver(&self, driver: &str) -> bool {
+        self.machine.has_pci_driver(driver) || self.machine.module(driver) != Module::Absent
+    }
+}

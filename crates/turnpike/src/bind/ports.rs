@@ -1,0 +1,277 @@
+//! The devices of a router's ports: bound before DPDK looks for them, given back when their ports are closed.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::{Result, anyhow, bail};
+use control::config::{Config, Device, Port};
+
+use super::check::in_use;
+use super::record::{Record, Records};
+use super::{Binder, Wish, record};
+
+/// Devices that a router has bound.
+pub struct Bindings {
+    binder: Binder,
+    taken: Mutex<Vec<Taken>>,
+}
+
+/// Somebody uses a device; it is not given back before this is dropped.
+pub type Hold = Arc<()>;
+
+struct Taken {
+    record: Record,
+    hold: Hold,
+}
+
+impl Binder {
+    /// Puts PCI addresses in the place of kernel interfaces whose NICs are to be bound. An interface that is
+    /// not there is looked for among those that routers have bound.
+    ///
+    /// # Errors
+    /// Interfaces that are no PCI NICs, and devices that two ports ask for.
+    pub fn resolve(&self, config: &mut Config) -> Result<()> {
+        let mut problems = Vec::new();
+        let file = config.file.clone();
+        for port in config.ports.iter_mut().filter(|port| is_bound(port)) {
+            let Device::Kernel(name) = &port.device else { continue };
+            match self.address_of(name) {
+                Some(address) => port.device = Device::Pci(address),
+                None if self.machine.interfaces().contains(name) => problems.push(said(
+                    &file,
+                    port,
+                    &format!(
+                        "device {name} is no PCI NIC, which its driver needs; leave driver out"
+                    ),
+                )),
+                // Named with those that are known when devices are looked for.
+                None => {}
+            }
+        }
+        for (place, port) in config.ports.iter().enumerate() {
+            let same = |other: &&Port| other.device == port.device;
+            if let Some(other) = config.ports[..place].iter().find(same) {
+                let problem = format!(
+                    "device {} is taken by port \"{}\" on line {}; a device makes one port",
+                    port.device, other.name, other.line
+                );
+                problems.push(said(&file, port, &problem));
+            }
+        }
+        if problems.is_empty() { Ok(()) } else { Err(anyhow!(problems.join("\n"))) }
+    }
+
+    /// The NIC that a kernel interface is of, or was before it was bound.
+    fn address_of(&self, name: &str) -> Option<String> {
+        let was = |seen: &record::Seen| {
+            seen.found.interface.as_ref().is_some_and(|interface| interface.name == name)
+        };
+        let here = self.machine.pci_of_interface(name);
+        here.or_else(|| record::all(&self.machine).into_iter().find(was).map(|seen| seen.address))
+    }
+
+    /// Checks the PCI NICs of a configuration, those left out that are not there, and those that a running
+    /// router with the configuration `base` has.
+    ///
+    /// # Errors
+    /// Reasons why ports cannot have their devices, a line each.
+    pub fn check(&self, config: &Config, base: Option<&Config>) -> Result<()> {
+        let has = |port: &&Port| {
+            base.is_none_or(|base| !base.ports.iter().any(|before| before.device == port.device))
+        };
+        let is_there = |port: &&Port| match &port.device {
+            Device::Pci(address) => self.machine.pci_nic(address).is_some(),
+            _ => false,
+        };
+        let ports: Vec<&Port> = config.ports.iter().filter(has).filter(is_there).collect();
+        let (bound, others): (Vec<&Port>, _) = ports.into_iter().partition(|port| is_bound(port));
+        let wishes: Vec<Wish> = bound.iter().filter_map(|port| wish(port)).collect();
+        let obstacles =
+            self.obstacles(&wishes).into_iter().map(|(place, problem)| (bound[place], problem));
+        let unusable = others.into_iter().filter_map(|port| match &port.device {
+            Device::Pci(address) => Some((port, self.unusable(address)?)),
+            _ => None,
+        });
+        let mut problems: Vec<_> = obstacles.chain(unusable).collect();
+        problems.sort_by_key(|(port, _)| port.line);
+        let lines: Vec<_> =
+            problems.iter().map(|(port, problem)| said(&config.file, port, problem)).collect();
+        if lines.is_empty() { Ok(()) } else { Err(anyhow!(lines.join("\n"))) }
+    }
+
+    /// Binds a device again that was taken away while a port had it, unless another driver has it.
+    ///
+    /// # Errors
+    /// The other driver, or the step that failed, and the way out.
+    pub fn rebind(&self, address: &str, driver: &str) -> Result<()> {
+        let nic = self.nic(address)?;
+        match nic.driver.as_deref() {
+            Some(now) if now == driver => Ok(()),
+            Some(now) => bail!(
+                "{address} is bound to {now} now, and was to {driver}; bind it again: turnpike bind {address} \
+                 --driver {driver}"
+            ),
+            None => {
+                self.load(driver)?;
+                let domain = self.domain_for(&nic, driver, None);
+                self.switch(&nic, Some(driver), domain.as_deref())
+            }
+        }
+    }
+
+    /// Gives back the devices that killed routers have left bound, those left out that a configuration asks for.
+    pub fn give_back_left(&self, config: &Config) {
+        let wanted = wanted(config);
+        let left = record::all(&self.machine).into_iter();
+        let left = left.filter(|seen| seen.found.by_router && !seen.in_use);
+        for seen in left.filter(|seen| !wanted.contains(&seen.address)) {
+            let (address, driver) = (&seen.address, seen.found.driver.as_deref());
+            let nic = self.machine.pci_nic(address);
+            let problem = nic.and_then(|nic| in_use(&nic, &self.users(&nic)));
+            let give_back = || {
+                let records = Records::open(&self.machine)?;
+                let record = records.adopt(address);
+                record.map_or(Ok(Vec::new()), |record| self.give_back(&records, record))
+            };
+            report(
+                address,
+                driver,
+                problem.map_or_else(give_back, |problem| Err(anyhow!(problem))),
+            );
+        }
+    }
+
+    /// The driver that a PCI device is bound to.
+    pub fn driver(&self, address: &str) -> Option<String> {
+        self.machine.pci_driver(address)
+    }
+}
+
+/// The port asks for its NIC to be bound.
+fn is_bound(port: &Port) -> bool {
+    port.driver.is_some_and(|driver| driver.is_pci())
+}
+
+/// The addresses of the devices that a configuration asks to be bound.
+pub fn wanted(config: &Config) -> BTreeSet<String> {
+    config.ports.iter().filter_map(|port| Some(wish(port)?.address)).collect()
+}
+
+fn wish(port: &Port) -> Option<Wish> {
+    let Device::Pci(address) = &port.device else { return None };
+    let driver = port.driver.filter(|driver| driver.is_pci())?.name().to_owned();
+    Some(Wish { address: address.clone(), driver, force: false, router: true })
+}
+
+fn said(file: &Path, port: &Port, problem: &str) -> String {
+    format!("{}:{}: port \"{}\": {problem}", file.display(), port.line, port.name)
+}
+
+impl Bindings {
+    /// Binds the devices of a configuration, all or none.
+    ///
+    /// # Errors
+    /// A reason why one cannot be bound, or the step that failed.
+    pub fn at_start(binder: Binder, config: &Config) -> Result<Arc<Self>> {
+        let bindings = Arc::new(Self { binder, taken: Mutex::default() });
+        bindings.binder.check(config, None)?;
+        for port in &config.ports {
+            if let Err(error) = bindings.take(port) {
+                bindings.give_back_all();
+                return Err(error.context(format!("port \"{}\"", port.name)));
+            }
+        }
+        Ok(bindings)
+    }
+
+    /// Binds the device of a port, if it asks for that, and keeps it until the result is dropped. A device
+    /// that the router has bound before and that was unplugged meanwhile is bound again.
+    ///
+    /// # Errors
+    /// A reason why it cannot be bound, or the step that failed.
+    pub fn take(&self, port: &Port) -> Result<Option<Hold>> {
+        let Some(wish) = wish(port) else { return Ok(None) };
+        let mut taken = self.taken();
+        let nic = self.binder.nic(&wish.address)?;
+        if let Some(taken) = taken.iter().find(|taken| taken.record.address == wish.address) {
+            if nic.driver.as_deref() != Some(&wish.driver) {
+                self.take_again(&taken.record, &wish)?;
+            }
+            return Ok(Some(taken.hold.clone()));
+        }
+        let records = Records::open(&self.binder.machine)?;
+        let Some(record) = self.binder.take(&records, &nic, &wish)? else { return Ok(None) };
+        let before = record.found.driver.as_deref().unwrap_or("no driver");
+        tracing::info!(
+            "port \"{}\": {} bound to {}; {before} gets it back",
+            port.name,
+            wish.address,
+            wish.driver
+        );
+        let hold = Hold::default();
+        taken.push(Taken { record, hold: hold.clone() });
+        Ok(Some(hold))
+    }
+
+    fn take_again(&self, record: &Record, wish: &Wish) -> Result<()> {
+        let binder = &self.binder;
+        let nic = binder.nic(&wish.address)?;
+        let mut users = binder.users(&nic);
+        // This router itself.
+        users.retain(|user| !user.is_program());
+        if let Some(problem) = binder.of_the_machine(&nic, wish, &users) {
+            bail!(problem);
+        }
+        binder.load(&wish.driver)?;
+        let domain = binder.domain_for(&nic, &wish.driver, record.found.domain.as_deref());
+        binder.switch(&nic, Some(&wish.driver), domain.as_deref())
+    }
+
+    /// Gives back devices that are not [`wanted`] and that nobody holds. `is_open`: DPDK has it.
+    pub fn give_back_unused(&self, wanted: &BTreeSet<String>, is_open: impl Fn(&str) -> bool) {
+        let mut taken = self.taken();
+        let unused = |taken: &mut Taken| {
+            let address = &taken.record.address;
+            !wanted.contains(address) && Arc::strong_count(&taken.hold) == 1 && !is_open(address)
+        };
+        for taken in taken.extract_if(.., unused) {
+            self.give_back(taken.record);
+        }
+    }
+
+    /// Gives all devices back, at the end, when DPDK has closed them.
+    pub fn give_back_all(&self) {
+        for taken in self.taken().drain(..) {
+            let address = &taken.record.address;
+            let by_vfio = self.binder.driver(address).as_deref() == Some("vfio-pci");
+            if by_vfio && self.binder.has_vfio_device() {
+                tracing::warn!(
+                    "{address} is open still and stays bound to vfio-pci; give it back: turnpike unbind {address}"
+                );
+                continue;
+            }
+            self.give_back(taken.record);
+        }
+    }
+
+    fn give_back(&self, record: Record) {
+        let (address, driver) = (record.address.clone(), record.found.driver.clone());
+        let give_back = || self.binder.give_back(&Records::open(&self.binder.machine)?, record);
+        report(&address, driver.as_deref(), give_back());
+    }
+
+    fn taken(&self) -> MutexGuard<'_, Vec<Taken>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn report(address: &str, driver: Option<&str>, outcome: Result<Vec<String>>) {
+    match outcome {
+        Ok(lost) => {
+            tracing::info!("{address}: given back to {}", driver.unwrap_or("no driver"));
+            lost.iter().for_each(|lost| tracing::warn!("{address}: not as it was: {lost}"));
+        }
+        Err(error) => tracing::warn!("{error:#}; try again: turnpike unbind {address}"),
+    }
+}

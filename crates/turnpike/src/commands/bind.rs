@@ -1,0 +1,111 @@
+//! `turnpike devices`, `bind` and `unbind`: NICs and their drivers. None of them needs a router.
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use crate::bind::{Binder, Bound, DEFAULT_DRIVER, Wish};
+use crate::table;
+
+/// The form of the list.
+#[derive(Debug, Args)]
+pub struct DevicesArgs {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// The devices to bind.
+#[derive(Debug, Args)]
+pub struct BindArgs {
+    /// PCI addresses; several of one IOMMU group are bound together
+    #[arg(required = true)]
+    pci: Vec<String>,
+    /// The driver: vfio-pci, uio_pci_generic (without an IOMMU), or one of the kernel's
+    #[arg(long, default_value = DEFAULT_DRIVER)]
+    driver: String,
+    /// Also a device that carries addresses, the default route or a session
+    #[arg(long)]
+    force: bool,
+    /// Also whenever the machine starts, by a rule of udev
+    #[arg(long)]
+    remember: bool,
+}
+
+/// The device to give back.
+#[derive(Debug, Args)]
+pub struct UnbindArgs {
+    /// Its PCI address
+    pci: String,
+}
+
+/// NICs, and kernel interfaces that are none.
+pub fn devices(args: &DevicesArgs) -> Result<String> {
+    let devices = Binder::here().devices();
+    Ok(if args.json { serde_json::to_string_pretty(&devices)? } else { table::devices(&devices) })
+}
+
+/// Binds devices; says what was done, a line each.
+pub fn bind(args: &BindArgs) -> Result<String> {
+    let wish = |text: &String| {
+        let (driver, force) = (args.driver.clone(), args.force);
+        Ok(Wish { address: address(text)?, driver, force, router: false })
+    };
+    let wishes = args.pci.iter().map(wish).collect::<Result<Vec<_>>>()?;
+    let mut lines = Vec::new();
+    for (wish, bound) in wishes.iter().zip(Binder::here().bind(&wishes, args.remember)?) {
+        let Wish { address, driver, .. } = wish;
+        let Bound { before, rule, carried } = bound;
+        lines.push(match before.as_deref() {
+            Some(before) if before == driver => format!("{address}: bound to {driver} already"),
+            Some(before) => format!("{address}: bound to {driver}; it was to {before}"),
+            None => format!("{address}: bound to {driver}"),
+        });
+        if !carried.is_empty() {
+            lines.push(format!(
+                "{address}: cut off: {}; turnpike unbind puts addresses back, not routes",
+                carried.join(", ")
+            ));
+        }
+        lines.extend(rule.map(|rule| format!("{address}: written: {}", rule.display())));
+    }
+    Ok(lines.join("\n"))
+}
+
+/// Gives a device back; says what was done, a line each.
+pub fn unbind(args: &UnbindArgs) -> Result<String> {
+    let address = address(&args.pci)?;
+    let returned = Binder::here().unbind(&address)?;
+    let driver = returned.driver.unwrap_or_default();
+    let mut lines = vec![match returned.unchanged {
+        true => format!("{address}: bound to {driver} already, which is the kernel's"),
+        false => format!("{address}: given back to {driver}"),
+    }];
+    lines.extend(returned.rule.map(|rule| format!("{address}: removed: {}", rule.display())));
+    lines.extend(returned.lost.iter().map(|lost| format!("{address}: not as it was: {lost}")));
+    Ok(lines.join("\n"))
+}
+
+/// A PCI address with its domain, as the kernel writes it.
+fn address(text: &str) -> Result<String> {
+    if text.is_empty() {
+        bail!("no PCI address; see turnpike devices");
+    }
+    let address = dpdk::pci_address(&text.to_ascii_lowercase());
+    address.with_context(|| {
+        format!("\"{text}\": not a PCI address; write it as 0000:03:00.0, see turnpike devices")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_completed_or_refused() {
+        assert_eq!(address("03:00.A").ok(), None);
+        assert_eq!(address("AF:00.0").unwrap(), "0000:af:00.0");
+        let error = address("eth1").unwrap_err().to_string();
+        assert!(error.starts_with("\"eth1\": not a PCI address; write it as"), "{error}");
+        assert!(address("").is_err());
+    }
+}
