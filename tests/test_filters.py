@@ -26,7 +26,7 @@ class Ports:
     """A router with a port that has a host interface in a namespace, and one that has none."""
 
     def __init__(self, lab, driver):
-        self.inside, self.space = lab.namespace("router", quiet=True), lab.namespace("space", quiet=True)
+        self.inside, self.space = lab.namespace("router", quiet=True), lab.namespace("space")
         outside = lab.namespace("outside", quiet=True)
         veth(self.inside, "tp-left", outside, "left", LEFT_MAC, HOST_A_MAC, 1500)
         veth(self.inside, "tp-right", outside, "right", RIGHT_MAC, HOST_B_MAC, 1500)
@@ -125,7 +125,7 @@ def test_all_multicasts_when_the_configuration_says_so(ports):
     apply(ports.router, wanted)
     assert wait_for(ports.hears_all, 5)
     details = ports.details()
-    assert details["all_multicast"] and not details["groups"]
+    assert details["all_multicast"] and "groups" not in details
     shown = ports.router.command("show", "ports", "--link").stdout
     assert "its address, all multicasts: the configuration asks for them" in shown, shown
     apply(ports.router, ports.config())
@@ -139,5 +139,7 @@ def test_a_killed_router_leaves_no_group_behind(lab):
         assert wait_for(lambda: GROUP_MAC in ports.groups(), 5)
         ports.router.process.send_signal(signal.SIGKILL)
         ports.router.process.wait(10)
-        assert wait_for(lambda: not ports.groups() & (OWN | {GROUP_MAC}), 5), ports.groups()
+        # The kernel is in the group of all nodes by itself.
+        gone = OWN - {"33:33:00:00:00:01"} | {GROUP_MAC}
+        assert wait_for(lambda: not ports.groups() & gone, 5), ports.groups()
     assert not ports.hears_all()

@@ -49,8 +49,7 @@ impl Attached {
             self.check(config, "receiving all multicasts", result)?;
         }
         let has_multicasts = is_kernel || result != -libc::ENOTSUP;
-        let mut filter =
-            Filter { own: address(self.id), has_multicasts, ..Filter::default() };
+        let mut filter = Filter { own: address(self.id), has_multicasts, ..Filter::default() };
         let other = config.mac.filter(|mac| *mac != filter.own);
         let all = match other {
             _ if config.promiscuous => true,

@@ -51,8 +51,7 @@ pub(super) struct State {
 impl State {
     /// Of a device that passes on all multicasts.
     pub(super) fn new(has_filter: bool) -> Self {
-        let filter =
-            if has_filter { MulticastFilter::All } else { MulticastFilter::Unfiltered };
+        let filter = if has_filter { MulticastFilter::All } else { MulticastFilter::Unfiltered };
         Self { filter, added: BTreeSet::new() }
     }
 }
@@ -113,11 +112,7 @@ impl Started {
     }
 
     /// Gives the device a list of groups; `added` has those that it got as addresses.
-    fn list(
-        &self,
-        groups: &BTreeSet<[u8; 6]>,
-        added: &mut BTreeSet<[u8; 6]>,
-    ) -> Result<(), Errno> {
+    fn list(&self, groups: &BTreeSet<[u8; 6]>, added: &mut BTreeSet<[u8; 6]>) -> Result<(), Errno> {
         if BY_ADDRESS.contains(&self.driver.as_str()) {
             return self.list_by_address(groups, added);
         }
@@ -172,7 +167,8 @@ impl Memberships {
     /// All multicasts, on the interface with this number in the caller's network namespace.
     pub(super) fn all(index: u32) -> Result<Self, Errno> {
         // SAFETY: makes a descriptor.
-        let socket = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+        let socket =
+            unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
         if socket < 0 {
             return Err(Errno::of_system());
         }

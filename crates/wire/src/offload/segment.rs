@@ -237,9 +237,7 @@ fn layout(kind: u8, header: &NetHeader, field: Field, frame: &[u8]) -> Result<La
     let (ethertype, ip) = network(frame).ok_or(Malformed)?;
     let l4 = field.start;
     let (transport, least, checksum) = match kind {
-        SEGMENT_TCP4 | SEGMENT_TCP6 => {
-            (Transport::Tcp, TCP_MIN_LEN, TCP_CHECKSUM)
-        }
+        SEGMENT_TCP4 | SEGMENT_TCP6 => (Transport::Tcp, TCP_MIN_LEN, TCP_CHECKSUM),
         SEGMENT_UDP => (Transport::Udp, UDP_LEN, UDP_CHECKSUM),
         _ => return Err(Malformed),
     };
@@ -497,7 +495,9 @@ mod tests {
             let frame = sample.partial();
             Segments::new(&header(sample, 0), &frame).unwrap().headers(&frame)
         };
-        for (v6, udp, tags) in [(false, false, 0), (true, true, 4), (true, false, 8), (false, true, 0)] {
+        for (v6, udp, tags) in
+            [(false, false, 0), (true, true, 4), (true, false, 8), (false, true, 0)]
+        {
             let tags = [[0x81, 0, 0, 5]; 2].concat()[..tags].to_vec();
             let sample = Sample { v6, udp, tags, ..Sample::default() };
             let transport = if udp { Transport::Udp } else { Transport::Tcp };

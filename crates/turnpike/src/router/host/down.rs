@@ -9,6 +9,7 @@ use std::io;
 
 use dataplane::reason::DropReason;
 use dpdk::{Layers, Mbuf, Mempool, Offload, Port, VirtioHeader};
+use wire::ethernet::ETHERNET_LEN;
 use wire::offload::NetHeader;
 use wire::offload::segment::{Headers, Piece, Segments, Transport};
 use zerocopy::FromBytes;
@@ -23,15 +24,26 @@ pub struct DeviceWork {
     pub checksum: bool,
     /// It segments TCP packets of so many buffers; 0: none.
     pub segmentation: usize,
+    /// Bytes of the longest frame that it makes.
+    pub frame: usize,
 }
+
+/// DPDK's driver for TAP devices, which blocks its queue where a segment is longer than the MTU with its
+/// Ethernet header, or where it has too few buffers of its own.
+const TAP: (&str, usize) = ("net_tap", 8);
 
 impl DeviceWork {
     /// Of a port as it was opened.
     pub fn of(port: &Port) -> Self {
         let used = |offload| port.offloads().on(offload);
         let segments = used(Offload::Segmentation) && used(Offload::MultiSegment);
-        let segmentation = if segments { port.tx_buffers_most() } else { 0 };
-        Self { checksum: used(Offload::TxChecksum), segmentation }
+        let (mtu, most) = (usize::from(port.mtu()), port.tx_buffers_most());
+        let (frame, most) = match port.driver() == TAP.0 {
+            true => (mtu, most.min(TAP.1)),
+            false => (mtu + ETHERNET_LEN, most),
+        };
+        let segmentation = if segments { most } else { 0 };
+        Self { checksum: used(Offload::TxChecksum), segmentation, frame }
     }
 }
 
@@ -101,7 +113,9 @@ impl Down {
         let headers = segments.headers(self.frame()).filter(|_| self.device.checksum);
         let Some(headers) = headers else { return segments };
         self.layers = Some(layers(&headers));
-        let Some(cut) = segments.device_segment(self.frame()) else { return segments };
+        let cut = segments.device_segment(self.frame());
+        let fits = |cut: &u16| headers.data + usize::from(*cut) <= self.device.frame;
+        let Some(cut) = cut.filter(fits) else { return segments };
         let bytes = (self.device.segmentation * room).saturating_sub(headers.data);
         match bytes / usize::from(cut).max(1) {
             0 | 1 => segments,
@@ -118,11 +132,7 @@ impl Down {
     /// # Errors
     /// The packet's buffer is too small for it: somebody raised the interface's MTU above what the port
     /// can send.
-    pub fn next(
-        &mut self,
-        packet: &mut Mbuf,
-        pool: &Mempool,
-    ) -> Option<Result<usize, DropReason>> {
+    pub fn next(&mut self, packet: &mut Mbuf, pool: &Mempool) -> Option<Result<usize, DropReason>> {
         let mut rest = self.segments.clone()?;
         let piece = rest.next()?;
         let segment = self.cut.filter(|&segment| piece.data_len() > usize::from(segment));

@@ -24,8 +24,8 @@ use wire::offload::segment::Segments;
 use wire::offload::{NEEDS_CHECKSUM, NetHeader, SEGMENT_NONE, SEGMENT_TCP4};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::super::host::{FrameDevice, HostInterface};
 use super::super::host::DeviceWork;
+use super::super::host::{FrameDevice, HostInterface};
 use super::super::wiring::{EXPRESS_SIZE, HostLink, SlowPathWays};
 use super::*;
 
@@ -609,7 +609,7 @@ fn bytes(packet: &Mbuf) -> Vec<u8> {
 fn a_device_that_segments_gets_large_packets() {
     let mut lab = Lab::new();
     let link = lab.worker.outbox.host(PortId::FIRST).unwrap();
-    link.interface.set_device(DeviceWork { checksum: true, segmentation: 16 });
+    link.interface.set_device(DeviceWork { checksum: true, segmentation: 16, frame: 1514 });
     let (header, frame) = sent_whole(60_000, 1000);
     lab.kernel.lock().unwrap().header = header;
     lab.kernel.lock().unwrap().sends.push_back(frame.clone());
@@ -633,7 +633,7 @@ fn a_device_that_segments_gets_large_packets() {
 fn large_packets_do_not_take_all_buffers() {
     let mut lab = Lab::new();
     let link = lab.worker.outbox.host(PortId::FIRST).unwrap();
-    link.interface.set_device(DeviceWork { checksum: true, segmentation: 64 });
+    link.interface.set_device(DeviceWork { checksum: true, segmentation: 64, frame: 1514 });
     let (header, frame) = sent_whole(60_000, 1000);
     lab.kernel.lock().unwrap().header = header;
     lab.kernel.lock().unwrap().sends.extend(vec![frame; 40]);
@@ -647,10 +647,10 @@ fn large_packets_do_not_take_all_buffers() {
 }
 
 #[test]
-fn a_device_that_writes_checksums_gets_segments_without() {
+fn a_device_gets_segments_that_it_cannot_make_without_checksums() {
     let mut lab = Lab::new();
     let link = lab.worker.outbox.host(PortId::FIRST).unwrap();
-    link.interface.set_device(DeviceWork { checksum: true, segmentation: 0 });
+    link.interface.set_device(DeviceWork { checksum: true, segmentation: 64, frame: 153 });
     let (header, frame) = sent_whole(250, 100);
     lab.kernel.lock().unwrap().header = header;
     lab.kernel.lock().unwrap().sends.push_back(frame);
