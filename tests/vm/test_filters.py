@@ -30,6 +30,8 @@ class Groups:
     def __exit__(self, *_):
         self._lab.close()
         self.router.close()
+        # A host interface stays when its router ends.
+        self.machine.run("ip", "link", "del", "port1", check=False)
 
     def port(self):
         return self.router.show("ports")[0]
@@ -112,3 +114,5 @@ def test_neighbour_discovery_finds_the_router(machine, kind, host):
     for number, side in enumerate(hosts, 1):
         side.run("ping", "-6", "-c", 1, "-W", 10, f"fd00:{number}::1")
     router.stop()
+    for number in (1, 2):
+        machine.run("ip", "link", "del", f"port{number}", check=False)

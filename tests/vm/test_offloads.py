@@ -112,7 +112,7 @@ def send_bulk(machine, host, family):
     digest, length = hashlib.sha256(), 0
     with listener:
         listener.settimeout(60)
-        client = machine.spawn("/usr/bin/python3", "-c", CLIENT, address(host, family))
+        client = machine.spawn("python3", "-c", CLIENT, address(host, family))
         connection, _ = listener.accept()
         with connection:
             connection.settimeout(60)
@@ -145,3 +145,4 @@ def test_what_the_kernel_sends_is_finished_and_segmented(machine, kind, used):
         router.stop()
     finally:
         router.close()
+        machine.run("ip", "link", "del", "port1", check=False)
