@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     const OSPF: [u8; 6] = [0x01, 0x00, 0x5e, 0, 0, 5];
-    const NODES: [u8; 6] = [0x33, 0x33, 0, 0, 0, 1];
+    const ISIS: [u8; 6] = [0x09, 0, 0x2b, 0, 0, 5];
 
     fn groups(of: &[[u8; 6]]) -> Multicasts {
         Multicasts::Groups(of.iter().copied().collect())
@@ -263,7 +263,7 @@ mod tests {
         let joined = std::fs::read_to_string("/proc/thread-self/net/dev_mcast").unwrap();
         let has = |mac: &str| joined.lines().any(|l| l.contains("tpm0") && l.contains(mac));
         let all = ip("-d link show tpm0").contains("allmulti 1");
-        (has("01005e000005"), has("333300000001"), all)
+        (has("01005e000005"), has("09002b000005"), all)
     }
 
     #[test]
@@ -276,11 +276,11 @@ mod tests {
         let index = crate::interface_index("tpm0").unwrap();
         let mut joined = Memberships::all(index).unwrap();
         assert_eq!(state(), (false, false, true));
-        let both = groups(&[OSPF, NODES]);
-        let list: BTreeSet<_> = [OSPF, NODES].into();
+        let both = groups(&[OSPF, ISIS]);
+        let list: BTreeSet<_> = [OSPF, ISIS].into();
         assert_eq!(joined.set(&both), Ok(MulticastFilter::Groups(list)));
         assert_eq!(state(), (true, true, false));
-        joined.set(&groups(&[NODES])).unwrap();
+        joined.set(&groups(&[ISIS])).unwrap();
         assert_eq!(state(), (false, true, false));
         assert_eq!(joined.set(&Multicasts::All), Ok(MulticastFilter::All));
         assert!(state().2);

@@ -127,7 +127,7 @@ mod tests {
         let before = file.groups_of("tpg0").unwrap().len();
         // Some 50 bytes a line.
         let group =
-            |number: usize| format!("33:33:00:00:{:02x}:{:02x}", number / 256, number % 256);
+            |number: usize| format!("33:33:00:01:{:02x}:{:02x}", number / 256, number % 256);
         for number in 0..200 {
             ip(&format!("maddress add {} dev tpg0", group(number)));
         }
