@@ -309,6 +309,33 @@ def test_an_interface_that_is_there_is_taken_over(lab, headers):
     machine.router.stop()
 
 
+@pytest.mark.parametrize("used", [True, False], ids=["by the device", "by the router"])
+def test_a_device_that_segments_does_it_for_the_kernel(lab, used):
+    """DPDK's driver for TAP devices segments TCP over IPv4; NICs are seen in the VM lab."""
+    space, inside = lab.namespace("space"), lab.namespace("router")
+    word = str(used).lower()
+    router = lab.router(inside, f"""
+local turnpike = require "turnpike"
+turnpike.port "left" {{ device = "net_tap0,iface=tp-left,mac={LEFT_MAC}", address = "10.0.1.1/24",
+  offloads = {{ tx_checksum = {word}, segmentation = {word} }}, host = {{ netns = "{space.name}" }} }}
+""")
+    on = {offload["offload"] for offload in router.show("ports")[0]["offloads"] if offload["on"]}
+    assert ({"tx_checksum", "segmentation"} <= on) == used, on
+    inside.run("ip", "link", "set", "tp-left", "address", HOST_A_MAC, "up")
+    inside.run("ip", "address", "add", "10.0.1.2/24", "dev", "tp-left")
+    # The driver takes the Ethernet header for a part of what the MTU counts.
+    space.run("ip", "link", "set", "left", "mtu", 1486)
+    wire = capture(inside, "tp-left")
+    transfer(space, inside, "10.0.1.2", bulk())
+    sent = [packet for packet in packets(wire.receive()) if packet.source == "10.0.1.1"]
+    wire.close()
+    assert max(len(packet.frame) for packet in sent) == 1500
+    assert all(packet.has_right_checksums() for packet in sent)
+    down = router.show("ports")[0]["host"]["down_packets"]
+    assert down < BULK / 3000 if used else down >= BULK / 1460, down
+    router.stop()
+
+
 # --- What is coalesced, byte for byte
 
 

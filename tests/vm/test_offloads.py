@@ -1,18 +1,36 @@
 """What NICs do in place of the router: checking header checksums, frames in several buffers."""
 
+import hashlib
+import socket
+
 import pytest
 
 from lib.lab import Lab
 from lib.packets import ethernet, forwarded, ipv4, pattern, udp
 from lib.router import Change
 
-from .lib.hosts import Outside, ports
+from .lib.hosts import Outside, address, ports
 
 FORWARDERS = 'turnpike.forwarders { cores = "1" }\n'
 # NICs whose driver tells whether the header's checksum is right.
 CHECKING = ["e1000e", "e1000", "igb"]
 # NICs that take jumbo frames, and whether they put them into several buffers when they are asked to.
 JUMBO = {"e1000e": True, "igb": True, "virtio": True, "vmxnet3": False}
+# What NICs do for packets that the kernel sends by a host interface.
+SENDING = {
+    "virtio": {"tx_checksum", "segmentation"},
+    "vmxnet3": {"tx_checksum", "segmentation"},
+    "igb": {"tx_checksum", "segmentation"},
+    "e1000e": {"tx_checksum"},
+}
+BULK = 3_000_000
+# A TCP client in the machine, and the data by which both ends know each other.
+CLIENT = f"""
+import socket, sys
+data = b"".join(number.to_bytes(8, "big") for number in range({BULK} // 8))
+with socket.create_connection((sys.argv[1], 5001), 60) as connection:
+    connection.sendall(data)
+"""
 
 
 class Between:
@@ -83,3 +101,48 @@ def test_jumbo_frames_arrive_whole(machine, kind):
         between.router.stop()
     finally:
         between.close()
+
+
+def send_bulk(machine, host, family):
+    """A TCP connection from the router's machine to a host: the digest and the length of what arrives."""
+    with host.namespace.entered():
+        listener = socket.create_server(
+            (address(host, family), 5001), family=socket.AF_INET6 if family == 6 else socket.AF_INET
+        )
+    digest, length = hashlib.sha256(), 0
+    with listener:
+        listener.settimeout(60)
+        client = machine.spawn("python3", "-c", CLIENT, address(host, family))
+        connection, _ = listener.accept()
+        with connection:
+            connection.settimeout(60)
+            while piece := connection.recv(1 << 20):
+                digest.update(piece)
+                length += len(piece)
+    assert client.wait(60) == 0
+    return digest.hexdigest(), length
+
+
+@pytest.mark.parametrize("kind", SENDING)
+@pytest.mark.parametrize("used", [True, False], ids=["by the NIC", "by the router"])
+def test_what_the_kernel_sends_is_finished_and_segmented(machine, kind, used):
+    host = Outside(machine, machine.nic(kind), 1)
+    settings = "" if used else ", offloads = { tx_checksum = false, segmentation = false }"
+    router = machine.router(ports(host, settings=f", host = true{settings}") + FORWARDERS)
+    try:
+        shown = router.show("ports")[0]["offloads"]
+        on = {offload["offload"] for offload in shown if offload["on"]} & {"tx_checksum", "segmentation"}
+        assert on == (SENDING[kind] if used else set()), shown
+        data = b"".join(number.to_bytes(8, "big") for number in range(BULK // 8))
+        for family in (4, 6):
+            host.run("ping", f"-{family}", "-c", 1, "-W", 10, address(host, family)[:-1] + "1")
+            before = router.show("ports")[0]["host"]["down_packets"]
+            assert send_bulk(machine, host, family) == (hashlib.sha256(data).hexdigest(), BULK)
+            packets = router.show("ports")[0]["host"]["down_packets"] - before
+            # Segments of 1,448 or 1,428 bytes each, or several in a packet that the NIC cuts.
+            segmented = "segmentation" in on
+            assert packets < BULK / 3000 if segmented else packets >= BULK / 1460, packets
+        router.stop()
+    finally:
+        router.close()
+        machine.run("ip", "link", "del", "port1", check=False)

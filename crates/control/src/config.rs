@@ -179,6 +179,8 @@ pub struct Port {
     pub link: Link,
     /// It receives frames for other MAC addresses as well.
     pub promiscuous: bool,
+    /// It receives all multicasts, whether anything needs them or not.
+    pub all_multicast: bool,
     /// What the sources of packets received here must be.
     pub reverse_path: ReversePath,
     /// Its host interface, if it has one: as the port says, else if anybody else has routes for
@@ -213,6 +215,7 @@ impl Port {
             offloads: OffloadWishes::new(),
             link: Link::default(),
             promiscuous: false,
+            all_multicast: false,
             reverse_path: ReversePath::Any,
             host: None,
             unreachables: true,

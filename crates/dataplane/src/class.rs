@@ -61,12 +61,13 @@ const ROUTING_UDP: [u16; 8] = [520, 521, 646, 1985, 3784, 3785, 4784, 6784];
 impl PuntClass {
     /// What the class is bounded to unless the configuration says otherwise. The rates are far above
     /// what the protocols need and below what a core can do, but for the host's traffic, which has
-    /// nearly all of it if nothing else wants it.
+    /// nearly all of it if nothing else wants it. Its queue holds what a TCP connection of the kernel's
+    /// has under way on a fast link (some megabytes): it loses nothing while a worker does not run.
     pub fn default_limits(self) -> ClassLimits {
         let (rate, share, queue) = match self {
             Self::Neighbour => (20_000, 15, 512),
             Self::Routing => (200_000, 25, 1024),
-            Self::Host => (1_000_000, 25, 1024),
+            Self::Host => (1_000_000, 25, 4096),
             Self::Resolve => (50_000, 10, 512),
             Self::Fragment => (500_000, 10, 512),
             Self::Options => (20_000, 5, 256),

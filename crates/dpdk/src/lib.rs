@@ -51,9 +51,9 @@ pub use mempool::{Mempool, MempoolConfig, Unused};
 pub use port::queues::{DESCRIPTORS_MOST, Thresholds};
 pub use port::rss::{Rss, RssConfig, RssTable, SYMMETRIC as SYMMETRIC_RSS_KEY};
 pub use port::{
-    DeviceEvent, DeviceEvents, Fec, Happening, Link, LinkDetails, LinkWatch, LinkWish, Offload,
-    OffloadReason, OffloadState, OffloadWishes, Offloads, Pause, Port, PortConfig, Stats,
-    data_room, interface_user, is_port, kernel_mtu,
+    DeviceEvent, DeviceEvents, Fec, Happening, Link, LinkDetails, LinkWatch, LinkWish,
+    MulticastFilter, Multicasts, Offload, OffloadReason, OffloadState, OffloadWishes, Offloads,
+    Pause, Port, PortConfig, Stats, data_room, interface_user, is_port, kernel_mtu,
 };
 pub use queue::{RxQueue, Sent, TxQueue};
 pub use ring::{Consumer, Producer, Ring};

@@ -12,6 +12,7 @@ mod events;
 mod filter;
 mod kernel;
 mod link;
+mod multicast;
 mod offloads;
 pub(crate) mod queues;
 mod record;
@@ -33,6 +34,7 @@ use self::filter::Filter;
 use self::kernel::KernelInterface;
 pub use self::kernel::interface_user;
 pub use self::link::{Fec, LinkDetails, LinkWish, Pause};
+pub use self::multicast::{MulticastFilter, Multicasts};
 use self::offloads::{Need, Negotiated, negotiate};
 use self::queues::{Queues, Thresholds, Wish};
 use self::record::Record;
@@ -210,6 +212,7 @@ pub(crate) struct OpenPort {
     mtu: u16,
     rx_queues: u16,
     tx_queues: u16,
+    multicast: Mutex<multicast::State>,
     kernel: Option<KernelInterface>,
 }
 
@@ -400,6 +403,11 @@ impl Port {
     /// into one, and refuses those that are longer than a buffer.
     pub fn supports_multi_segment(&self) -> bool {
         self.open.supports_multi_segment()
+    }
+
+    /// Buffers that a packet may have at most to be sent by the device, and not block its queue for long.
+    pub fn tx_buffers_most(&self) -> usize {
+        self.open.started.tx_buffers_most
     }
 
     /// What of the port's work its device does, and why not the rest.
@@ -754,6 +762,8 @@ struct Started {
     /// What it receives.
     filter: Filter,
     queues: Queues,
+    /// Buffers of a packet that it sends.
+    tx_buffers_most: usize,
     pool: Mempool,
     /// Packets of the pool that an AF_XDP driver took when it was set up, and keeps.
     kept: usize,
@@ -771,7 +781,9 @@ impl OpenPort {
         let Queues { rx, tx, .. } = started.queues;
         // More queues may have been made than asked for (AF_XDP has pairs); they stay unused.
         let (rx_queues, tx_queues) = (rx, tx.min(config.tx_queues));
-        Self { started, name: config.name.clone(), notes, mtu, rx_queues, tx_queues, kernel }
+        let multicast = Mutex::new(multicast::State::new(started.filter.has_multicasts));
+        let name = config.name.clone();
+        Self { started, name, notes, mtu, rx_queues, tx_queues, multicast, kernel }
     }
 }
 
@@ -827,6 +839,7 @@ impl Attached {
         // SAFETY: the driver's name is a static C string.
         let driver = unsafe { CStr::from_ptr(info.driver_name) }.to_string_lossy().into_owned();
         let negotiated = self.negotiate(config, &info, &driver, pool, mtu)?;
+        let tx_buffers_most = offloads::tx_buffers_most(&driver, &info, queues.tx_desc);
         self.configure(config, &info, queues, mtu, &negotiated)?;
         let before = pool.in_use();
         let result = self.set_up_queues(config, &info, queues, pool, &negotiated);
@@ -846,6 +859,7 @@ impl Attached {
             link_interrupts: events::has_link_interrupts(&config.device, &info),
             filter: Filter::default(),
             queues,
+            tx_buffers_most,
             pool,
             kept,
         };

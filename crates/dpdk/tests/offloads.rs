@@ -7,8 +7,8 @@ mod veth;
 use std::time::{Duration, Instant};
 
 use dpdk::{
-    Burst, Device, Driver, Eal, HugeMode, Layers, Mbuf, Mempool, MempoolConfig, Offload,
-    PacketList, Port, PortConfig, Transport, data_room,
+    Burst, Device, Driver, Eal, Errno, HugeMode, Layers, Mbuf, Mempool, MempoolConfig,
+    MulticastFilter, Multicasts, Offload, PacketList, Port, PortConfig, Transport, data_room,
 };
 use veth::{End, Wire, eal, ip, namespace, open_as, pool};
 
@@ -267,4 +267,26 @@ fn what_a_device_lacks_is_an_error_before_it_starts() {
     // The device is free again.
     let again = config("net_null7", &[(Offload::RxChecksum, false)]);
     assert!(!open_as(eal, &pool, &again).port.offloads().on(Offload::RxChecksum));
+}
+
+#[test]
+fn a_device_takes_a_list_of_groups_or_passes_on_all() {
+    let (eal, _turn) = eal(HugeMode::Never);
+    namespace(&["tpm"]);
+    let pool = pool(eal, 2048);
+    let groups = Multicasts::Groups([[0x01, 0, 0x5e, 0, 0, 5], [0x33, 0x33, 0, 0, 0, 1]].into());
+    let Multicasts::Groups(list) = groups.clone() else { unreachable!() };
+    let kernel = PortConfig { driver: Some(Driver::AfPacket), ..config("tpm0", &[]) };
+    for config in [config("net_tap8,iface=tpt8", &[]), kernel] {
+        let end = open_as(eal, &pool, &config);
+        assert_eq!(end.port.multicast_filter(), MulticastFilter::All, "until somebody says which");
+        let expected = MulticastFilter::Groups(list.clone());
+        assert_eq!(end.port.set_multicasts(&groups), Ok(expected.clone()), "{}", config.device);
+        assert_eq!(end.port.multicast_filter(), expected);
+        assert_eq!(end.port.set_multicasts(&Multicasts::All), Ok(MulticastFilter::All));
+    }
+    let end = open_as(eal, &pool, &config("net_null8", &[]));
+    let refused = MulticastFilter::Refused(2, Errno(libc::ENOTSUP));
+    assert_eq!(end.port.set_multicasts(&groups), Ok(refused.clone()), "its driver has no list");
+    assert_eq!(end.port.multicast_filter(), refused);
 }

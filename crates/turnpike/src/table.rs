@@ -84,10 +84,10 @@ pub fn links(ports: &[Port]) -> String {
         let details = &port.link_details;
         let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
         let yes_or_no = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
-        let receives = match (details.promiscuous, details.all_multicast) {
-            (true, _) => "all frames",
-            (false, true) => "its address, all multicasts",
-            (false, false) => "its address",
+        let receives = match (details.promiscuous, &details.all_multicast_because) {
+            (true, _) => "all frames".to_owned(),
+            (false, Some(why)) => format!("its address, all multicasts: {why}"),
+            (false, None) => format!("its address, {} groups", details.groups.len()),
         };
         table.add_row([
             port.name.clone(),
@@ -99,7 +99,7 @@ pub fn links(ports: &[Port]) -> String {
             or_dash(details.autoneg.map(yes_or_no)),
             or_dash(details.pause.clone()),
             or_dash(details.fec.clone()),
-            receives.to_owned(),
+            receives,
         ]);
     }
     finish(&table)

@@ -171,6 +171,7 @@ impl List<'_> {
             offloads,
             link,
             promiscuous,
+            all_multicast,
             reverse_path,
             host,
             unreachables,
@@ -202,6 +203,7 @@ impl List<'_> {
         let wished = (*link != Link::default()).then_some(link);
         self.live(key("link"), or(wished, "the device's"));
         self.live(key("promiscuous"), promiscuous);
+        self.live(key("all_multicast"), all_multicast);
         self.live(key("host"), or(host, "false"));
         self.live(key("host segmentation"), or(segmentation, "true"));
         self.live(key("reverse_path"), reverse_path);

@@ -68,7 +68,7 @@ fn every_setting_is_read() {
         r#"{PORTS}
         turnpike.port "pci" {{ device = "03:00.1", address = "192.0.2.0/31", mac = "02:00:00:00:00:01",
             mtu = 9000, rx_queues = 2, offloads = {{ scatter = true, vlan = false }}, unreachables = false,
-            redirects = true, dad = 2, promiscuous = true,
+            redirects = true, dad = 2, promiscuous = true, all_multicast = true,
             link = {{ speed = "100M", duplex = "half", autoneg = false, pause = "rx", fec = "base-r" }} }}
         turnpike.port("tap", {{ device = "net_tap0,iface=tap0", driver = "af_packet" }})
         turnpike.route "0.0.0.0/0" {{ via = {{ {{ "10.0.1.2", weight = 3 }}, "10.0.2.2" }}, metric = 7 }}
@@ -104,6 +104,7 @@ fn every_setting_is_read() {
     };
     assert_eq!((pci.link, config.ports[3].link), (link, Link::default()));
     assert!(pci.promiscuous && !config.ports[3].promiscuous);
+    assert!(pci.all_multicast && !config.ports[3].all_multicast);
     assert_eq!((pci.dad, config.ports[3].dad), (2, 0));
     assert_eq!(config.icmp, Icmp { ttl: 255, echo: false });
     assert_eq!(config.ports[3].device, Device::Vdev("net_tap0,iface=tap0".to_owned()));
@@ -153,7 +154,7 @@ fn a_script_may_compute() {
 }
 
 /// The keys of a port, as errors list them.
-const PORT_KEYS: &str = "known: device, driver, address, mac, mtu, link, promiscuous, rx_queues, tx_queues, rx_descriptors, tx_descriptors, rx_burst, rx_thresholds, tx_thresholds, rx_cores, tx_cores, rss, spread, offloads, reverse_path, host, unreachables, redirects, dad, advertise, router_discovery";
+const PORT_KEYS: &str = "known: device, driver, address, mac, mtu, link, promiscuous, all_multicast, rx_queues, tx_queues, rx_descriptors, tx_descriptors, rx_burst, rx_thresholds, tx_thresholds, rx_cores, tx_cores, rss, spread, offloads, reverse_path, host, unreachables, redirects, dad, advertise, router_discovery";
 
 #[test]
 fn unknown_keys_of_ports_are_named_with_the_known_ones() {

@@ -1,4 +1,5 @@
-//! What a device receives of the frames that pass by: for which addresses, or all.
+//! What a device receives of the frames that pass by: for which addresses, or all. Multicasts have a filter of
+//! their own, see `multicast.rs`.
 //!
 //! A device passes on what is for its own address. For another one it is asked to take that in place of its
 //! own, or beside it, before it is asked to pass on everything: what is for others costs a forwarder as
@@ -18,6 +19,8 @@ pub(super) struct Filter {
     pub(super) own: [u8; 6],
     /// It has another in its place.
     replaced: bool,
+    /// It can pass on all multicasts, or not.
+    pub(super) has_multicasts: bool,
     /// What an operator should know.
     pub(super) note: Option<String>,
 }
@@ -37,20 +40,22 @@ impl Filter {
 impl Attached {
     /// Has a started device receive what the port needs.
     pub(super) fn set_filter(&self, config: &PortConfig) -> Result<Filter, Error> {
-        // The neighbour protocols' multicasts. A driver without a filter has nothing to switch on, and
-        // says so; for a kernel interface `KernelInterface::take_over` has done it.
+        // Until the groups are known that are needed. A driver without a filter has nothing to switch on,
+        // and says so; for a kernel interface `KernelInterface::take_over` has done it.
         // SAFETY: the port exists.
         let result = unsafe { sys::rte_eth_allmulticast_enable(self.id) };
+        let is_kernel = matches!(config.device, Device::Kernel(_));
         if result != -libc::ENOTSUP {
             self.check(config, "receiving all multicasts", result)?;
         }
-        let mut filter = Filter { own: address(self.id), ..Filter::default() };
+        let has_multicasts = is_kernel || result != -libc::ENOTSUP;
+        let mut filter = Filter { own: address(self.id), has_multicasts, ..Filter::default() };
         let other = config.mac.filter(|mac| *mac != filter.own);
         let all = match other {
             _ if config.promiscuous => true,
             None => false,
             // The kernel's interface keeps its address, which is the host's to change.
-            Some(_) if matches!(config.device, Device::Kernel(_)) => true,
+            Some(_) if is_kernel => true,
             Some(mac) => {
                 filter.replaced = self.replace_address(mac);
                 !filter.replaced && !self.add_address(mac)
@@ -88,12 +93,6 @@ impl Port {
     pub fn is_promiscuous(&self) -> bool {
         // SAFETY: the port is open.
         unsafe { sys::rte_eth_promiscuous_get(self.id()) == 1 }
-    }
-
-    /// The device passes on all multicasts, whoever has joined them.
-    pub fn takes_all_multicasts(&self) -> bool {
-        // SAFETY: the port is open.
-        self.open.kernel.is_some() || unsafe { sys::rte_eth_allmulticast_get(self.id()) == 1 }
     }
 }
 

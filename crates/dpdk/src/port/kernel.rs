@@ -4,9 +4,11 @@
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::{fs, ptr};
 
 use super::bpf;
+use super::multicast::{Memberships, MulticastFilter, Multicasts};
 use super::record::{Claim, Record};
 use crate::Errno;
 use crate::interface::Interface;
@@ -34,6 +36,8 @@ pub(super) struct KernelInterface {
     interface: Interface,
     undo: Vec<Undo>,
     links: Vec<OwnedFd>,
+    /// The groups that are joined on it, once it is taken over.
+    memberships: Option<Mutex<Memberships>>,
     /// What is to be undone, for whoever comes after a kill.
     record: Option<Record>,
 }
@@ -122,7 +126,7 @@ impl KernelInterface {
         let interface = Interface::new(name)?;
         let index = interface.index()?;
         let (name, undo, links) = (name.to_owned(), Vec::new(), Vec::new());
-        Ok(Self { name, index, interface, undo, links, record: None })
+        Ok(Self { name, index, interface, undo, links, memberships: None, record: None })
     }
 
     /// The kernel's number for it, which it keeps when its name changes.
@@ -211,19 +215,28 @@ impl KernelInterface {
         result
     }
 
-    /// Keeps the host out, and brings the interface up, with all multicasts: the neighbour
-    /// protocols need theirs (RFC 4861 7.2.1), and a filter for few groups saves a router nothing.
+    /// Keeps the host out, and brings the interface up, with all multicasts until
+    /// [`Self::set_multicasts`] says which are needed.
     pub(super) fn take_over(&mut self) -> Result<(), Errno> {
         for (family, key, value) in SYSCTLS {
             self.set_sysctl(format!("/proc/sys/net/{family}/conf/{}/{key}", self.name), value);
         }
         let flags = self.interface.flags()?;
-        let up = flags | (libc::IFF_UP | libc::IFF_ALLMULTI) as i16;
+        let up = flags | libc::IFF_UP as i16;
         if up != flags {
             self.remember(Undo::Flags(flags));
             self.interface.set_flags(up)?;
         }
+        self.memberships = Some(Mutex::new(Memberships::all(self.index)?));
         Ok(())
+    }
+
+    /// Has the interface pass on these multicasts, in the namespace that it was taken over in.
+    pub(super) fn set_multicasts(&self, wanted: &Multicasts) -> Result<MulticastFilter, Errno> {
+        match &self.memberships {
+            Some(joined) => joined.lock().unwrap_or_else(PoisonError::into_inner).set(wanted),
+            None => Ok(MulticastFilter::Unfiltered),
+        }
     }
 
     /// Prepares for a packet socket: received packets come one by one, as they were on the
@@ -392,6 +405,7 @@ pub fn interface_user(name: &str) -> Option<String> {
 impl Drop for KernelInterface {
     fn drop(&mut self) {
         self.links.clear();
+        self.memberships = None;
         self.follow_name();
         while let Some(step) = self.undo.pop() {
             self.revert(step);
@@ -434,8 +448,7 @@ mod tests {
                 fs::read_to_string(format!("/proc/sys/net/{family}/conf/tpk2/{key}")).unwrap()
             };
             let interface = KernelInterface::open("tpk2").unwrap();
-            let changing = (libc::IFF_UP | libc::IFF_ALLMULTI) as i16;
-            let flags = interface.interface.flags().unwrap() & changing;
+            let flags = interface.interface.flags().unwrap() & libc::IFF_UP as i16;
             (SYSCTLS.iter().map(key).collect::<String>(), flags, interface.mtu().unwrap())
         };
         let before = state();

@@ -194,6 +194,25 @@ pub(super) struct Negotiated {
 /// Drivers whose "device" is code of theirs on the router's own cores.
 const SOFTWARE: [&str; 3] = ["net_tap", "net_vhost", "net_virtio_user"];
 
+/// A driver that also adds up and segments what it sends by itself. The others of [`SOFTWARE`] leave that to
+/// the other end.
+const IN_SOFTWARE: &str = "net_tap";
+
+/// Drivers that drop packets of more buffers than their device says it takes.
+const FEW_BUFFERS: [(&str, usize); 1] = [("net_vmxnet3", 16)];
+
+/// Buffers that a packet may have at most to be sent by a device with so many descriptors. A quarter of them,
+/// so that the queue never waits for all of them to be free.
+pub(super) fn tx_buffers_most(
+    driver: &str,
+    info: &sys::rte_eth_dev_info,
+    descriptors: u16,
+) -> usize {
+    let known = FEW_BUFFERS.iter().find(|(name, _)| *name == driver).map(|(_, most)| *most);
+    let device = usize::from(info.tx_desc_lim.nb_seg_max);
+    known.unwrap_or(usize::MAX).min(device).min(usize::from(descriptors / 4)).max(1)
+}
+
 /// Agrees with a device on the offloads of a port.
 ///
 /// # Errors
@@ -243,6 +262,9 @@ fn by_default(offload: Offload, driver: &str, need: Need) -> (bool, OffloadReaso
         Offload::RxChecksum if software => (false, OffloadReason::BySoftware),
         Offload::TxChecksum | Offload::Segmentation if !need.requests => {
             (false, OffloadReason::NoRequests)
+        }
+        Offload::TxChecksum | Offload::Segmentation if driver == IN_SOFTWARE => {
+            (false, OffloadReason::BySoftware)
         }
         Offload::Scatter if !need.long_frames => (false, OffloadReason::FramesFit),
         Offload::Vlan => (false, OffloadReason::Unused),
@@ -297,6 +319,11 @@ mod tests {
         let alone = Need { requests: false, long_frames: true };
         assert_eq!(on(&[], "net_e1000_em", ALL, alone), [RxChecksum, Scatter, MultiSegment]);
         assert_eq!(on(&[], "net_tap", ALL, alone), [Scatter, MultiSegment]);
+        assert_eq!(on(&[], "net_tap", ALL, ROUTER), [MultiSegment]);
+        assert_eq!(
+            on(&[], "net_virtio_user", ALL, ROUTER),
+            [TxChecksum, Segmentation, MultiSegment]
+        );
         assert_eq!(on(&[], "net_null", (0, 0), ROUTER), []);
     }
 

@@ -159,6 +159,12 @@ pub struct LinkDetails {
     pub promiscuous: bool,
     /// All multicasts are received.
     pub all_multicast: bool,
+    /// Why all multicasts are received.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub all_multicast_because: Option<String>,
+    /// The groups whose multicasts are received, by their MAC addresses; none if all are.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<String>,
 }
 
 /// A port's host interface. Packets and bytes since the start.

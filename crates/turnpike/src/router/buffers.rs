@@ -36,7 +36,7 @@ const MBUFS_PER_QUEUE: usize = 8192;
 
 /// Packet buffers for what is between the queues of one forwarder and one slow path worker: bursts,
 /// rings, packets waiting for neighbours.
-const MBUFS_INSIDE: usize = 16_384;
+const MBUFS_INSIDE: usize = 19_456;
 
 /// Buffers of a jumbo frame's size for frames that ports scatter, when something needs them in one piece
 /// and no port receives into such.

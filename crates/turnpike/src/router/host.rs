@@ -18,34 +18,33 @@
 //! that the host's own network stays apart.
 //!
 //! One system call carries up to 64 KiB of a TCP connection: what the kernel sends whole is segmented
-//! here (`host/down.rs`), and segments for it are coalesced (`host/up.rs`). On the port's wire there are
+//! here (`host/down.rs`) or by the port's device, and segments for it are coalesced (`host/up.rs`). On the port's wire there are
 //! the same frames with it and without (`host = { segmentation = false }`).
 
 mod down;
+mod groups;
 mod up;
 
-use std::collections::HashSet;
-use std::fs::File;
-use std::io::{self, ErrorKind, IoSlice, Read, Seek};
+use std::collections::BTreeSet;
+use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use control::netlink::enter_netns;
 use dataplane::counters::{Counter, Traffic};
 use dataplane::reason::DropReason;
-use dpdk::{Mbuf, Tap, VirtioHeader};
+use dpdk::{Mbuf, Mempool, Tap, VirtioHeader};
 use wire::MacAddr;
 
 use super::fd_store::FdStore;
 use crate::api::report;
+pub use down::DeviceWork;
 use down::Down;
+use groups::{Groups, GroupsFile};
 use up::{Batch, Up};
-
-/// The longest that a group which the kernel joined or left goes unnoticed.
-const GROUPS_AGE: Duration = Duration::from_millis(100);
 
 /// What went through a host interface.
 #[derive(Debug, Default)]
@@ -67,9 +66,20 @@ pub struct HostView {
     pub netns: Option<PathBuf>,
     /// What went through it.
     pub counters: Arc<HostCounters>,
+    /// The groups of all interfaces of its namespace.
+    file: Arc<GroupsFile>,
+    name: String,
 }
 
 impl HostView {
+    /// The link-layer groups that the kernel listens to on it.
+    ///
+    /// # Errors
+    /// The kernel's list of them cannot be read.
+    pub fn groups(&self) -> io::Result<BTreeSet<MacAddr>> {
+        self.file.groups_of(&self.name)
+    }
+
     /// As `show ports` has it.
     pub fn report(&self) -> report::HostInterface {
         let HostCounters { up, down, refused } = &*self.counters;
@@ -265,7 +275,13 @@ impl HostInterface {
 
     /// What others may know of it.
     pub fn view(&self) -> HostView {
-        HostView { index: self.index, netns: self.netns.clone(), counters: self.counters.clone() }
+        HostView {
+            index: self.index,
+            netns: self.netns.clone(),
+            counters: self.counters.clone(),
+            file: self.groups.file(),
+            name: self.name.clone(),
+        }
     }
 
     /// Gives the kernel a frame, at once or with others by [`Self::flush`]. `done` hears what became of
@@ -286,31 +302,41 @@ impl HostInterface {
         up.flush(&mut |batch| done(batch.frames, write(&**device, counters, &batch)));
     }
 
-    /// Makes the next frame for the port, of what the kernel sent, in an empty packet; `None` if there is
-    /// none now.
+    /// Leaves this to the device of the port from the next frame on.
+    pub fn set_device(&mut self, device: DeviceWork) {
+        self.down.set_device(device);
+    }
+
+    /// Whether what the kernel sends leaves in packets of many buffers.
+    pub fn has_large_packets(&self) -> bool {
+        self.down.has_large_packets()
+    }
+
+    /// Makes the next frame for the port, of what the kernel sent, in an empty packet and more of the pool
+    /// if it needs them; `None` if there is none now, or there are too few packets.
     ///
     /// # Errors
     /// The reason to drop it.
-    pub fn take(&mut self, packet: &mut Mbuf) -> Option<Result<(), DropReason>> {
+    pub fn take(&mut self, packet: &mut Mbuf, pool: &Mempool) -> Option<Result<(), DropReason>> {
         if self.down.is_empty()
-            && let Err(reason) = self.read()?
+            && let Err(reason) = self.read(pool.data_room().into())?
         {
             self.counters.down.packets.add(1);
             return Some(Err(reason));
         }
-        let made = self.down.next(packet)?;
+        let made = self.down.next(packet, pool)?;
         self.counters.down.packets.add(1);
         self.counters.down.bytes.add(made.unwrap_or_default() as u64);
         Some(made.map(drop))
     }
 
     /// Reads the next frame of the kernel; `None` if there is none now.
-    fn read(&mut self) -> Option<Result<(), DropReason>> {
+    fn read(&mut self, room: usize) -> Option<Result<(), DropReason>> {
         if self.lost {
             return None;
         }
         let Self { down, device, name, .. } = self;
-        match down.fill(|header, frame| device.read(header, frame)) {
+        match down.fill(room, |header, frame| device.read(header, frame)) {
             Ok(result) => Some(result),
             Err(error) => {
                 let nothing =
@@ -402,74 +428,9 @@ pub fn in_netns<T: Send>(
     })
 }
 
-/// The link-layer groups that the kernel listens to on an interface, as its programs asked for
-/// them: by IP groups and by packet sockets.
-struct Groups {
-    /// All interfaces' groups, of the namespace in which it was opened.
-    file: File,
-    interface: String,
-    joined: HashSet<MacAddr>,
-    read: Option<Instant>,
-}
-
-impl Groups {
-    fn open(interface: &str) -> Result<Self> {
-        const PATH: &str = "/proc/thread-self/net/dev_mcast";
-        let file = File::open(PATH).context(PATH)?;
-        Ok(Self { file, interface: interface.to_owned(), joined: HashSet::new(), read: None })
-    }
-
-    fn contain(&mut self, group: MacAddr, now: Instant) -> bool {
-        if self.read.is_none_or(|read| now.duration_since(read) >= GROUPS_AGE) {
-            // Should it fail, what was read before is the best there is.
-            if let Ok(joined) = self.read_file() {
-                self.joined = joined;
-            }
-            self.read = Some(now);
-        }
-        self.joined.contains(&group)
-    }
-
-    fn read_file(&mut self) -> io::Result<HashSet<MacAddr>> {
-        let mut text = String::new();
-        self.file.rewind()?;
-        self.file.read_to_string(&mut text)?;
-        Ok(text.lines().filter_map(|line| parse_group(line, &self.interface)).collect())
-    }
-}
-
-/// A line: number and name of the interface, users, global users, MAC in hexadecimal.
-fn parse_group(line: &str, interface: &str) -> Option<MacAddr> {
-    let mut words = line.split_ascii_whitespace().skip(1);
-    let mac = (words.next()? == interface).then(|| words.nth(2))??;
-    let mut bytes = [0; 6];
-    if mac.len() != 12 || !mac.is_ascii() {
-        return None;
-    }
-    for (byte, digits) in bytes.iter_mut().zip(mac.as_bytes().chunks(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
-    }
-    Some(MacAddr(bytes))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn groups_are_read_for_their_interface_only() {
-        let text = "1    lo              1     0     333300000001\n\
-                    7    lan             2     0     01005e000005\n\
-                    7    lan             1     0     0180c200000e\n\
-                    8    lan2            1     0     01005e000006\n\
-                    7    lan             1     0     01005e0000\n";
-        let found: Vec<_> = text
-            .lines()
-            .filter_map(|line| parse_group(line, "lan"))
-            .map(|m| m.to_string())
-            .collect();
-        assert_eq!(found, ["01:00:5e:00:00:05", "01:80:c2:00:00:0e"]);
-    }
 
     #[test]
     fn what_the_kernel_refuses_has_a_reason() {

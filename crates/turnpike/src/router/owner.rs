@@ -20,6 +20,7 @@
 //! | `sources.rs`, `events.rs`, `limiter.rs` | what the kernel and zebra tell |
 //! | `watch.rs` | everything that says something of devices |
 //! | `links.rs` | ports that go up and down |
+//! | `filters.rs` | the multicasts that devices pass on |
 //! | `hotplug.rs` | devices that are taken away and put back |
 //! | `health.rs`, `faults.rs` | ports in trouble, DMA faults |
 //! | `questions.rs`, `flow.rs`, `topology.rs` | what the API shows |
@@ -36,6 +37,7 @@ mod commands;
 mod configurations;
 mod events;
 mod faults;
+mod filters;
 mod flow;
 mod health;
 mod history;
@@ -84,6 +86,7 @@ use load::Loads;
 use watch::{Watch, Word};
 
 pub use configurations::Configurations;
+pub use filters::WantedMulticasts;
 pub use initial::build_rib;
 pub use multicast::Groups;
 pub use sources::Sources;
@@ -267,7 +270,10 @@ impl Owner {
                 Some(question) = questions.recv() => self.answer(question).await,
                 Some(event) = self.events.recv() => self.hear_all(event),
                 batch = self.sources.receive() => self.take_in(batch),
-                Some(job) = self.configurations.prepared() => self.finish(job).await,
+                Some(job) = self.configurations.prepared() => {
+                    self.finish(job).await;
+                    self.filter_multicasts();
+                }
                 () = self.groups.changed() => self.groups.publish(),
                 // Lets the API's tasks run before the next piece of work.
                 () = tokio::task::yield_now(), if busy => self.work(),
@@ -289,6 +295,7 @@ impl Owner {
                     if count.is_multiple_of(SLOW_TICKS) {
                         self.poll_devices(watch.hears_kernel());
                         self.look_for_absent().await;
+                        self.filter_multicasts();
                         self.rib.tick();
                         self.sources.finish_audit(&mut self.rib);
                         self.failures.look(self.ledger.lua());

@@ -12,7 +12,8 @@ use ipnet::IpNet;
 
 use super::buffers::Buffers;
 use super::fd_store::FdStore;
-use super::host::{HostInterface, HostView};
+use super::host::{DeviceWork, HostInterface, HostView};
+use super::owner::WantedMulticasts;
 use super::queues;
 use super::settings;
 use super::wiring::Queues;
@@ -41,6 +42,8 @@ pub struct OpenPort {
     pub port: Port,
     /// Its host interface, if it has one.
     pub host: Option<HostView>,
+    /// The multicasts that its device was asked to pass on, and why all of them.
+    pub multicasts: Option<WantedMulticasts>,
     /// What ports had counted that had its number before it: see `Ledger::traffic`.
     pub counted: [u64; 4],
     /// Keeps its device bound, if the router has bound it.
@@ -253,8 +256,11 @@ impl Opener {
 }
 
 impl Opened {
-    /// Gives the port its host interface.
-    pub fn attach(&mut self, host: Option<HostInterface>) {
+    /// Gives the port its host interface, which leaves to the device what it does for it.
+    pub fn attach(&mut self, mut host: Option<HostInterface>) {
+        if let Some(host) = &mut host {
+            host.set_device(DeviceWork::of(&self.port.port));
+        }
         self.port.host = host.as_ref().map(HostInterface::view);
         self.queues.host = host;
     }
@@ -274,6 +280,8 @@ pub fn request(wanted: &config::Port, forwarders: usize) -> Result<PortConfig> {
     request.tx_thresholds = queues::thresholds(wanted.queues.tx_thresholds);
     request.rss = queues::device_rss(wanted);
     request.mtu = wanted.mtu;
+    // The kernel leaves checksums and segmentation to the host interface only where it may.
+    request.requests = wanted.host.as_ref().is_some_and(|host| host.segmentation);
     request.offloads = wanted.offloads.clone();
     request.mac = wanted.mac.map(|mac| mac.0);
     request.promiscuous = wanted.promiscuous;
@@ -335,6 +343,7 @@ fn opened(wanted: &config::Port, node: Option<usize>, open: OpenQueues) -> Opene
         },
         port,
         host: None,
+        multicasts: None,
         counted: [0; 4],
         hold: None,
     };

@@ -13,6 +13,9 @@
 //! | CWR | on the first segment only (RFC 3168, 6.1.2) |
 //! | checksums | complete |
 //!
+//! Where the device that sends a frame writes checksums, [`Piece::finish_headers`] leaves them to it; where it
+//! segments, [`Segments::in_groups`] makes pieces of several segments each, which it cuts.
+//!
 //! The pseudo-header's sum is taken from the checksum field, where the kernel put it, and not from the
 //! addresses: behind a routing header the two differ (RFC 8200, 8.1). Only the length in it changes.
 //!
@@ -48,18 +51,40 @@ use crate::checksum::{checksum, update};
 use crate::ethernet::{
     ETHERNET_LEN, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_QINQ, ETHERTYPE_VLAN,
 };
-use crate::ip::{IPV4_MIN_LEN, IPV6_LEN, Ipv4Header, Ipv6Header};
+use crate::ip::{IPV4_MIN_LEN, IPV6_LEN, Ipv4Header, Ipv6Header, PROTOCOL_TCP, PROTOCOL_UDP};
 use crate::l4::{TCP_MIN_LEN, TcpHeader, UDP_LEN, UdpHeader};
+
+/// Where the checksums are in their headers.
+const TCP_CHECKSUM: usize = std::mem::offset_of!(TcpHeader, checksum);
+const UDP_CHECKSUM: usize = std::mem::offset_of!(UdpHeader, checksum);
 
 /// The header does not fit its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
-/// The transport of a frame that is to be segmented.
+/// The transport of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Transport {
+pub enum Transport {
+    /// TCP.
     Tcp,
+    /// UDP.
     Udp,
+}
+
+/// The headers of a frame that a device can complete, by where they are: TCP or UDP immediately behind
+/// IPv4 or IPv6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Headers {
+    /// Start of the IP header.
+    pub ip: usize,
+    /// Start of the transport header.
+    pub l4: usize,
+    /// Start of the data.
+    pub data: usize,
+    /// It is IPv6.
+    pub ip6: bool,
+    /// The protocol behind IP.
+    pub transport: Transport,
 }
 
 /// Where the headers of a frame that is to be segmented are.
@@ -100,6 +125,8 @@ pub struct Segments {
     next: usize,
     /// Number of the next segment.
     number: u16,
+    /// Segments in each piece but the last.
+    group: u16,
     done: bool,
 }
 
@@ -127,7 +154,47 @@ impl Segments {
         };
         let len = frame.len();
         let next = layout.map_or(len, |layout| layout.header_len);
-        Ok(Self { layout, field, len, next, number: 0, done: false })
+        Ok(Self { layout, field, len, next, number: 0, group: 1, done: false })
+    }
+
+    /// Where the headers are that a device must know to write the frame's checksum; `None` if no checksum
+    /// is missing, or the frame is of another kind than devices know.
+    pub fn headers(&self, frame: &[u8]) -> Option<Headers> {
+        let Field { start: l4, at, .. } = self.field?;
+        let (ethertype, ip) = network(frame)?;
+        let (protocol, ip6) = match ethertype {
+            ETHERTYPE_IPV4 if is_behind_ip4(frame, ip, l4) => {
+                (Ipv4Header::ref_from_prefix(&frame[ip..]).ok()?.0.protocol, false)
+            }
+            ETHERTYPE_IPV6 if l4 == ip + IPV6_LEN => {
+                (Ipv6Header::ref_from_prefix(&frame[ip..]).ok()?.0.next_header, true)
+            }
+            _ => return None,
+        };
+        let (transport, header_len) = match (protocol, at - l4) {
+            (PROTOCOL_TCP, TCP_CHECKSUM) => (Transport::Tcp, tcp_header_len(&frame[l4..])?),
+            (PROTOCOL_UDP, UDP_CHECKSUM) => (Transport::Udp, UDP_LEN),
+            _ => return None,
+        };
+        let fits = header_len >= UDP_LEN && l4 + header_len <= frame.len();
+        let data = l4 + header_len;
+        fits.then_some(Headers { ip, l4, data, ip6, transport })
+    }
+
+    /// Bytes of data in each segment, if a device can make the segments: of TCP, and none of them differs
+    /// from the others by CWR, which devices do not agree on.
+    pub fn device_segment(&self, frame: &[u8]) -> Option<u16> {
+        let layout = self.layout.filter(|layout| layout.transport == Transport::Tcp)?;
+        let (header, _) = TcpHeader::ref_from_prefix(frame.get(layout.l4..)?).ok()?;
+        let plain = header.offset_flags.get() & control::CWR == 0;
+        plain.then_some(layout.size as u16)
+    }
+
+    /// Makes pieces of so many segments each, at least one, which a device cuts.
+    #[must_use]
+    pub fn in_groups(mut self, segments: u16) -> Self {
+        self.group = segments.max(1);
+        self
     }
 
     /// Whether all segments were made.
@@ -144,10 +211,10 @@ impl Iterator for Segments {
             return None;
         }
         let header = self.layout.map_or(self.len, |layout| layout.header_len);
-        let size = self.layout.map_or(0, |layout| layout.size);
+        let size = self.layout.map_or(0, |layout| layout.size * usize::from(self.group));
         let data = self.next..self.len.min(self.next + size);
         let (layout, field, number) = (self.layout, self.field, self.number);
-        (self.next, self.number) = (data.end, number.wrapping_add(1));
+        (self.next, self.number) = (data.end, number.wrapping_add(self.group));
         self.done = data.end == self.len;
         Some(Piece { layout, field, header, data, number, last: self.done })
     }
@@ -163,17 +230,15 @@ fn field(header: &NetHeader, frame: &[u8]) -> Result<Option<Field>, Malformed> {
     if start < ETHERNET_LEN || at + 2 > frame.len() {
         return Err(Malformed);
     }
-    Ok(Some(Field { start, at, udp: offset == std::mem::offset_of!(UdpHeader, checksum) }))
+    Ok(Some(Field { start, at, udp: offset == UDP_CHECKSUM }))
 }
 
 fn layout(kind: u8, header: &NetHeader, field: Field, frame: &[u8]) -> Result<Layout, Malformed> {
     let (ethertype, ip) = network(frame).ok_or(Malformed)?;
     let l4 = field.start;
     let (transport, least, checksum) = match kind {
-        SEGMENT_TCP4 | SEGMENT_TCP6 => {
-            (Transport::Tcp, TCP_MIN_LEN, std::mem::offset_of!(TcpHeader, checksum))
-        }
-        SEGMENT_UDP => (Transport::Udp, UDP_LEN, std::mem::offset_of!(UdpHeader, checksum)),
+        SEGMENT_TCP4 | SEGMENT_TCP6 => (Transport::Tcp, TCP_MIN_LEN, TCP_CHECKSUM),
+        SEGMENT_UDP => (Transport::Udp, UDP_LEN, UDP_CHECKSUM),
         _ => return Err(Malformed),
     };
     let fits = match ethertype {
@@ -236,20 +301,31 @@ impl Piece {
         self.header + self.data.len()
     }
 
+    /// Bytes of data in it.
+    pub fn data_len(&self) -> usize {
+        self.data.len()
+    }
+
     /// Completes the segment; `packet` holds its parts, one behind the other.
     pub fn finish(&self, packet: &mut [u8]) {
-        if let Some(layout) = &self.layout {
-            self.set_lengths(layout, packet);
-            self.set_transport(layout, packet);
-        }
+        self.finish_headers(packet);
         if let Some(field) = self.field {
             complete(field, packet);
         }
     }
 
+    /// Completes the segment but for the transport's checksum, whose field then holds the sum over the
+    /// pseudo-header. `packet` holds the bytes in front of the data, at least.
+    pub fn finish_headers(&self, packet: &mut [u8]) {
+        if let Some(layout) = &self.layout {
+            self.set_lengths(layout, packet);
+            self.set_transport(layout, packet);
+        }
+    }
+
     fn set_lengths(&self, layout: &Layout, packet: &mut [u8]) {
         let Some(ip) = packet.get_mut(layout.ip..) else { return };
-        let len = ip.len() as u16;
+        let len = (self.len() - layout.ip) as u16;
         if ip.first().is_some_and(|byte| byte >> 4 == 6) {
             if let Ok((header, _)) = Ipv6Header::mut_from_prefix(ip) {
                 header.payload_length.set(len - IPV6_LEN as u16);
@@ -271,7 +347,7 @@ impl Piece {
 
     fn set_transport(&self, layout: &Layout, packet: &mut [u8]) {
         let Some(l4) = packet.get_mut(layout.l4..) else { return };
-        let len = l4.len() as u16;
+        let len = (self.len() - layout.l4) as u16;
         // The field holds the pseudo-header's sum with the whole frame's length in it.
         let resized = |field: &mut U16| field.set(!update(!field.get(), layout.l4_len as u16, len));
         match layout.transport {
@@ -385,6 +461,82 @@ mod tests {
         for (made, expected) in made.iter().zip(&expected) {
             assert_eq!(made[field..], expected[field..]);
         }
+    }
+
+    /// The frames on the wire, where a device cuts groups of segments as the kernel cuts frames.
+    fn by_device(header: &NetHeader, frame: &[u8], group: u16) -> Vec<Vec<u8>> {
+        let pieces = Segments::new(header, frame).unwrap().in_groups(group);
+        let cut = |piece: Piece| {
+            let mut packet = piece.parts(frame).concat();
+            piece.finish_headers(&mut packet);
+            assert_eq!(packet.len() - piece.len(), 0);
+            segments(header, &packet)
+        };
+        pieces.flat_map(cut).collect()
+    }
+
+    #[test]
+    fn groups_that_a_device_cuts_become_the_same_frames() {
+        for (v6, flags) in [(false, ACK | PSH | FIN), (true, ACK), (false, ACK | RST)] {
+            let identification = 0xfffe;
+            let data = (0..=255).cycle().take(1999).collect();
+            let sample = Sample { v6, flags, identification, data, ..Sample::default() };
+            let expected: Vec<_> = sample.cut(100).iter().map(Sample::wire).collect();
+            for group in [0, 1, 2, 7, 20, 60] {
+                let made = by_device(&header(&sample, 100), &sample.partial(), group);
+                assert!(made == expected, "{sample:?} in groups of {group}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_device_completes_is_tcp_or_udp_behind_ip() {
+        let headers = |sample: &Sample| {
+            let frame = sample.partial();
+            Segments::new(&header(sample, 0), &frame).unwrap().headers(&frame)
+        };
+        for (v6, udp, tags) in
+            [(false, false, 0), (true, true, 4), (true, false, 8), (false, true, 0)]
+        {
+            let tags = [[0x81, 0, 0, 5]; 2].concat()[..tags].to_vec();
+            let sample = Sample { v6, udp, tags, ..Sample::default() };
+            let transport = if udp { Transport::Udp } else { Transport::Tcp };
+            let expected = Headers {
+                ip: sample.ip(),
+                l4: sample.l4(),
+                data: sample.header_len(),
+                ip6: v6,
+                transport,
+            };
+            assert_eq!(headers(&sample), Some(expected));
+        }
+        // Another protocol whose checksum is in the same place, and a checksum that is not missing.
+        let sample = Sample { udp: true, ..Sample::default() };
+        let mut frame = sample.partial();
+        let plain = Segments::new(&NetHeader::default(), &frame).unwrap();
+        assert_eq!(plain.headers(&frame), None);
+        frame[sample.ip() + 9] = 33;
+        let dccp = Segments::new(&header(&sample, 0), &frame).unwrap();
+        assert_eq!(dccp.headers(&frame), None);
+        // Inside a tunnel.
+        let mut inner = header(&sample, 0);
+        inner.checksum_start.set(inner.checksum_start.get() + 8);
+        assert_eq!(Segments::new(&inner, &frame).unwrap().headers(&frame), None);
+    }
+
+    #[test]
+    fn a_device_cuts_tcp_without_cwr() {
+        let size = |sample: &Sample| {
+            let frame = sample.partial();
+            Segments::new(&header(sample, 50), &frame).unwrap().device_segment(&frame)
+        };
+        let tcp = Sample::default();
+        assert_eq!(size(&tcp), Some(50));
+        assert_eq!(size(&Sample { flags: ACK | CWR, ..tcp.clone() }), None);
+        assert_eq!(size(&Sample { udp: true, ..tcp.clone() }), None);
+        let frame = tcp.partial();
+        let whole = Segments::new(&header(&tcp, 0), &frame).unwrap();
+        assert_eq!(whole.device_segment(&frame), None, "nothing is to be cut");
     }
 
     #[test]

@@ -28,6 +28,7 @@ impl Sources {
             | SourceEvent::Neighbour { port, .. }
                 if !self.is_host(port) => {}
             SourceEvent::AllMulticast { port, on } => {
+                self.all_multicast.set(port, on);
                 // The slow path outlives the owner's loop.
                 orders.all_multicast(port, on);
             }

@@ -83,6 +83,11 @@ impl Groups {
         self.tables.multicast.publish(routes);
     }
 
+    /// Whether packets to groups that come in by a port are forwarded.
+    pub(super) fn come_by(&self, port: PortId) -> bool {
+        self.entries.iter().any(|(_, entry, _)| entry.from == port)
+    }
+
     /// The configuration says others from now on.
     pub(super) fn configure(&mut self, configured: &[config::MulticastRoute]) {
         self.configured = configured.to_vec();

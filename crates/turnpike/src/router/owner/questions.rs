@@ -11,14 +11,15 @@ use control::netlink::SourceStatus;
 use control::rib::{LivePath, LookupInfo, RouteInfo, Source, Target};
 use dataplane::next_hop::NEXT_HOPS;
 use dataplane::port::PortId;
-use dpdk::OffloadState;
+use dpdk::{MulticastFilter, OffloadState};
 use ipnet::IpNet;
 use serde::Serialize;
 use tokio::sync::oneshot;
+use wire::MacAddr;
 
 use super::super::ports::OpenPort;
 use super::sources::Audits;
-use super::{Owner, flow};
+use super::{Owner, WantedMulticasts, flow};
 use crate::api::report::{
     self, Neighbour, Offload, Path, Port, Remote, ResolvedPath, Route, RouteAnswer, RouteSummary,
 };
@@ -169,7 +170,7 @@ impl Owner {
             addresses: addresses.iter().map(IpNet::to_string).collect(),
             link: if port.port.link().up { "up" } else { "down" }.to_owned(),
             link_by: port.port.link_watch().name().to_owned(),
-            link_details: link_details(&port.port),
+            link_details: link_details(port),
             mtu: known.map_or(port.info.mtu, |known| known.mtu),
             rx_queues: port.queues.0,
             tx_queues: port.queues.1,
@@ -350,8 +351,25 @@ fn offload(state: &OffloadState) -> Offload {
     Offload { offload, device: *has, on: *on, reason }
 }
 
-fn link_details(port: &dpdk::Port) -> report::LinkDetails {
+/// The groups whose multicasts a port receives, or the reason for which it receives all.
+fn multicasts(open: &OpenPort) -> Result<Vec<String>, String> {
+    match (open.port.multicast_filter(), &open.multicasts) {
+        (MulticastFilter::Groups(groups), _) => {
+            Ok(groups.into_iter().map(|group| MacAddr(group).to_string()).collect())
+        }
+        (MulticastFilter::Refused(count, errno), _) => {
+            Err(format!("its device takes no list of {count} groups ({errno})"))
+        }
+        (MulticastFilter::Unfiltered, _) => Err("its driver has no filter".to_owned()),
+        (MulticastFilter::All, Some(WantedMulticasts::All(why))) => Err(why.to_string()),
+        (MulticastFilter::All, _) => Err("the port was opened just now".to_owned()),
+    }
+}
+
+fn link_details(open: &OpenPort) -> report::LinkDetails {
+    let port = &open.port;
     let details = port.link_details();
+    let multicasts = multicasts(open);
     report::LinkDetails {
         speed_mbps: details.speed,
         duplex: details.full_duplex.map(|full| if full { "full" } else { "half" }.to_owned()),
@@ -359,7 +377,9 @@ fn link_details(port: &dpdk::Port) -> report::LinkDetails {
         pause: details.pause.map(|pause| pause.to_string()),
         fec: details.fec.map(|fec| fec.to_string()),
         promiscuous: port.is_promiscuous(),
-        all_multicast: port.takes_all_multicasts(),
+        all_multicast: multicasts.is_err(),
+        all_multicast_because: multicasts.as_ref().err().cloned(),
+        groups: multicasts.unwrap_or_default(),
     }
 }
 

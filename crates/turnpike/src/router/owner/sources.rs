@@ -58,6 +58,8 @@ pub struct Sources {
     netns: Option<PathBuf>,
     /// The ports with a host interface.
     hosts: PortSet,
+    /// The ports whose host interface takes all multicasts.
+    pub(super) all_multicast: PortSet,
     fpm: Option<FpmSource>,
     /// The kernel's routes are wanted, not only its links, addresses and neighbours.
     kernel_routes: bool,
@@ -120,6 +122,11 @@ impl Sources {
         self.hosts.contains(port)
     }
 
+    /// Whether a port has a host interface that takes all multicasts.
+    pub(super) fn takes_all_multicasts(&self, port: PortId) -> bool {
+        self.is_host(port) && self.all_multicast.contains(port)
+    }
+
     fn of(
         (send, batches): (mpsc::Sender<Vec<SourceEvent>>, mpsc::Receiver<Vec<SourceEvent>>),
         kernel: Option<KernelSource>,
@@ -131,6 +138,7 @@ impl Sources {
             batches,
             netns: None,
             hosts: PortSet::EMPTY,
+            all_multicast: PortSet::EMPTY,
             backlog: VecDeque::new(),
             kernel_routes,
             first: kernel_routes,

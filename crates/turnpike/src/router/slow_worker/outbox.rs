@@ -26,6 +26,9 @@ use super::super::wiring::{EXPRESS_SIZE, HostLink};
 /// Frames taken from one host interface before the next has its turn.
 const HOST_TURN: usize = 64;
 
+/// Packets on the way to a port whose device segments them: of up to 64 KiB in many buffers each.
+const LARGE_MOST: usize = EXPRESS_SIZE / 8;
+
 /// Milliseconds from midnight to midnight.
 const MILLIS_OF_DAY: u128 = 86_400_000;
 
@@ -220,12 +223,12 @@ impl Outbox {
     /// the kernel's queue.
     pub fn take_from_hosts(&mut self) -> usize {
         let mut found = 0;
+        let pool = self.buffers.largest();
         for link in self.hosts.iter_mut().flatten() {
-            let room = EXPRESS_SIZE.saturating_sub(link.express.len()).min(HOST_TURN);
-            for _ in 0..room {
+            for _ in 0..room(link).min(HOST_TURN) {
                 // First the buffer: what has been read must not be lost.
-                let Some(mut packet) = self.buffers.largest().alloc() else { return found };
-                let Some(made) = link.interface.take(&mut packet) else { break };
+                let Some(mut packet) = pool.alloc() else { return found };
+                let Some(made) = link.interface.take(&mut packet, pool) else { break };
                 found += 1;
                 self.counters.from_host.add(1);
                 let sent = made
@@ -249,7 +252,7 @@ impl Outbox {
 
     /// Waits until the kernel sends something, at most so long.
     pub fn wait(&self, longest: Duration) {
-        let links = self.hosts.iter().flatten().filter(|link| link.express.len() < EXPRESS_SIZE);
+        let links = self.hosts.iter().flatten().filter(|link| room(link) > 0);
         let fds = links.filter_map(|link| link.interface.poll_fd());
         let mut polled: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         if polled.is_empty() {
@@ -259,6 +262,12 @@ impl Outbox {
             let _ = ppoll(&mut polled, Some(longest.into()), None);
         }
     }
+}
+
+/// Packets of the kernel's that are taken now.
+fn room(link: &HostLink) -> usize {
+    let most = if link.interface.has_large_packets() { LARGE_MOST } else { EXPRESS_SIZE };
+    most.saturating_sub(link.express.len())
 }
 
 impl Output<Frame> for Outbox {

@@ -24,6 +24,7 @@ use wire::offload::segment::Segments;
 use wire::offload::{NEEDS_CHECKSUM, NetHeader, SEGMENT_NONE, SEGMENT_TCP4};
 use zerocopy::{FromBytes, IntoBytes};
 
+use super::super::host::DeviceWork;
 use super::super::host::{FrameDevice, HostInterface};
 use super::super::wiring::{EXPRESS_SIZE, HostLink, SlowPathWays};
 use super::*;
@@ -597,6 +598,74 @@ fn a_large_frame_leaves_in_segments_as_there_is_room() {
     let link = lab.worker.outbox.host(PortId::FIRST).unwrap();
     let down = &link.interface.view().counters.clone().down;
     assert_eq!((down.packets.get(), down.bytes.get()), (1200, 1200 * 154));
+}
+
+/// The bytes of a packet in several buffers.
+fn bytes(packet: &Mbuf) -> Vec<u8> {
+    packet.chunks().flatten().copied().collect()
+}
+
+#[test]
+fn a_device_that_segments_gets_large_packets() {
+    let mut lab = Lab::new();
+    let link = lab.worker.outbox.host(PortId::FIRST).unwrap();
+    link.interface.set_device(DeviceWork { checksum: true, segmentation: 16, frame: 1514 });
+    let (header, frame) = sent_whole(60_000, 1000);
+    lab.kernel.lock().unwrap().header = header;
+    lab.kernel.lock().unwrap().sends.push_back(frame.clone());
+    while lab.round(Duration::ZERO) > 0 {}
+    // 16 buffers of 2,048 bytes hold 32 segments and their headers.
+    for (sequence, length) in [(0, 32_000), (32_000, 28_000)] {
+        let packet = lab.express.pop().unwrap();
+        assert!(packet.has_request());
+        assert_eq!(packet.segments(), (54 + length as usize).div_ceil(2048));
+        let got = bytes(&packet);
+        assert!(got[54..] == frame[54..][..length as usize], "the data");
+        assert_eq!(got[16..18], (length as u16 + 40).to_be_bytes(), "the length");
+        assert_eq!(got[38..42], u32::to_be_bytes(sequence));
+    }
+    assert!(lab.express.pop().is_none());
+    let counters = &lab.worker.outbox.counters;
+    assert_eq!((counters.from_host.get(), counters.injected.get()), (2, 2));
+}
+
+#[test]
+fn large_packets_do_not_take_all_buffers() {
+    let mut lab = Lab::new();
+    let link = lab.worker.outbox.host(PortId::FIRST).unwrap();
+    link.interface.set_device(DeviceWork { checksum: true, segmentation: 64, frame: 1514 });
+    let (header, frame) = sent_whole(60_000, 1000);
+    lab.kernel.lock().unwrap().header = header;
+    lab.kernel.lock().unwrap().sends.extend(vec![frame; 40]);
+    while lab.round(Duration::ZERO) > 0 {}
+    assert_eq!(lab.express.len(), EXPRESS_SIZE / 8);
+    assert_eq!(lab.kernel.lock().unwrap().sends.len(), 8, "they wait in the kernel");
+    while lab.express.pop().is_some() {
+        lab.round(Duration::ZERO);
+    }
+    assert!(lab.kernel.lock().unwrap().sends.is_empty());
+}
+
+#[test]
+fn a_device_gets_segments_that_it_cannot_make_without_checksums() {
+    let mut lab = Lab::new();
+    let link = lab.worker.outbox.host(PortId::FIRST).unwrap();
+    link.interface.set_device(DeviceWork { checksum: true, segmentation: 64, frame: 153 });
+    let (header, frame) = sent_whole(250, 100);
+    lab.kernel.lock().unwrap().header = header;
+    lab.kernel.lock().unwrap().sends.push_back(frame);
+    while lab.round(Duration::ZERO) > 0 {}
+    for length in [154, 154, 104] {
+        let packet = lab.express.pop().unwrap();
+        assert_eq!((packet.len(), packet.segments()), (length, 1));
+        assert!(packet.has_request());
+    }
+    // A checksum in a header that devices do not know is the router's.
+    let other = NetHeader { segmentation: SEGMENT_NONE, checksum_offset: 18.into(), ..header };
+    lab.kernel.lock().unwrap().header = other;
+    lab.kernel.lock().unwrap().sends.push_back(tcp(9, 0, 0, &[1; 10]));
+    lab.round(Duration::ZERO);
+    assert!(!lab.express.pop().unwrap().has_request());
 }
 
 #[test]
