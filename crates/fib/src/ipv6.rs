@@ -112,10 +112,10 @@ use crate::{
 };
 
 mod lookup;
-mod splice;
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code, reason = "assembly")]
 mod rank;
+mod splice;
 
 /// A /16 with more runs of /32s than this, which one node could not hold, gets a slab.
 const SLAB_RUNS: usize = FAN_OUT;
@@ -262,7 +262,7 @@ impl Runmap6 {
                 }
                 (Slot::Below(at, cover), _) => below(self, at, cover, first as usize)?,
             };
-            answers.push((first, answer));
+            splice::append(&mut answers, (first, answer));
         }
         Ok(answers)
     }
@@ -345,9 +345,8 @@ impl Runmap6 {
     fn level_above(&mut self, level: &[(u32, Answer)], digit: u8) -> Result<AnswerRuns, NoRoom> {
         let nodes = level.len().div_ceil(FAN_OUT);
         let size = level.len().div_ceil(nodes);
-        let node = |group: &[(u32, Answer)]| {
-            Ok((group[0].0, node_answer(self.node(group)?, digit)))
-        };
+        let node =
+            |group: &[(u32, Answer)]| Ok((group[0].0, node_answer(self.node(group)?, digit)));
         level.chunks(size).map(node).collect()
     }
 
@@ -1102,6 +1101,94 @@ mod tests {
         for number in 0..400 {
             let expected = table.get(net(number)).unwrap();
             assert_eq!(reader.lookup(net(number).address()), expected, "{number}");
+        }
+    }
+
+    /// A host of 2001:db8:0:1::/64, such that some share all digits but the last.
+    fn host(random: &mut Random, spread: u64) -> u128 {
+        let tail = random.below(spread) as u128 * 0x1_0003_0000_0005;
+        0x2001_0db8_0000_0001 << 64 | tail & u128::from(u64::MAX)
+    }
+
+    #[test]
+    fn hosts_come_and_go_beside_the_reference() {
+        let spreads: &[u64] = if cfg!(miri) { &[40] } else { &[9, 300, 20_000] };
+        for &spread in spreads {
+            let (mut table, mut reference) = (Runmap6::new(Box::new(NoReaders)), Reference::new());
+            let readers = [table.reader(), reference.reader()];
+            let mut random = Random::new(spread);
+            let mut change =
+                |table: &mut Runmap6, prefix: Prefix<Ipv6Addr>, next_hop| match next_hop {
+                    NO_ROUTE => assert_eq!(table.remove(prefix), reference.remove(prefix)),
+                    _ => assert_eq!(
+                        table.insert(prefix, next_hop).unwrap(),
+                        reference.insert(prefix, next_hop).unwrap()
+                    ),
+                };
+            let steps = if cfg!(miri) { 60 } else { 3000 };
+            let mut used = 0;
+            for step in 0..2 * steps {
+                // Few next hops, so that hosts are joined with what is beside them.
+                let grows = random.below(4) < if step < steps { 3 } else { 1 };
+                let next_hop = if grows { 1 + random.below(3) as u16 } else { NO_ROUTE };
+                let len = if random.below(20) > 0 { 128 } else { 40 + random.below(89) as u8 };
+                let at = Prefix::covering(host(&mut random, spread).into(), len);
+                change(&mut table, at, next_hop);
+                let ends = [at.bits(), at.last_bits(), at.last_bits().wrapping_add(1)];
+                for address in
+                    ends.into_iter().chain([at.bits().wrapping_sub(1), host(&mut random, spread)])
+                {
+                    let answers = readers.each_ref().map(|r| r.lookup(address.into()));
+                    assert_eq!(answers[0], answers[1], "{}", Ipv6Addr::from(address));
+                }
+                table.collect();
+                used = used.max(table.nodes - table.free_nodes.len());
+            }
+            // No node is lost: without routes none is in use.
+            let mut left = Vec::new();
+            every_route(&table.rib, crate::rib::ROOT, &mut left);
+            left.into_iter().for_each(|prefix| change(&mut table, prefix, NO_ROUTE));
+            table.collect();
+            assert_eq!(table.nodes, table.free_nodes.len(), "of {used} nodes");
+        }
+    }
+
+    fn every_route(rib: &Rib<u128>, at: NodeId, out: &mut Vec<Prefix<Ipv6Addr>>) {
+        let node = *rib.node(at);
+        if node.next_hop != NO_ROUTE {
+            out.push(Prefix::covering(node.bits.into(), node.len));
+        }
+        node.children.iter().filter(|&&at| at != NONE).for_each(|&at| every_route(rib, at, out));
+    }
+
+    #[test]
+    fn a_host_route_costs_a_few_nodes_however_many_hosts_there_are() {
+        let mut table = Runmap6::new(Box::new(NoReaders));
+        table.insert(prefix("2001:db8:0:1::/64"), 1).unwrap();
+        let mut random = Random::new(5);
+        let hosts = if cfg!(miri) { 200 } else { 100_000 };
+        let at = |random: &mut Random| {
+            let tail = random.wide() & u128::from(u64::MAX);
+            Prefix::host(Ipv6Addr::from(0x2001_0db8_0000_0001 << 64 | tail))
+        };
+        let routes: Vec<_> = (0..hosts).map(|n| (at(&mut random), 2 + (n % 900) as u16)).collect();
+        table.load(&mut routes.iter().copied()).unwrap();
+        table.collect();
+        let waits = crate::Epochs::default();
+        let _late = waits.register();
+        table.retired = Retired::new(Box::new(waits));
+        let most = |table: &mut Runmap6, change: &mut dyn FnMut(&mut Runmap6)| {
+            let before = table.retired.waiting();
+            change(table);
+            table.retired.waiting() - before
+        };
+        for &(host, next_hop) in routes.iter().step_by(hosts / 100) {
+            // Another MAC: a store. Gone and back: the way down, at most five nodes a digit and two
+            // that are joined.
+            let new = next_hop + 1;
+            assert_eq!(most(&mut table, &mut |table| drop(table.insert(host, new))), 0);
+            assert!(most(&mut table, &mut |table| assert!(table.remove(host).is_some())) <= 12);
+            assert!(most(&mut table, &mut |table| drop(table.insert(host, next_hop))) <= 12);
         }
     }
 

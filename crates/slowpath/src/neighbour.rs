@@ -160,6 +160,8 @@ pub(crate) struct Table<P> {
     serial: u64,
     /// Things in all queues.
     waiting: usize,
+    /// Those of them that are received packets.
+    held: usize,
     limits: Limits,
     random: Random,
 }
@@ -178,6 +180,7 @@ impl<P> Table<P> {
             displaced: Vec::new(),
             serial: 0,
             waiting: 0,
+            held: 0,
             limits,
             random,
         }
@@ -185,8 +188,7 @@ impl<P> Table<P> {
 
     /// Received packets that wait.
     pub(crate) fn held(&self) -> usize {
-        let queues = self.entries.values().flat_map(|entry| &entry.queue);
-        queues.filter(|what| matches!(what, Waiting::Received { .. })).count()
+        self.held
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Time> {
@@ -399,9 +401,11 @@ impl<P> Table<P> {
         let Some(entry) = self.entries.get_mut(&key) else {
             return Resolution::Refused(what, DropReason::NeighbourFailed);
         };
+        self.held += is_received(&what);
         entry.queue.push_back(what);
         let full = entry.queue.len() > self.limits.queue || self.waiting >= self.limits.held;
         let oldest = if full { entry.queue.pop_front() } else { None };
+        self.held -= oldest.as_ref().map_or(0, is_received);
         self.displaced.extend(oldest.map(|what| (what, DropReason::NeighbourQueueFull)));
         self.waiting += usize::from(!full);
         Resolution::Waits { ask }
@@ -412,6 +416,7 @@ impl<P> Table<P> {
         let Some(entry) = self.entries.get_mut(&key) else { return Vec::new() };
         let queue = std::mem::take(&mut entry.queue);
         self.waiting -= queue.len();
+        self.held -= queue.iter().map(is_received).sum::<usize>();
         queue.into()
     }
 
@@ -477,6 +482,11 @@ impl<P> Table<P> {
             self.evictable.remove(&(class, entry.serial, key));
         }
     }
+}
+
+/// 1 for a received packet, 0 for a frame of the router's own.
+fn is_received<P>(what: &Waiting<P>) -> usize {
+    usize::from(matches!(what, Waiting::Received { .. }))
 }
 
 #[cfg(test)]
@@ -763,7 +773,10 @@ mod tests {
             let key = (LEFT, IpAddr::from([10, 0, 1, host]));
             match random.next() % 8 {
                 0..4 => {
-                    let what = Waiting::Received { packet: step, from: LEFT };
+                    let what = match step % 3 {
+                        0 => Waiting::Own(Vec::new()),
+                        _ => Waiting::Received { packet: step, from: LEFT },
+                    };
                     table.resolve(key, what, now);
                 }
                 4 => drop(table.learn(key, A, Evidence::Answered, true, now)),
@@ -774,7 +787,9 @@ mod tests {
             table.take_displaced();
             let queued: usize = table.entries.values().map(|entry| entry.queue.len()).sum();
             assert_eq!(table.waiting, queued);
-            assert_eq!(table.held(), queued);
+            let queues = table.entries.values().flat_map(|entry| &entry.queue);
+            let received = queues.filter(|what| matches!(what, Waiting::Received { .. }));
+            assert_eq!(table.held(), received.count());
             assert!(queued <= 20 && table.entries.len() <= 8);
             let timed = table.entries.values().filter(|entry| entry.deadline.is_some()).count();
             assert_eq!(table.timers.len(), timed);

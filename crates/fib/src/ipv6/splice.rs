@@ -72,8 +72,9 @@ fn run_at(runs: &[(u32, Answer)], slot: u32) -> usize {
     runs.partition_point(|run| run.0 <= slot).saturating_sub(1)
 }
 
-/// Appends a run, unless it continues the last one.
-fn append(runs: &mut AnswerRuns, run: (u32, Answer)) {
+/// Appends a run, unless it continues the last one. Within a node no two runs that follow each other have
+/// the same answer: so those in use are told from unused places.
+pub(super) fn append(runs: &mut AnswerRuns, run: (u32, Answer)) {
     if runs.last().is_none_or(|last| last.1 != run.1) {
         runs.push(run);
     }
@@ -171,19 +172,17 @@ impl Runmap6 {
     }
 
     /// The answer that a digit's tree becomes by the change of a prefix in it.
-    fn changed(
-        &mut self,
-        tree: Answer,
-        digit: u8,
-        bits: u128,
-        len: u8,
-    ) -> Result<Answer, NoRoom> {
+    fn changed(&mut self, tree: Answer, digit: u8, bits: u128, len: u8) -> Result<Answer, NoRoom> {
         let end = DIGIT * (digit + 1);
         let slot = bits.slice(end - DIGIT, DIGIT);
         if len > end {
             let before = self.at_slot(tree, digit, slot);
             let after = self.changed(before, digit + 1, bits, len)?;
-            return if after == before { Ok(tree) } else { self.set_slot(tree, digit, slot, after) };
+            return if after == before {
+                Ok(tree)
+            } else {
+                self.set_slot(tree, digit, slot, after)
+            };
         }
         let slots = slot..slot + (1 << (end - len));
         let (_, at) = self.rib.cover(bits, len);
