@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from lib.flood import Flood
+from lib.flood import PATIENCE, Flood
 from lib.lab import HOST_A_MAC, HOST_B_MAC
 from lib.netns import veth, wait_for
 
@@ -21,9 +21,6 @@ ROUTER_MAC = "02:00:00:00:09:01"
 
 # The flood: as many frames, and so many a second. 90,000 in 30 s is what stopped the router once.
 FRAMES, RATE = 90_000, 3_000
-
-# Seconds that one question may take under a flood, on a machine that does three other things.
-PATIENCE = 3.0
 
 
 class Attacked:
