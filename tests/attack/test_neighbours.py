@@ -26,20 +26,32 @@ FRAMES, RATE = 90_000, 3_000
 class Attacked:
     """A router with an attacker on its port `flood` and a silent host on its port `left`."""
 
-    def __init__(self, lab, config="", ports=""):
+    def __init__(self, lab, config="", hosts=()):
+        self.lab, self.hosts = lab, {}
         self.inside, self.attacker = lab.namespace("router"), lab.namespace("attacker", quiet=True)
         self.left = lab.namespace("left", quiet=True)
         veth(self.inside, "tp-flood", self.attacker, "wire", ROUTER_MAC, HOST_A_MAC)
         veth(self.inside, "tp-left", self.left, "wire", "02:00:00:00:01:01", HOST_B_MAC)
+        config += "".join(self.host(name, number) for number, name in enumerate(hosts, 3))
         self.router = lab.router(self.inside, f"""
 local turnpike = require "turnpike"
-turnpike.port "flood" {{ device = "tp-flood", address = {{ "10.9.0.1/16", "fd00:9::1/64" }}{ports} }}
-turnpike.port "left" {{ device = "tp-left", address = {{ "10.0.1.1/24", "fd00:1::1/64" }}{ports} }}
+turnpike.port "flood" {{ device = "tp-flood", address = {{ "10.9.0.1/16", "fd00:9::1/64" }} }}
+turnpike.port "left" {{ device = "tp-left", address = {{ "10.0.1.1/24", "fd00:1::1/64" }} }}
 {config}""")
 
     def flood(self, kind, frames=FRAMES, rate=RATE):
         """Begins a flood of this kind."""
         return Flood(self.attacker, "wire", kind, frames, rate, ROUTER_MAC)
+
+    def host(self, name, number):
+        """A Linux host on a port of its own, at 10.0.NUMBER.2 and eight addresses more; the port's Lua."""
+        space = self.lab.namespace(name)
+        veth(self.inside, f"tp-{name}", space, "eth0", f"02:00:00:00:{number:02x}:01", f"02:00:00:00:{number:02x}:02")
+        for last in (2, *range(10, 18)):
+            space.run("ip", "address", "add", f"10.0.{number}.{last}/24", "dev", "eth0")
+        space.run("ip", "route", "add", "default", "via", f"10.0.{number}.1")
+        self.hosts[name] = space
+        return f'turnpike.port "{name}" {{ device = "tp-{name}", address = "10.0.{number}.1/24" }}\n'
 
     def ask(self):
         """Seconds until a question is answered, with the start of the process that asks."""
@@ -100,3 +112,18 @@ def test_a_router_under_a_flood_ends_when_it_is_asked_to(lab, kind):
     flood.stop()
     print(f"{kind}: ended in {took:.3f} s, calm {calm:.3f} s")
     assert took < 2 * calm + PATIENCE
+
+
+@pytest.mark.parametrize("kind", ["solicitations", "requests", "sweeps"])
+def test_hosts_on_other_ports_are_found_while_one_is_flooded(lab, kind):
+    # A small table, full at once; the flood goes on until all hosts have been found.
+    attacked = Attacked(lab, "turnpike.slowpath { neighbours = 256 }\n", hosts=("one", "two"))
+    flood = attacked.flood(kind, 10 * FRAMES)
+    assert wait_for(lambda: len(attacked.router.show("neighbours")) >= 250, 30)
+    for last in range(10, 18):
+        # The first packet asks for the host, the second finds it at the latest.
+        said = attacked.hosts["one"].run("ping", "-n", "-c", 3, "-i", "0.5", "-W", 3, f"10.0.4.{last}", check=False)
+        assert " 0 received" not in said.stdout, said.stdout
+    assert flood.is_running()
+    flood.stop()
+    attacked.router.stop()
