@@ -15,9 +15,8 @@
 //! Of the other events those beyond [`OTHERS`] are lost, and counted: requests to the kernel, which are
 //! made again while the neighbour is wanted, and warnings.
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
-use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dataplane::port::PortId;
@@ -43,10 +42,11 @@ pub struct EventCounts {
 
 #[derive(Default)]
 struct Queue {
-    /// The latest of each neighbour: its MAC, or `None` if it is down.
-    neighbours: BTreeMap<Key, Option<MacAddr>>,
-    /// The last that the owner took: the next turn goes on behind it, so that all have their turn.
-    last: Option<Key>,
+    /// The latest of each neighbour: its MAC, or `None` if it is down; with its place in the sequence.
+    neighbours: HashMap<Key, (u64, Option<MacAddr>)>,
+    /// The same neighbours in the sequence in which they came, whatever came of them later.
+    sequence: BTreeMap<u64, Key>,
+    next: u64,
     /// The neighbours that the owner was told of as up.
     told: HashSet<Key>,
     others: VecDeque<Event>,
@@ -67,44 +67,48 @@ impl Queue {
     }
 
     fn put_neighbour(&mut self, key: Key, mac: Option<MacAddr>) {
-        let before = if mac.is_some() || self.told.contains(&key) {
-            self.neighbours.insert(key, mac)
-        } else {
+        let waits = self.neighbours.get(&key).map(|waiting| waiting.0);
+        self.merged += u64::from(waits.is_some());
+        match waits {
             // The owner never heard that it was up.
-            self.neighbours.remove(&key)
-        };
-        self.merged += u64::from(before.is_some());
+            Some(place) if mac.is_none() && !self.told.contains(&key) => {
+                self.neighbours.remove(&key);
+                self.sequence.remove(&place);
+            }
+            Some(place) => drop(self.neighbours.insert(key, (place, mac))),
+            None if mac.is_none() && !self.told.contains(&key) => {}
+            None => {
+                self.neighbours.insert(key, (self.next, mac));
+                self.sequence.insert(self.next, key);
+                self.next += 1;
+            }
+        }
     }
 
     fn take(&mut self, most: usize) -> Vec<Event> {
         let others = self.others.len().min(most.div_ceil(2));
         let mut events: Vec<Event> = self.others.drain(..others).collect();
-        for key in self.next_neighbours(most - others) {
-            let Some(mac) = self.neighbours.remove(&key) else { continue };
-            let (port, address) = key;
-            events.push(match mac {
-                Some(mac) => {
-                    self.told.insert(key);
-                    Event::NeighbourUp { port, address, mac }
-                }
-                None => {
-                    self.told.remove(&key);
-                    Event::NeighbourDown { port, address }
-                }
-            });
+        while events.len() < most
+            && let Some((_, key)) = self.sequence.pop_first()
+        {
+            let Some((_, mac)) = self.neighbours.remove(&key) else { continue };
+            events.push(self.tell(key, mac));
         }
         events
     }
 
-    /// Those behind the last that was taken, then those before it.
-    fn next_neighbours(&mut self, most: usize) -> Vec<Key> {
-        let from = self.last.map_or(Bound::Unbounded, Bound::Excluded);
-        let behind = self.neighbours.range((from, Bound::Unbounded));
-        let before = self.last.map(|last| self.neighbours.range(..=last));
-        let all = behind.chain(before.into_iter().flatten());
-        let keys: Vec<Key> = all.take(most).map(|(&key, _)| key).collect();
-        self.last = keys.last().copied().or(self.last);
-        keys
+    /// The event that the owner is to hear, noted.
+    fn tell(&mut self, (port, address): Key, mac: Option<MacAddr>) -> Event {
+        match mac {
+            Some(mac) => {
+                self.told.insert((port, address));
+                Event::NeighbourUp { port, address, mac }
+            }
+            None => {
+                self.told.remove(&(port, address));
+                Event::NeighbourDown { port, address }
+            }
+        }
     }
 
     fn is_empty(&self) -> bool {
@@ -253,16 +257,11 @@ mod tests {
     }
 
     #[test]
-    fn all_neighbours_have_their_turn_while_new_ones_come() {
+    fn who_came_first_is_heard_first_whatever_came_of_it() {
         let (sender, receiver) = event_channel();
-        (100..110).for_each(|host| sender.send(up(host, MAC)));
-        let mut heard = Vec::new();
-        for round in 0..20 {
-            // These sort before the others.
-            (0..2).for_each(|host| sender.send(up(round * 2 + host, MAC)));
-            heard.extend(receiver.take(2));
-        }
-        (100..110).for_each(|host| assert!(heard.contains(&up(host, MAC)), "{host}"));
+        send(&sender, [up(9, MAC), up(3, MAC), up(5, MAC), up(9, OTHER), down(3), up(3, OTHER)]);
+        assert_eq!(receiver.take(2), [up(9, OTHER), up(5, MAC)]);
+        assert_eq!(receiver.take(2), [up(3, OTHER)]);
     }
 
     #[tokio::test]
