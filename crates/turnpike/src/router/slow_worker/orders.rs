@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, SendError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 use dataplane::class::{ByClass, ClassLimits};
 use dataplane::port::PortId;
@@ -105,12 +105,16 @@ pub struct OrderSender {
 
 impl OrderSender {
     /// Sends an order; fails if the worker has ended.
-    pub fn send(&self, order: Order) -> Result<(), SendError<Order>> {
+    pub fn send(&self, order: Order) -> Result<(), Ended> {
         // Before the worker may take it.
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        self.orders.send(order)
+        self.orders.send(order).map_err(|_| Ended)
     }
 }
+
+/// The worker has ended and takes no orders any more.
+#[derive(Debug)]
+pub struct Ended;
 
 /// The way to a worker, both ends.
 pub fn order_queue() -> (OrderSender, OrderQueue) {
