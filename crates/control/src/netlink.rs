@@ -30,9 +30,11 @@ mod worker;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use dataplane::port::PortId;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
 
 pub use event::*;
@@ -43,6 +45,12 @@ use worker::{Ends, Worker};
 
 /// The most events of one batch.
 pub const BATCH_MOST: usize = 4096;
+
+/// Orders that wait for the kernel's thread.
+pub const ORDERS: usize = 2048;
+
+/// Of these, places that requests for neighbours do not take: for links and addresses.
+const RESERVED: usize = ORDERS / 2;
 
 /// How the kernel is listened to.
 #[derive(Clone, Debug)]
@@ -94,22 +102,33 @@ pub enum Error {
 /// The thread that listens to the kernel. It ends when this is dropped.
 #[derive(Debug)]
 pub struct KernelSource {
-    orders: mpsc::UnboundedSender<KernelOrder>,
+    orders: mpsc::Sender<KernelOrder>,
+    /// Orders for which there was no room.
+    lost: Arc<AtomicU64>,
     interfaces: watch::Receiver<Arc<Interfaces>>,
     status: watch::Receiver<SourceStatus>,
     groups: Option<watch::Receiver<KernelGroups>>,
 }
 
 impl KernelSource {
-    /// Asks the kernel for something. In vain if the thread has ended.
+    /// Asks the kernel for something. In vain if the thread has ended, which it tells by its status. Of
+    /// more than [`ORDERS`] at a time requests for neighbours are lost and counted; whoever wants the
+    /// neighbour asks again.
     pub fn order(&self, order: KernelOrder) {
-        // The thread tells that it failed by its status.
-        let _ = self.orders.send(order);
+        let is_request = matches!(order, KernelOrder::Resolve { .. });
+        if is_request && self.orders.capacity() <= RESERVED {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        if let Err(TrySendError::Full(order)) = self.orders.try_send(order) {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+            tracing::error!("kernel: {order:?}: too many orders wait; it is not made");
+        }
     }
 
-    /// A handle to give orders by.
-    pub fn orders(&self) -> mpsc::UnboundedSender<KernelOrder> {
-        self.orders.clone()
+    /// Orders for which there was no room.
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
     }
 
     /// Which interfaces are ports; changes with every link that comes or goes.
@@ -155,7 +174,7 @@ pub fn spawn(
     config: KernelConfig,
     events: mpsc::Sender<Vec<SourceEvent>>,
 ) -> Result<KernelSource, Error> {
-    let (orders, orders_in) = mpsc::unbounded_channel();
+    let (orders, orders_in) = mpsc::channel(ORDERS);
     let (interfaces_out, interfaces) = watch::channel(Arc::default());
     let (status_out, status) = watch::channel(SourceStatus::default());
     let ends = Ends { events, orders: orders_in, interfaces: interfaces_out, status: status_out };
@@ -165,5 +184,5 @@ pub fn spawn(
     })?;
     let follow = || multicast::follow(netns, interfaces.clone());
     let groups = wanted.then(follow).transpose()?;
-    Ok(KernelSource { orders, interfaces, status, groups })
+    Ok(KernelSource { orders, lost: Arc::default(), interfaces, status, groups })
 }

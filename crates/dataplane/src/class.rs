@@ -10,9 +10,9 @@
 //! | `routing` | for the router: IGMP, OSPF, EIGRP, PIM, VRRP, RSVP; BGP, LDP, MSDP, BFD, RIP, HSRP by port; MLD; link-local groups with TTL 1 or 255; frames to link protocols' groups (IS-IS, LLDP) |
 //! | `host` | everything else for the router: ping, ssh, DNS, later fragments |
 //! | `resolve` | to be forwarded: the neighbour's MAC is unknown, or a redirect may be due |
-//! | `fragment` | IPv4, longer than the next link takes, may be cut into fragments |
+//! | `fragment` | longer than the next link takes: to be cut into fragments, or the sender is told |
 //! | `options` | IPv4 options and hop-by-hop headers, on the way elsewhere |
-//! | `errors` | cannot be forwarded, the sender is told: TTL, no route, refused, too big |
+//! | `errors` | cannot be forwarded, the sender is told: TTL, no route, refused |
 //!
 //! What came to a link-layer group and was punted is for the router whatever stopped it: a
 //! multicast listener query has a hop-by-hop header, an IGMP report an IPv4 option.
@@ -101,9 +101,8 @@ impl PuntClass {
             // The neighbour is of no use to them.
             PuntReason::Glean | PuntReason::Unresolved if is_expired(head) => Self::Errors,
             PuntReason::Glean | PuntReason::Unresolved | PuntReason::Redirect => Self::Resolve,
-            PuntReason::TooBig if may_be_fragmented(head) => Self::Fragment,
-            PuntReason::TooBig
-            | PuntReason::Ttl
+            PuntReason::TooBig => Self::Fragment,
+            PuntReason::Ttl
             | PuntReason::Truncated
             | PuntReason::NoRoute
             | PuntReason::Prohibited
@@ -128,10 +127,6 @@ fn is_expired(head: &[u8; HEAD]) -> bool {
         4 => head[ETHERNET + 8] <= 1,
         _ => head[ETHERNET + 7] <= 1,
     }
-}
-
-fn may_be_fragmented(head: &[u8; HEAD]) -> bool {
-    head[ETHERNET] >> 4 == 4 && head[ETHERNET + 6] & 0x40 == 0
 }
 
 fn of_ip4(head: &[u8; HEAD]) -> PuntClass {
@@ -307,15 +302,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_big_is_cut_or_refused() {
+    fn what_is_too_big_is_apart_from_other_errors() {
         let mut head = head(&FrameBuilder::ip4());
         let class = |head: &_| PuntClass::of(PuntReason::TooBig, false, head);
         assert_eq!(class(&head), PuntClass::Fragment);
         head[20] = 0x40;
-        assert_eq!(class(&head), PuntClass::Errors);
+        assert_eq!(class(&head), PuntClass::Fragment);
         let mut ip6 = [0; HEAD];
         ip6[14] = 0x60;
-        assert_eq!(class(&ip6), PuntClass::Errors);
+        assert_eq!(class(&ip6), PuntClass::Fragment);
     }
 
     #[test]

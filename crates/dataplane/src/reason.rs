@@ -86,7 +86,7 @@ reasons! {
         RefusedRouting = "refused-routing", "More packets of routing protocols came than the slow path takes (show protection).";
         RefusedHost = "refused-host", "More other packets for the router came than the slow path takes (show protection).";
         RefusedResolve = "refused-resolve", "More packets to unknown neighbours came than the slow path takes (show protection).";
-        RefusedFragment = "refused-fragment", "More packets to be cut into fragments came than the slow path takes (show protection).";
+        RefusedFragment = "refused-fragment", "More packets came that the next link does not take whole than the slow path takes (show protection).";
         RefusedOptions = "refused-options", "More packets with options came than the slow path takes (show protection).";
         RefusedErrors = "refused-errors", "More packets that call for an ICMP error came than the slow path takes (show protection).";
         InjectFull = "inject-full", "The ring from the slow path to a forwarder was full.";
@@ -152,7 +152,7 @@ reasons! {
         Routing = "routing", "Routing and link protocols for the router.";
         Host = "host", "Everything else for the router itself.";
         Resolve = "resolve", "Packets that wait for a neighbour's MAC.";
-        Fragment = "fragment", "Packets to be cut into fragments.";
+        Fragment = "fragment", "Packets that the next link does not take whole.";
         Options = "options", "Packets with IP options, on their way elsewhere.";
         Errors = "errors", "Packets that cannot be forwarded: their senders are told.";
     }

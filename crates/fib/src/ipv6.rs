@@ -40,11 +40,12 @@
 //!
 //! # What an update costs
 //!
-//! The changed prefix is looked for in the writer's copy of the routes. Below /32, the nodes of
-//! the /32 that holds it are built anew, or, where that has a slab, only those of the slots of one
-//! /48 each that it covers; from /17 to /32, those of the words it covers; in a /16
-//! with a single word, those of the /16. New nodes are written before the word or leaf that leads
-//! to them is stored; the old ones retire as a whole.
+//! The changed prefix is looked for in the writer's copy of the routes. What is built depends on
+//! what lies within it, not on what lies beside it: of a digit's tree only the nodes on the way to
+//! the change, the rest is shared (`ipv6/splice.rs`); where the way ends in a slab, its words.
+//! A host route is a store where its slot has an answer of its own already, else some nodes,
+//! however many hosts there are. New nodes are written before the word, leaf or cell that leads to
+//! them is stored; what they replace retires then.
 //!
 //! Of a short prefix, only what depends on it is built: its own route has the next hop [`MARK`] in
 //! the writer's copy meanwhile, so that a /16, /32 or slot of a slab that has a longer route above
@@ -57,10 +58,10 @@
 //!
 //! # Why readers never notice
 //!
-//! Nodes are not changed once they are reachable. Directory entry, word and leaf are atomic
-//! stores with release ordering, and a reader's acquire fence follows each stage. So one store
-//! replaces all answers of a /32 (or of a word's 32) at once, and what readers still see is not
-//! reused before their grace period ends.
+//! The keys of a node are not changed once it is reachable. Directory entry, word, leaf and a
+//! node's answer are atomic stores with release ordering, and a reader's acquire load or fence
+//! follows each stage. A lookup finds the answer before the change or the one behind it, and what
+//! readers still see is not reused before their grace period ends.
 //!
 //! # Limits
 //!
@@ -99,7 +100,7 @@ use std::{
 
 use lookup::{
     Answer, DIGIT, DIGITS, FAN_OUT, IS_NODE, KEY_CELLS, NODE_CELLS, NODES, SLAB, SLABS, Shared,
-    node_answer, node_number, slab_answer, slab_of, word_index,
+    node_answer, node_digit, node_number, slab_answer, slab_of, word_index,
 };
 
 use crate::{
@@ -114,6 +115,7 @@ mod lookup;
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code, reason = "assembly")]
 mod rank;
+mod splice;
 
 /// A /16 with more runs of /32s than this, which one node could not hold, gets a slab.
 const SLAB_RUNS: usize = FAN_OUT;
@@ -191,6 +193,8 @@ pub(crate) struct Runmap6 {
     free_nodes: Vec<u32>,
     /// Nodes made since the last publication, to be given back if it fails.
     fresh: Vec<u32>,
+    /// What the change under way takes out of use, to be retired when it is published.
+    replaced: splice::Replaced,
     retired: Retired<Piece>,
     /// Ranges that do not yet show the routes.
     pending: Vec<Pending>,
@@ -210,6 +214,7 @@ impl Runmap6 {
             nodes: 0,
             free_nodes: Vec::new(),
             fresh: Vec::new(),
+            replaced: splice::Replaced::default(),
             retired: Retired::new(grace),
             pending: Vec::new(),
             marked: NO_ROUTE,
@@ -257,7 +262,7 @@ impl Runmap6 {
                 }
                 (Slot::Below(at, cover), _) => below(self, at, cover, first as usize)?,
             };
-            answers.push((first, answer));
+            splice::append(&mut answers, (first, answer));
         }
         Ok(answers)
     }
@@ -331,14 +336,18 @@ impl Runmap6 {
     /// A B-tree over the runs; their answer if there is but one.
     fn tree(&mut self, mut level: AnswerRuns, digit: u8) -> Result<Answer, NoRoom> {
         while level.len() > 1 {
-            let nodes = level.len().div_ceil(FAN_OUT);
-            let size = level.len().div_ceil(nodes);
-            level = level
-                .chunks(size)
-                .map(|group| Ok((group[0].0, node_answer(self.node(group)?, digit))))
-                .collect::<Result<_, NoRoom>>()?;
+            level = self.level_above(&level, digit)?;
         }
         Ok(level[0].1)
+    }
+
+    /// Nodes for some runs of a B-tree, as the runs of the level above.
+    fn level_above(&mut self, level: &[(u32, Answer)], digit: u8) -> Result<AnswerRuns, NoRoom> {
+        let nodes = level.len().div_ceil(FAN_OUT);
+        let size = level.len().div_ceil(nodes);
+        let node =
+            |group: &[(u32, Answer)]| Ok((group[0].0, node_answer(self.node(group)?, digit)));
+        level.chunks(size).map(node).collect()
     }
 
     /// Writes a node of at most [`FAN_OUT`] runs.
@@ -398,6 +407,12 @@ impl Runmap6 {
             return self.refresh_16s(bits, len, whole);
         }
         let number = bits.slice(0, DIGIT) as usize;
+        if let Some(place) = self.place_of(number, bits, len).filter(|_| !whole) {
+            let done = self.refresh_place(place, bits, len);
+            self.settle(done)?;
+            self.widen(number, bits);
+            return Ok(());
+        }
         let Some(slab) = self.slab(number) else {
             let (cover, at) = self.rib.cover(bits & u128::mask(DIGIT), DIGIT);
             return self.refresh_16(number, at, cover, true);
@@ -460,8 +475,14 @@ impl Runmap6 {
     /// Ends a publication: what was made for it and is not in use is given back.
     fn settle(&mut self, done: Result<(), NoRoom>) -> Result<(), NoRoom> {
         match done {
-            Ok(()) => self.fresh_slabs.clear(),
-            Err(NoRoom) => self.free_slabs.append(&mut self.fresh_slabs),
+            Ok(()) => {
+                self.fresh_slabs.clear();
+                self.retire_replaced();
+            }
+            Err(NoRoom) => {
+                self.free_slabs.append(&mut self.fresh_slabs);
+                self.replaced.clear();
+            }
         }
         self.free_nodes.append(&mut self.fresh);
         done
@@ -505,7 +526,8 @@ impl Runmap6 {
         let runs = self.rib.slots(at, DIGIT, DIGIT, cover);
         let done = match self.slab(number) {
             Some(slab) => self.store_slab(slab, &runs, Some(slab).filter(|_| !whole)),
-            None => self.refresh_single(number, &runs),
+            None if whole => self.refresh_single(number, &runs),
+            None => self.refresh_kept(number, &runs),
         };
         self.settle(done)
     }
@@ -691,6 +713,20 @@ impl Runmap6 {
         if old_answers == *answers {
             return Ok(());
         }
+        self.put_word(index, answers)?;
+        let mut last = NO_ROUTE.into();
+        for (&old, &new) in old_answers.iter().zip(answers) {
+            if old != new && old != last {
+                self.retire_nodes(old);
+            }
+            last = old;
+        }
+        Ok(())
+    }
+
+    /// Stores a word's answers. The nodes that it led to before are the caller's to retire.
+    fn put_word(&mut self, index: usize, answers: &[Answer; SLOTS]) -> Result<(), NoRoom> {
+        let before = self.word(index);
         let cells = &self.shared.leaves;
         let uniform =
             |answer| (answer & IS_NODE == 0).then(|| Leaves::uniform(cells, answer as NextHopId));
@@ -698,13 +734,6 @@ impl Runmap6 {
         if word != before {
             self.shared.words.all()[index].store(word, Ordering::Release);
             self.retire_leaves(before);
-        }
-        let mut last = NO_ROUTE.into();
-        for (&old, &new) in old_answers.iter().zip(answers) {
-            if old != new && old != last {
-                self.retire_nodes(old);
-            }
-            last = old;
         }
         Ok(())
     }
@@ -765,12 +794,8 @@ impl Runmap6 {
 
     /// Whether building a /16 or /32 whole costs less than so many changes in it.
     fn pays(&self, bits: u128, len: u8, changes: usize) -> bool {
-        // Where there is no slab, a change builds everything anyway.
-        let has_slab = self
-            .slab(bits.slice(0, DIGIT) as usize)
-            .is_some_and(|slab| len == DIGIT || self.slab_below(slab, bits, len + 1).is_some());
         let (_, at) = self.rib.cover(bits, len);
-        !has_slab || self.rib.is_at_most(at, changes * NODES_PER_CHANGE)
+        self.rib.is_at_most(at, changes * NODES_PER_CHANGE)
     }
 
     /// Publishes all pending ranges; those for which there is no room stay pending.
@@ -1076,6 +1101,94 @@ mod tests {
         for number in 0..400 {
             let expected = table.get(net(number)).unwrap();
             assert_eq!(reader.lookup(net(number).address()), expected, "{number}");
+        }
+    }
+
+    /// A host of 2001:db8:0:1::/64, such that some share all digits but the last.
+    fn host(random: &mut Random, spread: u64) -> u128 {
+        let tail = random.below(spread) as u128 * 0x1_0003_0000_0005;
+        0x2001_0db8_0000_0001 << 64 | tail & u128::from(u64::MAX)
+    }
+
+    #[test]
+    fn hosts_come_and_go_beside_the_reference() {
+        let spreads: &[u64] = if cfg!(miri) { &[40] } else { &[9, 300, 20_000] };
+        for &spread in spreads {
+            let (mut table, mut reference) = (Runmap6::new(Box::new(NoReaders)), Reference::new());
+            let readers = [table.reader(), reference.reader()];
+            let mut random = Random::new(spread);
+            let mut change =
+                |table: &mut Runmap6, prefix: Prefix<Ipv6Addr>, next_hop| match next_hop {
+                    NO_ROUTE => assert_eq!(table.remove(prefix), reference.remove(prefix)),
+                    _ => assert_eq!(
+                        table.insert(prefix, next_hop).unwrap(),
+                        reference.insert(prefix, next_hop).unwrap()
+                    ),
+                };
+            let steps = if cfg!(miri) { 60 } else { 3000 };
+            let mut used = 0;
+            for step in 0..2 * steps {
+                // Few next hops, so that hosts are joined with what is beside them.
+                let grows = random.below(4) < if step < steps { 3 } else { 1 };
+                let next_hop = if grows { 1 + random.below(3) as u16 } else { NO_ROUTE };
+                let len = if random.below(20) > 0 { 128 } else { 40 + random.below(89) as u8 };
+                let at = Prefix::covering(host(&mut random, spread).into(), len);
+                change(&mut table, at, next_hop);
+                let ends = [at.bits(), at.last_bits(), at.last_bits().wrapping_add(1)];
+                for address in
+                    ends.into_iter().chain([at.bits().wrapping_sub(1), host(&mut random, spread)])
+                {
+                    let answers = readers.each_ref().map(|r| r.lookup(address.into()));
+                    assert_eq!(answers[0], answers[1], "{}", Ipv6Addr::from(address));
+                }
+                table.collect();
+                used = used.max(table.nodes - table.free_nodes.len());
+            }
+            // No node is lost: without routes none is in use.
+            let mut left = Vec::new();
+            every_route(&table.rib, crate::rib::ROOT, &mut left);
+            left.into_iter().for_each(|prefix| change(&mut table, prefix, NO_ROUTE));
+            table.collect();
+            assert_eq!(table.nodes, table.free_nodes.len(), "of {used} nodes");
+        }
+    }
+
+    fn every_route(rib: &Rib<u128>, at: NodeId, out: &mut Vec<Prefix<Ipv6Addr>>) {
+        let node = *rib.node(at);
+        if node.next_hop != NO_ROUTE {
+            out.push(Prefix::covering(node.bits.into(), node.len));
+        }
+        node.children.iter().filter(|&&at| at != NONE).for_each(|&at| every_route(rib, at, out));
+    }
+
+    #[test]
+    fn a_host_route_costs_a_few_nodes_however_many_hosts_there_are() {
+        let mut table = Runmap6::new(Box::new(NoReaders));
+        table.insert(prefix("2001:db8:0:1::/64"), 1).unwrap();
+        let mut random = Random::new(5);
+        let hosts = if cfg!(miri) { 200 } else { 100_000 };
+        let at = |random: &mut Random| {
+            let tail = random.wide() & u128::from(u64::MAX);
+            Prefix::host(Ipv6Addr::from(0x2001_0db8_0000_0001 << 64 | tail))
+        };
+        let routes: Vec<_> = (0..hosts).map(|n| (at(&mut random), 2 + (n % 900) as u16)).collect();
+        table.load(&mut routes.iter().copied()).unwrap();
+        table.collect();
+        let waits = crate::Epochs::default();
+        let _late = waits.register();
+        table.retired = Retired::new(Box::new(waits));
+        let most = |table: &mut Runmap6, change: &mut dyn FnMut(&mut Runmap6)| {
+            let before = table.retired.waiting();
+            change(table);
+            table.retired.waiting() - before
+        };
+        for &(host, next_hop) in routes.iter().step_by(hosts / 100) {
+            // Another MAC: a store. Gone and back: the way down, at most five nodes a digit and two
+            // that are joined.
+            let new = next_hop + 1;
+            assert_eq!(most(&mut table, &mut |table| drop(table.insert(host, new))), 0);
+            assert!(most(&mut table, &mut |table| assert!(table.remove(host).is_some())) <= 12);
+            assert!(most(&mut table, &mut |table| drop(table.insert(host, next_hop))) <= 12);
         }
     }
 

@@ -53,6 +53,31 @@ fn prefix<A: Family>() -> impl Strategy<Value = Prefix<A>> {
         .prop_map(|(random, len)| Prefix::covering(A::crowded(random), len))
 }
 
+/// Prefixes below one /48, as neighbours on connected networks are: many with the same first digits.
+fn deep() -> impl Strategy<Value = Prefix<std::net::Ipv6Addr>> {
+    let len = prop_oneof![4 => Just(128u8), 1 => 44..=128u8];
+    (any::<u128>(), len).prop_map(|(random, len)| {
+        let tail = random & 0x0003_00ff_8001_0003_001f;
+        Prefix::covering((0x2001_0db8_0001 << 80 | tail).into(), len)
+    })
+}
+
+fn deep_steps() -> impl Strategy<Value = Vec<Step<std::net::Ipv6Addr>>> {
+    let change = || {
+        prop_oneof![
+            2 => (deep(), next_hop()).prop_map(|(prefix, next_hop)| Change::Insert { prefix, next_hop }),
+            1 => deep().prop_map(|prefix| Change::Remove { prefix }),
+        ]
+    };
+    let step = prop_oneof![
+        12 => (deep(), next_hop()).prop_map(|(prefix, next_hop)| Step::Insert(prefix, next_hop)),
+        6 => deep().prop_map(Step::Remove),
+        6 => prop::collection::vec(change(), 1..40).prop_map(Step::Batch),
+        1 => Just(Step::Collect),
+    ];
+    prop::collection::vec(step, 1..STEPS)
+}
+
 /// Next hops: a few often, so that neighbours are equal, and both ends of the range.
 fn next_hop() -> impl Strategy<Value = NextHopId> {
     prop_oneof![4 => 1..4u16, 1 => 1..=fib::MAX_NEXT_HOP, 1 => Just(fib::MAX_NEXT_HOP)]
@@ -172,5 +197,10 @@ proptest! {
     #[test]
     fn ipv6_tables_give_the_references_answers(steps in steps::<std::net::Ipv6Addr>()) {
         Algorithm::ALL.into_iter().for_each(|algorithm| follow(algorithm, &steps));
+    }
+
+    #[test]
+    fn ipv6_tables_give_the_references_answers_for_neighbours(steps in deep_steps()) {
+        follow(Algorithm::Runmap, &steps);
     }
 }

@@ -129,11 +129,35 @@ fn mix(mut word: u64) -> u64 {
     word ^ word >> 33
 }
 
+/// The rates of one kind of ICMP errors: all together, and to each prefix.
+#[derive(Debug)]
+struct ErrorRates {
+    all: TokenBucket,
+    prefixes: PrefixBuckets,
+}
+
+impl ErrorRates {
+    fn new(limits: &Limits, seed: u64) -> Self {
+        let (rate, burst) = (limits.icmp_prefix_rate, limits.icmp_prefix_burst);
+        Self {
+            all: TokenBucket::new(limits.icmp_rate, limits.icmp_burst),
+            prefixes: PrefixBuckets::new(rate, burst, mix(seed)),
+        }
+    }
+
+    fn set(&self, limits: &Limits) {
+        self.all.set(limits.icmp_rate, limits.icmp_burst);
+        self.prefixes.set(limits.icmp_prefix_rate, limits.icmp_prefix_burst);
+    }
+}
+
 /// The rates that bound what the slow path makes, for all workers together.
 #[derive(Debug)]
 pub struct Rates {
-    errors: TokenBucket,
-    prefixes: PrefixBuckets,
+    errors: ErrorRates,
+    /// Of those that say that a packet is too big: path MTU discovery (RFC 1191, RFC 8201) depends on
+    /// them, and nobody is to stop it by provoking others.
+    too_big: ErrorRates,
     resolves: TokenBucket,
     suppressed: AtomicU64,
     suppressed_by_prefix: AtomicU64,
@@ -143,12 +167,8 @@ impl Rates {
     /// The rates of these limits. The seed decides which prefixes share a bucket.
     pub fn new(limits: &Limits, seed: u64) -> Self {
         Self {
-            errors: TokenBucket::new(limits.icmp_rate, limits.icmp_burst),
-            prefixes: PrefixBuckets::new(
-                limits.icmp_prefix_rate,
-                limits.icmp_prefix_burst,
-                mix(seed),
-            ),
+            errors: ErrorRates::new(limits, seed),
+            too_big: ErrorRates::new(limits, seed.wrapping_add(1)),
             resolves: TokenBucket::new(limits.resolve_rate, limits.resolve_burst),
             suppressed: AtomicU64::new(0),
             suppressed_by_prefix: AtomicU64::new(0),
@@ -157,18 +177,19 @@ impl Rates {
 
     /// The rates of ICMP errors that these limits say, from now on.
     pub fn set_errors(&self, limits: &Limits) {
-        self.errors.set(limits.icmp_rate, limits.icmp_burst);
-        self.prefixes.set(limits.icmp_prefix_rate, limits.icmp_prefix_burst);
+        self.errors.set(limits);
+        self.too_big.set(limits);
     }
 
-    /// Whether an ICMP error may be sent to this address now. What its prefix may not have costs
-    /// the others nothing.
-    pub fn error(&self, to: IpAddr, now: Time) -> bool {
-        if !self.prefixes.take(to, now) {
+    /// Whether an ICMP error may be sent to this address now; those of packets that are too big have
+    /// rates of their own. What its prefix may not have costs the others nothing.
+    pub fn error(&self, to: IpAddr, too_big: bool, now: Time) -> bool {
+        let rates = if too_big { &self.too_big } else { &self.errors };
+        if !rates.prefixes.take(to, now) {
             self.suppressed_by_prefix.fetch_add(1, Ordering::Relaxed);
             return false;
         }
-        let allowed = self.errors.take(now);
+        let allowed = rates.all.take(now);
         if !allowed {
             self.suppressed.fetch_add(1, Ordering::Relaxed);
         }
@@ -264,7 +285,7 @@ mod tests {
         let rates = rates();
         let now = Time::from_secs(1);
         let sent = |to: fn(u8) -> String| {
-            (0..100).filter(|&n| rates.error(to(n).parse().unwrap(), now)).count()
+            (0..100).filter(|&n| rates.error(to(n).parse().unwrap(), false, now)).count()
         };
         assert_eq!(sent(|n| format!("192.0.2.{n}")), 5);
         assert_eq!(sent(|n| format!("2001:db8:0:7::{n}")), 5);
@@ -273,6 +294,18 @@ mod tests {
         // All together have their bound still.
         assert_eq!(sent(|n| format!("10.0.{n}.1")), 35);
         assert_eq!(rates.suppressed_errors(), (65, 285));
+    }
+
+    #[test]
+    fn errors_of_packets_that_are_too_big_have_rates_of_their_own() {
+        let rates = rates();
+        let now = Time::from_secs(1);
+        let sent = |too_big| {
+            let to = |n: u8| IpAddr::from([10, 0, n, 1]);
+            (0..100).filter(|&n| rates.error(to(n), too_big, now)).count()
+        };
+        assert_eq!((sent(false), sent(false)), (50, 0));
+        assert_eq!((sent(true), sent(true)), (50, 0));
     }
 
     #[test]

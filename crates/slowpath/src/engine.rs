@@ -586,6 +586,9 @@ impl<P: Packet> SlowPath<P> {
         for (waiting, reason) in self.table.take_displaced() {
             discard(waiting, reason, out);
         }
+        for (port, address) in self.table.take_evicted() {
+            out.event(Event::NeighbourDown { port, address });
+        }
     }
 
     /// Sends a frame that the router made to an IP address, by the FIB, and link-local ones by the

@@ -123,6 +123,11 @@ impl Error {
         })
     }
 
+    /// It says how much a packet may have to get through.
+    fn is_too_big(self) -> bool {
+        matches!(self, Self::TooBig { .. })
+    }
+
     /// One of the messages that a port may keep to itself (RFC 4443, 3.1). "Fragmentation needed" is
     /// none: path MTU discovery needs it.
     fn is_unreachable(self, message: (u8, u8, u32), kind: u8) -> bool {
@@ -228,7 +233,7 @@ impl<P: Packet> SlowPath<P> {
             return None;
         }
         let source = self.error_source_v4(header, from)?;
-        if !self.rates.error(header.source().into(), now) {
+        if !self.rates.error(header.source().into(), error.is_too_big(), now) {
             return None;
         }
         let length = IPV4_MIN_LEN + ICMP_LEN + bytes.len();
@@ -258,7 +263,7 @@ impl<P: Packet> SlowPath<P> {
             return None;
         }
         let source = self.error_source_v6(header, from)?;
-        if !self.rates.error(header.source().into(), now) {
+        if !self.rates.error(header.source().into(), error.is_too_big(), now) {
             return None;
         }
         let fields = Ipv6Fields {

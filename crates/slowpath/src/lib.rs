@@ -279,8 +279,10 @@ impl Default for Icmp {
 /// Bounds and timers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Most neighbours in the table, over all ports. When it is full, the oldest failed or
-    /// unresolved entry makes room; if all are resolved, a new neighbour is refused.
+    /// Most neighbours in the table, over all ports. When it is full, one that has not answered makes room:
+    /// of the port that has most of these, failed ones first, then those that only spoke, then those that
+    /// are asked for, the oldest of each. If all have answered, the port with the most of them gives one to
+    /// a port that has fewer; else a new neighbour is refused.
     pub neighbours: usize,
     /// Most packets that wait for one neighbour; the oldest is dropped for a new one.
     pub queue: usize,

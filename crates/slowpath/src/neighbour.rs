@@ -21,7 +21,7 @@
 //! time is over, used or not; one that does not answer is forgotten, and the next packet for it
 //! starts anew. The table only keeps the book: what it returns tells the engine what to send.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
 
 use dataplane::port::PortId;
@@ -59,12 +59,15 @@ impl State {
         }
     }
 
-    /// Which entries make room first when the table is full; `None`: never.
-    fn eviction_class(self) -> Option<u8> {
+    /// Which entries make room first when the table is full; `None`: never. `confirmed`: the
+    /// neighbour has answered from its MAC.
+    fn rank(self, confirmed: bool) -> Option<Rank> {
         match self {
-            Self::Failed => Some(0),
-            Self::Incomplete { .. } => Some(1),
-            _ => None,
+            Self::Failed => Some(Rank::Failed),
+            Self::Incomplete { .. } => Some(Rank::Incomplete),
+            Self::Static { .. } | Self::Kernel { .. } => None,
+            _ if confirmed => Some(Rank::Confirmed),
+            _ => Some(Rank::Heard),
         }
     }
 
@@ -81,8 +84,32 @@ impl State {
     }
 }
 
+/// The order in which entries make room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    /// Does not answer.
+    Failed,
+    /// Spoke, and never answered: anybody on the link can say so of any address.
+    Heard,
+    /// Is being asked for.
+    Incomplete,
+    /// Has answered.
+    Confirmed,
+}
+
+/// The entries of one port that may make room.
+#[derive(Default)]
+struct Evictable {
+    /// Those not confirmed, best first.
+    unconfirmed: BTreeSet<(Rank, u64, Key)>,
+    /// The confirmed ones, oldest first.
+    confirmed: BTreeSet<(u64, Key)>,
+}
+
 struct Entry<P> {
     state: State,
+    /// It has answered from the MAC that is known.
+    confirmed: bool,
     since: Time,
     deadline: Option<Time>,
     /// Grows with each new entry: the order of eviction.
@@ -153,13 +180,17 @@ pub(crate) struct Table<P> {
     entries: HashMap<Key, Entry<P>>,
     /// Every entry's deadline.
     timers: BTreeSet<(Time, Key)>,
-    /// The entries that may make room, best first.
-    evictable: BTreeSet<(u8, u64, Key)>,
+    /// The entries that may make room, by port.
+    evictable: BTreeMap<PortId, Evictable>,
+    /// Entries with a MAC that had to make room: control has to know.
+    evicted: Vec<Key>,
     /// What had to go for something else, with the reason; the engine collects it.
     displaced: Vec<(Waiting<P>, DropReason)>,
     serial: u64,
     /// Things in all queues.
     waiting: usize,
+    /// Those of them that are received packets.
+    held: usize,
     limits: Limits,
     random: Random,
 }
@@ -174,10 +205,12 @@ impl<P> Table<P> {
         Self {
             entries: HashMap::new(),
             timers: BTreeSet::new(),
-            evictable: BTreeSet::new(),
+            evictable: BTreeMap::new(),
+            evicted: Vec::new(),
             displaced: Vec::new(),
             serial: 0,
             waiting: 0,
+            held: 0,
             limits,
             random,
         }
@@ -185,8 +218,7 @@ impl<P> Table<P> {
 
     /// Received packets that wait.
     pub(crate) fn held(&self) -> usize {
-        let queues = self.entries.values().flat_map(|entry| &entry.queue);
-        queues.filter(|what| matches!(what, Waiting::Received { .. })).count()
+        self.held
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Time> {
@@ -206,6 +238,11 @@ impl<P> Table<P> {
     /// What had to make room since the last call.
     pub(crate) fn take_displaced(&mut self) -> Vec<(Waiting<P>, DropReason)> {
         std::mem::take(&mut self.displaced)
+    }
+
+    /// The neighbours that control knows and that had to make room since the last call.
+    pub(crate) fn take_evicted(&mut self) -> Vec<Key> {
+        std::mem::take(&mut self.evicted)
     }
 
     /// Finds the MAC for something to be sent, or keeps it until the MAC is known.
@@ -251,6 +288,7 @@ impl<P> Table<P> {
         }
         let changed = old.mac() != Some(mac);
         if changed || evidence == Evidence::Answered {
+            self.set_confirmed(key, evidence == Evidence::Answered);
             self.set_state(key, fresh, now);
         }
         Some(Learnt { changed, ready: self.take_queue(key) })
@@ -399,9 +437,11 @@ impl<P> Table<P> {
         let Some(entry) = self.entries.get_mut(&key) else {
             return Resolution::Refused(what, DropReason::NeighbourFailed);
         };
+        self.held += is_received(&what);
         entry.queue.push_back(what);
         let full = entry.queue.len() > self.limits.queue || self.waiting >= self.limits.held;
         let oldest = if full { entry.queue.pop_front() } else { None };
+        self.held -= oldest.as_ref().map_or(0, is_received);
         self.displaced.extend(oldest.map(|what| (what, DropReason::NeighbourQueueFull)));
         self.waiting += usize::from(!full);
         Resolution::Waits { ask }
@@ -412,25 +452,73 @@ impl<P> Table<P> {
         let Some(entry) = self.entries.get_mut(&key) else { return Vec::new() };
         let queue = std::mem::take(&mut entry.queue);
         self.waiting -= queue.len();
+        self.held -= queue.iter().map(is_received).sum::<usize>();
         queue.into()
     }
 
     /// Makes an entry, evicting another one if the table is full; false if none may go.
     fn create(&mut self, key: Key, state: State, now: Time) -> bool {
         if self.entries.len() >= self.limits.neighbours {
-            let Some(&(_, _, victim)) = self.evictable.first() else { return false };
-            let queue = self.remove(victim).map(|removed| removed.queue).unwrap_or_default();
-            let reason = DropReason::NeighbourTableFull;
-            self.displaced.extend(queue.into_iter().map(|what| (what, reason)));
+            let Some(victim) = self.victim(key.0, state) else { return false };
+            if let Some(removed) = self.remove(victim) {
+                let reason = DropReason::NeighbourTableFull;
+                self.displaced.extend(removed.queue.into_iter().map(|what| (what, reason)));
+                self.evicted.extend(removed.was_up.then_some(victim));
+            }
         }
         self.insert(key, state, now);
         true
     }
 
+    /// The entry that makes room for another one on a port, such that no port's neighbours are
+    /// driven out by those of another: the first of the port with the most unconfirmed ones. Where all
+    /// are confirmed, the oldest of the port with the most, if that has more than this port; but not
+    /// for one that only spoke, which costs an attacker nothing.
+    fn victim(&self, port: PortId, new: State) -> Option<Key> {
+        let unconfirmed = self.evictable.values().max_by_key(|of| of.unconfirmed.len())?;
+        if let Some(&(_, _, victim)) = unconfirmed.unconfirmed.first() {
+            return Some(victim);
+        }
+        if matches!(new, State::Stale { .. }) {
+            return None;
+        }
+        let own = self.evictable.get(&port).map_or(0, |own| own.confirmed.len());
+        let confirmed = self.evictable.values().max_by_key(|of| of.confirmed.len())?;
+        let &(_, victim) = confirmed.confirmed.first()?;
+        (confirmed.confirmed.len() > own + 1).then_some(victim)
+    }
+
+    /// Notes whether a neighbour has answered from its MAC; its state is set behind that.
+    fn set_confirmed(&mut self, key: Key, confirmed: bool) {
+        let Some(entry) = self.entries.get_mut(&key) else { return };
+        let before = std::mem::replace(&mut entry.confirmed, confirmed);
+        let (serial, rank) = (entry.serial, entry.state.rank(before));
+        self.drop_rank(key, serial, rank);
+    }
+
+    fn note_rank(&mut self, key: Key, serial: u64, rank: Option<Rank>) {
+        let Some(rank) = rank else { return };
+        let of = self.evictable.entry(key.0).or_default();
+        match rank {
+            Rank::Confirmed => of.confirmed.insert((serial, key)),
+            _ => of.unconfirmed.insert((rank, serial, key)),
+        };
+    }
+
+    fn drop_rank(&mut self, key: Key, serial: u64, rank: Option<Rank>) {
+        let (Some(rank), Some(of)) = (rank, self.evictable.get_mut(&key.0)) else { return };
+        match rank {
+            Rank::Confirmed => of.confirmed.remove(&(serial, key)),
+            _ => of.unconfirmed.remove(&(rank, serial, key)),
+        };
+    }
+
     fn insert(&mut self, key: Key, state: State, now: Time) {
         self.serial += 1;
         let serial = self.serial;
-        let entry = Entry { state, since: now, deadline: None, serial, queue: VecDeque::new() };
+        let confirmed = matches!(state, State::Reachable { .. });
+        let queue = VecDeque::new();
+        let entry = Entry { state, confirmed, since: now, deadline: None, serial, queue };
         self.entries.insert(key, entry);
         self.set_state(key, state, now);
     }
@@ -453,30 +541,30 @@ impl<P> Table<P> {
         if let Some(deadline) = entry.deadline {
             self.timers.remove(&(deadline, key));
         }
-        if let Some(class) = entry.state.eviction_class() {
-            self.evictable.remove(&(class, entry.serial, key));
-        }
         if entry.state.public() != state.public() {
             entry.since = now;
         }
-        entry.state = state;
+        let before = std::mem::replace(&mut entry.state, state).rank(entry.confirmed);
+        let (serial, rank) = (entry.serial, state.rank(entry.confirmed));
         entry.deadline = delay.map(|delay| now.saturating_add(delay));
         if let Some(deadline) = entry.deadline {
             self.timers.insert((deadline, key));
         }
-        if let Some(class) = state.eviction_class() {
-            self.evictable.insert((class, entry.serial, key));
-        }
+        self.drop_rank(key, serial, before);
+        self.note_rank(key, serial, rank);
     }
 
     fn forget_indexes(&mut self, key: Key, entry: &Entry<P>) {
         if let Some(deadline) = entry.deadline {
             self.timers.remove(&(deadline, key));
         }
-        if let Some(class) = entry.state.eviction_class() {
-            self.evictable.remove(&(class, entry.serial, key));
-        }
+        self.drop_rank(key, entry.serial, entry.state.rank(entry.confirmed));
     }
+}
+
+/// 1 for a received packet, 0 for a frame of the router's own.
+fn is_received<P>(what: &Waiting<P>) -> usize {
+    usize::from(matches!(what, Waiting::Received { .. }))
 }
 
 #[cfg(test)]
@@ -740,6 +828,69 @@ mod tests {
         bench.assert_nothing_lost();
     }
 
+    /// A host that asks for the router and is heard of by that.
+    fn ask(bench: &mut Bench, host: u8) -> Vec<Out> {
+        let sender = (B, format!("10.0.2.{host}").parse().unwrap());
+        let target = (MacAddr::default(), "10.0.2.1".parse().unwrap());
+        let message = ArpMessage::new(wire::arp::REQUEST, sender, target);
+        let link = Link { destination: MacAddr([0xff; 6]), source: B };
+        bench.punt(PuntReason::Arp, right(), 0, build::arp(link, &message))
+    }
+
+    #[test]
+    fn hosts_that_only_spoke_make_room_and_control_hears_of_it() {
+        let mut config = config();
+        config.limits.neighbours = 3; // one is A
+        let mut bench = bench_with(config);
+        ask(&mut bench, 2);
+        ask(&mut bench, 3);
+        let outs = ask(&mut bench, 4);
+        let down = Event::NeighbourDown { port: right(), address: ip("10.0.2.2") };
+        assert!(outs.contains(&Out::Event(down)), "{outs:?}");
+        // One that has answered stays, and one that is sought takes the place of one that spoke.
+        glean(&mut bench, 3, 1);
+        reply(&mut bench, 3, B);
+        glean(&mut bench, 5, 1);
+        assert_eq!(state(&bench, "10.0.2.4"), None);
+        ask(&mut bench, 6);
+        assert_eq!(state(&bench, "10.0.2.3"), Some(NeighbourState::Reachable));
+        bench.assert_nothing_lost();
+    }
+
+    fn learn(table: &mut Table<u32>, port: PortId, host: u8, evidence: Evidence) -> bool {
+        let key = (port, IpAddr::from([10, 0, 1, host]));
+        table.learn(key, A, evidence, true, Time::ZERO).is_some()
+    }
+
+    fn on(table: &Table<u32>, port: PortId) -> usize {
+        table.entries.keys().filter(|key| key.0 == port).count()
+    }
+
+    #[test]
+    fn a_port_s_flood_drives_out_its_own() {
+        let limits = Limits { neighbours: 20, ..Limits::default() };
+        let mut table: Table<u32> = Table::new(limits, Random::new(9));
+        (0..5).for_each(|host| assert!(learn(&mut table, right(), host, Evidence::Heard)));
+        (0..200).for_each(|host| assert!(learn(&mut table, LEFT, host, Evidence::Heard)));
+        assert_eq!((on(&table, LEFT), on(&table, right())), (15, 5));
+        // All that are new elsewhere find room, up to an equal part.
+        (10..20).for_each(|host| assert!(learn(&mut table, right(), host, Evidence::Heard)));
+        assert!((9..=11).contains(&on(&table, right())));
+    }
+
+    #[test]
+    fn a_port_full_of_confirmed_neighbours_leaves_others_their_part() {
+        let limits = Limits { neighbours: 20, ..Limits::default() };
+        let mut table: Table<u32> = Table::new(limits, Random::new(9));
+        (0..20).for_each(|host| assert!(learn(&mut table, LEFT, host, Evidence::Answered)));
+        assert!(!learn(&mut table, LEFT, 20, Evidence::Answered), "its own are not driven out");
+        assert!(!learn(&mut table, right(), 1, Evidence::Heard), "nor by one that only spoke");
+        let answered = |host| learn(&mut table, right(), host, Evidence::Answered);
+        assert_eq!((0..20).map(answered).filter(|&known| known).count(), 10);
+        assert_eq!((on(&table, LEFT), on(&table, right())), (10, 10));
+        assert_eq!(table.take_evicted().len(), 10);
+    }
+
     #[test]
     fn shutdown_gives_back_what_waits() {
         let mut bench = bench_with(config());
@@ -763,7 +914,10 @@ mod tests {
             let key = (LEFT, IpAddr::from([10, 0, 1, host]));
             match random.next() % 8 {
                 0..4 => {
-                    let what = Waiting::Received { packet: step, from: LEFT };
+                    let what = match step % 3 {
+                        0 => Waiting::Own(Vec::new()),
+                        _ => Waiting::Received { packet: step, from: LEFT },
+                    };
                     table.resolve(key, what, now);
                 }
                 4 => drop(table.learn(key, A, Evidence::Answered, true, now)),
@@ -774,13 +928,20 @@ mod tests {
             table.take_displaced();
             let queued: usize = table.entries.values().map(|entry| entry.queue.len()).sum();
             assert_eq!(table.waiting, queued);
-            assert_eq!(table.held(), queued);
+            let queues = table.entries.values().flat_map(|entry| &entry.queue);
+            let received = queues.filter(|what| matches!(what, Waiting::Received { .. }));
+            assert_eq!(table.held(), received.count());
             assert!(queued <= 20 && table.entries.len() <= 8);
             let timed = table.entries.values().filter(|entry| entry.deadline.is_some()).count();
             assert_eq!(table.timers.len(), timed);
-            let evictable =
-                table.entries.values().filter(|e| e.state.eviction_class().is_some()).count();
-            assert_eq!(table.evictable.len(), evictable);
+            let ranks = table.entries.values().filter_map(|e| e.state.rank(e.confirmed));
+            let (confirmed, others): (Vec<_>, Vec<_>) =
+                ranks.partition(|&rank| rank == Rank::Confirmed);
+            let count =
+                |of: fn(&Evictable) -> usize| table.evictable.values().map(of).sum::<usize>();
+            assert_eq!(count(|of| of.confirmed.len()), confirmed.len());
+            assert_eq!(count(|of| of.unconfirmed.len()), others.len());
+            table.take_evicted();
             let known = table.entries.values().filter(|e| e.state.mac().is_some());
             assert!(known.into_iter().all(|entry| entry.queue.is_empty()));
         }

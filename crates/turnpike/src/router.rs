@@ -31,7 +31,6 @@ mod wiring;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 
 use anyhow::{Result, bail};
@@ -47,7 +46,6 @@ use dataplane::tables::Tables;
 use dpdk::qsbr::Qsbr;
 use dpdk::{DeviceEvents, Eal, EalConfig, Port};
 use slowpath::SlowPath;
-use tokio::sync::mpsc as events;
 
 use crate::api::server::Socket;
 use crate::bind::Binder;
@@ -63,7 +61,10 @@ use ports::{OpenPort, Opener, Ports};
 use prepare::Workshop;
 use quarantine::PortNames;
 use reports::{Ledger, Retired, SlowViews};
-use slow_worker::{ClassRates, Orders, Outbox, SlowCounters, SlowWorker, Turns, mailboxes};
+use slow_worker::{
+    ClassRates, EventSender, Orders, Outbox, SlowCounters, SlowWorker, Turns, event_channel,
+    mailboxes, order_queue,
+};
 use wiring::{Wiring, WorkerEnds};
 
 /// Runs a router until SIGTERM or SIGINT. An error says why it did not start, or that it did not
@@ -193,7 +194,7 @@ impl Router {
         });
 
         let stop_slow_path = Arc::new(AtomicBool::new(false));
-        let (events_out, events) = events::unbounded_channel();
+        let (events_out, events) = event_channel();
         let names = PortNames::of(&config);
         let (quarantine, keeper) = quarantine::start(&config.quarantine, names.clone())?;
         let common = Common {
@@ -234,6 +235,7 @@ impl Router {
         let ledger = Ledger {
             forwarders: views,
             slow,
+            events: events.view(),
             shape,
             limits: config.slowpath,
             script_counters: script_counters.unwrap_or_default(),
@@ -338,7 +340,7 @@ struct Common<'a> {
     ports: &'a Ports,
     buffers: &'a Buffers,
     tables: &'a Arc<Tables>,
-    events: events::UnboundedSender<slowpath::Event>,
+    events: EventSender,
     quarantine: Quarantine,
     seed: u64,
 }
@@ -358,7 +360,7 @@ fn slow_workers(
     for (index, mailbox) in mailboxes(count).into_iter().enumerate() {
         let ends = ends.iter_mut().filter_map(Iterator::next);
         let (punted, injectors) = ends.map(|ends| (ends.punted, ends.injector)).unzip();
-        let (orders_out, orders_in) = channel();
+        let (orders_out, orders_in) = order_queue();
         let config = slow_path_config(&common, (index, count), limits.clone());
         let count = Arc::new(SlowCounters::default());
         orders.push(orders_out);

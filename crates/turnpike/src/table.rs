@@ -434,7 +434,8 @@ pub fn protection(protection: &Protection) -> String {
     let errors = &protection.icmp_errors;
     format!(
         "{}\n\nworkers: {}\nICMP errors: {}/s, {} at once; to one prefix {}/s, {} at once\n  \
-         not sent for the rate {}, for the prefix's {}",
+         not sent for the rate {}, for the prefix's {}\n\
+         events for the control plane: {} waiting, {} merged, {} lost",
         finish(&table),
         protection.workers,
         errors.rate,
@@ -443,6 +444,9 @@ pub fn protection(protection: &Protection) -> String {
         errors.prefix_burst,
         errors.suppressed,
         errors.suppressed_by_prefix,
+        protection.events.waiting,
+        protection.events.merged,
+        protection.events.lost,
     )
 }
 

@@ -69,7 +69,7 @@ const EOPNOTSUPP: i32 = 95;
 /// What the owner holds the other ends of.
 pub(super) struct Ends {
     pub(super) events: mpsc::Sender<Vec<SourceEvent>>,
-    pub(super) orders: mpsc::UnboundedReceiver<KernelOrder>,
+    pub(super) orders: mpsc::Receiver<KernelOrder>,
     pub(super) interfaces: watch::Sender<Arc<Interfaces>>,
     pub(super) status: watch::Sender<SourceStatus>,
 }
@@ -202,8 +202,8 @@ impl Worker {
             }
             let events = self.ends.events.clone();
             let (news, requests) = (self.news.clone(), self.requests.clone());
+            // In no order: neither orders nor news without end keep the others waiting.
             tokio::select! {
-                biased;
                 order = self.ends.orders.recv() => self.obey(order.ok_or(End::Unwanted)?),
                 permit = events.reserve(), if !self.pending.is_empty() => {
                     let batch = self.pending.pop_front().unwrap_or_default();

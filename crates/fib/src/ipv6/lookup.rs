@@ -58,6 +58,11 @@ pub(super) fn slab_of(answer: Answer) -> Option<usize> {
     (IS_NODE..SLAB_END).contains(&answer).then_some((answer & !IS_NODE) as usize)
 }
 
+/// The digit that an answer's node looks at.
+pub(super) fn node_digit(answer: Answer) -> Option<u8> {
+    (answer >= SLAB_END).then_some((answer >> DIGIT_SHIFT) as u8 & 7)
+}
+
 /// The number of an answer's node.
 #[inline(always)]
 pub(super) fn node_number(answer: Answer) -> usize {

@@ -617,6 +617,19 @@ pub struct Protection {
     pub classes: Vec<Class>,
     /// What bounds the ICMP errors that the router sends.
     pub icmp_errors: IcmpErrors,
+    /// What the slow path tells the control plane.
+    pub events: Events,
+}
+
+/// Events of the slow path on their way to the control plane.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Events {
+    /// Wait to be taken.
+    pub waiting: u64,
+    /// Of neighbours: replaced by a later one of the same neighbour before they were taken.
+    pub merged: u64,
+    /// Requests to the kernel, and warnings, for which there was no room.
+    pub lost: u64,
 }
 
 /// A class of punted packets: offered = passed + refused + waiting.

@@ -11,13 +11,19 @@
 //! ```
 //!
 //! Everything runs on the main thread's tokio runtime, so nothing here is shared or locked. Each
-//! turn of the loop does a bounded piece of work, so that none of those who ask waits long: one
-//! batch of routes, one page of an answer, some events.
+//! turn of the loop works for some milliseconds at most ([`turn`]): one page of an answer, as many
+//! events or routes as there is time for. In every turn signals and links come first, and the API's
+//! tasks run behind it; among the others chance decides who is next, so that no flood of one kind
+//! keeps the others waiting.
+//!
+//! All ways to the owner are bounded: events of neighbours are merged (`slow_worker/events.rs`), routes
+//! wait with their sources, and while a worker has many orders no more routes are taken in.
 //!
 //! | file | concern |
 //! |---|---|
 //! | `initial.rs` | the RIB as the configuration says it |
 //! | `sources.rs`, `events.rs`, `limiter.rs` | what the kernel and zebra tell |
+//! | `turn.rs` | how long a turn may work |
 //! | `watch.rs` | everything that says something of devices |
 //! | `links.rs` | ports that go up and down |
 //! | `filters.rs` | the multicasts that devices pass on |
@@ -51,16 +57,18 @@ mod ports;
 mod questions;
 mod sources;
 mod topology;
+mod turn;
 mod watch;
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use control::netlink::KernelOrder;
-use control::rib::{ResolverCommand, Rib};
+use control::rib::{Error as RibError, ResolverCommand, Rib};
 use dataplane::flow::FlowHash;
 use dataplane::port::{MAX_PORTS, PortId};
 use dataplane::tables::Tables;
@@ -75,7 +83,7 @@ use super::graphs::FailureLog;
 use super::ports::{OpenPort, Opener, Ports};
 use super::quarantine::PortNames;
 use super::reports::Ledger;
-use super::slow_worker::Orders;
+use super::slow_worker::{EventReceiver, Orders};
 use super::wiring::Wiring;
 use crate::api::server::Socket;
 use crate::telnet::Telnet;
@@ -83,6 +91,7 @@ use health::Health;
 use hotplug::Absentees;
 use links::Link;
 use load::Loads;
+use turn::Turn;
 use watch::{Watch, Word};
 
 pub use configurations::Configurations;
@@ -107,8 +116,8 @@ const SAMPLE_TICKS: u32 = 1000;
 /// Ticks between two looks at how busy forwarders are.
 const LOAD_TICKS: u32 = 100;
 
-/// Events of the slow path that are heard in one turn.
-const EVENTS: usize = 256;
+/// Events of the slow path that change the RIB together.
+const EVENTS: usize = 64;
 
 /// What the owner works with.
 pub struct OwnerParts {
@@ -117,7 +126,7 @@ pub struct OwnerParts {
     /// The way to the slow path.
     pub orders: Orders,
     /// What the slow path says.
-    pub events: mpsc::UnboundedReceiver<Event>,
+    pub events: EventReceiver,
     /// The kernel and zebra.
     pub sources: Sources,
     /// Multicast routes.
@@ -148,7 +157,7 @@ pub struct OwnerParts {
 pub struct Owner {
     rib: Rib,
     orders: Orders,
-    events: mpsc::UnboundedReceiver<Event>,
+    events: EventReceiver,
     sources: Sources,
     groups: Groups,
     ledger: Ledger,
@@ -262,21 +271,28 @@ impl Owner {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut count = 0u32;
         let ended_by = loop {
-            let busy = self.sources.has_work() || self.rib.is_busy();
+            // First, and whatever else waits.
+            tokio::select! {
+                biased;
+                _ = terminate.recv() => break "SIGTERM",
+                _ = interrupt.recv() => break "SIGINT",
+                word = watch.next() => self.hear_of_ports(word).await,
+                () = std::future::ready(()) => {}
+            }
+            let busy = self.is_busy();
             tokio::select! {
                 _ = terminate.recv() => break "SIGTERM",
                 _ = interrupt.recv() => break "SIGINT",
                 word = watch.next() => self.hear_of_ports(word).await,
                 Some(question) = questions.recv() => self.answer(question).await,
-                Some(event) = self.events.recv() => self.hear_all(event),
+                () = self.events.ready() => self.hear_some(),
                 batch = self.sources.receive() => self.take_in(batch),
                 Some(job) = self.configurations.prepared() => {
                     self.finish(job).await;
                     self.filter_multicasts();
                 }
                 () = self.groups.changed() => self.groups.publish(),
-                // Lets the API's tasks run before the next piece of work.
-                () = tokio::task::yield_now(), if busy => self.work(),
+                () = std::future::ready(()), if busy => self.work(),
                 _ = ticks.tick() => {
                     count = count.wrapping_add(1);
                     self.watch_first_synchronisation();
@@ -304,6 +320,8 @@ impl Owner {
             }
             self.sources.say_what_waits(&mut self.rib);
             self.pass_commands();
+            // The API's tasks run, and signals and sockets are looked at.
+            tokio::task::yield_now().await;
         };
         tracing::info!("{ended_by}: stopping");
         api.abort();
@@ -326,13 +344,20 @@ impl Owner {
         Ok(watch)
     }
 
-    /// One piece of what waits.
+    /// There is something to be done, and room for what comes of it.
+    fn is_busy(&self) -> bool {
+        self.rib.is_busy() || (self.sources.has_work() && self.orders.have_room())
+    }
+
+    /// Some of what waits.
     fn work(&mut self) {
         if self.rib.is_busy() {
             self.rib.tick();
         }
         self.sources.finish_audit(&mut self.rib);
-        self.apply_batch();
+        if self.orders.have_room() {
+            self.apply_some();
+        }
     }
 
     fn say_ready(&self) {
@@ -352,28 +377,31 @@ impl Owner {
         }
     }
 
-    fn hear_all(&mut self, first: Event) {
-        self.hear(first);
-        for _ in 1..EVENTS {
-            let Ok(event) = self.events.try_recv() else { return };
-            self.hear(event);
+    /// Hears as many events of the slow path as there is time for.
+    fn hear_some(&mut self) {
+        let turn = Turn::begin();
+        while turn.has_time() {
+            let events = self.events.take(EVENTS);
+            if events.is_empty() {
+                return;
+            }
+            let Self { rib, .. } = self;
+            let refused = rib.batch(|rib| hear_neighbours(rib, &events));
+            for (port, address, error) in refused {
+                let name = self.port_name(port);
+                self.sources.warn(format_args!(
+                    "port \"{name}\": neighbour {address}: {error}; the slow path serves it"
+                ));
+            }
+            events.into_iter().for_each(|event| self.hear(event));
         }
     }
 
+    /// Hears an event that is not of a neighbour's MAC.
     fn hear(&mut self, event: Event) {
         match event {
-            Event::NeighbourUp { port, address, mac } => {
-                tracing::debug!("neighbour {address} on {port} is at {mac}");
-                if let Err(error) = self.rib.neighbour_up(port, address, mac) {
-                    tracing::warn!(
-                        "neighbour {address} on {port}: {error}; the slow path serves it"
-                    );
-                }
-            }
-            Event::NeighbourDown { port, address } => {
-                tracing::debug!("neighbour {address} on {port} is gone");
-                self.rib.neighbour_down(port, address);
-            }
+            // The RIB has heard of them already.
+            Event::NeighbourUp { .. } | Event::NeighbourDown { .. } => {}
             Event::AddressDuplicate { port, address, mac } => {
                 let name = self.port_name(port);
                 tracing::error!(
@@ -419,6 +447,27 @@ impl Owner {
             tracing::error!("{balance} packets unaccounted for: a defect, please report");
         }
     }
+}
+
+/// Brings what events say of neighbours into the RIB; returns those that it had no room for.
+fn hear_neighbours(rib: &mut Rib, events: &[Event]) -> Vec<(PortId, IpAddr, RibError)> {
+    let mut refused = Vec::new();
+    for event in events {
+        match *event {
+            Event::NeighbourUp { port, address, mac } => {
+                tracing::debug!("neighbour {address} on {port} is at {mac}");
+                if let Err(error) = rib.neighbour_up(port, address, mac) {
+                    refused.push((port, address, error));
+                }
+            }
+            Event::NeighbourDown { port, address } => {
+                tracing::debug!("neighbour {address} on {port} is gone");
+                rib.neighbour_down(port, address);
+            }
+            _ => {}
+        }
+    }
+    refused
 }
 
 fn order(command: ResolverCommand) -> Command {

@@ -12,7 +12,7 @@ use dataplane::reason::{DropReason, PuntClass};
 use script::CounterNames;
 
 use super::graphs::LuaView;
-use super::slow_worker::{ClassRates, SlowCounters};
+use super::slow_worker::{ClassRates, EventView, SlowCounters};
 use crate::api::report::{self, Counters, Edge, Graph, Protection, Step};
 
 /// The counters of one forwarder.
@@ -49,6 +49,8 @@ pub struct Ledger {
     pub forwarders: Vec<ForwarderView>,
     /// The slow path's.
     pub slow: SlowViews,
+    /// What it tells the owner.
+    pub events: EventView,
     /// What bounds it.
     pub limits: config::Slowpath,
     /// The form of the graph, the same for all forwarders.
@@ -339,6 +341,7 @@ impl Ledger {
             }
         };
         let (suppressed, suppressed_by_prefix) = self.slow.rates.suppressed_errors();
+        let events = self.events.counts();
         Protection {
             workers: self.limits.workers,
             classes: PuntClass::ALL.iter().map(class).collect(),
@@ -349,6 +352,11 @@ impl Ledger {
                 prefix_burst: self.limits.icmp_prefix_burst,
                 suppressed,
                 suppressed_by_prefix,
+            },
+            events: report::Events {
+                waiting: events.waiting,
+                merged: events.merged,
+                lost: events.lost,
             },
         }
     }

@@ -20,7 +20,9 @@
 //! | `turns.rs` | whose turn it is: rates and shares |
 //! | `outbox.rs` | where results go |
 //! | `orders.rs` | what the owner says, and to whom |
+//! | `events.rs` | what the owner is told |
 
+mod events;
 mod orders;
 mod outbox;
 #[cfg(test)]
@@ -41,7 +43,8 @@ use tokio::sync::oneshot;
 
 use super::wiring::WorkerEnds;
 
-pub use orders::{Order, Orders, Plugs};
+pub use events::{EventReceiver, EventSender, EventView, event_channel};
+pub use orders::{Order, OrderQueue, Orders, Plugs, order_queue};
 pub use outbox::{Frame, Outbox, SlowCounters, mailboxes};
 pub use turns::{ClassRates, Turns};
 
@@ -66,7 +69,7 @@ pub struct SlowWorker {
     /// Where results go.
     pub outbox: Outbox,
     /// What the owner says.
-    pub orders: mpsc::Receiver<Order>,
+    pub orders: OrderQueue,
     /// Reports that no reference into the tables is held.
     pub quiescent: dpdk::qsbr::Reader,
     /// Where packets go over which the engine panics.
@@ -116,7 +119,7 @@ impl SlowWorker {
     fn obey(&mut self, now: Duration) -> usize {
         let mut found = 0;
         while found < ORDER_TURN
-            && let Ok(order) = self.orders.try_recv()
+            && let Some(order) = self.orders.take()
         {
             found += 1;
             match order {

@@ -85,7 +85,11 @@ impl Owner {
             Show::Multicast => json(&self.multicast()),
             Show::Sources => json(&self.source_reports()),
             Show::Counters => json(&self.ledger.counters()),
-            Show::Protection => json(&self.ledger.protection()),
+            Show::Protection => {
+                let mut protection = self.ledger.protection();
+                protection.events.lost += self.sources.lost_orders();
+                json(&protection)
+            }
             Show::Graph => json(&self.ledger.graph()),
             Show::Commands => json(&self.commands()),
             Show::Steps => json(&self.ledger.steps()),

@@ -27,12 +27,16 @@ use tokio::sync::{mpsc, watch};
 
 use super::Owner;
 use super::limiter::Limiter;
+use super::turn::Turn;
 
 /// Batches between the sources' threads and the owner.
 const CHANNEL: usize = 16;
 
 /// Batches that the owner holds; more stay in the channel, then with the sources.
 const BACKLOG: usize = 32;
+
+/// Events that change the RIB together.
+const PIECE: usize = 256;
 
 /// How often an unfinished first synchronisation says how far it is.
 const PROGRESS: Duration = Duration::from_secs(5);
@@ -52,7 +56,8 @@ pub struct Sources {
     /// For sources that begin later.
     send: mpsc::Sender<Vec<SourceEvent>>,
     batches: mpsc::Receiver<Vec<SourceEvent>>,
-    backlog: VecDeque<Vec<SourceEvent>>,
+    /// What is left of batches, oldest first.
+    backlog: VecDeque<std::vec::IntoIter<SourceEvent>>,
     kernel: Option<KernelSource>,
     /// The namespace that the kernel is listened to in.
     netns: Option<PathBuf>,
@@ -184,6 +189,11 @@ impl Sources {
         }
     }
 
+    /// Orders to the kernel for which there was no room.
+    pub(super) fn lost_orders(&self) -> u64 {
+        self.kernel.as_ref().map_or(0, KernelSource::lost)
+    }
+
     /// The next batch, when there is one and room for it.
     pub(super) async fn receive(&mut self) -> Vec<SourceEvent> {
         if self.backlog.len() < BACKLOG
@@ -203,17 +213,20 @@ impl Sources {
     /// Counts a refusal and says it, unless there were many lately.
     pub(super) fn refuse(&mut self, source: Source, error: &rib::Error) {
         self.refused[source.index()] += 1;
+        self.warn(format_args!("{}: {error}", source.name()));
+    }
+
+    /// Says something that may be said often, unless there was much lately.
+    pub(super) fn warn(&mut self, what: std::fmt::Arguments<'_>) {
         if self.limiter.allows(Instant::now()) {
-            tracing::warn!("{}: {error}", source.name());
+            tracing::warn!("{what}");
         }
     }
 
     /// Says what the RIB could not put into the FIB and tries again; it has counted that itself.
     pub(super) fn say_what_waits(&mut self, rib: &mut Rib) {
         for error in rib.drain_refusals() {
-            if self.limiter.allows(Instant::now()) {
-                tracing::warn!("{error}");
-            }
+            self.warn(format_args!("{error}"));
         }
     }
 }
@@ -254,21 +267,30 @@ impl Owner {
                     self.host_link(port, admin_up, mtu);
                 }
             }
-            self.sources.backlog.push_back(batch);
+            self.sources.backlog.push_back(batch.into_iter());
             let room = self.sources.backlog.len() < BACKLOG;
             next = room.then(|| self.sources.batches.try_recv().ok()).flatten();
         }
     }
 
-    /// Brings the oldest batch into the RIB.
-    pub(super) fn apply_batch(&mut self) {
-        let Some(batch) = self.sources.backlog.pop_front() else { return };
-        let Self { rib, sources, orders, .. } = self;
-        if sources.loading.is_some() {
-            batch.into_iter().for_each(|event| sources.apply(rib, orders, event));
-            return;
+    /// Brings as much of what waits into the RIB as there is time for, oldest first.
+    pub(super) fn apply_some(&mut self) {
+        let turn = Turn::begin();
+        while turn.has_time() && self.orders.have_room() {
+            let Some(batch) = self.sources.backlog.front_mut() else { return };
+            let piece: Vec<_> = batch.take(PIECE).collect();
+            if batch.len() == 0 {
+                self.sources.backlog.pop_front();
+            }
+            let Self { rib, sources, orders, .. } = self;
+            if sources.loading.is_some() {
+                piece.into_iter().for_each(|event| sources.apply(rib, orders, event));
+            } else {
+                rib.batch(|rib| {
+                    piece.into_iter().for_each(|event| sources.apply(rib, orders, event));
+                });
+            }
         }
-        rib.batch(|rib| batch.into_iter().for_each(|event| sources.apply(rib, orders, event)));
     }
 
     /// Says how far a first synchronisation is, now and then, and when it is complete.
@@ -298,7 +320,7 @@ impl Sources {
 
     fn report_suppressed(&mut self) {
         if let Some(count) = self.limiter.suppressed(Instant::now()) {
-            tracing::warn!("{count} more changes refused like those above; see show sources");
+            tracing::warn!("{count} more lines like those above were left out; see show sources");
         }
     }
 }

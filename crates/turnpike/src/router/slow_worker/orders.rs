@@ -1,5 +1,7 @@
 //! What the owner tells the slow path.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use dataplane::class::{ByClass, ClassLimits};
@@ -75,14 +77,65 @@ impl Halted {
     }
 }
 
+/// Orders that may wait for a worker before the owner takes no more routes and neighbours from outside.
+const WAITING_MOST: usize = 8192;
+
+/// A worker's orders in their sequence.
+pub struct OrderQueue {
+    orders: Receiver<Order>,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl OrderQueue {
+    /// The next one, if there is one.
+    pub fn take(&self) -> Option<Order> {
+        let order = self.orders.try_recv().ok()?;
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        Some(order)
+    }
+}
+
+/// The way to one worker. An order is never refused, since none may be lost; who has many looks at
+/// [`Orders::have_room`] first.
+#[derive(Clone)]
+pub struct OrderSender {
+    orders: Sender<Order>,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl OrderSender {
+    /// Sends an order; fails if the worker has ended.
+    pub fn send(&self, order: Order) -> Result<(), Ended> {
+        // Before the worker may take it.
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        self.orders.send(order).map_err(|_| Ended)
+    }
+}
+
+/// The worker has ended and takes no orders any more.
+#[derive(Debug)]
+pub struct Ended;
+
+/// The way to a worker, both ends.
+pub fn order_queue() -> (OrderSender, OrderQueue) {
+    let (sender, orders) = channel();
+    let waiting = Arc::new(AtomicUsize::new(0));
+    (OrderSender { orders: sender, waiting: waiting.clone() }, OrderQueue { orders, waiting })
+}
+
 /// The way to all workers.
 #[derive(Clone)]
-pub struct Orders(Vec<Sender<Order>>);
+pub struct Orders(Vec<OrderSender>);
 
 impl Orders {
     /// To these workers.
-    pub fn new(workers: Vec<Sender<Order>>) -> Self {
+    pub fn new(workers: Vec<OrderSender>) -> Self {
         Self(workers)
+    }
+
+    /// Whether no worker has so many orders that more should wait where they come from.
+    pub fn have_room(&self) -> bool {
+        self.0.iter().all(|worker| worker.waiting.load(Ordering::Relaxed) < WAITING_MOST)
     }
 
     /// Tells every engine: each knows all addresses and gateways, and minds the ports that it owns.

@@ -17,11 +17,11 @@ use dataplane::tables::Tables;
 use dpdk::{Mbuf, Producer};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use slowpath::{Event, Output, Packet, RouteAnswer, Waiting};
-use tokio::sync::mpsc as events;
 use wire::MacAddr;
 
 use super::super::buffers::Buffers;
 use super::super::wiring::{EXPRESS_SIZE, HostLink};
+use super::EventSender;
 
 /// Frames taken from one host interface before the next has its turn.
 const HOST_TURN: usize = 64;
@@ -76,7 +76,7 @@ pub struct Outbox {
     /// What is counted.
     pub counters: Arc<SlowCounters>,
     /// The way to the owner.
-    pub events: events::UnboundedSender<Event>,
+    pub events: EventSender,
     /// Where to look up routes for ICMP errors.
     pub tables: Arc<Tables>,
     /// The host interfaces of the worker's ports, by the ports' numbers.
@@ -313,8 +313,7 @@ impl Output<Frame> for Outbox {
     }
 
     fn event(&mut self, event: Event) {
-        // The owner is gone only while the router stops.
-        let _ = self.events.send(event);
+        self.events.send(event);
     }
 
     fn route(&self, destination: IpAddr, flow_hash: u32) -> RouteAnswer {

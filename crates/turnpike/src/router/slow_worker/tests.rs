@@ -17,7 +17,6 @@ use dataplane::tables::Tables;
 use dpdk::{Consumer, Eal, Mempool, MempoolConfig, Producer, Ring, VirtioHeader};
 use fib::{Algorithm, NoReaders};
 use slowpath::{Output, Waiting};
-use tokio::sync::mpsc as events;
 use wire::MacAddr;
 use wire::checksum::{complete_l4_checksum, pseudo_header_v4};
 use wire::offload::segment::Segments;
@@ -104,7 +103,7 @@ struct Lab {
     kernel: Arc<Mutex<Kernel>>,
     punts: ByClass<Producer>,
     express: Consumer,
-    orders: mpsc::Sender<Order>,
+    orders: orders::OrderSender,
     suspects: mpsc::Receiver<Suspect>,
     _writer: io::PipeWriter,
 }
@@ -160,7 +159,7 @@ impl Lab {
             flow: FlowHash::new(1),
             seed: 1,
         });
-        let (orders, orders_in) = mpsc::channel();
+        let (orders, orders_in) = order_queue();
         let (quarantine, suspects) = Quarantine::new();
         let mut worker = SlowWorker {
             engine,
@@ -170,7 +169,7 @@ impl Lab {
                 homes: [None; MAX_PORTS],
                 buffers: pool.clone().into(),
                 counters: Arc::default(),
-                events: events::unbounded_channel().0,
+                events: event_channel().0,
                 tables: Arc::new(tables),
                 hosts: std::array::from_fn(|_| None),
                 mailbox: mailboxes(1).remove(0),

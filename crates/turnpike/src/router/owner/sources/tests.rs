@@ -2,7 +2,6 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel};
 
 use control::netlink::{Change, NeighbourState, SourceEvent};
 use control::rib::{GroupKey, GroupSpec, Path, Rib, RibPort, RouteKind};
@@ -13,7 +12,7 @@ use ipnet::IpNet;
 use slowpath::Command;
 use wire::MacAddr;
 
-use super::super::super::slow_worker::{Order, Orders};
+use super::super::super::slow_worker::{Order, OrderQueue, Orders, order_queue};
 use super::*;
 
 fn net(text: &str) -> IpNet {
@@ -29,7 +28,7 @@ struct Bench {
     sources: Sources,
     rib: Rib,
     orders: Orders,
-    told: Receiver<Order>,
+    told: OrderQueue,
 }
 
 impl Bench {
@@ -45,7 +44,7 @@ impl Bench {
         let fib4 = fib::new_ipv4(fib::Algorithm::default(), grace()).unwrap();
         let fib6 = fib::new_ipv6(fib::Algorithm::default(), grace()).unwrap();
         let rib = Rib::new(vec![port], fib4, fib6, Arc::new(NextHopTable::new()), grace()).unwrap();
-        let (orders, told) = channel();
+        let (orders, told) = order_queue();
         let orders = Orders::new(vec![orders]);
         let mut sources = Sources::of(mpsc::channel(1), None, None, true);
         sources.hosts = [PortId::FIRST].into_iter().collect();
@@ -67,7 +66,7 @@ impl Bench {
             Order::Engine(command) => Some(command),
             _ => None,
         };
-        self.told.try_iter().filter_map(engine).collect()
+        std::iter::from_fn(|| self.told.take()).filter_map(engine).collect()
     }
 
     fn count(&self, source: Source) -> usize {
