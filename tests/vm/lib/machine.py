@@ -33,9 +33,12 @@ _MEMORY_OF_NODE = "2G"
 _HUGEPAGES_OF_NODE = 400
 # Memory that is cleared when allocated, and work around faults that emulated cores do not have, cost much of
 # the time. Emulated cores have one TSC in step, and the kernel's doubt about that would leave it the HPET, each
-# read of which takes QEMU's lock. A test may write to a device that a driver has.
+# read of which takes QEMU's lock. Now and then an idle emulated core misses the timer interrupt that it has set
+# for itself, and waits for ever: with a periodic tick the next one comes 4 ms later. A test may write to a device
+# that a driver has.
 _KERNEL_ARGUMENTS = (
-    "console=ttyS0 quiet panic=-1 intel_iommu=on init_on_alloc=0 mitigations=off tsc=reliable iomem=relaxed"
+    "console=ttyS0 quiet panic=-1 intel_iommu=on init_on_alloc=0 mitigations=off tsc=reliable "
+    "nohz=off highres=off lapic=notscdeadline iomem=relaxed"
 )
 _CORES = 4
 

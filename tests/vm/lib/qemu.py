@@ -29,7 +29,7 @@ def accelerator():
     chosen = os.environ.get("TURNPIKE_VM_ACCEL") or ("kvm" if _kvm_works() else "tcg")
     return {
         "kvm": ["-accel", "kvm", "-cpu", "host"],
-        "tcg": ["-accel", "tcg,thread=multi", "-cpu", "max"],
+        "tcg": ["-accel", "tcg,thread=single", "-cpu", "max"],
     }[chosen]
 
 
