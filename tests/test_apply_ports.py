@@ -140,7 +140,7 @@ def test_what_fails_half_way_leaves_everything_as_it_was(lab):
         error = refused(router, "apply", write(router, text))
         assert expected in error, (expected, error)
         after = [{key: port[key] for key in before[0]} for port in router.show("ports")]
-        assert after == before, expected
+        assert after == before, (expected, router.log())
         assert pings(hosts.left, "198.51.100.1") and pings(hosts.third, "10.0.2.2"), expected
     assert "tp-fourth" in hosts.inside.run("ip", "link").stdout
     steady.stop()

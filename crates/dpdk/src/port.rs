@@ -497,8 +497,12 @@ fn open_kernel(
 /// When the kernel has freed the queues of an interface that AF_XDP had: it does so in the background,
 /// behind an RCU grace period, in some 20 ms, and on a busy machine later. Until then nobody can have
 /// them, and it cannot be asked.
-const FREED_AFTER: [Duration; 3] =
-    [Duration::from_millis(100), Duration::from_millis(400), Duration::from_millis(1200)];
+const FREED_AFTER: [Duration; 4] = [
+    Duration::from_millis(100),
+    Duration::from_millis(400),
+    Duration::from_millis(1200),
+    Duration::from_millis(4000),
+];
 
 /// When AF_XDP let go of which interface.
 static LET_GO: Mutex<BTreeMap<CString, Instant>> = Mutex::new(BTreeMap::new());
@@ -518,15 +522,16 @@ fn start_af_xdp_in_time(
     drop(all);
     let Some(since) = since else { return start_af_xdp(eal, config, pool, kernel, mtu, notes) };
     let before = notes.len();
-    let mut times = FREED_AFTER.iter().peekable();
+    let mut time = FREED_AFTER[0];
     loop {
-        let time = times.next().copied().unwrap_or_default();
         std::thread::sleep(time.saturating_sub(since.elapsed()));
         notes.truncate(before);
         let result = start_af_xdp(eal, config, pool, kernel, mtu, notes);
         // A failure costs packets of the pool: again only where the kernel may have been too slow.
-        if result.is_ok() || times.peek().is_none_or(|next| since.elapsed() >= **next) {
-            return result;
+        let next = FREED_AFTER.iter().find(|after| **after > since.elapsed());
+        match (result, next) {
+            (Err(_), Some(next)) => time = *next,
+            (result, _) => return result,
         }
     }
 }

@@ -33,12 +33,9 @@ _MEMORY_OF_NODE = "2G"
 _HUGEPAGES_OF_NODE = 400
 # Memory that is cleared when allocated, and work around faults that emulated cores do not have, cost much of
 # the time. Emulated cores have one TSC in step, and the kernel's doubt about that would leave it the HPET, each
-# read of which takes QEMU's lock. Now and then an idle emulated core misses the timer interrupt that it has set
-# for itself, and waits for ever: with a periodic tick the next one comes 4 ms later. A test may write to a device
-# that a driver has.
+# read of which takes QEMU's lock. A test may write to a device that a driver has.
 _KERNEL_ARGUMENTS = (
-    "console=ttyS0 quiet panic=-1 intel_iommu=on init_on_alloc=0 mitigations=off tsc=reliable "
-    "nohz=off highres=off lapic=notscdeadline iomem=relaxed"
+    "console=ttyS0 quiet panic=-1 intel_iommu=on init_on_alloc=0 mitigations=off tsc=reliable iomem=relaxed"
 )
 _CORES = 4
 
@@ -80,6 +77,8 @@ class Machine:
         self._made.callback(self._end_qemu)
         self.qmp = qemu.Qmp(qemu.connect(self._directory / "qmp", self._process))
         self._made.callback(self.qmp.close)
+        nudge = qemu.Nudge(qemu.connect(self._directory / "nudge", self._process))
+        self._made.callback(nudge.close)
         self._agent = _Agent(qemu.connect(self._directory / "agent", self._process), self.console)
         self._made.callback(self._agent.close)
         self._agent.wait_up(self._process)
@@ -105,6 +104,7 @@ class Machine:
             "-nodefaults", "-display", "none", "-no-reboot",
             "-chardev", f"file,id=console,path={self._directory / 'console'}", "-serial", "chardev:console",
             "-qmp", f"unix:{self._directory / 'qmp'},server=on,wait=off",
+            "-qmp", f"unix:{self._directory / 'nudge'},server=on,wait=off",
             "-device", "virtio-serial-pci,bus=pcie.0",
             "-chardev", f"socket,id=agent,path={self._directory / 'agent'},server=on,wait=off",
             "-device", "virtserialport,chardev=agent,name=turnpike-lab",

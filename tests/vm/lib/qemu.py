@@ -1,5 +1,6 @@
 """QEMU: its command line, its process, and its control socket (QMP)."""
 
+import contextlib
 import ctypes
 import json
 import os
@@ -7,6 +8,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from collections import deque
 from pathlib import Path
@@ -29,7 +31,7 @@ def accelerator():
     chosen = os.environ.get("TURNPIKE_VM_ACCEL") or ("kvm" if _kvm_works() else "tcg")
     return {
         "kvm": ["-accel", "kvm", "-cpu", "host"],
-        "tcg": ["-accel", "tcg,thread=single", "-cpu", "max"],
+        "tcg": ["-accel", "tcg,thread=multi", "-cpu", "max"],
     }[chosen]
 
 
@@ -129,3 +131,30 @@ class Qmp:
     def close(self):
         """Closes the socket."""
         self._socket.close()
+
+
+class Nudge:
+    """Stops a virtual machine's cores for a moment, once a second, over a control socket of its own.
+
+    Emulated cores run in threads of their own, and now and then an idle one misses an interrupt and sleeps on
+    although it has work, with the whole machine waiting for it. A core that goes on looks first whether it has
+    work.
+    """
+
+    def __init__(self, connected):
+        self._qmp = Qmp(connected)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self):
+        with contextlib.suppress(OSError, RuntimeError):
+            while not self._ended.wait(1):
+                self._qmp.execute("stop")
+                self._qmp.execute("cont")
+
+    def close(self):
+        """Ends it; the machine goes on."""
+        self._ended.set()
+        self._thread.join()
+        self._qmp.close()
