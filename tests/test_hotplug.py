@@ -232,14 +232,14 @@ def test_a_device_that_is_there_and_cannot_be_opened_is_said_once_and_tried_agai
 
 
 def test_a_link_whose_change_a_driver_notes_and_does_not_tell(lab):
-    # DPDK's TAP driver says that it has interrupts; how a NIC's are heard is tested in vm/test_hotplug.py.
+    # DPDK's TAP driver says that it has interrupts, and only those of NICs are believed (vm/test_hotplug.py).
     inside = lab.namespace("router", quiet=True)
     config = """
     local turnpike = require "turnpike"
     turnpike.port "tap" { device = "net_tap0,iface=tp-tap", address = "10.0.4.1/24" }
     """
     router = lab.router(inside, config)
-    assert ports(router)["tap"]["link_by"] == "interrupt"
+    assert ports(router)["tap"]["link_by"] == "polled"
     inside.run("ip", "link", "set", "tp-tap", "up")
     assert wait_for(lambda: link(router, "tap") == "up")
     for _ in range(5):
