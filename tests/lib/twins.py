@@ -129,7 +129,12 @@ CONNECTED = [ipaddress.ip_network(net) for net in ("10.0.1.0/24", "10.0.2.0/24",
 
 def is_late(frame, sent):
     """An error about an earlier packet, or about a neighbour that was looked for in vain: how long
-    that takes, and for how long it is remembered, is each one's own affair."""
+    that takes, and for how long it is remembered, is each one's own affair. Nor is an error about a
+    packet whose fragments did not come in half a minute one about what was just sent."""
+    if frame[12:14] == b"\x08\x00" and frame[23] == 1 and frame[34:36] == b"\x0b\x01":
+        return True
+    if frame[12:14] == b"\x86\xdd" and frame[20] == 58 and frame[54:56] == b"\x03\x01":
+        return True
     if frame[12:14] == b"\x08\x00" and frame[23] == 1 and frame[34:36] == b"\x03\x01":
         addresses, destination, sent = frame[54:62], frame[58:62], [one[26:34] for one in sent]
     elif frame[12:14] == b"\x86\xdd" and frame[20] == 58 and frame[54:56] == b"\x01\x03":
