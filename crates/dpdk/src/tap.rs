@@ -253,6 +253,8 @@ impl AsFd for Tap {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
 
     const MAC: [u8; 6] = [2, 0, 0, 0, 9, 1];
@@ -262,6 +264,28 @@ mod tests {
         // SAFETY: no memory is involved.
         let result = unsafe { libc::unshare(libc::CLONE_NEWNET) };
         assert_eq!(result, 0, "this test makes a network namespace and needs root");
+    }
+
+    /// Asks again and again until there is an answer. A process that another test is just starting
+    /// holds a copy of each descriptor of this one until it executes its program: a TAP that was just
+    /// dropped may stay in use for that long.
+    fn within_a_minute<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            if let Some(answer) = ask() {
+                return answer;
+            }
+            assert!(Instant::now() < end, "not within a minute: {what}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Creates a TAP whose last user has just dropped it.
+    fn create_again(name: &str) -> Tap {
+        within_a_minute("its last user is gone", || match Tap::create(name, MAC, 1500) {
+            Err(error) if error.to_string().contains("in use by another process") => None,
+            result => Some(result.unwrap()),
+        })
     }
 
     fn ip(arguments: &str) -> String {
@@ -279,9 +303,11 @@ mod tests {
         ip("address add 192.0.2.1/24 dev tpt0");
         ip("route add 198.51.100.0/24 via 192.0.2.2");
         drop(tap);
-        let link = ip("link show tpt0");
-        assert!(link.contains("NO-CARRIER") && link.contains("mtu 1400"), "{link}");
-        let again = Tap::create("tpt0", MAC, 1500).unwrap();
+        let link = within_a_minute("nobody uses it", || {
+            Some(ip("link show tpt0")).filter(|link| link.contains("NO-CARRIER"))
+        });
+        assert!(link.contains("mtu 1400"), "{link}");
+        let again = create_again("tpt0");
         let link = ip("link show tpt0");
         assert!(link.contains("LOWER_UP") && link.contains("mtu 1500"), "{link}");
         assert!(link.starts_with(&format!("{}:", again.index())), "{link}");
@@ -299,13 +325,7 @@ mod tests {
         tap.set_lasting(false).unwrap();
         assert!(interface_exists("tpt5"));
         drop(tap);
-        // A process that another test is just starting may hold a copy of the descriptor until it
-        // executes its program.
-        let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
-        while interface_exists("tpt5") {
-            assert!(std::time::Instant::now() < end, "it stays");
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
+        within_a_minute("it is gone", || (!interface_exists("tpt5")).then_some(()));
     }
 
     #[test]
@@ -339,10 +359,10 @@ mod tests {
             [IoSlice::new(&[0; 10]), IoSlice::new(&request[..20]), IoSlice::new(&request[20..])];
         tap.write(&parts).unwrap();
         let (mut header, mut frame) = ([1; 10], [0; 2000]);
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
+        let deadline = Instant::now() + Duration::from_secs(5);
         // The kernel says other things as well: it looks for IPv6 routers.
         loop {
-            assert!(std::time::Instant::now() < deadline, "no answer");
+            assert!(Instant::now() < deadline, "no answer");
             match tap.read(&mut header, &mut frame) {
                 Ok(length) if length >= 42 && frame[12..14] == [8, 6] && frame[21] == 2 => break,
                 Ok(_) => {}
@@ -396,7 +416,7 @@ mod tests {
     fn an_interface_of_an_older_router_gets_headers() {
         namespace();
         drop(older("tpt7"));
-        let tap = Tap::create("tpt7", MAC, 1500).unwrap();
+        let tap = create_again("tpt7");
         tap.set_segmentation(true).unwrap();
         assert!(tap.has_headers() && tap.file.metadata().is_ok());
         assert_eq!(features("tpt7"), "ononon");
