@@ -38,7 +38,6 @@
 
 mod diff;
 mod error;
-mod link;
 mod machine;
 pub mod moonroute;
 mod network;
@@ -61,7 +60,7 @@ use ::script::{CounterNames, StepSettings};
 use dataplane::catalogue::Catalogue;
 use dataplane::class::{ByClass, ClassLimits, default_limits};
 use dataplane::plan::Plans;
-use dataplane::port::{OffloadWishes, PortId, ReversePath};
+use dataplane::port::{LinkWish, OffloadWishes, PortId, ReversePath};
 use fib::Algorithm;
 use ipnet::{IpNet, Ipv6Net};
 use wire::MacAddr;
@@ -70,10 +69,9 @@ use crate::rib::{self, Resilient, RouteKind};
 
 pub use diff::{Changes, Diff, Setting};
 pub use error::{ConfigError, ConfigErrors};
-pub use link::{Fec, Link, Pause};
 pub use machine::{Machine, check_change, check_machine, check_machine_with, interfaces_by_mac};
 pub use network::{NoGateway, Place, not_a_host, place_of_gateway};
-pub use queues::{Queues, Rss, RssFields, RssTable, Spread, Thresholds, key_text};
+pub use queues::{Queues, Rss, RssFields, Spread, key_text};
 pub use script::commands::{Call, run_command};
 pub use script::{DEFAULT_GRAPH, Limits};
 
@@ -176,7 +174,7 @@ pub struct Port {
     /// Work that its device must do, or must not; the rest as it helps.
     pub offloads: OffloadWishes,
     /// What its link is to be.
-    pub link: Link,
+    pub link: LinkWish,
     /// It receives frames for other MAC addresses as well.
     pub promiscuous: bool,
     /// It receives all multicasts, whether anything needs them or not.
@@ -213,7 +211,7 @@ impl Port {
             mtu: None,
             queues: Queues::default(),
             offloads: OffloadWishes::new(),
-            link: Link::default(),
+            link: LinkWish::default(),
             promiscuous: false,
             all_multicast: false,
             reverse_path: ReversePath::Any,

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use wire::MacAddr;
 
-pub use dpdk::{Offload, OffloadWishes};
+pub use dpdk::{Fec, LinkWish, Offload, OffloadWishes, Pause, RssTable, Thresholds};
 
 /// The most ports a router can have. Sizes the per-port arrays of every forwarder.
 pub const MAX_PORTS: usize = 64;

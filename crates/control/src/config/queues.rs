@@ -1,6 +1,8 @@
 //! Queues of a port: number, size, the cores that serve them, and the hash that chooses among them.
 
-use std::fmt::{self, Write};
+use std::fmt;
+
+use dataplane::port::{RssTable, Thresholds};
 
 /// Queues of a port. Of what is not given, the driver recommends the size, and the router chooses number
 /// and cores.
@@ -61,41 +63,6 @@ fn wish_of(cores: &[usize]) -> Option<u16> {
     Some(cores.len() as u16).filter(|&count| count > 0)
 }
 
-/// When a NIC reads and writes descriptors, in the words of DPDK's `rte_eth_rxconf` and `rte_eth_txconf`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Thresholds {
-    /// `pthresh`: free descriptors in the NIC below which it fetches more.
-    pub prefetch: Option<u8>,
-    /// `hthresh`: descriptors in memory that are worth a fetch.
-    pub host: Option<u8>,
-    /// `wthresh`: descriptors that are written back together.
-    pub write_back: Option<u8>,
-    /// `rx_free_thresh`, `tx_free_thresh`: descriptors after which the driver renews buffers.
-    pub free: Option<u16>,
-    /// `tx_rs_thresh`: sent packets after which the NIC reports; of transmit queues only.
-    pub report: Option<u16>,
-}
-
-impl fmt::Display for Thresholds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { prefetch, host, write_back, free, report } = *self;
-        let mut text = String::new();
-        for (name, value) in [
-            ("prefetch", prefetch.map(u16::from)),
-            ("host", host.map(u16::from)),
-            ("write_back", write_back.map(u16::from)),
-            ("free", free),
-            ("report", report),
-        ] {
-            if let Some(value) = value {
-                let comma = if text.is_empty() { "" } else { ", " };
-                write!(text, "{comma}{name} {value}")?;
-            }
-        }
-        f.write_str(if text.is_empty() { "the driver's" } else { &text })
-    }
-}
-
 /// Who spreads received packets over forwarders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Spread {
@@ -147,18 +114,6 @@ impl RssFields {
             Self::L3L4 => "l3+l4",
         }
     }
-}
-
-/// The redirection table: which queue takes which hash.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum RssTable {
-    /// All queues, evenly.
-    #[default]
-    Even,
-    /// All queues but these, evenly.
-    Skip(Vec<u16>),
-    /// These queues, again and again: one that is there twice gets twice as much.
-    Pattern(Vec<u16>),
 }
 
 impl Rss {

@@ -12,7 +12,7 @@ use dataplane::reason::PuntClass;
 
 use super::{
     Advertise, Command, Config, Discovery, Driver, Fib, Forwarders, Forwarding, Fpm, Icmp, Import,
-    KernelRoutes, Link, Log, Memory, MulticastRoute, Neighbour, Port, Preference, Prefix,
+    KernelRoutes, LinkWish, Log, Memory, MulticastRoute, Neighbour, Port, Preference, Prefix,
     Quarantine, Queues, RoutesFrom, Slowpath, Telnet, Tx,
 };
 use crate::rib;
@@ -200,7 +200,7 @@ impl List<'_> {
         self.queues(&key, queues);
         let offloads = offloads.iter().map(|(offload, on)| format!("{offload} {on}"));
         self.live(key("offloads"), some(offloads, "those of the device that help"));
-        let wished = (*link != Link::default()).then_some(link);
+        let wished = (*link != LinkWish::default()).then_some(link);
         self.live(key("link"), or(wished, "the device's"));
         self.live(key("promiscuous"), promiscuous);
         self.live(key("all_multicast"), all_multicast);

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use dataplane::port::Offload;
+use dataplane::port::{Fec, Offload, Pause};
 use dataplane::reason::PuntClass;
 use proptest::prelude::*;
 
@@ -95,14 +95,14 @@ fn every_setting_is_read() {
     assert_eq!(pci.mac, Some(MacAddr([2, 0, 0, 0, 0, 1])));
     assert!(!pci.unreachables && config.ports[3].unreachables);
     assert!(pci.redirects && !config.ports[3].redirects);
-    let link = Link {
+    let link = LinkWish {
         speed: Some(100),
         half_duplex: true,
         fixed: true,
         pause: Some(Pause::Rx),
         fec: Some(Fec::BaseR),
     };
-    assert_eq!((pci.link, config.ports[3].link), (link, Link::default()));
+    assert_eq!((pci.link, config.ports[3].link), (link, LinkWish::default()));
     assert!(pci.promiscuous && !config.ports[3].promiscuous);
     assert!(pci.all_multicast && !config.ports[3].all_multicast);
     assert_eq!((pci.dad, config.ports[3].dad), (2, 0));
@@ -222,7 +222,7 @@ fn a_link_that_cannot_be_is_refused() {
     for good in ["{ speed = 1000 }", "{ speed = '10000', autoneg = false }", "{ fec = 'auto' }"] {
         let text = format!("turnpike.port 'a' {{ device = 'a', link = {good} }}");
         let config = read(&format!("local turnpike = require 'turnpike'\n{text}"));
-        assert_ne!(config.unwrap().ports[0].link, Link::default(), "{good}");
+        assert_ne!(config.unwrap().ports[0].link, LinkWish::default(), "{good}");
     }
 }
 

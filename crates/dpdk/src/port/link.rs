@@ -114,6 +114,19 @@ pub struct LinkWish {
     pub fec: Option<Fec>,
 }
 
+/// As configurations write it: `speed = 1000, pause = "none"`; nothing wished for is nothing.
+impl fmt::Display for LinkWish {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = Vec::new();
+        parts.extend(self.speed.map(|mbps| format!("speed = {mbps}")));
+        parts.extend(self.half_duplex.then(|| "duplex = \"half\"".to_owned()));
+        parts.extend(self.fixed.then(|| "autoneg = false".to_owned()));
+        parts.extend(self.pause.map(|pause| format!("pause = \"{pause}\"")));
+        parts.extend(self.fec.map(|fec| format!("fec = \"{fec}\"")));
+        f.write_str(&parts.join(", "))
+    }
+}
+
 /// The details of a link; `None` where the device does not say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkDetails {

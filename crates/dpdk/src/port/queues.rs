@@ -1,6 +1,8 @@
 //! Number and size of a port's queues: what was asked for where the device has it, else what its driver
 //! recommends.
 
+use std::fmt::{self, Write};
+
 use dpdk_sys as sys;
 
 use super::PortConfig;
@@ -15,19 +17,40 @@ pub const DESCRIPTORS_MOST: u16 = 4096;
 /// Packets taken at once where the driver recommends nothing.
 const BURST: u16 = crate::BURST_MAX as u16;
 
-/// When a NIC reads and writes the descriptors of a queue; of what is not given, as its driver recommends.
+/// When a NIC reads and writes the descriptors of a queue, in the words of DPDK's `rte_eth_rxconf` and
+/// `rte_eth_txconf`; of what is not given, as its driver recommends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Thresholds {
-    /// Prefetch threshold (`pthresh`).
+    /// `pthresh`: free descriptors in the NIC below which it fetches more.
     pub prefetch: Option<u8>,
-    /// Host threshold (`hthresh`).
+    /// `hthresh`: descriptors in memory that are worth a fetch.
     pub host: Option<u8>,
-    /// Write-back threshold (`wthresh`).
+    /// `wthresh`: descriptors that are written back together.
     pub write_back: Option<u8>,
-    /// Descriptors after which the driver renews or frees buffers.
+    /// `rx_free_thresh`, `tx_free_thresh`: descriptors after which the driver renews or frees buffers.
     pub free: Option<u16>,
-    /// Sent packets after which the NIC reports; of transmit queues only.
+    /// `tx_rs_thresh`: sent packets after which the NIC reports; of transmit queues only.
     pub report: Option<u16>,
+}
+
+impl fmt::Display for Thresholds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { prefetch, host, write_back, free, report } = *self;
+        let mut text = String::new();
+        for (name, value) in [
+            ("prefetch", prefetch.map(u16::from)),
+            ("host", host.map(u16::from)),
+            ("write_back", write_back.map(u16::from)),
+            ("free", free),
+            ("report", report),
+        ] {
+            if let Some(value) = value {
+                let comma = if text.is_empty() { "" } else { ", " };
+                write!(text, "{comma}{name} {value}")?;
+            }
+        }
+        f.write_str(if text.is_empty() { "the driver's" } else { &text })
+    }
 }
 
 impl Thresholds {

@@ -33,15 +33,15 @@ pub struct RssConfig {
     pub table: RssTable,
 }
 
-/// Which queue takes which hash.
+/// The redirection table: which queue takes which hash.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum RssTable {
     /// All queues, evenly.
     #[default]
     Even,
-    /// All but these, evenly.
+    /// All queues but these, evenly.
     Skip(Vec<u16>),
-    /// These, repeated.
+    /// These queues, again and again: one that is there twice gets twice as much.
     Pattern(Vec<u16>),
 }
 

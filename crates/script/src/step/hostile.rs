@@ -54,6 +54,14 @@ fn frames() -> Vec<Vec<u8>> {
     ]
 }
 
+/// A step whose function has this body, in which `collect` gives everything.
+fn with_everything(body: &str, settings: StepSettings) -> LuaStep {
+    let code = format!(
+        "{COLLECT} turnpike.step 'test' {{ process = function(batch, mask, out) {body} end }}"
+    );
+    load(&code).unwrap().into_steps(&[settings]).unwrap().remove(0)
+}
+
 #[test]
 fn a_method_believes_nothing_but_its_own_object() {
     let body = "
@@ -70,10 +78,7 @@ fn a_method_believes_nothing_but_its_own_object() {
           end
         end
         return mask";
-    let code = format!(
-        "{COLLECT} turnpike.step 'test' {{ process = function(batch, mask, out) {body} end }}"
-    );
-    let mut step = load(&code).unwrap().into_steps(&[settings(&["next"])]).unwrap().remove(0);
+    let mut step = with_everything(body, settings(&["next"]));
     assert_eq!(run(&mut step, &frames()).0, [0b1111, 0]);
 }
 
@@ -92,11 +97,8 @@ fn nothing_beside_the_packets_is_written_whatever_is_called_with_whatever() {
           end
         end
         return mask";
-    let code = format!(
-        "{COLLECT} turnpike.step 'test' {{ process = function(batch, mask, out) {body} end }}"
-    );
-    let wanted = StepSettings { budget_us: 60_000_000, ..settings(&["next"]) };
-    let mut step = load(&code).unwrap().into_steps(&[wanted]).unwrap().remove(0);
+    let patient = StepSettings { budget_us: 60_000_000, ..settings(&["next"]) };
+    let mut step = with_everything(body, patient);
     // Slots that the step does not get have packets, too: theirs must stay, and so must lengths.
     let lengths = |batch: &Batch| *batch.lens();
     let mut batch = batch_of(&frames());

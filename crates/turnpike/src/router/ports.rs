@@ -15,7 +15,6 @@ use super::fd_store::FdStore;
 use super::host::{DeviceWork, HostInterface, HostView};
 use super::owner::WantedMulticasts;
 use super::queues;
-use super::settings;
 use super::wiring::Queues;
 use crate::bind::Binder;
 use crate::bind::ports::{Bindings, Hold};
@@ -276,8 +275,8 @@ pub fn request(wanted: &config::Port, forwarders: usize) -> Result<PortConfig> {
     request.exact_tx_queues = wanted.queues.tx_wish().is_some();
     request.rx_desc = wanted.queues.rx_descriptors;
     request.tx_desc = wanted.queues.tx_descriptors;
-    request.rx_thresholds = queues::thresholds(wanted.queues.rx_thresholds);
-    request.tx_thresholds = queues::thresholds(wanted.queues.tx_thresholds);
+    request.rx_thresholds = wanted.queues.rx_thresholds;
+    request.tx_thresholds = wanted.queues.tx_thresholds;
     request.rss = queues::device_rss(wanted);
     request.mtu = wanted.mtu;
     // The kernel leaves checksums and segmentation to the host interface only where it may.
@@ -285,7 +284,7 @@ pub fn request(wanted: &config::Port, forwarders: usize) -> Result<PortConfig> {
     request.offloads = wanted.offloads.clone();
     request.mac = wanted.mac.map(|mac| mac.0);
     request.promiscuous = wanted.promiscuous;
-    request.link = settings::link(wanted.link);
+    request.link = wanted.link;
     request.driver = wanted.driver.and_then(|driver| match driver {
         config::Driver::AfXdp => Some(Driver::AfXdp),
         config::Driver::AfPacket => Some(Driver::AfPacket),

@@ -61,18 +61,7 @@ pub fn device_rss(port: &config::Port) -> Option<RssConfig> {
 
 fn rss_of(port: &config::Port) -> Option<RssConfig> {
     let config::Rss { fields, symmetric, key, table } = port.queues.rss.clone()?;
-    let table = match table {
-        config::RssTable::Even => RssTable::Even,
-        config::RssTable::Skip(queues) => RssTable::Skip(queues),
-        config::RssTable::Pattern(queues) => RssTable::Pattern(queues),
-    };
     Some(RssConfig { ports: fields == RssFields::L3L4, symmetric, key, table })
-}
-
-/// Thresholds for DPDK.
-pub fn thresholds(wanted: config::Thresholds) -> dpdk::Thresholds {
-    let config::Thresholds { prefetch, host, write_back, free, report } = wanted;
-    dpdk::Thresholds { prefetch, host, write_back, free, report }
 }
 
 impl SoftwareSpread {

@@ -32,24 +32,6 @@ pub fn limits(wanted: &config::Slowpath) -> slowpath::Limits {
     }
 }
 
-/// What a port's link is to be.
-pub fn link(wanted: config::Link) -> dpdk::LinkWish {
-    let config::Link { speed, half_duplex, fixed, pause, fec } = wanted;
-    let pause = pause.map(|pause| match pause {
-        config::Pause::Off => dpdk::Pause::Off,
-        config::Pause::Rx => dpdk::Pause::Rx,
-        config::Pause::Tx => dpdk::Pause::Tx,
-        config::Pause::Full => dpdk::Pause::Full,
-    });
-    let fec = fec.map(|fec| match fec {
-        config::Fec::Off => dpdk::Fec::Off,
-        config::Fec::Auto => dpdk::Fec::Auto,
-        config::Fec::BaseR => dpdk::Fec::BaseR,
-        config::Fec::Rs => dpdk::Fec::Rs,
-    });
-    dpdk::LinkWish { speed, half_duplex, fixed, pause, fec }
-}
-
 /// A port for the engine that owns it.
 pub fn slow_path_port(open: &OpenPort, wanted: &config::Port) -> slowpath::PortConfig {
     slowpath::PortConfig {

@@ -1,6 +1,7 @@
 //! `link = { … }` of a port: speed, duplex, autonegotiation, flow control, error correction.
 
-use super::super::link::{Fec, Link, Pause};
+use dataplane::port::{Fec, LinkWish, Pause};
+
 use super::super::value::{Fields, Value};
 
 const EXPECTED: &str = "{ speed = \"1G\", autoneg = false, pause = \"none\", fec = \"rs\" }";
@@ -24,21 +25,27 @@ const SPEEDS: &[(&str, u32)] = &[
     ("400G", 400_000),
 ];
 
+const PAUSES: &[(&str, Pause)] =
+    &[("none", Pause::Off), ("rx", Pause::Rx), ("tx", Pause::Tx), ("full", Pause::Full)];
+
+const FECS: &[(&str, Fec)] =
+    &[("none", Fec::Off), ("auto", Fec::Auto), ("base-r", Fec::BaseR), ("rs", Fec::Rs)];
+
 /// What a port's link is to be. Whether its device can, only the device knows.
-pub(super) fn read(fields: &mut Fields<'_, '_>) -> Link {
-    let Some(value) = fields.get("link") else { return Link::default() };
+pub(super) fn read(fields: &mut Fields<'_, '_>) -> LinkWish {
+    let Some(value) = fields.get("link") else { return LinkWish::default() };
     let Value::Table(table) = value else {
         fields.error("link", format!("link: expected {EXPECTED}, got {value}"));
-        return Link::default();
+        return LinkWish::default();
     };
     let mut fields = fields.nested("link", table, KNOWN);
     fields.refuse_items();
-    let link = Link {
+    let link = LinkWish {
         speed: speed(&mut fields),
         half_duplex: half_duplex(&mut fields),
         fixed: !fields.flag_or("autoneg", true),
-        pause: one_of(&mut fields, "pause", &Pause::ALL),
-        fec: one_of(&mut fields, "fec", &Fec::ALL),
+        pause: one_of(&mut fields, "pause", PAUSES),
+        fec: one_of(&mut fields, "fec", FECS),
     };
     if link.fixed && link.speed.is_none() {
         fields.error(

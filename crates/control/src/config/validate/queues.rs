@@ -1,8 +1,9 @@
 //! The keys of `turnpike.port` that are about queues.
 
 use dataplane::batch::BATCH_MAX;
+use dataplane::port::{RssTable, Thresholds};
 
-use super::super::queues::{Queues, Rss, RssFields, RssTable, Spread, Thresholds};
+use super::super::queues::{Queues, Rss, RssFields, Spread};
 use super::super::value::{Fields, Value, whole_number};
 use super::super::{Forwarders, Port};
 use super::Context;
