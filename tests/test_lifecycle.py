@@ -98,8 +98,7 @@ class Traces:
     """What a router could leave on a machine."""
 
     def __init__(self, namespace):
-        # Without what changes by itself.
-        self.links = re.sub(r"qlen \d+|state \w+", "", namespace.links())
+        self.links = namespace.link_settings()
         self.settings = namespace.settings()
         self.sockets = namespace.run("ss", "-aHxn", "--packet").stdout
         # The records of this namespace's interfaces; there may be other routers on the machine.

@@ -8,6 +8,7 @@ interfaces in it, and with them the veth pairs.
 import contextlib
 import ctypes
 import itertools
+import json
 import os
 import signal
 import socket
@@ -96,6 +97,16 @@ class Namespace:
     def links(self):
         """The namespace's interfaces and their `ip -d` lines, to see what a router left on them."""
         return self.run("ip", "-d", "link", "show").stdout
+
+    def link_settings(self):
+        """All that is set on the namespace's interfaces, by name: without the state of their links, which
+        settles by itself some time after they were made, and the lengths of their queues."""
+        links = json.loads(self.run("ip", "-d", "-j", "link", "show").stdout)
+        for link in links:
+            link["flags"] = sorted(set(link["flags"]) - {"LOWER_UP", "NO-CARRIER", "DORMANT"})
+            for name in ("operstate", "txqlen"):
+                link.pop(name, None)
+        return {link["ifname"]: link for link in links}
 
     def settings(self):
         """The kernel parameters of each interface: path and value."""
