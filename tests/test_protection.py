@@ -219,6 +219,9 @@ def test_two_workers_resolve_forward_and_answer_between_their_ports(lab):
 # path does.
 FAST, SLOW = 0xDEAD, b"panic over this"
 
+# The one that ends a forwarder's thread.
+FATAL = 0xDEA2
+
 
 def test_a_panic_costs_the_packet_that_provokes_it_and_is_written_down(lab, tmp_path):
     directory = tmp_path / "kept"
@@ -250,3 +253,15 @@ def test_a_panic_costs_the_packet_that_provokes_it_and_is_written_down(lab, tmp_
     assert 'a panic over a packet of port "left"' in log and str(file) in log
     assert log.count("a panic over") < 10 and "RUST_BACKTRACE" not in log
     assert re.search(r"mbufs: all \d+ returned", log)
+
+
+def test_a_router_without_one_of_its_forwarders_ends(lab):
+    wires = Wires(lab, 'turnpike.graph:insert_after("ip4-mtu", "faulty")\n')
+    wires.left.send(from_left(ipv4("10.0.1.2", "10.0.2.2", pattern(40), ident=FATAL)))
+    # Whoever supervises it starts another one.
+    code = wires.router.process.wait(60)
+    log = wires.router.log()
+    assert 0 < code < 100, f"exit {code}:\n{log}"
+    assert "forwarder 0 has ended by itself" in log and "the faulty step ends the thread" in log
+    # What a router leaves on devices is gone.
+    assert "xdp" not in wires.inside.links() and not wires.router.socket.exists()

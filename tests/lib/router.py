@@ -87,6 +87,11 @@ class Router:
             )
         return done
 
+    def begin(self, *argv):
+        """Starts a `turnpike` command against this router, and does not wait for its end."""
+        argv = [binary(), *map(str, argv), "--socket", str(self.socket)]
+        return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
     def show(self, *what):
         """The answer of `turnpike show WHAT --json`."""
         return json.loads(self.command("show", *what, "--json").stdout)

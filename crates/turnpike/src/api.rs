@@ -63,11 +63,13 @@ impl Request {
     /// # Errors
     /// It is not JSON, or not a request.
     pub fn read(line: &[u8]) -> Result<Self, serde_json::Error> {
-        // `routes` without anything behind it is short for all of them.
-        match serde_json::from_slice::<AllRoutes>(line) {
-            Ok(_) => Ok(Self::Show(Show::Routes(RouteFilter::default()))),
-            Err(_) => serde_json::from_slice(line),
-        }
+        serde_json::from_slice(line).or_else(|error| {
+            // `routes` without anything behind it is short for all of them.
+            match serde_json::from_slice::<AllRoutes>(line) {
+                Ok(_) => Ok(Self::Show(Show::Routes(RouteFilter::default()))),
+                Err(_) => Err(error),
+            }
+        })
     }
 }
 

@@ -20,6 +20,7 @@ pub mod host;
 mod owner;
 mod ports;
 mod prepare;
+mod pulse;
 mod quarantine;
 mod queues;
 mod reports;
@@ -265,11 +266,13 @@ impl Router {
             devices,
         };
         let mut owner = Owner::new(parts);
-        let mut slow_path = Vec::new();
+        let (mut slow_path, mut alive) = (Vec::new(), Vec::new());
         for (index, worker) in workers.into_iter().enumerate() {
-            let stop = stop_slow_path.clone();
-            slow_path.push(spawn_slow_path(worker, index, eal.clone(), stop)?);
+            let (stop, life) = (stop_slow_path.clone(), Arc::new(()));
+            alive.push(Arc::downgrade(&life));
+            slow_path.push(spawn_slow_path(worker, index, eal.clone(), stop, life)?);
         }
+        owner.look_after(alive);
         owner.wiring().start()?;
         owner.warn_of_distance();
         Ok(Self { owner, stop_slow_path, slow_path, quarantine: keeper })
@@ -313,8 +316,10 @@ fn spawn_slow_path(
     index: usize,
     eal: Arc<Eal>,
     stop: Arc<AtomicBool>,
+    life: Arc<()>,
 ) -> Result<JoinHandle<SlowWorker>> {
     let body = move || {
+        let _life = life;
         let _registration = register(&eal);
         cores::sharpen_timer();
         worker.run(&stop);

@@ -1,11 +1,19 @@
-//! `faulty`: a step with a defect, to prove that a defect costs one packet. Only a binary built with the
-//! feature `faulty-step` has it, as the scenarios' binary is.
+//! `faulty`: a step with defects, to prove that a defect costs one packet, and no more than the forwarder's
+//! time. Only a binary built with the feature `faulty-step` has it, as the scenarios' binary is.
 //!
-//! Takes IPv4 packets. Panics over those whose identification is [`FAULTY_ID`].
+//! Takes IPv4 packets. Those with one of these identifications meet a defect:
+//!
+//! | identification | defect |
+//! |---|---|
+//! | [`FAULTY_ID`] | a panic |
+//! | [`STUCK_ID`] | does not end while there is a file `stuck` in the working directory |
+//! | [`FATAL_ID`] | a panic that is not caught: the forwarder's thread ends |
 //!
 //! | output | packets |
 //! |---|---|
-//! | `next` | all others |
+//! | `next` | all others, and those of [`STUCK_ID`] |
+
+use std::path::Path;
 
 use crate::batch::{Batch, ETHERNET};
 use crate::graph::{Output, Outputs, Step};
@@ -13,6 +21,12 @@ use crate::mask::Mask;
 
 /// The identification that the step panics over.
 pub const FAULTY_ID: u16 = 0xdead;
+
+/// The identification over which the step does not end.
+pub const STUCK_ID: u16 = 0xdea1;
+
+/// The identification that ends the forwarder's thread.
+pub const FATAL_ID: u16 = 0xdea2;
 
 pub(super) const OUTPUTS: &[Output] = &[Output::Next("next")];
 
@@ -30,7 +44,27 @@ impl Step for Faulty {
             let head = batch.head(slot);
             let id = u16::from_be_bytes([head[ETHERNET + 4], head[ETHERNET + 5]]);
             assert!(id != FAULTY_ID, "the faulty step met identification {id:#06x}");
+            match id {
+                STUCK_ID => stay(),
+                FATAL_ID => std::panic::panic_any(Fatal),
+                _ => {}
+            }
         }
         out[0] = input;
+    }
+}
+
+fn stay() {
+    while Path::new("stuck").exists() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
+/// Panics once more when whoever has caught it drops it.
+struct Fatal;
+
+impl Drop for Fatal {
+    fn drop(&mut self) {
+        panic!("the faulty step ends the thread");
     }
 }

@@ -1,5 +1,6 @@
-//! Serves the API on a Unix socket. Each connection is a task of its own; every request goes as a
-//! message to the router's owner, who answers when it has time.
+//! Serves the API on a Unix socket, in a thread of its own: a request may be a configuration of a million
+//! lines, and to read it is not to keep the router's owner from its work. Each connection is a task; every
+//! request goes as a message to the owner, who answers when it has time.
 //!
 //! Routes are asked for page by page, the next when the client has taken the last: a million routes
 //! neither keep the owner from its work nor are they in memory together.
@@ -9,6 +10,7 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
 use std::path::{Path, PathBuf};
+use std::thread::{self, JoinHandle};
 
 use anyhow::{Context, Result, bail};
 use ipnet::IpNet;
@@ -19,6 +21,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::report::Route;
 use super::{Answer, Request, RouteFilter, Show};
+use crate::telnet::Telnet;
 
 /// The longest request line, in bytes: a configuration with a million routes.
 const LINE_MAX: u64 = 256 << 20;
@@ -94,6 +97,50 @@ impl Socket {
                 }
             }
         }
+    }
+}
+
+/// The thread that serves clients; it ends with this, and with it the socket's file.
+pub struct Service {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Service {
+    /// Serves clients of the socket, and of telnet, which are clients of the socket in turn.
+    ///
+    /// # Errors
+    /// No thread or no runtime.
+    pub fn start(
+        socket: Socket,
+        telnet: Option<Telnet>,
+        questions: mpsc::Sender<Question>,
+    ) -> Result<Self> {
+        let (stop, stopped) = oneshot::channel();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let body = move || {
+            runtime.block_on(async {
+                if let Some(telnet) = telnet {
+                    tokio::spawn(telnet.serve());
+                }
+                tokio::select! {
+                    _ = stopped => {}
+                    _ = socket.serve(questions) => {}
+                }
+            });
+            // A telnet client's command may wait for the owner, who waits for this thread.
+            runtime.shutdown_background();
+        };
+        let thread = thread::Builder::new().name("api".to_owned()).spawn(body)?;
+        Ok(Self { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.stop.take().map(|stop| stop.send(()));
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 

@@ -156,6 +156,11 @@ impl Running {
         pinned.with_context(|| format!("forwarder {}", self.number))
     }
 
+    /// Whether it has ended although nobody asked it to.
+    pub fn is_dead(&self) -> bool {
+        self.handle.as_ref().is_some_and(JoinHandle::is_finished)
+    }
+
     /// Moves it to this core; which one it had.
     pub fn pin(&mut self, core: usize) -> Result<usize> {
         let what = || format!("forwarder {}", self.number);

@@ -63,7 +63,7 @@ mod watch;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -85,7 +85,7 @@ use super::quarantine::PortNames;
 use super::reports::Ledger;
 use super::slow_worker::{EventReceiver, Orders};
 use super::wiring::Wiring;
-use crate::api::server::Socket;
+use crate::api::server::{Service, Socket};
 use crate::telnet::Telnet;
 use health::Health;
 use hotplug::Absentees;
@@ -186,6 +186,8 @@ pub struct Owner {
     socket: PathBuf,
     /// Everything that a start waits for is there.
     ready: bool,
+    /// Slow path workers: each lives as long as this can be upgraded.
+    workers: Vec<Weak<()>>,
 }
 
 impl Owner {
@@ -235,6 +237,7 @@ impl Owner {
             places: commands::Places::default(),
             socket: PathBuf::new(),
             ready: false,
+            workers: Vec::new(),
         };
         owner.pass_commands();
         for port in owner.ports.iter() {
@@ -243,6 +246,11 @@ impl Owner {
             }
         }
         owner
+    }
+
+    /// Has an eye on slow path workers, each of which holds one of these as long as it lives.
+    pub fn look_after(&mut self, workers: Vec<Weak<()>>) {
+        self.workers = workers;
     }
 
     /// The forwarders and their connections.
@@ -261,11 +269,7 @@ impl Owner {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let (ask, mut questions) = mpsc::channel(16);
         socket.path().clone_into(&mut self.socket);
-        let api = tokio::spawn(socket.serve(ask));
-        if let Some(telnet) = telnet {
-            // Its sessions are clients of the API; they end with the runtime.
-            tokio::spawn(telnet.serve());
-        }
+        let service = Service::start(socket, telnet, ask)?;
         let mut watch = self.watch()?;
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -307,6 +311,12 @@ impl Owner {
                     }
                     if count.is_multiple_of(HEALTH_TICKS) {
                         self.examine();
+                        if let Some(thread) = self.dead_thread() {
+                            tracing::error!(
+                                "{thread} has ended by itself, and its packets are lost; the router ends"
+                            );
+                            break "a defect";
+                        }
                     }
                     if count.is_multiple_of(SLOW_TICKS) {
                         self.poll_devices(watch.hears_kernel());
@@ -324,10 +334,18 @@ impl Owner {
             tokio::task::yield_now().await;
         };
         tracing::info!("{ended_by}: stopping");
-        api.abort();
-        // Wait until the task is gone, and with it the socket's file.
-        let _ = api.await;
+        // Who waits for an answer is told that there will be none.
+        drop(questions);
+        drop(service);
         Ok(())
+    }
+
+    /// The name of a thread of the packets' ways that has ended although nobody asked it to.
+    fn dead_thread(&self) -> Option<String> {
+        let dead = |alive: &Weak<()>| alive.strong_count() == 0;
+        let forwarder = self.wiring.dead().map(|number| format!("forwarder {number}"));
+        let worker = || self.workers.iter().position(dead);
+        forwarder.or_else(|| worker().map(|number| format!("slow path worker {number}")))
     }
 
     /// Begins to hear what is said of devices, and looks at how they are now.

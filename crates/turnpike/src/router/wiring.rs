@@ -199,6 +199,11 @@ impl Wiring {
         Ok(())
     }
 
+    /// The number of a forwarder that runs no more although nobody has ended it.
+    pub fn dead(&self) -> Option<usize> {
+        self.running.iter().position(Running::is_dead)
+    }
+
     /// Core and NUMA node of each forwarder.
     pub fn seats(&self) -> &[Seat] {
         &self.seats

@@ -21,6 +21,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::super::ports::Known;
 use super::super::prepare::{Prepared, Wanted, Workshop};
+use super::super::pulse::Pulse;
 use super::history::{History, Origin};
 use super::initial::StaticRoutes;
 use super::{Owner, questions};
@@ -107,14 +108,17 @@ impl Configurations {
         self.jobs.recv().await
     }
 
-    /// Prepares a change beside the owner's work.
-    fn prepare(&self, wanted: Wanted, purpose: Purpose, asker: Asker) {
+    /// Prepares a change beside the owner's work. It is refused there if a forwarder is stuck, since the
+    /// owner cannot work while it waits for forwarders.
+    fn prepare(&self, pulse: Pulse, wanted: Wanted, purpose: Purpose, asker: Asker) {
         let (workshop, base, done) =
             (self.workshop.clone(), self.current.clone(), self.done.clone());
         let known = self.known.clone();
         tokio::task::spawn_blocking(move || {
             let graphs = matches!(purpose, Purpose::Make { .. });
-            let outcome = workshop.prepare(base, &known, wanted.clone(), graphs);
+            let alive = || if graphs { pulse.wait() } else { Ok(()) };
+            let prepared = workshop.prepare(base, &known, wanted.clone(), graphs);
+            let outcome = prepared.and_then(|prepared| alive().map(|()| prepared));
             // The owner may have ended.
             let _ = done.send(Job { purpose, asker, wanted, outcome });
         });
@@ -230,7 +234,9 @@ impl Owner {
         asker: oneshot::Sender<Answer>,
     ) -> Option<(Request, oneshot::Sender<Answer>)> {
         match self.configurations.job(request) {
-            Ok(Ok((wanted, purpose))) => self.configurations.prepare(wanted, purpose, Some(asker)),
+            Ok(Ok((wanted, purpose))) => {
+                self.configurations.prepare(self.pulse(), wanted, purpose, Some(asker));
+            }
             Ok(Err(request)) => return Some((request, asker)),
             Err(error) => reply(Some(asker), Err(error)),
         }
@@ -254,7 +260,7 @@ impl Owner {
             }
         };
         if !Arc::ptr_eq(&prepared.base, &self.configurations.current) {
-            return self.configurations.prepare(wanted, purpose, asker);
+            return self.configurations.prepare(self.pulse(), wanted, purpose, asker);
         }
         let answer = match &purpose {
             Purpose::Show { all } => questions::json(&plan(&prepared, *all)),
@@ -323,7 +329,13 @@ impl Owner {
             "configuration {number}: not confirmed in time, going back to the one before"
         );
         let purpose = Purpose::Make { origin: Origin::NotConfirmed(number), confirm: None };
-        self.configurations.prepare(Wanted::Config(back), purpose, None);
+        self.configurations.prepare(self.pulse(), Wanted::Config(back), purpose, None);
+    }
+
+    /// The pulse of the forwarders that run.
+    fn pulse(&self) -> Pulse {
+        let running = self.ledger.forwarders.iter().filter(|view| view.running);
+        Pulse::new(running.map(|view| view.counters.clone()))
     }
 }
 

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use dataplane::distribution::TxConfig;
 use dataplane::exchange::{Exchange, Replacement};
 
-/// The longest that a forwarder is waited for: a step may run for as long as its budget says.
-const PATIENCE: Duration = Duration::from_secs(5);
+use super::super::pulse::{self, PATIENCE};
 
 /// The longest that is waited for what forwarders say of their pauses.
 const PAUSES: Duration = Duration::from_millis(200);
@@ -59,11 +58,7 @@ impl Exchanges {
         // Nobody is to have what was refused: it may hold a device open. Who is late still gets back what
         // it had, in its time.
         self.0.iter().filter(|late| !late.is_waiting()).for_each(|exchange| drop(exchange.take()));
-        bail!(
-            "forwarder {late} has not come to the end of a batch for {} s; see turnpike show steps for a \
-             step that does not end, and the log",
-            PATIENCE.as_secs()
-        )
+        Err(pulse::stuck(late))
     }
 
     /// As [`Self::exchange`] for forwarders that receive nothing: no step can keep them from it.
