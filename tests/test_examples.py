@@ -6,7 +6,9 @@ import pytest
 from scapy.layers.inet import IP, TCP, UDP
 from scapy.utils import rdpcap
 
-from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, RIGHT_MAC, Wires
+from lib.apply import apply
+from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, PORTS, RIGHT_MAC, STATIC_NEIGHBOURS, Wires
+from lib.netns import wait_for
 from lib.packets import ethernet, forwarded, ipv4, udp
 from lib.router import ROOT, Change
 
@@ -16,7 +18,7 @@ INSIDE, OUTSIDE, RIGHT = "10.0.1.2", "198.51.100.2", "10.0.2.2"
 def example(opening, directory=None):
     """The Lua behind the paragraph that begins so, with its file in a directory of the test's."""
     text = (ROOT / "docs/steps.md").read_text()
-    section = text[text.index("## Five examples"):text.index("## Steps in Rust")]
+    section = text[text.index("## Examples"):text.index("## Steps in Rust")]
     code = re.search(rf"^{re.escape(opening)}.*?```lua\n(.*?)```", section, re.S | re.M)[1]
     return re.sub(r"tx_pcap=", f"tx_pcap={directory}/", code)
 
@@ -38,10 +40,10 @@ def saved(file):
     return [frame for frame in map(bytes, rdpcap(str(file))) if frame[12:14] == b"\x08\x00"]
 
 
-def test_there_are_five():
+def test_all_are_here():
     text = (ROOT / "docs/steps.md").read_text()
-    section = text[text.index("## Five examples"):text.index("## Steps in Rust")]
-    assert section.count("```lua") == 5
+    section = text[text.index("## Examples"):text.index("## Steps in Rust")]
+    assert section.count("```lua") == 7
 
 
 def test_count_by_dscp(lab):
@@ -109,3 +111,43 @@ def test_sample(lab, tmp_path):
     # What else came before counts as well: announcements of the wires' namespaces.
     first = 999 - before
     assert saved(tmp_path / "samples.pcap") == [frames[first + 1000 * n] for n in range(3)]
+
+
+def test_limit(lab):
+    # So slow that no token comes back before the test is over.
+    limit = example("Limit what each source").replace("rate = 1000", "rate = 0.0001")
+    wires = Wires(lab, limit, calm=True)
+
+    def send(source, count):
+        wires.left.send(*[from_left(datagram(7, data=bytes([n]) * 20, source=source), source=source) for n in range(count)])
+
+    send(INSIDE, 150)
+    assert len(wires.right.expect(100)) == 100
+    assert wait_for(lambda: wires.router.counters()["steps"]["limit.over-limit"] == 50)
+    # Another source has a bucket of its own, and the first one's is as empty behind an apply.
+    send("10.0.1.3", 30)
+    assert len(wires.right.expect(30)) == 30
+    apply(wires.router, PORTS + STATIC_NEIGHBOURS + limit + 'turnpike.route "198.51.100.0/24" { blackhole = true }\n')
+    send(INSIDE, 20)
+    assert wait_for(lambda: wires.router.counters()["steps"]["limit.over-limit"] == 70)
+    send("10.0.1.3", 80)
+    assert len(wires.right.expect(70)) == 70
+    counters = wires.router.counters()
+    assert counters["steps"]["limit.over-limit"] == counters["dropped"]["by-step"] == 80
+
+
+def test_firewall(lab):
+    wires = Wires(lab, example("Refuse UDP and TCP"), calm=True)
+    web, other = from_left(datagram(443)), from_left(datagram(7))
+    wires.left.send(web, other)
+    assert wires.right.expect(1) == [sent_on(web)]
+    # The sender is told: destination unreachable, communication administratively prohibited.
+    error = wires.left.expect(1)[0]
+    assert (error[23], error[34], error[35]) == (1, 3, 13) and error[42 + 20:42 + 28] == datagram(7)[:8]
+    # An answer to what the other side asked gets through.
+    asked = ethernet(RIGHT_MAC, HOST_B_MAC, 0x0800, ipv4(RIGHT, INSIDE, udp(RIGHT, INSIDE, 7, 1000, b"question")))
+    wires.right.send(asked)
+    assert wires.left.expect(1) == [forwarded(asked, LEFT_MAC, HOST_A_MAC)]
+    wires.left.send(other)
+    assert wires.right.expect(1) == [sent_on(other)]
+    assert wires.router.counters()["dropped"]["prohibited"] == 1

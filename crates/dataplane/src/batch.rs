@@ -52,8 +52,21 @@ pub struct Batch {
     pub out_port: [u16; BATCH_MAX],
     /// The ports that each packet to a group leaves by; set by the multicast steps.
     pub replicas: [PortSet; BATCH_MAX],
+    /// When the packets were received, in TSC cycles.
+    pub now: u64,
+    /// What steps of the configuration noted for steps behind them.
+    pub marks: Marks,
     /// Copies for other ports; none outside a forwarder.
     pub(crate) copies: Option<Copies>,
+}
+
+/// A number for each packet of a batch that has one; the layout is what steps in Lua read.
+#[repr(C)]
+pub struct Marks {
+    /// The packets that have one.
+    pub marked: Mask,
+    /// The numbers, by slot; of other packets they mean nothing.
+    pub values: [u32; BATCH_MAX],
 }
 
 impl Batch {
@@ -69,6 +82,8 @@ impl Batch {
             hop: [Packed::from(NextHop::NoRoute); BATCH_MAX],
             out_port: [0; BATCH_MAX],
             replicas: [PortSet::EMPTY; BATCH_MAX],
+            now: 0,
+            marks: Marks { marked: Mask::EMPTY, values: [0; BATCH_MAX] },
             copies: None,
         }
     }

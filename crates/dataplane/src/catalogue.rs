@@ -204,25 +204,29 @@ impl Catalogue {
 }
 
 /// The outputs of a step that is described at run time, as [`Step::outputs`] wants them: one for each
-/// name, then `ends`. Kept for ever, once for each different list.
-pub fn intern_outputs(names: &[String], ends: &[Output]) -> &'static [Output] {
+/// name, one that drops for each name of `drops`, then `ends`. Kept for ever, once for each different list.
+pub fn intern_outputs(names: &[String], drops: &[String], ends: &[Output]) -> &'static [Output] {
     static KNOWN: Mutex<Vec<&'static [Output]>> = Mutex::new(Vec::new());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let same = |list: &&&'static [Output]| {
-        let (next, rest) = list.split_at(names.len().min(list.len()));
-        rest == ends
-            && next
-                .iter()
-                .zip(names)
-                .all(|(have, name)| matches!(have, Output::Next(next) if next == name))
-            && list.len() == names.len() + ends.len()
+        list.len() == names.len() + drops.len() + ends.len()
+            && {
+                let (next, rest) = list.split_at(names.len());
+                let (drop, end) = rest.split_at(drops.len());
+                let is_next = |(have, name): (&Output, &String)| matches!(have, Output::Next(next) if next == name);
+                let is_drop = |(have, name): (&Output, &String)| matches!(have, Output::DropAs(drop) if drop == name);
+                next.iter().zip(names).all(is_next)
+                    && drop.iter().zip(drops).all(is_drop)
+                    && end == ends
+            }
     };
     if let Some(list) = known.iter().find(same) {
         return list;
     }
-    let next = |name: &String| Output::Next(Box::leak(name.clone().into_boxed_str()));
-    let list = names.iter().map(next).chain(ends.iter().copied());
-    let list: &'static [Output] = Box::leak(list.collect());
+    let keep = |name: &String| -> &'static str { Box::leak(name.clone().into_boxed_str()) };
+    let next = names.iter().map(|name| Output::Next(keep(name)));
+    let drop = drops.iter().map(|name| Output::DropAs(keep(name)));
+    let list: &'static [Output] = Box::leak(next.chain(drop).chain(ends.iter().copied()).collect());
     known.push(list);
     list
 }
@@ -266,13 +270,17 @@ mod tests {
     #[test]
     fn described_outputs_are_kept_once() {
         let names = ["next", "voice"].map(str::to_owned);
-        let first = intern_outputs(&names, &[]);
-        assert!(std::ptr::eq(first, intern_outputs(&names, &[])));
+        let first = intern_outputs(&names, &[], &[]);
+        assert!(std::ptr::eq(first, intern_outputs(&names, &[], &[])));
         assert_eq!(first[1], Output::Next("voice"));
         let end = [Output::Drop(DropReason::StepFailed)];
-        let longer = intern_outputs(&names, &end);
+        let longer = intern_outputs(&names, &[], &end);
         assert_eq!(longer, [first, &end].concat());
-        assert!(std::ptr::eq(longer, intern_outputs(&names, &end)));
-        assert_eq!(intern_outputs(&names[..1], &[]).len(), 1);
+        assert!(std::ptr::eq(longer, intern_outputs(&names, &[], &end)));
+        assert_eq!(intern_outputs(&names[..1], &[], &[]).len(), 1);
+        // The same names, of which one drops.
+        let drops = intern_outputs(&names[..1], &names[1..], &[]);
+        assert_eq!(drops, [first[0], Output::DropAs("voice")]);
+        assert!(std::ptr::eq(drops, intern_outputs(&names[..1], &names[1..], &[])));
     }
 }

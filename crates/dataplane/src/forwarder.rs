@@ -336,6 +336,8 @@ impl Forwarder {
         batch.in_port_info = source.info;
         batch.link_multicast = Mask::EMPTY;
         batch.link_scope = Mask::EMPTY;
+        batch.now = now;
+        batch.marks.marked = Mask::EMPTY;
         if source.input.is_ring() {
             counters.spread_in.add(count as u64);
         } else {

@@ -56,13 +56,15 @@ pub enum Output {
     Punt(PuntReason),
     /// Leads to the end that frees and counts.
     Drop(DropReason),
+    /// Leads there as well, counted as [`DropReason::ByStep`] and by this name among the step's own counters.
+    DropAs(&'static str),
 }
 
 impl Output {
     /// The name that connections and pictures use.
     pub fn name(self) -> &'static str {
         match self {
-            Output::Next(name) => name,
+            Output::Next(name) | Output::DropAs(name) => name,
             Output::Punt(reason) => reason.name(),
             Output::Drop(reason) => reason.name(),
         }
@@ -236,6 +238,7 @@ impl GraphBuilder {
                 Output::Next(_) => None,
                 Output::Punt(reason) => Some(Target::SlowPath(reason)),
                 Output::Drop(reason) => Some(Target::Drop(reason)),
+                Output::DropAs(_) => Some(Target::Drop(DropReason::ByStep)),
             })
             .collect();
         self.nodes.push(Node { name: name.to_owned(), kind: kind.to_owned(), step, targets });

@@ -8,6 +8,7 @@ use std::ops::{BitAnd, BitAndAssign, BitOr, BitOrAssign, Not};
 
 /// A set of the slots 0 to 63 of a batch; bit `i` stands for slot `i`.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[repr(transparent)]
 pub struct Mask(pub u64);
 
 impl Mask {

@@ -157,7 +157,7 @@ impl<'a> NewStep<'a> {
     fn node(&self, name: String) -> Node {
         let next = |output: &Output| match *output {
             Output::Next(output) => Some(Edge { output, to: None, line: self.line }),
-            Output::Punt(_) | Output::Drop(_) => None,
+            Output::Punt(_) | Output::Drop(_) | Output::DropAs(_) => None,
         };
         Node {
             name,
@@ -649,7 +649,7 @@ impl Plans {
         let others = std::iter::once("others".to_owned());
         let names: Vec<String> =
             others.chain(self.by_port.iter().map(|(ports, _)| prefix(ports))).collect();
-        let entry = Entry::described(BY_PORT, intern_outputs(&names, &[]));
+        let entry = Entry::described(BY_PORT, intern_outputs(&names, &[], &[]));
         let mut whole = Plan::new();
         whole.add(&NewStep::of(&entry, None))?;
         let mut plans = vec![self.main.clone()];

@@ -15,7 +15,7 @@
 //!
 //! The configuration runs once when it is read, and once more in a Lua state of each forwarder
 //! ([`ForwarderLua`]), where only its steps and counters mean something: each forwarder has its own
-//! variables. A step ([`LuaStep`]) calls its function through one C call a batch, without arguments: the
+//! variables, and with the others what `shared.rs` has. A step ([`LuaStep`]) calls its function through one C call a batch, without arguments: the
 //! batch is described by a structure that Lua reads through its foreign function interface, and the
 //! answer is written there. See `state.rs` for what is unsafe in it, `lua/prelude.lua` for what a step
 //! can do, `watchdog.rs` for what happens when it does not end, and `pattern.rs` for the library functions that
@@ -23,12 +23,14 @@
 #![deny(unsafe_code)]
 
 mod pattern;
+mod shared;
 mod state;
 mod status;
 mod step;
 mod watchdog;
 
 pub use pattern::install as bound_libraries;
+pub use shared::{SHARED_SIZE, SharedObjects, SharedSettings};
 pub use state::{ForwarderLua, JitStatus, LoadError, Source};
 pub use status::{COUNTERS_MAX, CounterNames, Failure, ScriptCounters, StepStatus};
 pub use step::{LuaStep, Policy, StepSettings};

@@ -3,21 +3,26 @@
 //! Unsafe here, and why it holds: LuaJIT's foreign function interface, which reads packets through the
 //! pointers of [`Context`]. Only the prelude has the interface; it gives steps no pointer and no array,
 //! and checks every offset beyond the 64 bytes that each slot of a burst has (see there). The pointers
-//! are set for each call from the batch that the forwarder has, and used only within the call.
+//! are set for each call from the batch that the forwarder has, and used only within the call. Objects of
+//! `shared.rs` are used by their addresses, and kept as long as the state.
 #![allow(unsafe_code)] // A marked hot spot: see above.
 
+use std::any::Any;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use dataplane::batch::Batch;
+use dataplane::batch::{Batch, Marks};
 use dataplane::graph::MAX_OUTPUTS;
 use dataplane::mask::Mask;
 use dataplane::port::{MAX_PORTS, PortId};
 use mlua::{Function, LightUserData, Lua, LuaOptions, StdLib, Table, ffi};
 
+use crate::shared::{
+    Buckets, Key, SHARED_MAX, SHARED_SIZE, SharedObjects, SharedSettings, Table as SharedTable,
+};
 use crate::status::{CounterNames, ScriptCounters};
 use crate::step::{LuaStep, StepSettings};
 use crate::watchdog::{OVERRUN, Watch, Watchdog, stop};
@@ -54,7 +59,10 @@ struct Context {
     input: u64,
     /// The ports, one bit each, that have something in `mirrored`.
     mirrors: u64,
+    marks: *mut Marks,
     port: u32,
+    /// When the batch was received, in TSC cycles.
+    now: u64,
     out: [u64; OUTPUTS_MAX],
     counters: *const AtomicU64,
     traces: *const AtomicU64,
@@ -97,6 +105,8 @@ pub(crate) struct State {
     watch: Arc<Watch>,
     counters: Arc<ScriptCounters>,
     jit: Arc<JitStatus>,
+    /// What the script has together with those of other forwarders: its pointers are in the interpreter.
+    shared: Shared,
     /// Last, so that it goes last.
     lua: Lua,
 }
@@ -108,6 +118,9 @@ unsafe impl Send for State {}
 // SAFETY: as above; `Sync` is needed only to share it among the steps of that graph.
 unsafe impl Sync for State {}
 
+/// The objects that keep what a script points to.
+type Shared = Arc<Mutex<Vec<(Arc<dyn Any + Send + Sync>, SharedSettings)>>>;
+
 /// What a script is loaded with.
 pub struct Source<'a> {
     /// The configuration's text.
@@ -116,6 +129,8 @@ pub struct Source<'a> {
     pub file: &'a str,
     /// The names of the ports by their numbers.
     pub ports: &'a [String],
+    /// What the forwarders' scripts have together.
+    pub shared: &'a Arc<SharedObjects>,
 }
 
 impl ForwarderLua {
@@ -142,7 +157,9 @@ impl ForwarderLua {
             whole: ptr::null(),
             input: 0,
             mirrors: 0,
+            marks: ptr::null_mut(),
             port: 0,
+            now: 0,
             out: [0; OUTPUTS_MAX],
             counters: counters.as_ptr(),
             traces: jit.counts.as_ptr(),
@@ -150,7 +167,8 @@ impl ForwarderLua {
         });
         let stack = new_stack(&lua)?;
         let watch = Watch::new(stack);
-        let state = State { context: UnsafeCell::new(context), stack, watch, counters, jit, lua };
+        let (context, shared) = (UnsafeCell::new(context), Shared::default());
+        let state = State { context, stack, watch, counters, jit, shared, lua };
         state.find_out_whether_loops_can_be_stopped()?;
         watchdog.add(state.watch.clone());
         let runner = state.within_budget(|state| state.run_prelude(source))?;
@@ -170,7 +188,7 @@ impl ForwarderLua {
     /// Takes out a step; one that stands in a graph several times is taken out as often. `self` must be
     /// gone before the graph goes to its thread, which [`Self::into_steps`] sees to.
     fn step(&self, settings: &StepSettings) -> Result<LuaStep, LoadError> {
-        let names = settings.outputs.clone();
+        let names: Vec<_> = settings.outputs.iter().chain(&settings.drops).cloned().collect();
         let call = |_: &State| Ok(self.runner.call((settings.name.clone(), names))?);
         let function: Function = self.state.within_budget(call)?;
         let place = self.state.keep(function)?;
@@ -252,6 +270,7 @@ impl State {
             names.register(&name, size).map_err(mlua::Error::runtime)
         };
         host.set("counter", self.lua.create_function(counter)?)?;
+        self.add_shared(&host, source.shared)?;
         let helpers = self.lua.load(crate::HELPERS).set_name("=helpers.lua").into_function()?;
         host.set("helpers", helpers)?;
         let bound = |lua: &Lua, (string, table): (Table, Table)| {
@@ -268,6 +287,37 @@ impl State {
         let chunk = format!("={}", source.file);
         let prelude = self.lua.load(include_str!("lua/prelude.lua")).set_name("=prelude.lua");
         Ok(prelude.call((ffi, jit, debug, host, ports, source.text, chunk))?)
+    }
+
+    /// What the prelude needs for `turnpike.now`, `turnpike.buckets` and `turnpike.table`.
+    fn add_shared(&self, host: &Table, objects: &Arc<SharedObjects>) -> Result<(), LoadError> {
+        let kept = (self.shared.clone(), objects.clone());
+        let buckets = move |_: &Lua, (name, rate, burst, size): (String, f64, f64, usize)| {
+            let settings = SharedSettings::Buckets { rate, burst, size };
+            keep_shared::<Buckets>(&kept, &name, settings)
+        };
+        host.set("buckets", self.lua.create_function(buckets)?)?;
+        let kept = (self.shared.clone(), objects.clone());
+        let table = move |_: &Lua, (name, size, seconds): (String, usize, f64)| {
+            keep_shared::<SharedTable>(&kept, &name, SharedSettings::Table { size, seconds })
+        };
+        host.set("table", self.lua.create_function(table)?)?;
+        let functions = [
+            ("bucket_take", bucket_take as extern "C" fn(_, _, _, _, _, _, _) -> _ as *mut c_void),
+            ("table_get", table_get as extern "C" fn(_, _, _, _, _, _) -> _ as *mut c_void),
+            ("table_set", table_set as extern "C" fn(_, _, _, _, _, _, _) as *mut c_void),
+            ("table_add", table_add as extern "C" fn(_, _, _, _, _, _, _) -> _ as *mut c_void),
+            ("table_remove", table_remove as extern "C" fn(_, _, _, _, _) as *mut c_void),
+        ];
+        for (name, function) in functions {
+            host.set(name, LightUserData(function))?;
+        }
+        host.set("shared_max", SHARED_MAX)?;
+        host.set("shared_size", SHARED_SIZE)?;
+        host.set("ns", 1e9 / dpdk::tsc_hz() as f64)?;
+        // Times are counted from here, so that they are small numbers; the same for all forwarders.
+        host.set("start", *START.get_or_init(dpdk::tsc) as f64)?;
+        Ok(())
     }
 
     /// Compiles nothing any more.
@@ -331,6 +381,8 @@ impl State {
             (*context).lens = lens;
             (*context).whole = whole;
             (*context).input = input.0;
+            (*context).marks = &raw mut batch.marks;
+            (*context).now = batch.now;
             (*context).port = batch.in_port.index() as u32;
             ffi::lua_pushvalue(self.stack, place);
             self.watch.enter(budget_us);
@@ -396,6 +448,90 @@ impl State {
         }
         Ok(())
     }
+}
+
+/// The moment from which scripts count time.
+static START: OnceLock<u64> = OnceLock::new();
+
+/// Finds or makes an object, keeps it as long as the state lives, and returns where it is.
+fn keep_shared<T: Any + Send + Sync>(
+    (kept, objects): &(Shared, Arc<SharedObjects>),
+    name: &str,
+    settings: SharedSettings,
+) -> mlua::Result<LightUserData> {
+    let fail = |message: String| mlua::Error::runtime(format!("\"{name}\": {message}"));
+    let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+    settings.check_beside(kept.iter().map(|(_, settings)| settings)).map_err(fail)?;
+    let object = objects.get(name, settings);
+    let typed = object.clone().downcast::<T>();
+    let typed = typed.map_err(|_| fail("an object of another kind".to_owned()))?;
+    if !kept.iter().any(|(known, _)| Arc::ptr_eq(known, &object)) {
+        kept.push((object, settings));
+    }
+    Ok(LightUserData(Arc::as_ptr(&typed).cast_mut().cast()))
+}
+
+/// Takes tokens out of the bucket of a key.
+extern "C" fn bucket_take(
+    buckets: *const Buckets,
+    amount: f64,
+    now: u64,
+    a: f64,
+    b: f64,
+    c: f64,
+    d: f64,
+) -> bool {
+    let key: Key = [a, b, c, d];
+    // SAFETY: the prelude gives only addresses that `keep_shared::<Buckets>` returned, and the state keeps
+    // what lies there.
+    unsafe { &*buckets }.take(amount, now, key)
+}
+
+/// The value of a key; not a number if there is none.
+extern "C" fn table_get(
+    table: *const SharedTable,
+    now: u64,
+    a: f64,
+    b: f64,
+    c: f64,
+    d: f64,
+) -> f64 {
+    // SAFETY: as in `bucket_take`, of `keep_shared::<SharedTable>`.
+    unsafe { &*table }.get(now, [a, b, c, d]).unwrap_or(f64::NAN)
+}
+
+/// Gives a key a value.
+extern "C" fn table_set(
+    table: *const SharedTable,
+    value: f64,
+    now: u64,
+    a: f64,
+    b: f64,
+    c: f64,
+    d: f64,
+) {
+    // SAFETY: as in `table_get`.
+    unsafe { &*table }.set(value, now, [a, b, c, d]);
+}
+
+/// Adds to a key's value; the sum.
+extern "C" fn table_add(
+    table: *const SharedTable,
+    amount: f64,
+    now: u64,
+    a: f64,
+    b: f64,
+    c: f64,
+    d: f64,
+) -> f64 {
+    // SAFETY: as in `table_get`.
+    unsafe { &*table }.add(amount, now, [a, b, c, d])
+}
+
+/// Forgets a key.
+extern "C" fn table_remove(table: *const SharedTable, a: f64, b: f64, c: f64, d: f64) {
+    // SAFETY: as in `table_get`.
+    unsafe { &*table }.remove([a, b, c, d]);
 }
 
 /// Makes the copies of `wanted` packets that a call has asked for, and forgets what it asked.

@@ -6,6 +6,7 @@
 //! | output | packets |
 //! |---|---|
 //! | as named | those of the mask that the function returned for it, or filled; the first mask wins |
+//! | drop `by-step` | likewise, by a name of the step's `drops`, under which they are counted as well |
 //! | drop `step-failed` | the function raised an error over them, or did not end in time |
 //! | (lost) drop `step-lost` | those in none of the masks |
 //!
@@ -46,8 +47,10 @@ pub enum Policy {
 pub struct StepSettings {
     /// Its name, unique.
     pub name: String,
-    /// Its outputs, 1 to 15.
+    /// Its outputs, 1 to 15 with its drops.
     pub outputs: Vec<String>,
+    /// The names under which it drops packets: outputs behind the others, which lead nowhere else.
+    pub drops: Vec<String>,
     /// Failures after which it is disabled; 0: never.
     pub limit: u64,
     /// What then becomes of packets.
@@ -59,7 +62,12 @@ pub struct StepSettings {
 impl StepSettings {
     /// Its outputs as the graph knows them, that for failures last.
     pub fn graph_outputs(&self) -> &'static [Output] {
-        intern_outputs(&self.outputs, &[Output::Drop(DropReason::StepFailed)])
+        intern_outputs(&self.outputs, &self.drops, &[Output::Drop(DropReason::StepFailed)])
+    }
+
+    /// Outputs that its function gives packets to; that for failures is behind them.
+    fn masks(&self) -> usize {
+        self.outputs.len() + self.drops.len()
     }
 }
 
@@ -116,7 +124,7 @@ impl LuaStep {
     }
 
     fn call(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) -> Result<(), bool> {
-        let count = self.settings.outputs.len().min(OUTPUTS_MAX);
+        let count = self.settings.masks().min(OUTPUTS_MAX);
         match self.state.call(self.place, self.settings.budget_us, batch, input) {
             Ok(masks) => {
                 let mut rest = input;
@@ -153,7 +161,7 @@ impl LuaStep {
             }
         }
         self.status.dropped.fetch_add(u64::from(failed.count()), Ordering::Relaxed);
-        out[self.settings.outputs.len()] |= failed;
+        out[self.settings.masks()] |= failed;
         if self.worn_out() {
             self.disabled = true;
             self.status.disabled.store(true, Ordering::Relaxed);
@@ -174,7 +182,7 @@ impl Step for LuaStep {
         if self.disabled {
             let output = match self.settings.policy {
                 Policy::Bypass => 0,
-                Policy::Drop => self.settings.outputs.len(),
+                Policy::Drop => self.settings.masks(),
             };
             out[output] = input;
         } else if let Err(overrun) = self.call(batch, input, out) {

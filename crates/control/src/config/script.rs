@@ -9,6 +9,7 @@ mod graph;
 mod steps;
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -20,7 +21,7 @@ use mlua::{
     Variadic, VmState,
 };
 
-use ::script::CounterNames;
+use ::script::{CounterNames, SharedSettings};
 
 use super::Command;
 use super::error::{Collector, did_you_mean, suggestion};
@@ -154,6 +155,8 @@ struct Record {
     drafts: Drafts,
     steps: Vec<StepDraft>,
     counters: CounterNames,
+    /// What forwarders have together, by name.
+    shared: BTreeMap<String, SharedSettings>,
     commands: Vec<Command>,
     errors: Collector,
 }
@@ -181,6 +184,7 @@ pub(super) fn run(file: &Path, text: &str, limits: Limits, catalogue: &Catalogue
         drafts: Drafts::new(catalogue.clone()),
         steps: Vec::new(),
         counters: CounterNames::default(),
+        shared: BTreeMap::new(),
         commands: Vec::new(),
         errors: Collector::new(file),
     }));

@@ -328,14 +328,14 @@ impl List<'_> {
     }
 
     fn step(&mut self, step: &StepSettings) {
-        let StepSettings { name, outputs, limit, policy, budget_us } = step;
+        let StepSettings { name, outputs, drops, limit, policy, budget_us } = step;
         let on_failure = match policy {
             Policy::Bypass => "bypass",
             Policy::Drop => "drop",
         };
-        let outputs = outputs.join(", ");
+        let (outputs, drops) = (outputs.join(", "), some(drops.iter().cloned(), "none"));
         let value = format!(
-            "outputs {outputs}; limit {limit}, on_failure {on_failure}, budget_us {budget_us}"
+            "outputs {outputs}; drops {drops}; limit {limit}, on_failure {on_failure}, budget_us {budget_us}"
         );
         self.live(format!("step in Lua \"{name}\""), value);
     }

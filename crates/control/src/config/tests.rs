@@ -1544,6 +1544,7 @@ fn steps_in_lua_are_described_and_their_mistakes_named() {
     assert_eq!((step.name.as_str(), step.limit, step.budget_us), ("mark", 7, 2000));
     assert_eq!(step.policy, ::script::Policy::Drop);
     assert_eq!(step.outputs, ["next", "odd"]);
+    assert!(step.drops.is_empty());
     assert_eq!(script.counters.all().count(), 5);
     assert_eq!(config.graphs.main.kinds().filter(|kind| *kind == "mark").count(), 1);
 
@@ -1554,13 +1555,21 @@ fn steps_in_lua_are_described_and_their_mistakes_named() {
         ("{ process = 3 }", "key \"process\": expected a function, got number 3"),
         (
             "{ process = print, output = {} }",
-            "key \"output\": unknown; did you mean \"outputs\"? known: outputs, process, takes, limit, \
-             on_failure, budget_us",
+            "key \"output\": unknown; did you mean \"outputs\"? known: outputs, drops, process, takes, \
+             limit, on_failure, budget_us",
         ),
         ("{ process = print, outputs = {} }", "key \"outputs\": 1 to 15 names, each once"),
         (
             "{ process = print, outputs = { 'a', 'a' } }",
             "key \"outputs\": 1 to 15 names, each once",
+        ),
+        (
+            "{ process = print, drops = { 'late', 'next' } }",
+            "outputs and drops: 1 to 15 names together, each once",
+        ),
+        (
+            "{ process = print, drops = 'late' }",
+            "key \"drops\": expected a list of names, got string \"late\"",
         ),
         (
             "{ process = print, outputs = { 'a.b' } }",
@@ -1594,6 +1603,49 @@ fn steps_in_lua_are_described_and_their_mistakes_named() {
             .starts_with("4: turnpike.ip4: \"1.2.3\" is no")
     );
     assert!(read(PORTS).unwrap().script.is_none());
+}
+
+#[test]
+fn buckets_and_tables_are_checked() {
+    let good = read(&format!(
+        "{PORTS}local a = turnpike.buckets 'a' {{ rate = 10 }} local b = turnpike.buckets 'a' {{ rate = 10 }}\n\
+         local t = turnpike.table 't' {{ seconds = 60, size = 1024 }}\n\
+         assert(turnpike.now() == 0 and turnpike.set {{ '10.0.0.0/8' }}:has(turnpike.ip4 '10.1.2.3'))\n\
+         assert(turnpike.ports {{ 22, '80-90' }}:has(85) and turnpike.hash(1) ~= turnpike.hash(2))"
+    ));
+    assert!(good.is_ok(), "{}", good.unwrap_err());
+    let wrong = |text: &str, message: &str| {
+        assert_eq!(errors_below_ports(text), [format!("4: {message}")], "{text}");
+    };
+    wrong(
+        "turnpike.buckets 'a' {}",
+        "buckets \"a\": key \"rate\": NaN; a number above 0, up to 1000000000000",
+    );
+    wrong(
+        "turnpike.buckets 'a' { rate = '1k' }",
+        "buckets \"a\": key \"rate\": expected a number, got string \"1k\"",
+    );
+    wrong(
+        "turnpike.buckets 'a' { rat = 1 }",
+        "buckets \"a\": key \"rat\": unknown; did you mean \"rate\"? known: rate, burst, size",
+    );
+    wrong(
+        "turnpike.table 't' { seconds = 1, size = 0.5 }",
+        "table \"t\": key \"size\": 0; a whole number from 1 to 4194304",
+    );
+    wrong("turnpike.table 't' (7)", "table \"t\": expected a table of settings, got number 7");
+    wrong(
+        "turnpike.table 't' { seconds = 1 } turnpike.table 't' { seconds = 2 }",
+        "table \"t\": made with other settings already",
+    );
+    wrong(
+        "turnpike.table 't' { seconds = 1, size = 4194304 } turnpike.table 'u' { seconds = 1 }",
+        "table \"u\": a script has 64 buckets and tables at most, with 4194304 entries together",
+    );
+    wrong(
+        "turnpike.table {} { seconds = 1 }",
+        "table: expected a name, got a table; write turnpike.table \"NAME\" { … }",
+    );
 }
 
 #[test]

@@ -20,9 +20,9 @@ impl Step for Split {
 
 fn catalogue() -> Catalogue {
     let mut catalogue = Catalogue::default();
-    let outputs = intern_outputs(&["next", "odd"].map(str::to_owned), &[]);
+    let outputs = intern_outputs(&["next", "odd"].map(str::to_owned), &[], &[]);
     catalogue.add(Entry::new("split", outputs, move |_| Box::new(Split(outputs)))).unwrap();
-    let outputs = intern_outputs(&["next".to_owned()], &[]);
+    let outputs = intern_outputs(&["next".to_owned()], &[], &[]);
     catalogue.add(Entry::described("noted", outputs)).unwrap();
     catalogue
 }
@@ -119,7 +119,7 @@ fn a_step_is_put_behind_another_or_on_one_output() {
     plan.insert_after("split.odd", &aside).unwrap();
     let graph = plan.build(&catalogue, &TestTables::every_kind(), &mut |kind| {
         assert_eq!(kind, "noted");
-        Some(Box::new(Split(intern_outputs(&["next".to_owned()], &[]))))
+        Some(Box::new(Split(intern_outputs(&["next".to_owned()], &[], &[]))))
     });
     let graph = graph.unwrap();
     assert_eq!(targets(&graph, "split"), ["ip4-lookup", "aside"]);

@@ -83,6 +83,7 @@ pub(crate) fn entries() -> Vec<Entry> {
         step("ip6-rewrite", ip6_rewrite::OUTPUTS, ROUTED6, &[("transmit", REWRITTEN)], |tables| {
             Box::new(Ip6Rewrite::new(tables))
         }),
+        step("prohibit", prohibit::OUTPUTS, Facts::VALID, &[], |_| Box::new(Prohibit)),
     ];
     #[cfg(feature = "faulty-step")]
     entries.push(step("faulty", faulty::OUTPUTS, IP4, &[], |_| Box::new(Faulty)));

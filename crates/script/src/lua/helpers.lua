@@ -80,3 +80,135 @@ function turnpike.mac_text(number)
     end
     return table.concat(bytes, ":")
 end
+
+-- Numbers from `low` to `high` of 32 bits without sign, in ascending order and apart from each other.
+local function unsigned(number)
+    if number < 0 then return number + 4294967296 end
+    return number
+end
+
+local function within(ranges, number)
+    local low, high, first, last = ranges.low, ranges.high, 1, ranges.count
+    while first <= last do
+        local middle = floor((first + last) / 2)
+        if number < low[middle] then
+            last = middle - 1
+        elseif number > high[middle] then
+            first = middle + 1
+        else
+            return true
+        end
+    end
+    return false
+end
+
+-- Sorts ranges and joins those that touch.
+local function join(list)
+    table.sort(list, function(a, b) return a[1] < b[1] end)
+    local ranges = { low = {}, high = {}, count = 0 }
+    for _, range in ipairs(list) do
+        local n = ranges.count
+        if n > 0 and range[1] <= ranges.high[n] + 1 then
+            if range[2] > ranges.high[n] then ranges.high[n] = range[2] end
+        else
+            ranges.low[n + 1], ranges.high[n + 1], ranges.count = range[1], range[2], n + 1
+        end
+    end
+    return ranges
+end
+
+-- A set of prefixes is a tree of their 32-bit words: the ranges that are in it whole, and below the words
+-- that are in it in part a tree of the next words.
+local function new_node() return { list = {}, below = {} } end
+
+local function put(node, words, length)
+    local at = 1
+    while length > 32 do
+        local word = unsigned(words[at])
+        node.below[word] = node.below[word] or new_node()
+        node, at, length = node.below[word], at + 1, length - 32
+    end
+    local size = 2 ^ (32 - length)
+    local first = floor(unsigned(words[at]) / size) * size
+    node.list[#node.list + 1] = { first, first + size - 1 }
+end
+
+local function finish(node)
+    node.ranges, node.list = join(node.list), nil
+    for _, below in pairs(node.below) do finish(below) end
+end
+
+local function in_tree(node, a, b, c, d)
+    local word = unsigned(a)
+    if within(node.ranges, word) then return true end
+    node = node.below[word]
+    if not node then return false end
+    return in_tree(node, b, c, d, 0)
+end
+
+-- turnpike.set { "10.0.0.0/8", "2001:db8::/32", "192.0.2.1" } -> object with has(address), for IPv6
+-- has(a, b, c, d)
+function turnpike.set(list)
+    if type(list) ~= "table" then
+        error(('turnpike.set: expected a list of prefixes, got a %s; write turnpike.set { "10.0.0.0/8" }')
+            :format(type(list)), 2)
+    end
+    local four, six = new_node(), new_node()
+    for _, text in ipairs(list) do
+        local address, length = tostring(text):match "^([^/]+)/?(%d*)$"
+        local is_six = address ~= nil and address:find(":", 1, true) ~= nil
+        local longest = is_six and 128 or 32
+        length = length == "" and longest or tonumber(length)
+        if not address or not length or length > longest then
+            error(('turnpike.set: "%s" is no prefix; write it as "10.0.0.0/8", "2001:db8::/32" or "192.0.2.1"')
+                :format(tostring(text)), 2)
+        end
+        put(is_six and six or four, { (is_six and turnpike.ip6 or turnpike.ip4)(address) }, length)
+    end
+    finish(four)
+    finish(six)
+    local set = {}
+    function set:has(a, b, c, d)
+        if b then return in_tree(six, a, b, c, d) end
+        return a ~= nil and within(four.ranges, unsigned(a))
+    end
+    return set
+end
+
+-- turnpike.ports { 22, 179, "1024-65535" } -> object with has(port)
+function turnpike.ports(list)
+    local function refuse(what)
+        error(('turnpike.ports: %s is no port; write it as 22 or "1024-65535"'):format(tostring(what)), 3)
+    end
+    if type(list) ~= "table" then refuse(list) end
+    local ranges = {}
+    for _, entry in ipairs(list) do
+        local low, high = tostring(entry):match "^(%d+)%-(%d+)$"
+        low, high = tonumber(low or entry), tonumber(high or entry)
+        if not low or not high or low % 1 ~= 0 or low > high or low < 0 or high > 65535 then refuse(entry) end
+        ranges[#ranges + 1] = { low, high }
+    end
+    ranges = join(ranges)
+    local ports = {}
+    function ports:has(port) return port ~= nil and within(ranges, port) end
+    return ports
+end
+
+-- The low 32 bits of a product.
+local function times(a, b)
+    local low, high = band(a, 0xffff), band(rshift(a, 16), 0xffff)
+    return tobit(low * band(b, 0xffff) + lshift(tobit(high * band(b, 0xffff) + low * band(rshift(b, 16), 0xffff)), 16))
+end
+
+local function mix(h, word)
+    h = bit.bxor(h, tobit(word))
+    h = times(bit.bxor(h, rshift(h, 16)), 0x7feb352d)
+    h = times(bit.bxor(h, rshift(h, 15)), 0x846ca68b)
+    return bit.bxor(h, rshift(h, 16))
+end
+
+-- turnpike.hash(a, b, c, d) -> a number from 0 to 4294967295 for up to four numbers; the same on each
+-- forwarder and at each start. It spreads, and keeps nothing secret.
+function turnpike.hash(a, b, c, d)
+    return unsigned(mix(mix(mix(mix(0x9e3779b9, a or 0), b or 0), c or 0), d or 0))
+end

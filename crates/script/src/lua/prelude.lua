@@ -14,13 +14,16 @@ local ffi, jit, debug, host, port_names, text, chunk = ...
 
 ffi.cdef [[
 typedef struct { uint64_t bits; } tp_mask;
+typedef struct { uint64_t marked; uint32_t values[64]; } tp_marks;
 typedef struct {
     uint8_t **heads;
     const uint16_t *lens;
     const uint16_t *whole;
     tp_mask input;
     uint64_t mirrors;
+    tp_marks *marks;
     uint32_t port;
+    uint64_t now;
     tp_mask out[15];
     uint64_t *counters;
     uint64_t *traces;
@@ -38,6 +41,8 @@ typedef struct { const int32_t slot, at; } tp_icmp;
 typedef struct { const int32_t unused; } tp_absent;
 typedef struct { const int32_t at; } tp_counter;
 typedef struct { const int32_t at, size; } tp_counters;
+typedef struct { const int32_t at; } tp_buckets;
+typedef struct { const int32_t at; } tp_table;
 ]]
 
 local band, bor, bxor, bnot = bit.band, bit.bor, bit.bxor, bit.bnot
@@ -165,6 +170,30 @@ local function transport4(p, at, protocol)
     return tobit(at + lshift(band(p[at], 15), 2))
 end
 
+-- The transport header of a packet with an IPv6 header at `at`, behind extension headers that any router may
+-- skip (RFC 8200 4): hop-by-hop options, routing, fragment, authentication (RFC 4302), destination options.
+-- Its protocol and where it begins; 0 if it is in another fragment or behind the bytes that can be read.
+local function transport6(p, at, len)
+    local protocol, start = p[at + 6], tobit(at + 40)
+    for _ = 1, 8 do
+        if protocol ~= 0 and protocol ~= 43 and protocol ~= 44 and protocol ~= 51 and protocol ~= 60 then
+            return protocol, start
+        end
+        if tobit(start + 8) > len then return 0, 0 end
+        local size
+        if protocol == 44 then
+            if band(get16(p, start + 2), 0xfff8) ~= 0 then return 0, 0 end
+            size = 8
+        elseif protocol == 51 then
+            size = lshift(p[start + 1] + 2, 2)
+        else
+            size = lshift(p[start + 1] + 1, 3)
+        end
+        protocol, start = p[start], tobit(start + size)
+    end
+    return 0, 0
+end
+
 -- The checksum of the transport header that covers the addresses: its place, and whether 0 means none.
 local function covering(i, at, version)
     local p = ctx.heads[i]
@@ -173,7 +202,7 @@ local function covering(i, at, version)
         protocol = p[at + 9]
         start = transport4(p, at, protocol)
     else
-        protocol, start = p[at + 6], at + 40
+        protocol, start = transport6(p, at, ctx.lens[i])
     end
     local place = protocol == 6 and 16 or protocol == 17 and 6 or protocol == 58 and version == 6 and 2
     if not place or start == 0 then return 0, false end
@@ -535,8 +564,9 @@ local function transport(i, protocol4, protocol6, size, view, what)
     local start = 0
     if kind == 0x0008 and len >= at + 20 then
         start = transport4(p, at, protocol4)
-    elseif kind == 0xdd86 and len >= at + 40 and p[at + 6] == protocol6 then
-        start = at + 40
+    elseif kind == 0xdd86 and len >= at + 40 then
+        local protocol, place = transport6(p, at, len)
+        if protocol == protocol6 then start = place end
     end
     if start == 0 then return absent end
     if tobit(start + size) > len then short(what, i) end
@@ -562,6 +592,21 @@ function batches.set_u8(_, i, at, value) reach(i, at, 1)[at] = band(value, 255) 
 function batches.set_u16(_, i, at, value) set16(reach(i, at, 2), at, value) end
 function batches.set_u32(_, i, at, value) set32(reach(i, at, 4), at, value) end
 
+-- A number for a step behind this one, 0 unless one was given.
+function batches.mark(_, i)
+    i = slot_of(i)
+    if band(rshift(ctx.marks.marked, i), 1ULL) == 0ULL then return 0 end
+    return ctx.marks.values[i]
+end
+function batches.set_mark(_, i, value)
+    i = slot_of(i)
+    if type(value) ~= "number" or not (value >= 0 and value <= 4294967295) then
+        error(format("mark %s: a number from 0 to 4294967295", tostring(value)), 2)
+    end
+    ctx.marks.marked = bor(ctx.marks.marked, lshift(1ULL, i))
+    ctx.marks.values[i] = value
+end
+
 local batch = ffi.metatype("tp_batch", { __index = batches })()
 
 ------------------------------------------------------------------------------------------- counters
@@ -585,6 +630,60 @@ local counters_type = ffi.metatype("tp_counters", {
             end
             local at = v.at + k
             ctx.counters[at] = ctx.counters[at] + (n or 1)
+        end,
+    },
+})
+
+----------------------------------------------------------------------- what all forwarders have together
+
+-- Where the objects are, by the numbers in their views.
+local places, placed = ffi.new("void *[?]", host.shared_max), 0
+local bucket_take = cast("bool (*)(void *, double, uint64_t, double, double, double, double)", host.bucket_take)
+local table_get = cast("double (*)(void *, uint64_t, double, double, double, double)", host.table_get)
+local table_set = cast("void (*)(void *, double, uint64_t, double, double, double, double)", host.table_set)
+local table_add = cast("double (*)(void *, double, uint64_t, double, double, double, double)", host.table_add)
+local table_remove = cast("void (*)(void *, double, double, double, double)", host.table_remove)
+
+-- The script has run: steps use what there is.
+local made = false
+
+local function place(object)
+    for at = 0, placed - 1 do if places[at] == object then return at end end
+    places[placed] = object
+    placed = placed + 1
+    return placed - 1
+end
+
+local buckets_view, table_view = ffi.typeof "tp_buckets", ffi.typeof "tp_table"
+local buckets_type = ffi.metatype("tp_buckets", {
+    __index = {
+        take = function(v, amount, a, b, c, d)
+            if not istype(buckets_view, v) then no_view "buckets" end
+            return bucket_take(places[v.at], amount or 1, ctx.now, a or 0, b or 0, c or 0, d or 0)
+        end,
+    },
+})
+local table_type = ffi.metatype("tp_table", {
+    __index = {
+        get = function(v, a, b, c, d)
+            if not istype(table_view, v) then no_view "table" end
+            local value = table_get(places[v.at], ctx.now, a or 0, b or 0, c or 0, d or 0)
+            if value == value then return value end
+        end,
+        set = function(v, value, a, b, c, d)
+            if not istype(table_view, v) then no_view "table" end
+            if type(value) ~= "number" or value ~= value then
+                error(format("a table holds numbers, not %s", tostring(value)), 2)
+            end
+            table_set(places[v.at], value, ctx.now, a or 0, b or 0, c or 0, d or 0)
+        end,
+        add = function(v, amount, a, b, c, d)
+            if not istype(table_view, v) then no_view "table" end
+            return table_add(places[v.at], amount or 1, ctx.now, a or 0, b or 0, c or 0, d or 0)
+        end,
+        remove = function(v, a, b, c, d)
+            if not istype(table_view, v) then no_view "table" end
+            table_remove(places[v.at], a or 0, b or 0, c or 0, d or 0)
         end,
     },
 })
@@ -631,6 +730,26 @@ function module.counters(name, size)
     return counters_type(host.counter(name, size), size)
 end
 function module.mask() return mask_type(0) end
+local function while_loading(what)
+    if made then error(format("turnpike.%s: not within a step's function; make it once, before the step", what), 3) end
+end
+function module.buckets(name)
+    return function(settings)
+        while_loading "buckets"
+        local rate = settings.rate
+        local burst, size = settings.burst or math.max(1, rate / 10), settings.size or host.shared_size
+        return buckets_type(place(host.buckets(name, rate, burst, size)))
+    end
+end
+function module.table(name)
+    return function(settings)
+        while_loading "table"
+        return table_type(place(host.table(name, settings.size or host.shared_size, settings.seconds)))
+    end
+end
+-- Nanoseconds since some moment, the same for all forwarders, when the batch was received.
+local start, ns = host.start, host.ns
+function module.now() return (tonumber(ctx.now) - start) * ns end
 host.helpers(module)
 setmetatable(module, { __index = again, __newindex = function() end })
 
@@ -658,6 +777,7 @@ end
 
 local script = assert(loadstring(text, chunk))
 setfenv(script, environment)()
+made = true
 
 local function nothing(input)
     if input.bits == 0ULL then return end

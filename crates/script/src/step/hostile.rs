@@ -9,9 +9,11 @@ use super::*;
 /// Everything that a script can get hold of, in `all`, by names; functions are in `functions`.
 const COLLECT: &str = "
     local counter, counters = turnpike.counter 'one', turnpike.counters('many', 4)
+    local buckets = turnpike.buckets 'hostile-buckets' { rate = 1e6 }
+    local seen = turnpike.table 'hostile-table' { size = 8, seconds = 1 }
     local function collect(batch, mask, out)
       local all = {
-        batch = batch, mask = mask, out = out, counter = counter, counters = counters, module = turnpike,
+        batch = batch, mask = mask, out = out, counter = counter, counters = counters, buckets = buckets, table = seen, module = turnpike,
         number = 2^45, negative = -10000, nan = 0/0, infinite = 1/0, text = 'x', no = false,
         forged = { slot = 0, at = -10000, bits = -1, size = 2^45 },
         far = { slot = 2^45, at = 2^45, bits = 2^63, size = 2^45 },
@@ -26,13 +28,15 @@ const COLLECT: &str = "
       }
       local methods = {
         batch = { 'each', 'len', 'port', 'mirror', 'ethernet', 'vlan', 'arp', 'ip4', 'ip6', 'udp', 'tcp',
-                  'icmp', 'u8', 'u16', 'u32', 'set_u8', 'set_u16', 'set_u32' },
+                  'icmp', 'u8', 'u16', 'u32', 'set_u8', 'set_u16', 'set_u32', 'mark', 'set_mark' },
         mask = { 'has', 'add', 'remove', 'count', 'empty', 'equals', 'copy' },
         ethernet = { 'set_dst', 'set_src', 'set_type' },
         ip4 = { 'set_dscp', 'set_ecn', 'set_ttl', 'set_src', 'set_dst' },
         ip6 = { 'set_dscp', 'set_ecn', 'set_hop_limit', 'set_src', 'set_dst', 'src', 'dst' },
         udp = { 'set_src', 'set_dst' }, tcp = { 'set_src', 'set_dst' },
         counter = { 'add' }, counters = { 'add' },
+        buckets = { 'take' }, table = { 'get', 'set', 'add', 'remove' },
+        module = { 'now', 'hash', 'ip4', 'ip6', 'mac', 'prefix', 'set', 'ports', 'buckets', 'table' },
       }
       local functions = { next_slot = batch:each(mask) }
       for owner, names in pairs(methods) do
@@ -66,7 +70,8 @@ fn with_everything(body: &str, settings: StepSettings) -> LuaStep {
 fn a_method_believes_nothing_but_its_own_object() {
     let body = "
         local all, functions = collect(batch, mask, out)
-        local own = { ethernet = true, ip4 = true, ip6 = true, udp = true, tcp = true, counter = true, counters = true }
+        local own = { ethernet = true, ip4 = true, ip6 = true, udp = true, tcp = true, counter = true, counters = true,
+                      buckets = true, table = true }
         for name, method in pairs(functions) do
           local owner = name:match '^%w+'
           if own[owner] then
@@ -185,4 +190,14 @@ fn a_step_that_answers_nothing_has_failed() {
     assert!(failure.contains("returned no mask for any output, and filled none"), "{failure}");
     let mut step = step_of("out.b:add(0)", &["a", "b"]);
     assert_eq!(run(&mut step, &[udp_to(1)]).0, [0, 1, 0]);
+}
+
+#[test]
+fn buckets_and_tables_are_made_before_packets_come() {
+    for make in ["turnpike.buckets 'late' { rate = 1 }", "turnpike.table 'late' { seconds = 1 }"] {
+        let mut step = step_of(&format!("local late = {make} return mask"), &["next"]);
+        assert_eq!(run(&mut step, &[udp_to(1)]).0, [0, 1]);
+        let failure = step.status().last_for_tests().as_ref().unwrap().message.clone();
+        assert!(failure.contains("make it once, before the step"), "{failure}");
+    }
 }

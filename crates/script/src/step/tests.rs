@@ -4,17 +4,23 @@ use dataplane::graph::MAX_OUTPUTS;
 use dataplane::testing::{FrameBuilder, batch_in_segments, batch_of, ones_sum};
 
 use super::*;
-use crate::{ForwarderLua, Source, Watchdog};
+use crate::{ForwarderLua, SharedObjects, Source, Watchdog};
 
 fn watchdog() -> &'static Watchdog {
     static WATCHDOG: OnceLock<Watchdog> = OnceLock::new();
     WATCHDOG.get_or_init(|| Watchdog::start().unwrap())
 }
 
+/// What the scripts of all tests have together.
+fn shared() -> &'static Arc<SharedObjects> {
+    static SHARED: OnceLock<Arc<SharedObjects>> = OnceLock::new();
+    SHARED.get_or_init(Arc::default)
+}
+
 pub(super) fn load(text: &str) -> Result<ForwarderLua, String> {
     let text = format!("local turnpike = require 'turnpike'\n{text}");
     let ports = ["left", "right"].map(str::to_owned);
-    let source = Source { text: &text, file: "router.lua", ports: &ports };
+    let source = Source { text: &text, file: "router.lua", ports: &ports, shared: shared() };
     ForwarderLua::load(&source, watchdog()).map_err(|error| error.to_string())
 }
 
@@ -22,6 +28,7 @@ pub(super) fn settings(outputs: &[&str]) -> StepSettings {
     StepSettings {
         name: "test".into(),
         outputs: outputs.iter().map(|name| (*name).to_owned()).collect(),
+        drops: Vec::new(),
         limit: 0,
         policy: Policy::Bypass,
         budget_us: 20_000,
@@ -465,4 +472,227 @@ fn a_view_that_is_kept_reads_no_further_than_the_packet_that_is_there_now() {
     assert_eq!((out, after), (vec![0, 1], vec![short]));
     let failure = step.status().take_failure().unwrap();
     assert!(failure.message.contains("reaches past the packet's 41 bytes"), "{}", failure.message);
+}
+
+/// The masks of a step of these settings over so many packets, received at this time.
+fn masks_at(step: &mut LuaStep, now: u64, count: usize) -> Vec<u64> {
+    let frames: Vec<_> = (0..count).map(|_| udp_to(1)).collect();
+    let mut batch = batch_of(&frames);
+    batch.now = now;
+    run_on(step, batch, count).0
+}
+
+#[test]
+fn time_is_that_of_the_batch() {
+    let second = dpdk::tsc_hz();
+    let began = dpdk::tsc();
+    let mut step = load(
+        "local before
+         turnpike.step 'test' { process = function(batch, mask)
+           local now = turnpike.now()
+           assert(now == turnpike.now())
+           if before then
+             assert(math.abs(now - before - 2e9) < 1e3, now - before)
+             return turnpike.mask()
+           end
+           before = now
+           return mask
+         end }",
+    )
+    .unwrap()
+    .into_steps(&[settings(&["first"])])
+    .unwrap()
+    .remove(0);
+    assert_eq!(masks_at(&mut step, began, 1), [1, 0]);
+    assert_eq!(masks_at(&mut step, began + 2 * second, 1), [0, 0]);
+}
+
+/// Lets so many packets of a source through at once, and drops others as `over`.
+fn limiter(name: &str) -> LuaStep {
+    let settings = StepSettings { drops: vec!["over".to_owned()], ..settings(&["next"]) };
+    let text = format!(
+        "local limit = turnpike.buckets '{name}' {{ rate = 10, burst = 3, size = 1024 }}
+         turnpike.step 'test' {{ drops = {{ 'over' }}, process = function(batch, mask, out)
+           for i in batch:each(mask) do
+             local to = limit:take(1, batch:ip4(i).src) and out.next or out.over
+             to:add(i)
+           end
+         end }}"
+    );
+    load(&text).unwrap().into_steps(&[settings]).unwrap().remove(0)
+}
+
+#[test]
+fn forwarders_have_their_buckets_together_and_drops_have_names() {
+    let now = dpdk::tsc();
+    let (mut one, mut other) = (limiter("together"), limiter("together"));
+    let expected =
+        [Output::Next("next"), Output::DropAs("over"), Output::Drop(DropReason::StepFailed)];
+    assert_eq!(one.outputs(), expected);
+    assert_eq!(masks_at(&mut one, now, 2), [0b11, 0, 0]);
+    assert_eq!(masks_at(&mut other, now, 3), [0b001, 0b110, 0]);
+    // A tenth of a second later there is a token again.
+    assert_eq!(masks_at(&mut one, now + dpdk::tsc_hz() / 10 + 10, 2), [0b01, 0b10, 0]);
+    drop((one, other));
+    // Nobody had them any more.
+    assert_eq!(masks_at(&mut limiter("together"), now, 3), [0b111, 0, 0]);
+}
+
+#[test]
+fn a_table_holds_what_steps_of_any_forwarder_write() {
+    let make = |body: &str| {
+        let text = format!(
+            "local seen = turnpike.table 'shared' {{ seconds = 1 }}
+             turnpike.step 'test' {{ process = function(batch, mask) {body} return mask end }}"
+        );
+        load(&text).unwrap().into_steps(&[settings(&["next"])]).unwrap().remove(0)
+    };
+    let (now, second) = (dpdk::tsc(), dpdk::tsc_hz());
+    let mut write = make(
+        "seen:set(5, 1) seen:set(7, 1, 2, 3, 4) assert(seen:add(2, 1) == 7 and seen:get(9) == nil)
+         seen:add(1, 8) seen:remove(8) assert(seen:get(8) == nil)",
+    );
+    assert_eq!(masks_at(&mut write, now, 1), [1, 0]);
+    let mut read = make("assert(seen:get(1) == 7 and seen:get(1, 2, 3, 4) == 7)");
+    assert_eq!(masks_at(&mut read, now + second / 2, 1), [1, 0]);
+    assert_eq!(masks_at(&mut read, now + 2 * second, 1), [0, 1], "it has expired");
+    let mut wrong = make("seen:set('x', 1)");
+    assert_eq!(masks_at(&mut wrong, now, 1), [0, 1]);
+}
+
+#[test]
+fn a_mark_is_there_for_the_next_step_and_gone_with_the_batch() {
+    let mut note = step_of(
+        "for i in batch:each(mask) do if i % 2 == 1 then batch:set_mark(i, 4294967295 - i) end end return mask",
+        &["next"],
+    );
+    let mut look = step_of(
+        "for i in batch:each(mask) do
+           assert(batch:mark(i) == (i % 2 == 1 and 4294967295 - i or 0))
+         end return mask",
+        &["next"],
+    );
+    let mut batch = batch_of(&[udp_to(1), udp_to(2), udp_to(3), udp_to(4)]);
+    let mut out = [Mask::EMPTY; MAX_OUTPUTS];
+    let input = batch.packets();
+    note.process(&mut batch, input, &mut out);
+    out = [Mask::EMPTY; MAX_OUTPUTS];
+    look.process(&mut batch, input, &mut out);
+    assert_eq!(out[0], input, "{:?}", look.status().last_for_tests());
+    assert_eq!(batch.marks.marked, Mask(0b1010));
+    let mut wrong = step_of("batch:set_mark(0, -1) return mask", &["next"]);
+    assert_eq!(run(&mut wrong, &[udp_to(1)]).0, [0, 1]);
+}
+
+#[test]
+fn sets_hold_what_they_were_made_of() {
+    let mut step = step_of(
+        "local nets = turnpike.set { '10.0.0.0/8', '192.0.2.1', '224.0.0.0/4', '2001:db8::/33',
+                                     'fe80::1', 'fc00::/7' }
+         local four, six = turnpike.ip4, turnpike.ip6
+         for _, text in ipairs { '10.0.0.0', '10.255.255.255', '192.0.2.1', '239.1.2.3' } do
+           assert(nets:has(four(text)), text)
+         end
+         for _, text in ipairs { '9.255.255.255', '11.0.0.0', '192.0.2.0', '192.0.2.2', '240.0.0.0' } do
+           assert(not nets:has(four(text)), text)
+         end
+         for _, text in ipairs { '2001:db8::', '2001:db8:7fff:ffff::1', 'fe80::1', 'fdff::1' } do
+           assert(nets:has(six(text)), text)
+         end
+         for _, text in ipairs { '2001:db8:8000::', '2001:db9::', 'fe80::2', 'fe80::1:0:0:1', 'fe00::', '::' } do
+           assert(not nets:has(six(text)), text)
+         end
+         assert(not turnpike.set {}:has(0) and turnpike.set { '0.0.0.0/0' }:has(-1))
+         assert(turnpike.set { '::/0' }:has(six '::') and not nets:has(nil))
+         for _, wrong in ipairs { '10.0.0.0/33', 'x', '2001::/129', '1.2.3/8', '' } do
+           assert(not pcall(turnpike.set, { wrong }), wrong)
+         end
+         local ports = turnpike.ports { 22, '1024-2000', '2001-65535', 179 }
+         for _, port in ipairs { 22, 179, 1024, 2000, 2001, 65535 } do assert(ports:has(port), port) end
+         for _, port in ipairs { 0, 21, 23, 180, 1023 } do assert(not ports:has(port), port) end
+         for _, wrong in ipairs { '5-4', 65536, -1, 1.5, 'x' } do
+           assert(not pcall(turnpike.ports, { wrong }), wrong)
+         end
+         return mask",
+        &["next"],
+    );
+    assert_eq!(run(&mut step, &[udp_to(1)]).0, [1, 0], "{:?}", step.status().last_for_tests());
+}
+
+#[test]
+fn a_hash_spreads_what_differs_in_one_bit() {
+    let mut step = step_with(
+        "local full = {}
+         for k = 1, 16 do full[k] = 0 end
+         for n = 0, 15999 do
+           local hash = turnpike.hash(n)
+           assert(hash >= 0 and hash < 4294967296 and hash % 1 == 0 and hash == turnpike.hash(n, 0, 0, 0))
+           full[1 + hash % 16] = full[1 + hash % 16] + 1
+         end
+         for k = 1, 16 do assert(full[k] > 800 and full[k] < 1200, full[k]) end
+         local a, b, c = turnpike.hash(1, 2), turnpike.hash(2, 1), turnpike.hash(-1)
+         assert(a ~= b and b ~= c)
+         return mask",
+        StepSettings { budget_us: 100_000_000, ..settings(&["next"]) },
+    );
+    assert_eq!(run(&mut step, &[udp_to(1)]).0, [1, 0], "{:?}", step.status().last_for_tests());
+}
+
+/// An IPv6 frame with UDP to port 53 behind these extension headers, the first of which has this number.
+fn behind(first: u8, headers: &[u8]) -> Vec<u8> {
+    let mut udp = vec![0x10, 0, 0, 53, 0, 12, 0, 0, 1, 2, 3, 4];
+    let whole = FrameBuilder::ip6().protocol(first).payload(&[headers, &udp].concat()).build();
+    // The checksum covers the pseudo header of RFC 8200 8.1.
+    let length = [0, 12];
+    let sum = ones_sum(&[&whole[22..54], &length, &[0, 17], &udp].concat());
+    udp[6..8].copy_from_slice(&(!sum).to_be_bytes());
+    FrameBuilder::ip6().protocol(first).payload(&[headers, &udp].concat()).build()
+}
+
+#[test]
+fn transport_headers_behind_ip6_extension_headers_are_found_and_kept_right() {
+    let options = [17, 0, 1, 4, 0, 0, 0, 0];
+    let (hop, routing) = ([60, 0, 1, 4, 0, 0, 0, 0], [17, 0, 4, 0, 0, 0, 0, 0]);
+    let first_fragment = [17, 0, 0, 1, 0, 0, 0, 1];
+    let later_fragment = [17, 0, 0, 9, 0, 0, 0, 1];
+    let authentication = [17, 4, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9];
+    let longer = [&[17, 1], [1; 14].as_slice()].concat();
+    let found = [
+        behind(17, &[]),
+        behind(60, &options),
+        behind(0, &[hop, options].concat()),
+        behind(43, &routing),
+        behind(44, &first_fragment),
+        behind(51, &authentication),
+        behind(60, &longer),
+    ];
+    let not = [
+        behind(44, &later_fragment),
+        // Extension headers that go on beyond the packet, too many of them, no next header.
+        behind(60, &[60, 200, 1, 4, 0, 0, 0, 0]),
+        behind(60, &[60, 0, 1, 4, 0, 0, 0, 0].repeat(9)),
+        behind(59, &[]),
+    ];
+    let mut step = step_of(
+        "local yes = turnpike.mask()
+         for i in batch:each(mask) do
+           if batch:udp(i).dst == 53 then
+             yes:add(i)
+             local ip = batch:ip6(i)
+             ip:set_src(turnpike.ip6 '2001:db8::77')
+           end
+         end
+         return yes, mask - yes",
+        &["yes", "no"],
+    );
+    let frames = [found.as_slice(), &not].concat();
+    let (masks, frames) = run(&mut step, &frames);
+    assert_eq!(masks, [0x7f, 0x780, 0], "{:?}", step.status().last_for_tests());
+    let (masks, _) = run(&mut step, &[behind(60, &[17, 200, 1, 4, 0, 0, 0, 0])]);
+    assert_eq!(masks, [0, 0, 1], "UDP that would begin beyond the packet is an error");
+    for (number, frame) in frames[..found.len()].iter().enumerate() {
+        let udp = &frame[frame.len() - 12..];
+        let pseudo = [&frame[22..54], &[0, 12], &[0, 17], udp].concat();
+        assert_eq!(ones_sum(&pseudo), 0xffff, "frame {number}");
+    }
 }

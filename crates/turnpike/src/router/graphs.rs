@@ -11,7 +11,9 @@ use dataplane::graph::{Graph, Step};
 use dataplane::plan::Plans;
 use dataplane::port::PortInfo;
 use dataplane::tables::Tables;
-use script::{ForwarderLua, JitStatus, LuaStep, ScriptCounters, Source, StepStatus, Watchdog};
+use script::{
+    ForwarderLua, JitStatus, LuaStep, ScriptCounters, SharedObjects, Source, StepStatus, Watchdog,
+};
 
 /// Between two reports of a step's failures.
 const REPORT: Duration = Duration::from_secs(1);
@@ -39,12 +41,15 @@ pub struct GraphMaker {
     tables: Arc<Tables>,
     /// Looks after all Lua steps, once there are some.
     watchdog: Option<Watchdog>,
+    /// What Lua steps of all forwarders have together.
+    shared: Arc<SharedObjects>,
 }
 
 impl GraphMaker {
     /// Of these steps, for these tables.
     pub fn new(catalogue: &Catalogue, tables: &Arc<Tables>) -> Self {
-        Self { catalogue: catalogue.clone(), tables: tables.clone(), watchdog: None }
+        let (catalogue, tables) = (catalogue.clone(), tables.clone());
+        Self { catalogue, tables, watchdog: None, shared: Arc::default() }
     }
 
     /// The steps that graphs are made of.
@@ -81,7 +86,7 @@ impl GraphMaker {
         let file = config.file.display().to_string();
         let name =
             config.file.file_name().map_or(file.clone(), |name| name.to_string_lossy().into());
-        let source = Source { text: &config.text, file: &name, ports };
+        let source = Source { text: &config.text, file: &name, ports, shared: &self.shared };
         let lua = ForwarderLua::load(&source, watchdog)
             .with_context(|| format!("{file}: the script cannot be run on a forwarder"))?;
         let (counters, jit) = (lua.counters(), lua.jit());

@@ -264,11 +264,23 @@ impl Ledger {
         })
     }
 
-    /// Every counter of the configuration, as these forwarders have it.
+    /// Every counter of the configuration, as these forwarders have it, and what each of its steps dropped.
     fn steps_of(&self, views: &[ForwarderView]) -> impl Iterator<Item = (String, u64)> {
         let lua = || views.iter().filter_map(|view| view.lua.as_ref());
-        let all = self.script_counters.all();
-        all.map(move |(name, index)| (name, lua().map(|lua| lua.counters.get(index)).sum()))
+        let counters = self.script_counters.all();
+        let counters = counters
+            .map(move |(name, index)| (name, lua().map(|lua| lua.counters.get(index)).sum()));
+        let drops = self.shape.steps.iter().flat_map(move |step| {
+            let outputs = (step.first_edge..).zip(&step.outputs);
+            let by_step = |(_, (_, target)): &(usize, &(&str, Target))| {
+                *target == Target::Drop(DropReason::ByStep)
+            };
+            outputs.filter(by_step).map(move |(edge, (output, _))| {
+                let count = views.iter().map(|view| view.edges.get(edge)).sum();
+                (format!("{}.{output}", step.name), count)
+            })
+        });
+        counters.chain(drops)
     }
 
     /// How each step does.

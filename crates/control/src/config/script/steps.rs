@@ -1,9 +1,11 @@
-//! Steps in Lua: `turnpike.step`, and the counters they use.
+//! Steps in Lua: `turnpike.step`, and the counters, buckets and tables they use.
 //!
 //! The configuration only describes them; each forwarder runs the script once more and takes its own
 //! functions out of it (crate `script`).
 
-use ::script::{Policy, StepSettings};
+use std::collections::BTreeSet;
+
+use ::script::{Policy, SHARED_SIZE, SharedSettings, StepSettings};
 use dataplane::catalogue::{Entry, Facts};
 use dataplane::plan::Plans;
 use mlua::{Function, Lua, Table as LuaTable, Value as LuaValue};
@@ -22,7 +24,8 @@ const BUDGET_US: u64 = 5000;
 /// The most outputs of a step in Lua.
 const OUTPUTS_MAX: usize = 15;
 
-const KNOWN: [&str; 6] = ["outputs", "process", "takes", "limit", "on_failure", "budget_us"];
+const KNOWN: [&str; 7] =
+    ["outputs", "drops", "process", "takes", "limit", "on_failure", "budget_us"];
 
 /// A step as the script describes it.
 #[derive(Debug)]
@@ -38,14 +41,14 @@ impl StepDraft {
     pub(in super::super) fn settle(self, graphs: &Plans) -> StepSettings {
         let mut settings = self.settings;
         if !self.policy_given {
-            settings.policy =
-                if graphs.can_drop(&settings.name) { Policy::Drop } else { Policy::Bypass };
+            let drops = !settings.drops.is_empty() || graphs.can_drop(&settings.name);
+            settings.policy = if drops { Policy::Drop } else { Policy::Bypass };
         }
         settings
     }
 }
 
-/// Adds `step`, `counter`, `counters`, `mask` and the helpers to the module.
+/// Adds `step`, `counter`, `counters`, `buckets`, `table`, `now`, `mask` and the helpers to the module.
 pub(super) fn add_to(lua: &Lua, module: &LuaTable, record: &Shared) -> mlua::Result<()> {
     lua.load(::script::HELPERS).set_name("=helpers.lua").call::<()>(module)?;
     module.set("step", step(lua, record)?)?;
@@ -55,7 +58,108 @@ pub(super) fn add_to(lua: &Lua, module: &LuaTable, record: &Shared) -> mlua::Res
     let many = record.clone();
     let counters = move |lua: &Lua, (name, size): (LuaValue, f64)| count(lua, &many, &name, size);
     module.set("counters", lua.create_function(counters)?)?;
+    module.set("buckets", shared(lua, record, "buckets", &["rate", "burst", "size"], buckets)?)?;
+    module.set("table", shared(lua, record, "table", &["size", "seconds"], table)?)?;
+    // There is no batch yet.
+    module.set("now", lua.create_function(|_, ()| Ok(0))?)?;
     module.set("mask", lua.create_function(|lua, ()| lua.create_table())?)
+}
+
+/// Reads the numbers of an object's settings, by their names.
+type ReadShared = fn(&dyn Fn(&str) -> Option<f64>) -> SharedSettings;
+
+/// Token buckets; what is missing is reported as a number that cannot be.
+fn buckets(number: &dyn Fn(&str) -> Option<f64>) -> SharedSettings {
+    let rate = number("rate").unwrap_or(f64::NAN);
+    let burst = number("burst").unwrap_or((rate / 10.0).max(1.0));
+    SharedSettings::Buckets { rate, burst, size: size(number("size")) }
+}
+
+/// A table whose entries expire; what is missing is reported as a number that cannot be.
+fn table(number: &dyn Fn(&str) -> Option<f64>) -> SharedSettings {
+    let seconds = number("seconds").unwrap_or(f64::NAN);
+    SharedSettings::Table { size: size(number("size")), seconds }
+}
+
+/// 0, which is refused, for what is no whole number.
+fn size(given: Option<f64>) -> usize {
+    match given {
+        None => SHARED_SIZE,
+        Some(number) if number.fract() == 0.0 => number as usize,
+        Some(_) => 0,
+    }
+}
+
+/// `turnpike.buckets "NAME" { … }` and `turnpike.table "NAME" { … }`: checked here, made on forwarders.
+fn shared(
+    lua: &Lua,
+    record: &Shared,
+    what: &'static str,
+    known: &'static [&'static str],
+    read: ReadShared,
+) -> mlua::Result<Function> {
+    let record = record.clone();
+    lua.create_function(move |lua, name: LuaValue| {
+        let (line, record) = (calling_line(lua), record.clone());
+        let name = match Value::from_lua(&name) {
+            Value::Text(name) => name,
+            other => {
+                let message = format!(
+                    "{what}: expected a name, got {other}; write turnpike.{what} \"NAME\" {{ … }}"
+                );
+                record.borrow_mut().errors.add(line, message);
+                String::new()
+            }
+        };
+        lua.create_function(move |lua, settings: LuaValue| {
+            let mut record = record.borrow_mut();
+            let read = read_shared(&Value::from_lua(&settings), known, read);
+            let entered = read.and_then(|settings| record.enter_shared(&name, settings));
+            if let Err(message) = entered {
+                record.errors.add(line, format!("{what} \"{name}\": {message}"));
+            }
+            lua.create_table()
+        })
+    })
+}
+
+fn read_shared(
+    settings: &Value,
+    known: &[&str],
+    read: ReadShared,
+) -> Result<SharedSettings, String> {
+    let Value::Table(settings) = settings else {
+        return Err(format!("expected a table of settings, got {settings}"));
+    };
+    if !settings.list.is_empty() {
+        return Err(format!("a value has no key; known: {}", known.join(", ")));
+    }
+    for (key, value) in &settings.named {
+        if !known.contains(&key.as_str()) {
+            return Err(format!("key \"{key}\": unknown{}", suggestion(key, "known", known)));
+        }
+        if !matches!(value, Value::Number(_)) {
+            return Err(format!("key \"{key}\": expected a number, got {value}"));
+        }
+    }
+    let number = |key: &str| match settings.named.get(key) {
+        Some(Value::Number(number)) => Some(*number),
+        _ => None,
+    };
+    Ok(read(&number))
+}
+
+impl super::Record {
+    /// Notes an object that forwarders have together; the same may be made again.
+    fn enter_shared(&mut self, name: &str, settings: SharedSettings) -> Result<(), String> {
+        match self.shared.get(name) {
+            Some(known) if *known == settings => return Ok(()),
+            Some(_) => return Err("made with other settings already".to_owned()),
+            None => settings.check_beside(self.shared.values())?,
+        }
+        self.shared.insert(name.to_owned(), settings);
+        Ok(())
+    }
 }
 
 /// Writes a counter down; what a step adds to is another one, on its forwarder.
@@ -108,6 +212,7 @@ fn read(name: &str, settings: &Value) -> (StepDraft, Facts, Vec<String>) {
     let mut step = StepSettings {
         name: name.to_owned(),
         outputs: vec!["next".to_owned()],
+        drops: Vec::new(),
         limit: LIMIT,
         policy: Policy::Bypass,
         budget_us: BUDGET_US,
@@ -120,6 +225,7 @@ fn read(name: &str, settings: &Value) -> (StepDraft, Facts, Vec<String>) {
     for (key, value) in &settings.named {
         let read = match (key.as_str(), value) {
             ("outputs", Value::Table(list)) => outputs(list).map(|list| step.outputs = list),
+            ("drops", Value::Table(list)) => outputs(list).map(|list| step.drops = list),
             ("process", Value::Other("function")) => Ok(()),
             ("takes", Value::Text(kind)) => kind_of_packets(kind).map(|facts| takes = facts),
             ("limit", Value::Number(n)) => whole(*n, 0).map(|n| step.limit = n),
@@ -129,7 +235,7 @@ fn read(name: &str, settings: &Value) -> (StepDraft, Facts, Vec<String>) {
                 policy_given = true;
                 Ok(())
             }
-            ("outputs", _) => Err(format!("expected a list of names, got {value}")),
+            ("outputs" | "drops", _) => Err(format!("expected a list of names, got {value}")),
             ("process", _) => Err(format!("expected a function, got {value}")),
             ("takes", _) => Err(format!("expected a kind of packets as text, got {value}")),
             ("on_failure", _) => Err(format!("expected \"bypass\" or \"drop\", got {value}")),
@@ -140,6 +246,11 @@ fn read(name: &str, settings: &Value) -> (StepDraft, Facts, Vec<String>) {
     }
     if !settings.list.is_empty() {
         wrong.push(format!("a value has no key; known: {}", KNOWN.join(", ")));
+    }
+    let names: BTreeSet<_> = step.outputs.iter().chain(&step.drops).collect();
+    let count = step.outputs.len() + step.drops.len();
+    if count > OUTPUTS_MAX || names.len() < count {
+        wrong.push(format!("outputs and drops: 1 to {OUTPUTS_MAX} names together, each once"));
     }
     if !settings.named.contains_key("process") {
         wrong.push("process missing; write process = function(batch, mask) … end".to_owned());

@@ -1,6 +1,8 @@
 //! The steps of the cases `lua-empty`, `lua-voip` and `rust-voip`: what a step in Lua costs, and the same
 //! one in Rust.
 
+use std::sync::Arc;
+
 use anyhow::Result;
 use dataplane::batch::ETHERNET;
 use dataplane::graph::{Output, Outputs, Step};
@@ -80,11 +82,12 @@ pub fn lua_step(text: &str, watchdog: &Watchdog) -> Result<LuaStep> {
     let settings = StepSettings {
         name: "step".to_owned(),
         outputs: vec!["next".to_owned()],
+        drops: Vec::new(),
         limit: 0,
         policy: Policy::Bypass,
         budget_us: 100_000,
     };
-    let source = Source { text, file: "bench", ports: &[] };
+    let source = Source { text, file: "bench", ports: &[], shared: &Arc::default() };
     let steps = ForwarderLua::load(&source, watchdog)?.into_steps([&settings])?;
     Ok(steps.into_iter().next().expect("one was wanted"))
 }
