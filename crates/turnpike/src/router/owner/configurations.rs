@@ -279,7 +279,7 @@ impl Owner {
         confirm: Option<Duration>,
     ) -> Result<Applied> {
         // Another one may have been made on condition meanwhile.
-        if origin == Origin::Apply {
+        if matches!(origin, Origin::Apply | Origin::Reload) {
             self.configurations.nothing_pending("apply")?;
         }
         let (base, config) = (prepared.base.clone(), prepared.config.clone());
@@ -287,6 +287,9 @@ impl Owner {
         let summary = summary(&prepared.diff);
         if prepared.diff.is_empty() && base.text == config.text {
             let number = self.configurations.history.current();
+            if origin == Origin::Reload {
+                tracing::info!("{origin}: no change");
+            }
             return Ok(Applied { number, summary, confirm_s: None, pause_us: None });
         }
         let (file, text) = (config.file.clone(), config.text.clone());
@@ -311,6 +314,17 @@ impl Owner {
         );
         let pause_us = pause.map(|pause| pause.as_secs_f64() * 1e6);
         Ok(Applied { number, summary, confirm_s, pause_us })
+    }
+
+    /// Applies the file that the router was started with, as it is now; the log says what became of it.
+    pub(super) fn reload(&mut self) {
+        let (origin, configurations) = (Origin::Reload, &self.configurations);
+        tracing::info!("{origin}: applying the configuration file");
+        let purpose = Purpose::Make { origin, confirm: None };
+        match configurations.nothing_pending("apply") {
+            Ok(()) => configurations.prepare(Wanted::File, purpose, None),
+            Err(error) => say_failure(&purpose, &error),
+        }
     }
 
     /// Goes back if what was applied on condition was not confirmed in time.
@@ -340,6 +354,9 @@ fn say_failure(purpose: &Purpose, error: &anyhow::Error) {
         Purpose::Show { .. } => {}
         Purpose::Make { origin: origin @ Origin::NotConfirmed(_), .. } => {
             tracing::error!("{origin}, but the one before cannot be restored: {error:#}");
+        }
+        Purpose::Make { origin: origin @ Origin::Reload, .. } => {
+            tracing::error!("{origin}: refused, the router goes on as it is: {error:#}");
         }
         Purpose::Make { origin, .. } => tracing::warn!("{origin}: refused: {error:#}"),
     }
