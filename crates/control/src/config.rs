@@ -652,8 +652,8 @@ pub struct Quarantine {
 
 impl Default for Quarantine {
     fn default() -> Self {
-        // What is there survives a restart of the machine, and is looked at by people.
-        Self { directory: "/var/tmp/turnpike".into(), packets: 1000, bytes: 16 << 20 }
+        // What is there survives a restart of the machine, and only root can make something there.
+        Self { directory: "/var/lib/turnpike/quarantine".into(), packets: 1000, bytes: 16 << 20 }
     }
 }
 

@@ -1656,3 +1656,18 @@ fn commands_are_described_once_and_in_full() {
         assert!(errors[0].starts_with(&format!("4: {expected}")), "{errors:?}");
     }
 }
+
+/// A `print` of the script's own runs while the graph is printed.
+#[test]
+fn a_print_of_the_scripts_own_may_change_the_graph() {
+    let text = "local text\n\
+                function print(t) text = t turnpike.graph:insert_after('ip4-ttl', { 'ip4-ttl', as = 'again' }) end\n\
+                turnpike.graph:print()\n\
+                assert(text:find('ip4-ttl') and not text:find('again'))\n";
+    let config = read(&format!("{PORTS}{text}")).unwrap();
+    assert!(config.graphs.main.has("again"));
+    for other in ["nil", "3", "setmetatable({}, { __call = function() error('no') end })"] {
+        let errors = errors_below_ports(&format!("print = {other} turnpike.graph:print()"));
+        assert_eq!(errors.len(), 1, "{errors:?}");
+    }
+}

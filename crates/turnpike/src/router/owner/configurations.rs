@@ -10,6 +10,7 @@
 //! change was made meanwhile it is prepared again.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -114,7 +115,11 @@ impl Configurations {
         let known = self.known.clone();
         tokio::task::spawn_blocking(move || {
             let graphs = matches!(purpose, Purpose::Make { .. });
-            let outcome = workshop.prepare(base, &known, wanted.clone(), graphs);
+            let prepare = || workshop.prepare(base, &known, wanted.clone(), graphs);
+            // A defect there is an answer, too: nothing of the router has been touched.
+            let outcome = catch_unwind(AssertUnwindSafe(prepare)).unwrap_or_else(|_| {
+                bail!("a panic over it: a defect, please report what the log says")
+            });
             // The owner may have ended.
             let _ = done.send(Job { purpose, asker, wanted, outcome });
         });
