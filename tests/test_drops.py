@@ -86,7 +86,6 @@ CASES = {
         "802.1Q": eth(0x8100, b"\0\x05\x08\0" + good4()),
         "802.1ad": eth(0x88A8, b"\0\x05\x08\0" + good4()),
         "802.1Q behind a priority tag": eth(0x8100, b"\xe0\0\x81\0\0\x05\x08\0" + good4()),
-        "802.1ad, priority only": eth(0x88A8, b"\xe0\0\x86\xdd" + good6()),
     },
     "ip4-version": {
         "version 6": eth(0x0800, with_byte(good4(), 0, 0x65)),
