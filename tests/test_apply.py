@@ -1,6 +1,8 @@
 """Another configuration for a running router: plan, apply, confirm, rollback, history."""
 
 import json
+import re
+import signal
 import time
 
 import pytest
@@ -345,4 +347,50 @@ def test_routes_of_the_kernel_stay(lab):
     apply(router, settings)
     assert router.show("route", "198.18.0.1")["source"] == "kernel"
     assert router.show("routes", "--source", "kernel") == kernel
+    router.stop()
+
+
+# --- SIGHUP: the file of the start, as it is now ---------------------------------------------------
+
+
+def hang_up(router, text, word):
+    """Writes the router's own file, sends SIGHUP, and waits for a word in the log."""
+    router.config.write_text(text)
+    before = len(router.log())
+    router.process.send_signal(signal.SIGHUP)
+    assert wait_for(lambda: re.search(word, router.log()[before:]), 20), router.log()[before:]
+
+
+def test_sighup_applies_the_file(lab):
+    router = Wires(lab, ROUTES, ports=BASE).router
+    hang_up(router, BASE + ROUTES, r"SIGHUP: no change")
+    assert [entry["origin"] for entry in history(router)] == ["start"]
+    hang_up(router, BASE + 'turnpike.route "192.0.2.0/24" { via = "10.0.2.2" }\n', r"configuration 2 \(SIGHUP, .*router\.lua\)")
+    assert set(static_routes(router)) == {"192.0.2.0/24"}
+    assert [entry["origin"] for entry in history(router)] == ["start", "SIGHUP"]
+    before = state(router)
+    for text, why in [
+        ("turnpike.port", "SIGHUP: refused, the router goes on as it is: .*router.lua:1"),
+        (BASE + "turnpike.fib { ipv4 = 'poptrie' }\n", "SIGHUP: refused, .*only a restart can change: fib: ipv4"),
+        (BASE + "turnpike.port 'x' { device = 'nowhere' }\n", "SIGHUP: refused, .*device nowhere not found"),
+    ]:
+        hang_up(router, text, why)
+        assert state(router) == before
+    router.config.unlink()
+    router.process.send_signal(signal.SIGHUP)
+    assert wait_for(lambda: "router.lua: cannot be read" in router.log(), 20)
+    assert state(router) == before
+    # What waits to be confirmed is not overtaken.
+    apply(router, BASE, "--confirm", "60s")
+    hang_up(router, BASE + ROUTES, "SIGHUP: refused, .*is to be confirmed within")
+    assert static_routes(router) == {}
+    router.stop()
+
+
+def test_a_print_of_its_own_in_a_configuration_costs_nobody_anything(lab):
+    router = Wires(lab, ROUTES, ports=BASE).router
+    mine = "function print(t) turnpike.graph:insert_after('ip4-ttl', { 'ip4-ttl', as = 'again' }) end\nturnpike.graph:print()\n"
+    apply(router, BASE + mine)
+    assert "panicked" not in router.log()
+    apply(router, BASE + ROUTES)
     router.stop()

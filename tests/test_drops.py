@@ -85,7 +85,7 @@ CASES = {
     "vlan-unknown": {
         "802.1Q": eth(0x8100, b"\0\x05\x08\0" + good4()),
         "802.1ad": eth(0x88A8, b"\0\x05\x08\0" + good4()),
-        "a priority tag": eth(0x8100, b"\xe0\0\x86\xdd" + good6()),
+        "802.1Q behind a priority tag": eth(0x8100, b"\xe0\0\x81\0\0\x05\x08\0" + good4()),
     },
     "ip4-version": {
         "version 6": eth(0x0800, with_byte(good4(), 0, 0x65)),

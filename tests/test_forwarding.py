@@ -3,6 +3,7 @@
 import struct
 
 import pytest
+from scapy.layers.l2 import ARP, Dot1Q
 
 from lib.lab import (
     DRIVERS, HOST_A_MAC, HOST_B_MAC, LEFT_MAC, RIGHT_MAC, STATIC_NEIGHBOURS, Wires, ports_by,
@@ -69,6 +70,30 @@ def test_every_size_arrives_as_it_should(wires, family, direction):
         for i, size in enumerate(sizes)
     ]
     check(wires, direction, frames)
+
+
+@pytest.mark.parametrize("family", [4, 6], ids=["ipv4", "ipv6"])
+def test_a_priority_tag_is_taken_out(wires, family):
+    """VLAN 0 is none (IEEE 802.1Q 6.9): such a frame is an untagged one."""
+    plain = [frame_of(100 + i, family, RIGHTWARD[2], 1, 2, seed=i) for i in range(40)]
+    tagged = []
+    for number, frame in enumerate(plain):
+        tag = Dot1Q(vlan=0, prio=number % 8, type=int.from_bytes(frame[12:14]))
+        tagged.append(frame[:12] + b"\x81\0" + bytes(tag) + frame[14:])
+    assert tagged[5][12:18] == b"\x81\0\xa0\0" + plain[5][12:14]
+    change = Change(wires.router)
+    # Untagged ones between them, in one batch.
+    wires.left.send(*[frame for pair in zip(tagged, plain) for frame in pair])
+    arrived = [unpadded(frame) for frame in wires.right.expect(80)]
+    assert arrived == [forwarded(frame, RIGHT_MAC, HOST_B_MAC) for frame in plain for _ in range(2)]
+    assert change(received=80) == {"received": 80, "sent": 80}
+
+
+def test_the_router_answers_behind_a_priority_tag(wires):
+    question = bytes(ARP(hwsrc=HOST_A_MAC, psrc="10.0.1.2", pdst="10.0.1.1"))
+    wires.left.send(ethernet("ff:ff:ff:ff:ff:ff", HOST_A_MAC, 0x8100, b"\xe0\0\x08\x06" + question))
+    (answer,) = wires.left.expect(1)
+    assert answer[:14] == ethernet(HOST_A_MAC, LEFT_MAC, 0x0806, b"") and answer[28:32] == bytes([10, 0, 1, 1])
 
 
 @pytest.mark.parametrize("family", [4, 6], ids=["ipv4", "ipv6"])

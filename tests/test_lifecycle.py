@@ -1,7 +1,9 @@
 """Start, stop, and everything the world may throw at the router in between."""
 
+import os
 import random
 import re
+import shutil
 import signal
 import stat
 import threading
@@ -12,7 +14,8 @@ import pytest
 from lib.lab import DRIVERS, HOST_A_MAC, LEFT_MAC, PORTS, STATIC_NEIGHBOURS, Hosts, Wires, ports_by
 from lib.netns import stop_process, wait_for
 from lib.packets import ethernet, icmp, icmp6, ipv4, ipv6, mac_bytes, pattern, udp
-from lib.router import Change, check_sum
+from lib.router import Change, binary, check_sum
+from lib.terminal import Terminal
 
 pytestmark = pytest.mark.alone
 
@@ -34,13 +37,68 @@ def test_its_code_stays_in_memory(lab):
     router.stop()
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "signum", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGPWR, signal.SIGXCPU])
 def test_a_signal_ends_it_cleanly(lab, signum):
     wires = Wires(lab)
     assert "xdp" in wires.inside.links()
     wires.router.stop(signum)
     assert not wires.router.socket.exists()
     assert "xdp" not in wires.inside.links(), "the program is still on the device"
+
+
+def test_other_signals_are_ignored(lab):
+    wires = Wires(lab)
+    ignored = [signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGIO]
+    for signum in [*ignored, signal.SIGRTMIN + 1, signal.SIGPIPE, signal.SIGCHLD, signal.SIGURG, signal.SIGWINCH]:
+        wires.router.process.send_signal(signum)
+    names = [f"{signum.name}: ignored" for signum in ignored] + [f"signal {signal.SIGRTMIN + 1}: ignored"]
+    assert wait_for(lambda: all(name in wires.router.log() for name in names), 10), wires.router.log()
+    wires.left.send(eth(ipv4("10.0.1.2", "10.0.2.2", pattern(40))))
+    assert wires.right.expect(1)
+    wires.router.stop()
+
+
+def test_a_terminal_that_is_closed_does_not_end_it(lab):
+    wires = Wires(lab)
+    config, socket = wires.router.config, wires.router.socket
+    wires.router.stop()
+    terminal = Terminal(
+        shutil.which("ip"), *wires.inside.command(binary(), "run", config, "--socket", socket)[1:])
+    terminal.wait_for(r"ready: \d+ ports", 30)
+    os.close(terminal._fd)
+    for _ in range(10):
+        assert len(wires.router.show("ports")) == 2
+    wires.left.send(eth(ipv4("10.0.1.2", "10.0.2.2", pattern(40))))
+    assert wires.right.expect(1)
+    # What it logs has nowhere to go.
+    config.write_text(config.read_text() + 'turnpike.route "203.0.113.0/24" { blackhole = true }\n')
+    os.kill(terminal.pid, signal.SIGHUP)
+    assert wait_for(lambda: wires.router.show("route", "203.0.113.1")["type"] == "blackhole", 10)
+    os.kill(terminal.pid, signal.SIGTERM)
+    ended = []
+    assert wait_for(lambda: ended.append(os.waitpid(terminal.pid, os.WNOHANG)) or ended[-1][0], 15, 0.1), "it runs still"
+    assert os.waitstatus_to_exitcode(ended[-1][1]) == 0
+    assert "xdp" not in wires.inside.links() and not socket.exists()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+def test_a_signal_at_any_moment_of_the_start_leaves_no_trace(lab, signum):
+    wires = Wires(lab, start=False)
+    before = Traces(wires.inside)
+    dice = random.Random(signum)
+    for _ in range(6):
+        router = lab.router(wires.inside, PORTS + STATIC_NEIGHBOURS, wait=False)
+        # The socket is bound when signals are waited for.
+        assert wait_for(router.socket.exists, 30, 0.002)
+        threading.Event().wait(dice.uniform(0, 0.3))
+        router.process.send_signal(signum)
+        if signum != signal.SIGTERM:
+            router.wait_ready()
+            router.process.send_signal(signal.SIGTERM)
+        assert router.process.wait(30) == 0, router.log()
+        assert "defect" not in router.log()
+        assert vars(Traces(wires.inside)) == vars(before)
 
 
 @pytest.mark.parametrize("driver", DRIVERS)

@@ -6,6 +6,7 @@ is asserted are events and counts, never how long something took.
 
 import re
 import signal
+import stat
 
 import pytest
 from scapy.utils import rdpcap
@@ -238,6 +239,8 @@ def test_a_panic_costs_the_packet_that_provokes_it_and_is_written_down(lab, tmp_
     assert wait_for(lambda: list(directory.glob("quarantine-*.pcapng")))
     file = next(iter(directory.glob("quarantine-*.pcapng")))
     assert wait_for(lambda: sorted(map(bytes, rdpcap(str(file)))) == sorted([fast, slow]))
+    # Packets are other people's.
+    assert (stat.S_IMODE(file.stat().st_mode), stat.S_IMODE(directory.stat().st_mode)) == (0o600, 0o700)
     text = file.read_bytes()
     assert b"the faulty step met identification 0xdead" in text and b"the faulty engine met its packet" in text
     assert b"left" in text and b"steps/faulty.rs" in text

@@ -39,6 +39,7 @@ enum shim_mbuf_offset {
 	MBUF_NB_SEGS = offsetof(struct rte_mbuf, nb_segs),
 	MBUF_PORT = offsetof(struct rte_mbuf, port),
 	MBUF_OL_FLAGS = offsetof(struct rte_mbuf, ol_flags),
+	MBUF_VLAN_TCI = offsetof(struct rte_mbuf, vlan_tci),
 	MBUF_PKT_LEN = offsetof(struct rte_mbuf, pkt_len),
 	MBUF_DATA_LEN = offsetof(struct rte_mbuf, data_len),
 	MBUF_HASH = offsetof(struct rte_mbuf, hash),

@@ -215,6 +215,7 @@ def cases4():
     yield "to another MAC", ip(link=Ether(src=HOST_A_MAC, dst=OTHER_MAC))
     yield "unknown ethertype", Ether(src=HOST_A_MAC, dst=LEFT_MAC, type=0x88B5) / DATA
     yield "VLAN tag", Ether(src=HOST_A_MAC, dst=LEFT_MAC) / Dot1Q(vlan=5) / IP(src=A4, dst=B4) / DATA
+    yield "priority tag", Ether(src=HOST_A_MAC, dst=LEFT_MAC) / Dot1Q(vlan=0, prio=5) / IP(src=A4, dst=B4) / DATA
     yield "IPv6 in IPv4's ethertype", Ether(src=HOST_A_MAC, dst=LEFT_MAC, type=0x0800) / IPv6(src=A6, dst=B6)
     for kind in (3, 11, 12, 4, 5):
         yield f"an ICMP error {kind} through", ip(error(kind))

@@ -12,7 +12,7 @@
 //! turnpike.import { file = "table.dat.gz", via = { "10.0.1.2", "10.0.2.2" } }
 //! turnpike.multicast "239.1.1.1"   { source = "10.0.1.2", from = "left", to = { "right" } }
 //! turnpike.routes_from { "kernel", "fpm" }
-//! turnpike.fpm { listen = "127.0.0.1:2620", keep_s = 120 }
+//! turnpike.fpm { listen = "127.0.0.1:2620", keep_s = 120, users = { "zebra" } }
 //! turnpike.port "fast"  { device = "0000:03:00.0", rx_queues = 4, rx_descriptors = 2048, rx_burst = 32,
 //!                          rx_cores = { 1, 3, 4, 5 }, rss = { symmetric = true, skip = { 0 } } }
 //! turnpike.forwarders { cores = "1,3-5" }
@@ -24,8 +24,8 @@
 //! turnpike.memory { mbufs = 16384, no_huge = true }
 //! turnpike.fib { ipv4 = "runmap", ipv6 = "runmap" }
 //! turnpike.log { level = "info" }
-//! turnpike.quarantine { directory = "/var/tmp/turnpike", packets = 1000, mib = 16 }
-//! turnpike.telnet { listen = "127.0.0.1:2323", public = false, sessions = 8, idle_s = 600 }
+//! turnpike.quarantine { directory = "/var/lib/turnpike/quarantine", packets = 1000, mib = 16 }
+//! turnpike.telnet { listen = "127.0.0.1:2323", public = false, sessions = 8, idle_s = 600, users = { "ops" } }
 //! turnpike.command "total" { help = "All packets", run = function(args) … return text end }
 //! local mark = turnpike.step "mark" { process = function(batch, mask) … return mask end }
 //! turnpike.graph:insert_after("ip4-validate", mark)         -- see default_graph.lua
@@ -506,19 +506,21 @@ impl Default for KernelRoutes {
 }
 
 /// Where FRR's zebra is listened for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fpm {
     /// Address and port; zebra's `fpm address` must say the same.
     pub listen: SocketAddr,
     /// How long zebra's routes are used after its connection is lost, if it does not come back.
     pub keep: Duration,
+    /// Users of this machine that may connect, besides root, the router's and FRR's: names or numbers.
+    pub users: Vec<String>,
 }
 
 impl Default for Fpm {
     fn default() -> Self {
         // The port is the one that FRR's dplane_fpm_nl module uses unless told otherwise.
         let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 2620));
-        Self { listen, keep: Duration::from_secs(120) }
+        Self { listen, keep: Duration::from_secs(120), users: Vec::new() }
     }
 }
 
@@ -652,8 +654,8 @@ pub struct Quarantine {
 
 impl Default for Quarantine {
     fn default() -> Self {
-        // What is there survives a restart of the machine, and is looked at by people.
-        Self { directory: "/var/tmp/turnpike".into(), packets: 1000, bytes: 16 << 20 }
+        // What is there survives a restart of the machine, and only root can make something there.
+        Self { directory: "/var/lib/turnpike/quarantine".into(), packets: 1000, bytes: 16 << 20 }
     }
 }
 
@@ -669,7 +671,7 @@ pub struct Command {
 }
 
 /// Where telnet clients are served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Telnet {
     /// Address and port.
     pub listen: SocketAddr,
@@ -677,13 +679,15 @@ pub struct Telnet {
     pub sessions: usize,
     /// How long a client may say nothing, or not read what it is told.
     pub idle: Duration,
+    /// Users of this machine that may connect, besides root and the router's: names or numbers.
+    pub users: Vec<String>,
 }
 
 impl Default for Telnet {
     fn default() -> Self {
         // A port that needs no privilege.
         let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 2323));
-        Self { listen, sessions: 8, idle: Duration::from_secs(600) }
+        Self { listen, sessions: 8, idle: Duration::from_secs(600), users: Vec::new() }
     }
 }
 

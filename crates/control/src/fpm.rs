@@ -20,8 +20,11 @@
 //! If far fewer have, it was zebra that began anew and not only its connection, its protocols are
 //! still learning, and the rest is used on for `keep` from the connection.
 //!
-//! A second connection from the same host takes the place of the first, which may be that of a zebra
-//! that died without a word; one from another host is refused as long as there is a first.
+//! # Who may be zebra
+//!
+//! root, the router's own user, FRR's user and those of the configuration ([`crate::gate`]): whoever
+//! connects can give the router any route. A second connection is refused as long as the first is open;
+//! a zebra whose machine ended without a word is missed within half a minute, and tries every 3 seconds.
 
 mod frame;
 mod session;
@@ -39,6 +42,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 
+use crate::gate::{FRR, Gate};
 use crate::netlink::{Error, Interfaces, SourceEvent, SourceState, SourceStatus, batches, thread};
 use frame::{Broken, Frames};
 use session::{Phase, Session};
@@ -57,6 +61,8 @@ pub struct FpmConfig {
     pub listen: SocketAddr,
     /// How long zebra's routes are used after its connection is lost, if it does not come back.
     pub keep: Duration,
+    /// Users that may connect, besides root, the router's and FRR's.
+    pub users: Vec<String>,
 }
 
 /// The thread that listens for zebra. It ends when this is dropped.
@@ -86,17 +92,26 @@ pub fn spawn(
     events: mpsc::Sender<Vec<SourceEvent>>,
 ) -> Result<FpmSource, Error> {
     let (status_out, status) = watch::channel(SourceStatus::default());
-    let FpmConfig { netns, listen, keep } = config;
+    let FpmConfig { netns, listen, keep, users } = config;
     let local = thread::start("fpm", netns, move || async move {
         let bound = listen_on(listen).await;
         let (listener, local) = bound.map_err(|error| {
             let what = format!("fpm: cannot listen on {listen}");
             Error::Socket { what, error }
         })?;
+        let gate = Gate::open("fpm", &users, Some(FRR))?;
         let session = Session::new(keep);
         let status = SourceStatus::default();
-        let worker =
-            Worker { session, interfaces, events, status_out, status, peer: None, announced: 0 };
+        let worker = Worker {
+            session,
+            gate,
+            interfaces,
+            events,
+            status_out,
+            status,
+            peer: None,
+            announced: 0,
+        };
         Ok((worker.run(listener), local))
     })?;
     Ok(FpmSource { status, local })
@@ -125,13 +140,23 @@ async fn listen_on(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)>
 /// The thread's task.
 struct Worker {
     session: Session,
+    gate: Gate,
     interfaces: watch::Receiver<Arc<Interfaces>>,
     events: mpsc::Sender<Vec<SourceEvent>>,
     status_out: watch::Sender<SourceStatus>,
     status: SourceStatus,
-    peer: Option<(TcpStream, SocketAddr, Frames)>,
+    peer: Option<Peer>,
     /// Replays that the status has told of.
     announced: u64,
+}
+
+/// The zebra that is connected.
+struct Peer {
+    stream: TcpStream,
+    /// Our address and zebra's.
+    local: SocketAddr,
+    address: SocketAddr,
+    frames: Frames,
 }
 
 /// Nobody listens to the events any more.
@@ -183,27 +208,39 @@ impl Worker {
     }
 
     fn accept(&mut self, stream: TcpStream, peer: SocketAddr) {
-        if let Some((_, other, _)) = &self.peer {
-            if other.ip() != peer.ip() {
+        let local = match self.examine(&stream, peer) {
+            Ok(local) => local,
+            Err(reason) => {
                 self.session.errors += 1;
-                tracing::warn!("fpm: connection from {peer} refused: {other} is connected");
-                return;
+                return self.gate.log(peer, &reason);
             }
-            tracing::info!("fpm: {peer} takes the place of {other}");
-            self.session.disconnected(Instant::now());
-        }
+        };
+        // It is closed already; its end has not been read yet.
+        self.lost("zebra has closed the connection");
         tracing::info!("fpm: zebra connected from {peer}");
         if let Err(error) = notice_death(&stream) {
             tracing::warn!("fpm: {peer}: a zebra that dies silently is not noticed: {error}");
         }
         self.status.connections += 1;
-        self.peer = Some((stream, peer, Frames::default()));
+        self.peer = Some(Peer { stream, local, address: peer, frames: Frames::default() });
         self.session.connected(Instant::now());
+    }
+
+    /// Our address of a connection that may be zebra's, or why it may not.
+    fn examine(&mut self, stream: &TcpStream, peer: SocketAddr) -> Result<SocketAddr, String> {
+        let local = stream.local_addr().map_err(|error| error.to_string())?;
+        self.gate.admit(local, peer).map_err(|refusal| refusal.to_string())?;
+        match &self.peer {
+            Some(first) if self.gate.is_open(first.local, first.address) => {
+                Err(format!("{} is connected; zebra has one connection", first.address))
+            }
+            _ => Ok(local),
+        }
     }
 
     /// The other side has ended the connection.
     fn closed(&mut self) {
-        if self.peer.as_ref().is_some_and(|(_, _, frames)| frames.in_the_middle()) {
+        if self.peer.as_ref().is_some_and(|peer| peer.frames.in_the_middle()) {
             self.session.errors += 1;
             self.lost("zebra has closed the connection in the middle of a frame");
         } else {
@@ -212,7 +249,7 @@ impl Worker {
     }
 
     fn lost(&mut self, why: &str) {
-        let Some((_, peer, _)) = self.peer.take() else { return };
+        let Some(Peer { address: peer, .. }) = self.peer.take() else { return };
         self.session.disconnected(Instant::now());
         let Phase::Away { until } = self.session.phase else { return };
         let left = until.saturating_duration_since(Instant::now()).as_secs();
@@ -221,7 +258,7 @@ impl Worker {
     }
 
     fn take(&mut self, bytes: &[u8]) {
-        let Some((_, _, frames)) = &mut self.peer else { return };
+        let Some(Peer { frames, .. }) = &mut self.peer else { return };
         let now = Instant::now();
         frames.extend(bytes);
         let broken: Broken = loop {
@@ -253,7 +290,7 @@ impl Worker {
         }
         self.status.routes = session.routes.count();
         self.status.groups = session.routes.groups();
-        self.status.peer = self.peer.as_ref().map(|(_, peer, _)| *peer);
+        self.status.peer = self.peer.as_ref().map(|peer| peer.address);
         self.status_out.send_replace(self.status.clone());
     }
 }
@@ -268,12 +305,9 @@ fn notice_death(stream: &TcpStream) -> io::Result<()> {
 }
 
 /// Reads from whoever is connected.
-async fn read(
-    peer: &mut Option<(TcpStream, SocketAddr, Frames)>,
-    buffer: &mut [u8],
-) -> io::Result<usize> {
+async fn read(peer: &mut Option<Peer>, buffer: &mut [u8]) -> io::Result<usize> {
     match peer {
-        Some((stream, _, _)) => stream.read(buffer).await,
+        Some(peer) => peer.stream.read(buffer).await,
         None => std::future::pending().await,
     }
 }

@@ -4,6 +4,7 @@
 pub mod config;
 pub mod cores;
 pub mod fpm;
+pub mod gate;
 pub mod import;
 pub mod netlink;
 pub mod rib;

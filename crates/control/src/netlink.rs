@@ -41,6 +41,7 @@ pub use event::*;
 pub use links::{LinkNews, LinkWatch};
 pub use multicast::{KernelGroup, KernelGroups};
 pub use socket::enter_netns;
+pub(crate) use socket::{Received, Socket};
 use worker::{Ends, Worker};
 
 /// The most events of one batch.

@@ -168,6 +168,11 @@ impl Batch {
         Mask(self.burst.vlan_stripped())
     }
 
+    /// Takes a VLAN tag out of a frame; says whether it did, see [`Burst::remove_tag`].
+    pub(crate) fn remove_tag(&mut self, slot: usize) -> bool {
+        self.burst.remove_tag(slot)
+    }
+
     /// Where the slots' bytes and lengths are, see [`Burst::addresses`].
     #[inline]
     pub fn addresses(&mut self) -> (*const *mut u8, *const u16, *const u16) {

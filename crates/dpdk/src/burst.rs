@@ -29,6 +29,13 @@ pub const HEAD: usize = 64;
 /// with all options, and what a TCP header has up to its checksum.
 const HEADERS: u16 = 128;
 
+/// Bytes of a frame's two addresses, and of a VLAN tag behind them.
+const ADDRESSES: usize = 12;
+const TAG: usize = 4;
+
+/// The bits of a tag that are the VLAN's number.
+const VLAN_ID: u16 = 0x0fff;
+
 /// Packets that a [`PacketList`] holds at most.
 pub const LIST_MAX: usize = 256;
 
@@ -125,7 +132,8 @@ impl Burst {
         self.bad
     }
 
-    /// The slots whose frame the device took a VLAN tag out of.
+    /// The slots whose frame the device took a VLAN tag out of. A priority tag is none: it names no VLAN
+    /// (IEEE 802.1Q 6.9).
     #[inline(always)]
     pub fn vlan_stripped(&self) -> u64 {
         self.stripped
@@ -393,6 +401,9 @@ impl Burst {
         }
         self.owned = if count == 0 { 0 } else { u64::MAX >> (BURST_MAX - count) };
         let freed = if bad == 0 { 0 } else { self.free(bad) };
+        if SAID && self.stripped != 0 {
+            self.forget_priority_tags();
+        }
         if self.multi != 0 {
             self.measure(self.multi);
         }
@@ -410,6 +421,44 @@ impl Burst {
         self.good |= (good & !bad) << slot;
         self.bad |= (bad & !good) << slot;
         self.stripped |= u64::from(flags & sys::SHIM_MBUF_RX_VLAN_STRIPPED != 0) << slot;
+    }
+
+    /// Frames out of which the device took a priority tag are untagged ones.
+    #[cold]
+    fn forget_priority_tags(&mut self) {
+        for slot in slots(self.stripped & self.owned) {
+            // SAFETY: the slot holds a packet of ours.
+            let tci = unsafe { self.mbufs[slot].vlan_tci() };
+            self.stripped &= !(u64::from(tci & VLAN_ID == 0) << slot);
+        }
+    }
+
+    /// Takes the four bytes of a tag out of a frame, which lie behind its two addresses. Says whether it
+    /// did: not of a slot without a packet or with a frame that has no tag's place, nor where less than
+    /// [`HEAD`] bytes of buffer would be left.
+    pub fn remove_tag(&mut self, slot: usize) -> bool {
+        let slot = slot % BURST_MAX;
+        if self.first_len(slot) < ADDRESSES + TAG + 2 {
+            return false;
+        }
+        let mbuf = self.mbufs[slot];
+        // SAFETY: the slot has a length, hence a packet of ours. What is read and written of it lies in its
+        // first segment, by its length, and so does the new beginning.
+        unsafe {
+            let end = u32::from(mbuf.data_off()) + TAG as u32 + HEAD as u32;
+            if end > u32::from(mbuf.buf_len()) {
+                return false;
+            }
+            let data = mbuf.data();
+            std::ptr::copy(data, data.add(TAG), ADDRESSES);
+            mbuf.shift(TAG as u16);
+        }
+        let multi = self.multi & bit(slot);
+        self.admit(slot);
+        if multi != 0 {
+            self.measure(multi);
+        }
+        true
     }
 
     /// Takes the whole lengths of packets with several segments.
@@ -845,7 +894,10 @@ mod tests {
             let packets = flags.iter().map(|&flags| {
                 let packet = pool.copy_of(&[1; 64]).unwrap();
                 // SAFETY: the packet is ours.
-                unsafe { packet.raw().set_flags(flags) };
+                unsafe {
+                    packet.raw().set_flags(flags);
+                    packet.raw().set_vlan_tci(5);
+                }
                 packet
             });
             packets.collect::<Vec<_>>()
@@ -864,6 +916,50 @@ mod tests {
         burst.take(1).unwrap();
         assert_eq!(burst.put(kept).unwrap(), 1);
         assert_eq!(said(&burst), (0b10000, 0b00100, 0b10000), "nobody has said it of this one");
+    }
+
+    /// 0x5000 is a priority alone, 0x5005 VLAN 5 with one.
+    #[test]
+    fn a_priority_tag_that_a_device_took_out_is_none() {
+        let pool = testing::pool(3);
+        let packets = [0x5000, 0x5005, 0].map(|tci| {
+            let packet = pool.copy_of(&[1; 64]).unwrap();
+            // SAFETY: the packet is ours.
+            unsafe {
+                packet.raw().set_flags(sys::SHIM_MBUF_RX_VLAN_STRIPPED);
+                packet.raw().set_vlan_tci(tci);
+            }
+            packet
+        });
+        let mut burst = Burst::new();
+        receive::<true>(&mut burst, packets.into());
+        assert_eq!(burst.vlan_stripped(), 0b010);
+    }
+
+    #[test]
+    fn a_tag_is_taken_out_where_there_is_one() {
+        let pool = testing::pool(15);
+        let tagged: Vec<u8> = (0..100).collect();
+        let plain = [&tagged[..12], &tagged[16..]].concat();
+        let mut burst = Burst::new();
+        burst.put(pool.copy_of(&tagged).unwrap()).unwrap();
+        burst.put(chain(&pool, &[&tagged[..40], &tagged[40..]])).unwrap();
+        burst.put(pool.copy_of(&tagged[..17]).unwrap()).unwrap();
+        burst.put(pool.copy_of(&tagged[..18]).unwrap()).unwrap();
+        let mut late = pool.copy_of(&[0; 2048]).unwrap();
+        assert!(late.adj(2048 - 67));
+        burst.put(late).unwrap();
+        let done = [0, 1, 2, 3, 4, 5].map(|slot| burst.remove_tag(slot));
+        assert_eq!(done, [true, true, false, true, false, false]);
+        assert_eq!(burst.lens()[..6], [96, 96, 17, 14, 67, 0]);
+        assert_eq!((burst.frame(0), &burst.head(0)[..]), (&plain[..], &plain[..64]));
+        let (first, rest) = burst.frame_and_rest(1);
+        let whole = [first, &rest.collect::<Vec<_>>().concat()].concat();
+        assert_eq!((whole, burst.multi_segment()), (plain, 0b10));
+        assert_eq!(burst.frame(3), [&tagged[..12], &tagged[16..18]].concat());
+        assert_eq!(burst.take(1).unwrap().len(), 96);
+        burst.free(u64::MAX);
+        assert_eq!(pool.leaked(), 0);
     }
 
     #[test]

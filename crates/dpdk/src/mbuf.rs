@@ -87,6 +87,27 @@ impl RawMbuf {
         unsafe { self.field::<u64>(sys::MBUF_OL_FLAGS).write(flags) }
     }
 
+    /// The tag that a device took out of the frame, where [`Self::flags`] say that it did: priority and VLAN.
+    pub(crate) unsafe fn vlan_tci(self) -> u16 {
+        // SAFETY: by the caller, the field is there to read.
+        unsafe { self.field::<u16>(sys::MBUF_VLAN_TCI).read() }
+    }
+
+    #[cfg(test)]
+    pub(crate) unsafe fn set_vlan_tci(self, tci: u16) {
+        // SAFETY: by the caller, the field is there to write.
+        unsafe { self.field::<u16>(sys::MBUF_VLAN_TCI).write(tci) }
+    }
+
+    /// Takes `len` bytes, of which the first segment has more, off the front.
+    pub(crate) unsafe fn shift(self, len: u16) {
+        // SAFETY: by the caller, the fields are there, and the data shrink inside the buffer.
+        unsafe {
+            self.set_data(self.data_off() + len, self.data_len() - len);
+            self.set_pkt_len(self.pkt_len() - u32::from(len));
+        }
+    }
+
     pub(crate) unsafe fn next(self) -> Self {
         // SAFETY: by the caller, the field is there to read.
         Self(unsafe { self.field::<*mut sys::rte_mbuf>(sys::MBUF_NEXT).read() })

@@ -55,6 +55,9 @@ pub enum RouterCommand {
     Do(DoArgs),
 }
 
+/// The commands with a file among their arguments.
+pub const READING_FILES: [&str; 2] = ["plan", "apply"];
+
 /// Which router is asked, and how it answers.
 #[derive(Debug, Args)]
 pub struct RouterArgs {
@@ -79,6 +82,20 @@ impl RouterCommand {
             Self::Route(args) => &args.router,
             Self::Neighbour(args) => &args.router,
             Self::Do(args) => &args.router,
+        }
+    }
+
+    /// Does it read a file that its arguments name? The commands are those of [`READING_FILES`].
+    pub fn reads_file(&self) -> bool {
+        match self {
+            Self::Plan(_) | Self::Apply(_) => true,
+            Self::Confirm(_)
+            | Self::Rollback(_)
+            | Self::History(_)
+            | Self::Show(_)
+            | Self::Route(_)
+            | Self::Neighbour(_)
+            | Self::Do(_) => false,
         }
     }
 

@@ -26,6 +26,7 @@ mod queues;
 mod reports;
 mod resident;
 mod settings;
+mod signals;
 mod slow_worker;
 mod wiring;
 
@@ -51,6 +52,7 @@ use slowpath::SlowPath;
 use crate::api::server::Socket;
 use crate::bind::Binder;
 use crate::bind::ports::Bindings;
+use crate::commands::check::SourceArgs;
 use crate::machine::Machine;
 use crate::machine::cpu::Cpus;
 use crate::telnet::Telnet;
@@ -62,29 +64,44 @@ use ports::{OpenPort, Opener, Ports};
 use prepare::Workshop;
 use quarantine::PortNames;
 use reports::{Ledger, Retired, SlowViews};
+use signals::{Ended, Signals};
 use slow_worker::{
     ClassRates, EventSender, Orders, Outbox, SlowCounters, SlowWorker, Turns, event_channel,
     mailboxes, order_queue,
 };
 use wiring::{Wiring, WorkerEnds};
 
-/// Runs a router until SIGTERM or SIGINT. An error says why it did not start, or that it did not
-/// end cleanly.
-pub fn run(config: Config, catalogue: &Catalogue, socket: &Path, no_huge: bool) -> Result<()> {
+/// Runs a router, which `source` described, until a signal ends it. An error says why it did not start, or
+/// that it did not end cleanly.
+pub fn run(
+    config: Config,
+    source: &SourceArgs,
+    catalogue: &Catalogue,
+    socket: &Path,
+    no_huge: bool,
+) -> Result<()> {
+    // Before there is any other thread.
+    let signals = Signals::block()?;
     resident::stay();
-    let telnet = config.telnet.map(|telnet| Telnet::bind(&telnet, socket)).transpose()?;
+    let telnet = config.telnet.as_ref().map(|telnet| Telnet::bind(telnet, socket)).transpose()?;
     let socket = Socket::bind(socket)?;
     let bindings = Bindings::at_start(Binder::here(), &config)?;
-    let outcome = run_on(config, catalogue, (socket, telnet), no_huge, &bindings);
+    let outcome =
+        run_on((config, source), catalogue, (socket, telnet), signals, no_huge, &bindings);
     bindings.give_back_all();
-    outcome
+    match outcome.as_ref().err().and_then(|error| error.downcast_ref::<Ended>()) {
+        Some(ended) => tracing::info!("{ended}"),
+        None => return outcome,
+    }
+    Ok(())
 }
 
 /// [`run`], with the ports' devices bound. DPDK has closed them all when this returns.
 fn run_on(
-    config: Config,
+    (config, source): (Config, &SourceArgs),
     catalogue: &Catalogue,
     (socket, telnet): (Socket, Option<Telnet>),
+    mut signals: Signals,
     no_huge: bool,
     bindings: &Arc<Bindings>,
 ) -> Result<()> {
@@ -93,11 +110,14 @@ fn run_on(
     let cpus = Arc::new(machine.cpus());
     let plan = buffers::Plan::of(&config, cores.len(), buffers::Nodes::new(machine, &cpus, &cores));
     let eal = start_dpdk(&config, memory_for(&plan, cores.len()), no_huge)?;
+    signals.check()?;
     let buffers = Buffers::new(&eal, &plan)?;
+    signals.check()?;
     let place = (&cores[..], cpus);
     let opener = Opener::new(eal.clone(), buffers.clone(), bindings.clone());
-    let router = Router::start(config, catalogue, place, opener, &buffers)?;
-    let outcome = router.serve(socket, telnet);
+    let described = (config, source.clone());
+    let router = Router::start(described, catalogue, place, opener, &buffers, &mut signals)?;
+    let outcome = router.serve(socket, telnet, signals);
     count_buffers(&buffers)?;
     outcome
 }
@@ -166,15 +186,17 @@ struct Router {
 
 impl Router {
     fn start(
-        config: Config,
+        (config, source): (Config, SourceArgs),
         catalogue: &Catalogue,
         (cores, cpus): (&[usize], Arc<Cpus>),
         opener: Opener,
         buffers: &Buffers,
+        signals: &mut Signals,
     ) -> Result<Self> {
         let eal = opener.eal().clone();
         let devices = DeviceEvents::listen(&eal)?;
         let (ports, queues) = opener.open_all(&config, cores.len())?;
+        signals.check()?;
         let seed = seed();
         let count = config.slowpath.workers;
         // There may be as many forwarders later as there are cores for them.
@@ -245,7 +267,7 @@ impl Router {
         let sources = owner::Sources::start(&config)?;
         let groups = owner::Groups::new(config.multicast.clone(), sources.groups(), tables.clone());
         let flows = FlowHash::new(seed);
-        let workshop = Workshop::new(maker, opener.clone());
+        let workshop = Workshop::new(maker, opener.clone(), source);
         let known = ports.known();
         let configurations = Configurations::new(config, routes, known, workshop);
         let parts = OwnerParts {
@@ -265,6 +287,8 @@ impl Router {
             readers: qsbr,
             devices,
         };
+        // From here on there are threads that only an orderly end stops.
+        signals.check()?;
         let mut owner = Owner::new(parts);
         let (mut slow_path, mut alive) = (Vec::new(), Vec::new());
         for (index, worker) in workers.into_iter().enumerate() {
@@ -279,8 +303,8 @@ impl Router {
     }
 
     /// Answers questions until a signal comes, then stops everything in order.
-    fn serve(mut self, socket: Socket, telnet: Option<Telnet>) -> Result<()> {
-        let served = self.owner.serve(socket, telnet);
+    fn serve(mut self, socket: Socket, telnet: Option<Telnet>, signals: Signals) -> Result<()> {
+        let served = self.owner.serve(socket, telnet, signals);
         let (mut units, complete) = self.owner.wiring().end();
         let mut failed = !complete;
         self.stop_slow_path.store(true, Ordering::Relaxed);

@@ -7,21 +7,26 @@
 //!
 //! A session is a client of the API like any other, so that it can keep the owner from its work no more
 //! than others can: a client that does not read stops its own command at a full channel, and is let go
-//! of after the idle time. Telnet has neither passwords nor encryption: whoever reaches the socket may
-//! change everything, as root may at the Unix socket.
+//! of after the idle time.
+//!
+//! Telnet has neither passwords nor encryption: whoever has a session may change everything, as root may at
+//! the Unix socket. A client on this machine has to be one of the users that are allowed ([`control::gate`]).
+//! No command of a session reads a file, which it would with the router's rights, and one that speaks HTTP
+//! is ended: any page on the web can have a browser send its lines here.
 
 mod moonroute;
 mod protocol;
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
-use std::net::TcpListener as StdListener;
+use std::net::{SocketAddr, TcpListener as StdListener};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use control::config;
+use control::gate::Gate;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -47,6 +52,7 @@ const AHEAD: usize = 256;
 /// The listening socket.
 pub struct Telnet {
     listener: StdListener,
+    gate: Gate,
     engine: Arc<Engine>,
     settings: config::Telnet,
 }
@@ -59,6 +65,7 @@ impl Telnet {
             format!("telnet {listen}: cannot listen; choose another turnpike.telnet {{ listen }}")
         })?;
         listener.set_nonblocking(true)?;
+        let gate = Gate::open("telnet", &settings.users, None)?;
         if !listen.ip().is_loopback() {
             tracing::warn!(
                 "telnet {listen}: anybody who reaches this address can change the router, without a \
@@ -66,17 +73,18 @@ impl Telnet {
             );
         }
         tracing::info!("telnet: listening on {listen}");
-        let engine = Arc::new(Engine::new(socket).with_moonroute(Staged::default()));
-        Ok(Self { listener, engine, settings: *settings })
+        let engine = Arc::new(Engine::new(socket).for_telnet(Staged::default()));
+        Ok(Self { listener, gate, engine, settings: settings.clone() })
     }
 
     /// Serves clients for ever.
     pub async fn serve(self) {
-        let listener = match TcpListener::from_std(self.listener) {
+        let Self { listener, mut gate, engine, settings } = self;
+        let listener = match TcpListener::from_std(listener) {
             Ok(listener) => listener,
             Err(error) => return tracing::error!("telnet: {error}"),
         };
-        let places = Arc::new(Semaphore::new(self.settings.sessions));
+        let places = Arc::new(Semaphore::new(settings.sessions));
         loop {
             let (stream, peer) = match listener.accept().await {
                 Ok(accepted) => accepted,
@@ -86,14 +94,18 @@ impl Telnet {
                     continue;
                 }
             };
-            let Ok(place) = places.clone().try_acquire_owned() else {
-                let full = format!("{} sessions are open; try later\n", self.settings.sessions);
+            if let Err(refusal) = admit(&mut gate, &stream, peer) {
                 // A new connection takes so little at once; it goes in any case.
+                let _ = stream.try_write(&encode(format!("{refusal}\n").as_bytes()));
+                continue;
+            }
+            let Ok(place) = places.clone().try_acquire_owned() else {
+                let full = format!("{} sessions are open; try later\n", settings.sessions);
                 let _ = stream.try_write(&encode(full.as_bytes()));
                 continue;
             };
             tracing::info!("telnet: {peer} connected");
-            let session = Session::new(stream, self.engine.clone(), self.settings.idle);
+            let session = Session::new(stream, engine.clone(), settings.idle);
             tokio::spawn(async move {
                 let end = session.converse().await;
                 tracing::info!("telnet: {peer} {}", end.unwrap_or_else(|error| error.to_string()));
@@ -101,6 +113,21 @@ impl Telnet {
             });
         }
     }
+}
+
+/// May this client have a session? The reason is for the client and for the log.
+fn admit(gate: &mut Gate, stream: &TcpStream, peer: SocketAddr) -> Result<(), String> {
+    let local = stream.local_addr().map_err(|error| error.to_string());
+    let admitted =
+        local.and_then(|local| gate.admit(local, peer).map_err(|refusal| refusal.to_string()));
+    admitted.inspect_err(|reason| gate.log(peer, reason))
+}
+
+/// The first line of an HTTP request (RFC 9112 3), or the header that each has. No command is one of them.
+fn is_http(line: &str) -> bool {
+    let version = line.trim_end().rsplit(' ').next().unwrap_or_default();
+    version.starts_with("HTTP/")
+        || line.get(..5).is_some_and(|head| head.eq_ignore_ascii_case("host:"))
 }
 
 /// One client.
@@ -143,6 +170,10 @@ impl Session {
                 continue;
             };
             match heard {
+                Heard::Line(line) if is_http(&line) => {
+                    self.send(b"this is telnet, not HTTP\n").await?;
+                    return Ok("speaks HTTP; ended".to_owned());
+                }
                 Heard::Line(line) => {
                     if self.run(line).await? == Then::Quit {
                         return Ok("has left".to_owned());
@@ -250,5 +281,26 @@ impl Write for Chunks {
         }
         let chunk = std::mem::take(&mut self.chunk);
         self.out.blocking_send(chunk).map_err(|_| io::ErrorKind::BrokenPipe.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_http;
+
+    #[test]
+    fn http_is_known_by_its_first_lines() {
+        for line in [
+            "GET / HTTP/1.1",
+            "POST /x y HTTP/1.0",
+            "Host: 127.0.0.1:2323",
+            "host:x",
+            "PRI * HTTP/2.0",
+        ] {
+            assert!(is_http(line), "{line}");
+        }
+        for line in ["", "show ports", "show routes | grep HTTP", "hostile", "Ho", "é HTT"] {
+            assert!(!is_http(line), "{line}");
+        }
     }
 }

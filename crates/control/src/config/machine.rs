@@ -9,6 +9,7 @@ use wire::MacAddr;
 use super::error::{Collector, ConfigErrors, did_you_mean};
 use super::{Config, Device, Port};
 use crate::cores::{isolated_cores, parse_cores};
+use crate::gate::uid_of;
 
 /// What a machine has, as far as configurations name it.
 #[derive(Clone, Debug, Default)]
@@ -141,6 +142,7 @@ pub fn check_machine_with(config: &Config, machine: &Machine) -> Result<(), Conf
             errors.add(Some(port.line), message);
         }
     }
+    check_users(config, &mut errors);
     for import in &config.imports {
         if let Err(error) = readable(&import.file) {
             let file = import.file.display();
@@ -148,6 +150,17 @@ pub fn check_machine_with(config: &Config, machine: &Machine) -> Result<(), Conf
         }
     }
     errors.finish()
+}
+
+/// The users that may connect to telnet and FPM.
+fn check_users(config: &Config, errors: &mut Collector) {
+    let telnet = config.telnet.iter().map(|telnet| ("telnet", &telnet.users));
+    let fpm = config.fpm.iter().map(|fpm| ("fpm", &fpm.users));
+    for (what, users) in telnet.chain(fpm) {
+        for reason in users.iter().filter_map(|user| uid_of(user).err()) {
+            errors.add(None, format!("{what}: users: {reason}"));
+        }
+    }
 }
 
 fn check_cores(config: &Config, machine: &Machine, errors: &mut Collector) {
@@ -243,6 +256,11 @@ mod tests {
                 "turnpike.port 'a' { device = 'eth0', address = '10.0.0.1/24' }\n\
                  turnpike.import { file = '/', via = '10.0.0.2' }",
                 "r.lua:3: import: file / cannot be read: it is a directory",
+            ),
+            (
+                "turnpike.port 'a' { device = 'eth0' }\nturnpike.telnet { users = { 'root', '7', 'no-one-here' } }",
+                "r.lua: telnet: users: user \"no-one-here\" unknown; `getent passwd` lists those there are; a \
+                 number such as \"1000\" will do",
             ),
         ] {
             assert_eq!(errors(text), expected, "{text}");

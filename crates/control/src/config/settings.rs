@@ -90,10 +90,14 @@ pub(super) fn list(config: &Config, names: &[String]) -> Vec<Entry> {
     for Command { line: _, name, help } in commands {
         list.live(format!("command \"{name}\""), help);
     }
-    if let Some(Telnet { listen, sessions, idle }) = telnet {
+    if let Some(Telnet { listen, sessions, idle, users }) = telnet {
         list.fixed("telnet: listen", listen);
         list.fixed("telnet: sessions", sessions);
         list.fixed("telnet: idle_s", idle.as_secs());
+        list.fixed(
+            "telnet: users",
+            some(users.iter().cloned(), "none besides the router's and root"),
+        );
     }
     list.graphs(graphs);
     script.iter().flat_map(|script| &script.steps).for_each(|step| list.step(step));
@@ -276,9 +280,13 @@ impl List<'_> {
             self.fixed("routes_from: audit_s", or(audit.map(seconds), "never"));
             self.fixed("routes_from: receive_buffer_mib", receive_buffer >> 20);
         }
-        if let Some(Fpm { listen, keep }) = fpm {
+        if let Some(Fpm { listen, keep, users }) = fpm {
             self.fixed("fpm: listen", listen);
             self.fixed("fpm: keep_s", seconds(*keep));
+            self.fixed(
+                "fpm: users",
+                some(users.iter().cloned(), "none besides the router's, root and frr"),
+            );
         }
     }
 

@@ -607,12 +607,13 @@ fn ports_have_a_host_interface_when_somebody_needs_it() {
 fn the_other_sources_settings_are_read() {
     let config = read(&format!(
         "{PORTS}turnpike.routes_from {{ 'kernel', 'fpm', audit_s = 0, receive_buffer_mib = 2 }}
-         turnpike.fpm {{ listen = '[::1]:2621', keep_s = 7 }}"
+         turnpike.fpm {{ listen = '[::1]:2621', keep_s = 7, users = 'zebra' }}"
     ))
     .unwrap();
     let kernel = KernelRoutes { audit: None, receive_buffer: 2 << 20 };
     assert_eq!(config.routes_from, RoutesFrom { kernel: Some(kernel), fpm: true });
-    let fpm = Fpm { listen: "[::1]:2621".parse().unwrap(), keep: Duration::from_secs(7) };
+    let (listen, keep) = ("[::1]:2621".parse().unwrap(), Duration::from_secs(7));
+    let fpm = Fpm { listen, keep, users: vec!["zebra".to_owned()] };
     assert_eq!(config.fpm, Some(fpm));
 }
 
@@ -1654,9 +1655,13 @@ fn telnet_is_off_and_stays_on_this_machine() {
     assert_eq!(config("").telnet, None);
     assert_eq!(config("turnpike.telnet {}").telnet, Some(Telnet::default()));
     assert!(Telnet::default().listen.ip().is_loopback());
-    let settings = "listen = '[::1]:23', sessions = 3, idle_s = 60";
-    let expected =
-        Telnet { listen: "[::1]:23".parse().unwrap(), sessions: 3, idle: Duration::from_secs(60) };
+    let settings = "listen = '[::1]:23', sessions = 3, idle_s = 60, users = { 'ops', '1000' }";
+    let expected = Telnet {
+        listen: "[::1]:23".parse().unwrap(),
+        sessions: 3,
+        idle: Duration::from_secs(60),
+        users: vec!["ops".to_owned(), "1000".to_owned()],
+    };
     assert_eq!(config(&format!("turnpike.telnet {{ {settings} }}")).telnet, Some(expected));
     let public = config("turnpike.telnet { listen = '0.0.0.0:23', public = true }").telnet;
     assert_eq!(public.unwrap().listen, "0.0.0.0:23".parse().unwrap());
@@ -1671,6 +1676,14 @@ fn telnet_is_off_and_stays_on_this_machine() {
             "telnet: listen \"here\": not an address with a port; write \"127.0.0.1:2323\" or \"[::1]:2323\"",
         ),
         ("listen = '127.0.0.1:0'", "telnet: listen \"127.0.0.1:0\": port 0 is none; 2323 is usual"),
+        (
+            "users = 7",
+            "telnet: users: expected users such as { \"operator\", \"1000\" }, got number 7",
+        ),
+        (
+            "users = { '' }",
+            "telnet: users: \"\" is no name; write users such as { \"operator\", \"1000\" }",
+        ),
         ("sessions = 0", "telnet: sessions: expected a whole number from 1 to 1000, got number 0"),
     ] {
         let errors = errors_below_ports(&format!("turnpike.telnet {{ {settings} }}"));
@@ -1706,5 +1719,20 @@ fn commands_are_described_once_and_in_full() {
         let errors = errors_below_ports(text);
         assert_eq!(errors.len(), 1, "{errors:?}");
         assert!(errors[0].starts_with(&format!("4: {expected}")), "{errors:?}");
+    }
+}
+
+/// A `print` of the script's own runs while the graph is printed.
+#[test]
+fn a_print_of_the_scripts_own_may_change_the_graph() {
+    let text = "local text\n\
+                function print(t) text = t turnpike.graph:insert_after('ip4-ttl', { 'ip4-ttl', as = 'again' }) end\n\
+                turnpike.graph:print()\n\
+                assert(text:find('ip4-ttl') and not text:find('again'))\n";
+    let config = read(&format!("{PORTS}{text}")).unwrap();
+    assert!(config.graphs.main.has("again"));
+    for other in ["nil", "3", "setmetatable({}, { __call = function() error('no') end })"] {
+        let errors = errors_below_ports(&format!("print = {other} turnpike.graph:print()"));
+        assert_eq!(errors.len(), 1, "{errors:?}");
     }
 }

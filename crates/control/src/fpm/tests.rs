@@ -49,7 +49,8 @@ impl Scene {
         let (send, events) = mpsc::channel(8);
         let (interfaces_out, known) = watch::channel(Arc::new(interfaces()));
         let listen = "127.0.0.1:0".parse().unwrap();
-        let source = spawn(FpmConfig { netns: None, listen, keep }, known, send).unwrap();
+        let source =
+            spawn(FpmConfig { netns: None, listen, keep, users: Vec::new() }, known, send).unwrap();
         let routes = BTreeMap::new();
         let (withdrawn, begun, ended) = (0, 0, 0);
         Self { source, events, _interfaces: interfaces_out, routes, withdrawn, begun, ended }
@@ -294,19 +295,27 @@ fn a_broken_stream_costs_its_connection_only() {
     scene.wait("a new start", |scene| scene.nets() == nets(&["192.0.2.0/24", "203.0.113.0/24"]));
 }
 
-/// The first may be a zebra that died without a word.
+/// Otherwise whoever connects ends zebra's session.
 #[test]
-fn a_second_connection_takes_the_place_of_the_first() {
+fn a_second_connection_is_refused_until_the_first_is_closed() {
     let mut scene = Scene::new(Duration::from_secs(60));
     let mut first = scene.connect();
     first.write_all(&frame(&[add("192.0.2.0/24", [10, 0, 0, 1])])).unwrap();
     scene.wait("the first", |scene| scene.routes.len() == 1);
     let mut second = scene.connect();
-    second.write_all(&frame(&[add("198.51.100.0/24", [10, 0, 0, 1])])).unwrap();
-    scene.wait("the second", |scene| scene.routes.len() == 2);
-    assert_eq!(first.read(&mut [0; 1]).unwrap_or(0), 0, "the first is closed");
+    assert_eq!(second.read(&mut [0; 1]).unwrap_or(0), 0, "the second is closed");
+    scene.wait("the count", |scene| scene.source.status().errors == 1);
+    first.write_all(&frame(&[add("203.0.113.0/24", [10, 0, 0, 1])])).unwrap();
+    scene.wait("the first goes on", |scene| scene.routes.len() == 2);
     let status = scene.source.status();
-    assert_eq!((status.connections, status.peer), (2, Some(second.local_addr().unwrap())));
+    assert_eq!((status.connections, status.peer), (1, Some(first.local_addr().unwrap())));
+    // At once, before the end of the first can have been read.
+    drop(first);
+    let mut third = scene.connect();
+    third.write_all(&frame(&[add("198.51.100.0/24", [10, 0, 0, 1])])).unwrap();
+    scene.wait("the third", |scene| scene.routes.len() == 3);
+    let status = scene.source.status();
+    assert_eq!((status.connections, status.peer), (2, Some(third.local_addr().unwrap())));
 }
 
 proptest! {

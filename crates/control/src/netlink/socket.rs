@@ -50,7 +50,7 @@ fn known() -> String {
 
 /// A netlink socket.
 #[derive(Debug)]
-pub(super) struct Socket(OwnedFd);
+pub(crate) struct Socket(OwnedFd);
 
 impl AsRawFd for Socket {
     fn as_raw_fd(&self) -> RawFd {
@@ -66,7 +66,7 @@ impl AsFd for Socket {
 
 /// What a datagram was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Received {
+pub(crate) enum Received {
     /// So many bytes of the buffer are messages.
     Bytes(usize),
     /// It was longer than the buffer.
@@ -86,6 +86,11 @@ impl Socket {
     /// A socket in the thread's namespace to the families of generic netlink.
     pub(super) fn generic() -> io::Result<Self> {
         Self::of(SockProtocol::NetlinkGeneric, 0)
+    }
+
+    /// A socket in the thread's namespace that tells of its sockets (sock_diag(7)).
+    pub(crate) fn diag() -> io::Result<Self> {
+        Self::of(SockProtocol::NetlinkSockDiag, 0)
     }
 
     fn of(protocol: SockProtocol, groups: u32) -> io::Result<Self> {
@@ -109,12 +114,12 @@ impl Socket {
     }
 
     /// A blocking receive gives up after this time.
-    pub(super) fn set_timeout(&self, seconds: i64) -> io::Result<()> {
+    pub(crate) fn set_timeout(&self, seconds: i64) -> io::Result<()> {
         Ok(setsockopt(&self.0, sockopt::ReceiveTimeout, &TimeVal::seconds(seconds))?)
     }
 
     /// The next datagram, waiting for it or not.
-    pub(super) fn receive(&self, buffer: &mut [u8], wait: bool) -> io::Result<Received> {
+    pub(crate) fn receive(&self, buffer: &mut [u8], wait: bool) -> io::Result<Received> {
         let flags =
             MsgFlags::MSG_TRUNC | if wait { MsgFlags::empty() } else { MsgFlags::MSG_DONTWAIT };
         loop {
@@ -130,7 +135,7 @@ impl Socket {
     }
 
     /// Sends a request.
-    pub(super) fn send(&self, request: &[u8]) -> io::Result<()> {
+    pub(crate) fn send(&self, request: &[u8]) -> io::Result<()> {
         send(self.0.as_raw_fd(), request, MsgFlags::empty())?;
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! `classify`: sorts frames by what they carry.
 //!
-//! Takes every frame a port received.
+//! Takes every frame a port received. A priority tag (0x8100, VLAN 0) is taken out first: it names no VLAN, and
+//! its frame is an untagged one (IEEE 802.1Q 6.9).
 //!
 //! | output | packets |
 //! |---|---|
@@ -10,7 +11,7 @@
 //! | punt `non-ip` | anything else to a group of a link protocol (LLDP, LACP, IS-IS), if the port has a host interface |
 //! | drop `runt` | shorter than Ethernet and the least header of its protocol |
 //! | drop `not-for-us` | sent to another station's MAC (the port is promiscuous, or a hub) |
-//! | drop `vlan-unknown` | tagged (0x8100, 0x88a8, or by a tag that the device took out); the port has no VLANs |
+//! | drop `vlan-unknown` | tagged (0x8100, 0x88a8, or by a tag that the device took out); the port has no VLANs. Also behind a priority tag |
 //! | drop `unknown-ethertype` | anything else, also IEEE 802.3 length fields |
 //!
 //! Sets [`Batch::link_multicast`]. Sources: RFC 894, RFC 1042, RFC 2464, IEEE 802.1Q.
@@ -44,6 +45,10 @@ const LEAST_IP4: usize = ETHERNET + 20;
 const LEAST_IP6: usize = ETHERNET + 40;
 const LEAST_ARP: usize = ETHERNET + 28;
 
+/// The Ethertype of an 802.1Q tag, and the bits of the tag that are the VLAN's number.
+const VLAN: u16 = 0x8100;
+const VLAN_ID: u16 = 0x0fff;
+
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Classify;
@@ -74,7 +79,7 @@ impl Kinds {
             kinds.ip4 |= ip4;
             kinds.ip6 |= ip6;
             kinds.arp |= arp;
-            kinds.vlan |= Mask::when(ethertype == 0x8100 || ethertype == 0x88a8, i);
+            kinds.vlan |= Mask::when(ethertype == VLAN || ethertype == 0x88a8, i);
             kinds.multicast |= Mask::when(head[0] & 1 != 0, i);
             kinds.for_port |= Mask::when(mac_bits(head) == mac, i);
             kinds.short |= (ip4 & Mask::when(len < LEAST_IP4, i))
@@ -128,6 +133,7 @@ fn is_usual(batch: &Batch, slot: usize, mac: &[u8; 6], ethertype: u16, least: us
 
 /// Everything else: groups, ARP, what is too short, not for the router, or not understood.
 fn sort_unusual(batch: &mut Batch, input: Mask, out: &mut Outputs) {
+    remove_priority_tags(batch, input);
     let kinds = Kinds::of(batch, input);
     batch.link_multicast = kinds.multicast;
     out[RUNT] = input & kinds.short;
@@ -146,6 +152,19 @@ fn sort_unusual(batch: &mut Batch, input: Mask, out: &mut Outputs) {
         out[NON_IP] = link_protocols(batch, unknown);
     }
     out[UNKNOWN_ETHERTYPE] = unknown.without(out[NON_IP]);
+}
+
+/// Makes untagged frames of those whose tag names no VLAN. One tag each: a second one counts.
+fn remove_priority_tags(batch: &mut Batch, input: Mask) {
+    let is_tagged = |i| {
+        let [ethertype, tci] =
+            [bytes::<12, 2>(batch.head(i)), bytes::<14, 2>(batch.head(i))].map(u16::from_be_bytes);
+        (ethertype == VLAN) & (tci & VLAN_ID == 0)
+    };
+    for i in input.filter(is_tagged).slots() {
+        // A frame too short for it stays what it is, and is dropped.
+        batch.remove_tag(i);
+    }
 }
 
 /// The frames to a group of a link protocol.
@@ -174,7 +193,7 @@ mod tests {
             FrameBuilder::ip6().build()[..53].to_vec(),
             FrameBuilder::ip4().destination_mac(other).build(),
             FrameBuilder::ip4().destination_mac([0xff; 6]).build(),
-            FrameBuilder::ethernet(PORT_MAC, 0x8100).payload(&[0; 46]).build(),
+            FrameBuilder::ethernet(PORT_MAC, 0x8100).payload(&[1; 46]).build(),
             FrameBuilder::ethernet(PORT_MAC, 0x88cc).payload(&[0; 46]).build(),
             FrameBuilder::ethernet(PORT_MAC, 46).payload(&[0; 46]).build(),
             vec![0; 13],
@@ -204,6 +223,37 @@ mod tests {
         assert_eq!(result["vlan-unknown"], [0, 1, 2]);
         assert_eq!(result["not-for-us"], [3]);
         assert_eq!(result["ip4"], [4]);
+    }
+
+    /// A frame with a tag: priority, VLAN.
+    fn tagged(frame: &[u8], ethertype: u16, tci: u16) -> Vec<u8> {
+        let tag = [ethertype.to_be_bytes(), tci.to_be_bytes()].concat();
+        [&frame[..12], &tag, &frame[12..]].concat()
+    }
+
+    #[test]
+    fn a_priority_tag_is_taken_out() {
+        let arp = FrameBuilder::ethernet(PORT_MAC, 0x0806).payload(&[0; 28]).build();
+        let (ip4, ip6) = (FrameBuilder::ip4().build(), FrameBuilder::ip6().build());
+        let frames = [
+            tagged(&ip4, 0x8100, 0),
+            tagged(&ip6, 0x8100, 0xf000),
+            tagged(&arp, 0x8100, 0xa000),
+            tagged(&ip4, 0x8100, 0xa005),
+            tagged(&ip4, 0x88a8, 0),
+            tagged(&tagged(&ip4, 0x8100, 5), 0x8100, 0),
+            tagged(&ip4, 0x8100, 0)[..37].to_vec(),
+            tagged(&ip4, 0x8100, 0)[..17].to_vec(),
+            tagged(&FrameBuilder::ip4().destination_mac([0xff; 6]).build(), 0x8100, 0),
+        ];
+        let (result, batch) = run_step(&mut Classify, &frames);
+        assert_eq!(result["ip4"], [0, 8]);
+        assert_eq!(result["ip6"], [1]);
+        assert_eq!(result["arp"], [2]);
+        assert_eq!(result["vlan-unknown"], [3, 4, 5, 7]);
+        assert_eq!(result["runt"], [6]);
+        assert_eq!(batch.link_multicast, Mask(1 << 8));
+        assert_eq!([batch.frame(0), batch.frame(1), batch.frame(2)], [&ip4[..], &ip6, &arp]);
     }
 
     #[test]

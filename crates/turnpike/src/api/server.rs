@@ -7,13 +7,15 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
 use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
 
 use anyhow::{Context, Result, bail};
 use ipnet::IpNet;
+use nix::sys::stat::{Mode, fchmod};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::net::{UnixListener, UnixStream};
@@ -61,17 +63,12 @@ impl Socket {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(_) => remove_stale(path)?,
         }
-        // Bound under another name, restricted, then renamed: at no time can others open it.
+        // Bound under another name, then renamed: who finds it can connect.
         let draft = path.with_extension(format!("{}.new", std::process::id()));
-        let listener = StdListener::bind(&draft).with_context(|| {
+        let listener = bind_private(&draft).with_context(|| {
             format!("socket {shown}: cannot be made; choose a --socket in a directory that exists")
         })?;
-        let finish = || -> io::Result<()> {
-            fs::set_permissions(&draft, fs::Permissions::from_mode(0o600))?;
-            listener.set_nonblocking(true)?;
-            fs::rename(&draft, path)
-        };
-        if let Err(error) = finish() {
+        if let Err(error) = fs::rename(&draft, path) {
             let _ = fs::remove_file(&draft);
             return Err(error).with_context(|| format!("socket {shown}: cannot be made"));
         }
@@ -148,6 +145,20 @@ impl Drop for Socket {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
     }
+}
+
+/// A socket that listens by a file that only its owner can open, from the first moment on: the kernel gives
+/// the file the mode that the socket has when it is bound, whatever the process's umask lets through.
+fn bind_private(path: &Path) -> io::Result<StdListener> {
+    use nix::sys::socket::{
+        AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
+    };
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
+    bind(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
+    listen(&socket, Backlog::MAXCONN)?;
+    Ok(StdListener::from(socket))
 }
 
 fn remove_stale(path: &Path) -> Result<()> {
@@ -297,6 +308,22 @@ mod tests {
             read.read_to_string(&mut text).await.unwrap();
             text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
         })
+    }
+
+    /// As it is before anything else can have been done about it.
+    #[test]
+    fn the_sockets_file_is_its_owners_alone_whatever_the_umask() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("router.sock");
+        let before = nix::sys::stat::umask(Mode::empty());
+        let bound = bind_private(&path);
+        nix::sys::stat::umask(before);
+        let listener = bound.unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let client = StdStream::connect(&path).unwrap();
+        let (_, from) = (client, listener.accept().unwrap());
+        drop(from);
     }
 
     #[test]

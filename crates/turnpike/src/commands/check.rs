@@ -12,7 +12,7 @@ use crate::bind::Binder;
 use crate::shell::engine::built_in;
 
 /// Which configuration.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct SourceArgs {
     /// The configuration
     pub(super) file: PathBuf,

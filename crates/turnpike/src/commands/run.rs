@@ -44,7 +44,7 @@ pub fn run(args: &RunArgs, catalogue: &Catalogue) -> Result<()> {
     let file = config.file.display();
     warnings.iter().for_each(|warning| tracing::warn!("{file}: {warning}"));
     let no_huge = args.no_huge || config.memory.no_huge;
-    router::run(config, catalogue, &args.socket, no_huge).map_err(|error| {
+    router::run(config, &args.source, catalogue, &args.socket, no_huge).map_err(|error| {
         let of_machine = error.chain().any(|cause| is_of_machine(cause, &devices));
         if of_machine { point_to_doctor(error, &args.source) } else { error }
     })
@@ -99,6 +99,8 @@ fn start_log(config: &Config) {
         .with_writer(std::io::stderr)
         .with_target(false)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        // A line that cannot be written, as on a terminal that was closed, is lost; to say so there panics.
+        .log_internal_errors(false)
         .init();
 }
 

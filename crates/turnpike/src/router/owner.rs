@@ -5,7 +5,7 @@
 //!   API clients --- Question ----+
 //!   kernel, zebra - batches -----+
 //!   slow path ----- Event -------+--> Owner (one task) --- Order --> slow path
-//!   SIGTERM, SIGINT -------------+        |    +---------- KernelOrder --> kernel
+//!   signals ------- Wish --------+        |    +---------- KernelOrder --> kernel
 //!   devices, links - Word -------+
 //!   every 10 ms --- tick --------+        +--> FIB, next-hop table (read by forwarders)
 //! ```
@@ -75,7 +75,6 @@ use dataplane::tables::Tables;
 use dpdk::DeviceEvents;
 use dpdk::qsbr::Qsbr;
 use slowpath::{Command, Event};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
@@ -83,6 +82,7 @@ use super::graphs::FailureLog;
 use super::ports::{OpenPort, Opener, Ports};
 use super::quarantine::PortNames;
 use super::reports::Ledger;
+use super::signals::{Signals, Wish};
 use super::slow_worker::{EventReceiver, Orders};
 use super::wiring::Wiring;
 use crate::api::server::{Service, Socket};
@@ -258,15 +258,24 @@ impl Owner {
         &mut self.wiring
     }
 
-    /// Serves the API and telnet until SIGTERM or SIGINT.
-    pub fn serve(&mut self, socket: Socket, telnet: Option<Telnet>) -> Result<()> {
+    /// Serves the API and telnet until a signal ends the router.
+    pub fn serve(
+        &mut self,
+        socket: Socket,
+        telnet: Option<Telnet>,
+        signals: Signals,
+    ) -> Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(self.attend(socket, telnet))
+        runtime.block_on(self.attend(socket, telnet, signals))
     }
 
-    async fn attend(&mut self, socket: Socket, telnet: Option<Telnet>) -> Result<()> {
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
+    async fn attend(
+        &mut self,
+        socket: Socket,
+        telnet: Option<Telnet>,
+        signals: Signals,
+    ) -> Result<()> {
+        let mut signals = signals.wait()?;
         let (ask, mut questions) = mpsc::channel(16);
         socket.path().clone_into(&mut self.socket);
         let service = Service::start(socket, telnet, ask)?;
@@ -278,15 +287,19 @@ impl Owner {
             // First, and whatever else waits.
             tokio::select! {
                 biased;
-                _ = terminate.recv() => break "SIGTERM",
-                _ = interrupt.recv() => break "SIGINT",
+                wish = signals.next() => match wish {
+                    Wish::End(signal) => break signal,
+                    Wish::Reload => self.reload(),
+                },
                 word = watch.next() => self.hear_of_ports(word).await,
                 () = std::future::ready(()) => {}
             }
             let busy = self.is_busy();
             tokio::select! {
-                _ = terminate.recv() => break "SIGTERM",
-                _ = interrupt.recv() => break "SIGINT",
+                wish = signals.next() => match wish {
+                    Wish::End(signal) => break signal,
+                    Wish::Reload => self.reload(),
+                },
                 word = watch.next() => self.hear_of_ports(word).await,
                 Some(question) = questions.recv() => self.answer(question).await,
                 () = self.events.ready() => self.hear_some(),

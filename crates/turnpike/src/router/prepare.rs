@@ -14,7 +14,7 @@ use dataplane::port::{MAX_PORTS, PortId, PortInfo};
 use dpdk::Mempool;
 
 use crate::bind::Binder;
-use crate::commands::check;
+use crate::commands::check::{self, SourceArgs};
 
 use super::cores;
 use super::graphs::{ForwarderGraph, GraphMaker};
@@ -26,6 +26,8 @@ use super::ports::{Known, Opened, Opener};
 pub enum Wanted {
     /// A text that may be wrong.
     Text(PathBuf, Arc<str>),
+    /// The file that the router was started with, as it is now.
+    File,
     /// A configuration that has been checked.
     Config(Arc<Config>),
 }
@@ -56,13 +58,14 @@ pub struct Workshop {
     catalogue: Catalogue,
     maker: Arc<Mutex<GraphMaker>>,
     opener: Opener,
+    source: Arc<SourceArgs>,
 }
 
 impl Workshop {
-    /// For a router whose graphs this maker makes and whose ports this opens.
-    pub fn new(maker: GraphMaker, opener: Opener) -> Self {
+    /// For a router that this file describes, whose graphs this maker makes and whose ports this opens.
+    pub fn new(maker: GraphMaker, opener: Opener, source: SourceArgs) -> Self {
         let catalogue = maker.catalogue().clone();
-        Self { catalogue, maker: Arc::new(Mutex::new(maker)), opener }
+        Self { catalogue, maker: Arc::new(Mutex::new(maker)), opener, source: Arc::new(source) }
     }
 
     /// Prepares a change for a router that has these ports; with `graphs`, so that it can be made.
@@ -75,6 +78,7 @@ impl Workshop {
     ) -> Result<Prepared> {
         let config = match wanted {
             Wanted::Text(file, text) => Arc::new(self.read(&base, &file, &text)?),
+            Wanted::File => Arc::new(self.read_again(&base)?),
             Wanted::Config(config) => config,
         };
         Binder::here().check(&config, Some(&base))?;
@@ -126,10 +130,24 @@ impl Workshop {
 
     fn read(&self, base: &Config, file: &std::path::Path, text: &str) -> Result<Config> {
         let config = config::parse(file, text, Limits::default(), &self.catalogue);
-        let mut config = config.map_err(|errors| anyhow!("{errors}"))?;
+        let config = config.map_err(|errors| anyhow!("{errors}"))?;
+        check::names(&config)?;
+        self.check(base, config)
+    }
+
+    /// The file of the start, in whichever language it is.
+    fn read_again(&self, base: &Config) -> Result<Config> {
+        let (config, warnings) = self.source.load(&self.catalogue)?;
+        let file = config.file.display();
+        warnings.iter().for_each(|warning| tracing::warn!("{file}: {warning}"));
+        self.check(base, config)
+    }
+
+    /// Compares a configuration with the machine and with what the router has.
+    fn check(&self, base: &Config, mut config: Config) -> Result<Config> {
         Binder::here().resolve(&mut config)?;
         config::check_change(&config, base).map_err(|errors| anyhow!("{errors}"))?;
-        check::names(&config)?;
+        let file = config.file.clone();
         for import in &config.imports {
             if !base.imports.iter().any(|known| known.file == import.file) {
                 import::read_table(&import.file)

@@ -4,10 +4,15 @@
 //! made when the first packet comes: each packet with the interface that is its port, the time, and
 //! what the panic said as its comment. Wireshark and tshark show them (`frame.comment`). Packets and
 //! bytes are bounded: what comes first is kept, because the first panic is the one to look at.
+//!
+//! Packets are other people's: directory and files are made for the router's user alone. A directory that
+//! another user made, or that others may write to, is refused.
 
 use std::borrow::Cow;
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io::{self, BufWriter, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,6 +23,8 @@ use anyhow::{Context, Result};
 use control::config::{self, Config};
 use dataplane::port::PortId;
 use dataplane::quarantine::{Quarantine, Suspect};
+use nix::fcntl::OFlag;
+use nix::unistd::Uid;
 use pcap_file::DataLink;
 use pcap_file::pcapng::PcapNgWriter;
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
@@ -153,10 +160,14 @@ impl Writer {
     fn open(directory: &Path) -> Result<Self> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let name = format!("quarantine-{}-{}.pcapng", since.as_secs(), std::process::id());
-        let path = directory.join(name);
-        fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
-        let bytes = size_of_all(directory).with_context(|| directory.display().to_string())?;
-        let file = File::create_new(&path).with_context(|| path.display().to_string())?;
+        let path = directory.join(&name);
+        let place = open_directory(directory)?;
+        // By the directory that was looked at, whatever has that name by now.
+        let here = PathBuf::from(format!("/proc/self/fd/{}", place.as_raw_fd()));
+        let bytes = size_of_all(&here).with_context(|| directory.display().to_string())?;
+        let file =
+            OpenOptions::new().write(true).create_new(true).mode(0o600).open(here.join(name));
+        let file = file.with_context(|| path.display().to_string())?;
         let pcap = PcapNgWriter::new(BufWriter::new(file))?;
         Ok(Self { path, pcap, interfaces: Vec::new(), bytes })
     }
@@ -193,6 +204,63 @@ impl Writer {
     }
 }
 
+/// Opens the directory, and makes it if it is not there.
+fn open_directory(directory: &Path) -> Result<File> {
+    let shown = directory.display();
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
+    made.with_context(|| format!("quarantine directory {shown}"))?;
+    let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
+    let opened = OpenOptions::new().read(true).custom_flags(flags.bits()).open(directory);
+    let opened = opened.with_context(|| format!("quarantine directory {shown}: no directory"))?;
+    suits(&opened.metadata()?, directory)?;
+    Ok(opened)
+}
+
+/// Can the directory be used, or made, as far as can be seen? A user who may not look is told nothing.
+///
+/// # Errors
+/// It cannot.
+pub fn examine(directory: &Path) -> Result<()> {
+    for place in directory.ancestors() {
+        match fs::symlink_metadata(place) {
+            Ok(found) if place == directory => return suits(&found, directory),
+            // An ancestor may be a link.
+            Ok(_) => {
+                let found = fs::metadata(place).with_context(|| place.display().to_string())?;
+                let (shown, place) = (directory.display(), place.display());
+                anyhow::ensure!(
+                    found.is_dir(),
+                    "quarantine directory {shown}: cannot be made, {place} is no directory; {ELSEWHERE}"
+                );
+                return Ok(());
+            }
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
+            Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+const ELSEWHERE: &str = "choose another turnpike.quarantine { directory }";
+
+/// Is this a directory that only the router's user can write to?
+fn suits(found: &Metadata, directory: &Path) -> Result<()> {
+    let (shown, owner) = (directory.display(), found.uid());
+    anyhow::ensure!(
+        found.is_dir(),
+        "quarantine directory {shown}: no directory; remove it, or {ELSEWHERE}"
+    );
+    anyhow::ensure!(
+        owner == 0 || owner == Uid::effective().as_raw(),
+        "quarantine directory {shown}: belongs to uid {owner}; remove it, or {ELSEWHERE}"
+    );
+    anyhow::ensure!(
+        found.mode() & 0o022 == 0,
+        "quarantine directory {shown}: other users may write to it; chmod 700 it, or {ELSEWHERE}"
+    );
+    Ok(())
+}
+
 /// Bytes of the quarantine files of all runs.
 fn size_of_all(directory: &Path) -> io::Result<u64> {
     let mut bytes = 0;
@@ -208,6 +276,8 @@ fn size_of_all(directory: &Path) -> io::Result<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use pcap_file::pcapng::{Block, PcapNgReader};
 
     use super::*;
@@ -310,5 +380,51 @@ mod tests {
         fs::write(directory.path().join("q"), "a file").unwrap();
         let keeper = keep(&limits(directory.path()), &[b"1"]);
         assert!(keeper.ended.unwrap().contains(&*directory.path().to_string_lossy()));
+        let error = examine(&directory.path().join("q")).unwrap_err().to_string();
+        assert!(error.ends_with(
+            "q: no directory; remove it, or choose another turnpike.quarantine { directory }"
+        ));
+        let error = examine(&directory.path().join("q/deep/er")).unwrap_err().to_string();
+        assert!(error.contains("q/deep/er: cannot be made, "), "{error}");
+        examine(&directory.path().join("not/there")).unwrap();
+    }
+
+    #[test]
+    fn only_the_routers_user_can_read_what_is_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let keeper = keep(&limits(&directory.path().join("new")), &[b"1"]);
+        let path = &keeper.file.as_ref().unwrap().path;
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
+        assert_eq!((mode(path), mode(path.parent().unwrap())), (0o600, 0o700));
+        assert_eq!(mode(&directory.path().join("new")), 0o700);
+        examine(path.parent().unwrap()).unwrap();
+    }
+
+    /// As root: nobody else can give a directory away.
+    #[test]
+    fn a_directory_of_others_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let limits = limits(directory.path());
+        let refused = |why: &str| {
+            let error = keep(&limits, &[b"1"]).ended.unwrap();
+            assert!(error.contains(why), "{error}");
+            assert!(examine(&limits.directory).unwrap_err().to_string().contains(why));
+            assert_eq!(fs::read_dir(&limits.directory).unwrap().count(), 0, "{why}");
+        };
+        let open = fs::Permissions::from_mode(0o777);
+        fs::create_dir(&limits.directory).unwrap();
+        fs::set_permissions(&limits.directory, open).unwrap();
+        refused("other users may write to it; chmod 700 it");
+        fs::remove_dir(&limits.directory).unwrap();
+        let elsewhere = directory.path().join("elsewhere");
+        fs::create_dir(&elsewhere).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &limits.directory).unwrap();
+        refused("no directory");
+        if Uid::effective().is_root() {
+            fs::remove_file(&limits.directory).unwrap();
+            DirBuilder::new().mode(0o700).create(&limits.directory).unwrap();
+            std::os::unix::fs::chown(&limits.directory, Some(65534), None).unwrap();
+            refused("belongs to uid 65534; remove it");
+        }
     }
 }

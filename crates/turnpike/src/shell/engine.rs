@@ -13,7 +13,7 @@ use super::line::Line;
 use super::pipe::{PipeArgs, Pipes};
 use crate::api::{Request, Show, client};
 use crate::commands::do_::{self, CallArgs};
-use crate::commands::{Console, RouterCommand, is_broken_pipe, words};
+use crate::commands::{Console, READING_FILES, RouterCommand, is_broken_pipe, words};
 use crate::telnet::{MoonRouteCommand, Staged};
 
 /// What a line leads to.
@@ -42,8 +42,9 @@ enum ShellCommand {
 pub struct Engine {
     socket: PathBuf,
     pipes: Grammar,
-    /// MoonRoute's commands are known, too; the routes that they have written down.
-    moonroute: Option<Staged>,
+    /// It serves telnet: MoonRoute's commands are known, too, and no command reads a file. The routes that
+    /// MoonRoute's have written down.
+    telnet: Option<Staged>,
 }
 
 /// What can come next in a line.
@@ -61,19 +62,23 @@ impl Engine {
     /// For the router behind this socket, which need not be there yet.
     pub fn new(socket: &Path) -> Self {
         let pipes = Grammar::new(PipeArgs::augment_subcommands(Command::new("|")));
-        Self { socket: socket.to_owned(), pipes, moonroute: None }
+        Self { socket: socket.to_owned(), pipes, telnet: None }
     }
 
-    /// With MoonRoute's commands.
-    pub fn with_moonroute(self, staged: Staged) -> Self {
-        Self { moonroute: Some(staged), ..self }
+    /// With MoonRoute's commands, and without those that read files: they would read them with the rights
+    /// of the router and not of who asks.
+    pub fn for_telnet(self, staged: Staged) -> Self {
+        Self { telnet: Some(staged), ..self }
     }
 
     /// The commands that are known now: the router's configuration may have some.
     fn commands(&self) -> Grammar {
         let mut root = root();
-        if self.moonroute.is_some() {
+        if self.telnet.is_some() {
             root = MoonRouteCommand::augment_subcommands(root);
+            for name in READING_FILES {
+                root = root.mut_subcommand(name, |command| command.hide(true));
+            }
         }
         for Next { text, help, .. } in self.known("COMMAND").unwrap_or_default() {
             root = root.subcommand(in_lua(text, help));
@@ -122,6 +127,11 @@ impl Engine {
                 out.write_all(self.help(command)?.as_bytes())?;
                 Then::GoOn
             }
+            Typed::Router(command) if self.telnet.is_some() && command.reads_file() => bail!(
+                "not over telnet: it reads a file, and would read it as the router; run it in a Unix shell: \
+                 turnpike {}",
+                stages.concat().join(" ")
+            ),
             Typed::Router(command) => {
                 let json = json || command.router().json;
                 command.execute(&mut Console { socket: &self.socket, json, out: &mut out })?;
@@ -133,8 +143,7 @@ impl Engine {
             }
             Typed::MoonRoute(command) => {
                 let mut console = Console { socket: &self.socket, json, out: &mut out };
-                command
-                    .execute(self.moonroute.as_ref().context("no such command")?, &mut console)?;
+                command.execute(self.telnet.as_ref().context("no such command")?, &mut console)?;
                 Then::GoOn
             }
         };
@@ -426,6 +435,29 @@ mod tests {
             run("help | grep neigh"),
             "  neighbour  Give or forget a neighbour's MAC in a running router\n"
         );
+    }
+
+    #[test]
+    fn no_file_is_read_over_telnet() {
+        let telnet = engine().for_telnet(Staged::default());
+        let run = |line: &str| {
+            let mut out = Vec::new();
+            let error = telnet.run(line, &mut out).err().map(|error| format!("{error:#}"));
+            error.unwrap_or_else(|| String::from_utf8(out).unwrap())
+        };
+        for line in
+            ["apply /etc/shadow", "plan /etc/shadow", "apply --confirm 1m /etc/shadow | json"]
+        {
+            assert!(run(line).starts_with("not over telnet"), "{line}: {}", run(line));
+        }
+        let help = run("help");
+        assert!(
+            help.contains("  show ") && !help.contains("  apply ") && !help.contains("  plan "),
+            "{help}"
+        );
+        assert!(run("?").contains("rollback") && !run("?").contains("apply "), "{}", run("?"));
+        // Without telnet it is the reader's own file.
+        assert!(super::tests::run("apply /nonexistent").contains("/nonexistent: cannot be read"));
     }
 
     #[test]

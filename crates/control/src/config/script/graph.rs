@@ -309,7 +309,9 @@ impl UserData for Graph {
         });
         methods.add_method("print", |lua, graph, ()| {
             let print: Function = lua.globals().get("print")?;
-            print.call::<()>(graph.plan.borrow().to_string())
+            // The script may have another `print`, which may change the graph.
+            let text = graph.plan.borrow().to_string();
+            print.call::<()>(text)
         });
         methods.add_meta_method(MetaMethod::ToString, |_, graph, ()| {
             Ok(graph.plan.borrow().to_string())

@@ -115,6 +115,18 @@ pub(super) fn listen(text: &str, usual: u16) -> Result<SocketAddr, String> {
     Ok(address)
 }
 
+/// Users of the machine that may connect; whether there are such users is the machine's affair.
+pub(super) fn users(fields: &mut Fields<'_, '_>) -> Vec<String> {
+    let users = fields.texts("users", "users such as { \"operator\", \"1000\" }");
+    if users.contains(&"") {
+        fields.error(
+            "users",
+            "users: \"\" is no name; write users such as { \"operator\", \"1000\" }",
+        );
+    }
+    users.into_iter().map(str::to_owned).collect()
+}
+
 /// The reader of a statement without a name.
 pub(super) fn plain<'b, 's>(
     context: &'b mut Context<'_>,

@@ -7,7 +7,7 @@ use super::super::script::Statement;
 use super::super::value::{Fields, Value};
 use super::super::{Fpm, KernelRoutes, RoutesFrom};
 use super::Context;
-use super::rest::{listen, single};
+use super::rest::{listen, single, users};
 
 const SOURCES: [&str; 2] = ["kernel", "fpm"];
 const EXAMPLE: &str = "write turnpike.routes_from { \"kernel\" }, { \"fpm\" } or both";
@@ -80,7 +80,7 @@ pub(super) fn fpm<'s>(
     let Some(statement) = single(context, statements) else {
         return routes_from.fpm.then_some(fpm);
     };
-    let mut fields = context.fields("fpm".to_owned(), statement, &["listen", "keep_s"]);
+    let mut fields = context.fields("fpm".to_owned(), statement, &["listen", "keep_s", "users"]);
     if let Some(text) = fields.text("listen", "an address and a port such as \"127.0.0.1:2620\"") {
         match listen(text, 2620) {
             Ok(address) => fpm.listen = address,
@@ -90,6 +90,7 @@ pub(super) fn fpm<'s>(
     if let Some(seconds) = fields.number("keep_s", 0..=86_400) {
         fpm.keep = Duration::from_secs(seconds);
     }
+    fpm.users = users(&mut fields);
     if !routes_from.fpm {
         fields.error(
             "",

@@ -5,14 +5,15 @@ use std::time::Duration;
 use super::super::Telnet;
 use super::super::script::Statement;
 use super::Context;
-use super::rest::{listen, plain, single};
+use super::rest::{listen, plain, single, users};
 
 pub(super) fn read<'s>(
     context: &mut Context<'_>,
     statements: impl Iterator<Item = &'s Statement>,
 ) -> Option<Telnet> {
     let statement = single(context, statements)?;
-    let mut fields = plain(context, statement, &["listen", "public", "sessions", "idle_s"]);
+    let mut fields =
+        plain(context, statement, &["listen", "public", "sessions", "idle_s", "users"]);
     let mut telnet = Telnet::default();
     let usual = telnet.listen.port();
     let public = fields.flag("public");
@@ -36,5 +37,6 @@ pub(super) fn read<'s>(
     if let Some(seconds) = fields.number("idle_s", 1..=86_400) {
         telnet.idle = Duration::from_secs(seconds);
     }
+    telnet.users = users(&mut fields);
     Some(telnet)
 }

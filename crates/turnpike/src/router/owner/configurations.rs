@@ -10,6 +10,7 @@
 //! change was made meanwhile it is prepared again.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -117,7 +118,11 @@ impl Configurations {
         tokio::task::spawn_blocking(move || {
             let graphs = matches!(purpose, Purpose::Make { .. });
             let alive = || if graphs { pulse.wait() } else { Ok(()) };
-            let prepared = workshop.prepare(base, &known, wanted.clone(), graphs);
+            let prepare = || workshop.prepare(base, &known, wanted.clone(), graphs);
+            // A defect there is an answer, too: nothing of the router has been touched.
+            let prepared = catch_unwind(AssertUnwindSafe(prepare)).unwrap_or_else(|_| {
+                bail!("a panic over it: a defect, please report what the log says")
+            });
             let outcome = prepared.and_then(|prepared| alive().map(|()| prepared));
             // The owner may have ended.
             let _ = done.send(Job { purpose, asker, wanted, outcome });
@@ -285,7 +290,7 @@ impl Owner {
         confirm: Option<Duration>,
     ) -> Result<Applied> {
         // Another one may have been made on condition meanwhile.
-        if origin == Origin::Apply {
+        if matches!(origin, Origin::Apply | Origin::Reload) {
             self.configurations.nothing_pending("apply")?;
         }
         let (base, config) = (prepared.base.clone(), prepared.config.clone());
@@ -293,6 +298,9 @@ impl Owner {
         let summary = summary(&prepared.diff);
         if prepared.diff.is_empty() && base.text == config.text {
             let number = self.configurations.history.current();
+            if origin == Origin::Reload {
+                tracing::info!("{origin}: no change");
+            }
             return Ok(Applied { number, summary, confirm_s: None, pause_us: None });
         }
         let (file, text) = (config.file.clone(), config.text.clone());
@@ -317,6 +325,17 @@ impl Owner {
         );
         let pause_us = pause.map(|pause| pause.as_secs_f64() * 1e6);
         Ok(Applied { number, summary, confirm_s, pause_us })
+    }
+
+    /// Applies the file that the router was started with, as it is now; the log says what became of it.
+    pub(super) fn reload(&mut self) {
+        let (origin, configurations) = (Origin::Reload, &self.configurations);
+        tracing::info!("{origin}: applying the configuration file");
+        let purpose = Purpose::Make { origin, confirm: None };
+        match configurations.nothing_pending("apply") {
+            Ok(()) => configurations.prepare(Wanted::File, purpose, None),
+            Err(error) => say_failure(&purpose, &error),
+        }
     }
 
     /// Goes back if what was applied on condition was not confirmed in time.
@@ -352,6 +371,9 @@ fn say_failure(purpose: &Purpose, error: &anyhow::Error) {
         Purpose::Show { .. } => {}
         Purpose::Make { origin: origin @ Origin::NotConfirmed(_), .. } => {
             tracing::error!("{origin}, but the one before cannot be restored: {error:#}");
+        }
+        Purpose::Make { origin: origin @ Origin::Reload, .. } => {
+            tracing::error!("{origin}: refused, the router goes on as it is: {error:#}");
         }
         Purpose::Make { origin, .. } => tracing::warn!("{origin}: refused: {error:#}"),
     }

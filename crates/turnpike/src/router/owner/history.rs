@@ -21,6 +21,8 @@ pub enum Origin {
     Start,
     /// Somebody applied it.
     Apply,
+    /// SIGHUP, or a closed terminal: the file of the start.
+    Reload,
     /// Somebody went back to the one with this number.
     Rollback(u64),
     /// The one with this number was not confirmed in time.
@@ -32,6 +34,7 @@ impl fmt::Display for Origin {
         match self {
             Self::Start => f.write_str("start"),
             Self::Apply => f.write_str("apply"),
+            Self::Reload => f.write_str("SIGHUP"),
             Self::Rollback(to) => write!(f, "rollback to {to}"),
             Self::NotConfirmed(number) => write!(f, "{number} was not confirmed"),
         }

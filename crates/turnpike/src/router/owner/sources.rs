@@ -86,9 +86,10 @@ impl Sources {
         let (send, batches) = mpsc::channel(CHANNEL);
         let kernel = kernel_config(config).map(|kernel| netlink::spawn(kernel, send.clone()));
         let kernel = kernel.transpose().context("the kernel's routes and neighbours")?;
-        let fpm = config.fpm.zip(kernel.as_ref()).map(|(settings, kernel)| {
+        let fpm = config.fpm.as_ref().zip(kernel.as_ref()).map(|(settings, kernel)| {
             let netns = netns(config);
-            let fpm = FpmConfig { netns, listen: settings.listen, keep: settings.keep };
+            let control::config::Fpm { listen, keep, users } = settings.clone();
+            let fpm = FpmConfig { netns, listen, keep, users };
             fpm::spawn(fpm, kernel.interfaces(), send.clone())
         });
         let fpm = fpm.transpose().context("turnpike.fpm")?;
