@@ -15,7 +15,8 @@
 //! | `errors` | cannot be forwarded, the sender is told: TTL, no route, refused |
 //!
 //! What came to a link-layer group and was punted is for the router whatever stopped it: a
-//! multicast listener query has a hop-by-hop header, an IGMP report an IPv4 option.
+//! multicast listener query has a hop-by-hop header, an IGMP report an IPv4 option. Other packets
+//! with options to groups that routers forward are `options`.
 
 use crate::batch::{ETHERNET, HEAD};
 use crate::reason::{DropReason, PuntClass, PuntReason};
@@ -96,7 +97,11 @@ impl PuntClass {
             PuntReason::Arp => Self::Neighbour,
             PuntReason::NonIp => Self::Routing,
             PuntReason::Local => Self::of_local(head),
-            PuntReason::Ip4Options | PuntReason::HopByHop if to_group => Self::of_local(head),
+            PuntReason::Ip4Options | PuntReason::HopByHop if to_group => match Self::of_local(head)
+            {
+                Self::Host if is_routed_group(head) => Self::Options,
+                class => class,
+            },
             PuntReason::Ip4Options | PuntReason::HopByHop => Self::Options,
             // The neighbour is of no use to them.
             PuntReason::Glean | PuntReason::Unresolved if is_expired(head) => Self::Errors,
@@ -126,6 +131,14 @@ fn is_expired(head: &[u8; HEAD]) -> bool {
     match head[ETHERNET] >> 4 {
         4 => head[ETHERNET + 8] <= 1,
         _ => head[ETHERNET + 7] <= 1,
+    }
+}
+
+/// Whether a packet is for a group that routers forward (RFC 5771, 4; RFC 4291, 2.7).
+fn is_routed_group(head: &[u8; HEAD]) -> bool {
+    match head[ETHERNET] >> 4 {
+        4 => head[ETHERNET + 16] >> 4 == 14 && head[ETHERNET + 16..ETHERNET + 19] != [224, 0, 0],
+        _ => head[ETHERNET + 24] == 0xff && head[ETHERNET + 25] & 0xf > 2,
     }
 }
 
@@ -284,6 +297,20 @@ mod tests {
         let query = FrameBuilder::ip6().protocol(0).payload(&[58, 0, 5, 2, 0, 0, 1, 0, 130, 0]);
         let class = |to_group| PuntClass::of(PuntReason::HopByHop, to_group, &head(&query));
         assert_eq!((class(true), class(false)), (PuntClass::Routing, PuntClass::Options));
+        let routed = [
+            (FrameBuilder::ip4().destination4("239.1.1.1"), PuntClass::Options),
+            (FrameBuilder::ip4().destination4("224.0.0.99"), PuntClass::Host),
+            (FrameBuilder::ip4().destination4("10.0.1.255"), PuntClass::Host),
+            (FrameBuilder::ip4().destination4("239.1.1.1").protocol(2), PuntClass::Routing),
+        ];
+        for (frame, class) in routed {
+            let head = head(&frame.options(&[1; 4]));
+            assert_eq!(PuntClass::of(PuntReason::Ip4Options, true, &head), class);
+        }
+        for (group, class) in [("ff05::9", PuntClass::Options), ("ff02::9", PuntClass::Host)] {
+            let frame = FrameBuilder::ip6().destination6(group).protocol(0).payload(&[17, 0, 1, 4]);
+            assert_eq!(PuntClass::of(PuntReason::HopByHop, true, &head(&frame)), class, "{group}");
+        }
         // A header that reaches beyond what can be seen.
         let long = FrameBuilder::ip6().protocol(0).payload(&[58, 255, 5, 2]);
         let class = PuntClass::of(PuntReason::HopByHop, true, &head(&long));

@@ -138,7 +138,7 @@ reasons! {
         Unreachable = "unreachable", "The route says: refuse, unreachable.";
         Glean = "glean", "The destination is on a connected network, its MAC is unknown.";
         Unresolved = "unresolved", "The gateway's MAC is unknown.";
-        TooBig = "too-big", "Larger than the MTU of the port it should leave by.";
+        TooBig = "too-big", "Larger than the MTU of the port it should leave by; to a group: of one of its ports.";
         Scope = "scope", "The source is link-local, the destination is not.";
         Truncated = "truncated", "The total length is beyond the frame, the header is right: dropped, and the sender is told.";
         Redirect = "redirect", "It leaves by the port it came by: forwarded, and the sender may be told of a better first hop.";

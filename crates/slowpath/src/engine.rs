@@ -24,7 +24,7 @@ use crate::ports::Ports;
 use crate::random::Random;
 use crate::reassembly::Reassembly;
 use crate::{Command, Config, Event, Icmp, NeighbourInfo, Output, Packet, Time};
-use crate::{extension, options};
+use crate::{extension, multicast, options};
 
 /// The slow path of a router. See the [crate] for what goes in and out.
 pub struct SlowPath<P> {
@@ -210,12 +210,16 @@ impl<P: Packet> SlowPath<P> {
         // Whatever the reason, what is addressed to the router is for the router.
         let local =
             punt.reason == PuntReason::Local || self.ports.is_own(ip.destination(), punt.port);
-        if host && (local || leads_to_host(&ip, punt.reason, out)) {
+        let replication = multicast::replication(&ip, punt, out);
+        if host && replication.is_none() && (local || leads_to_host(&ip, punt.reason, out)) {
             return self.for_kernel(packet, punt.port, out);
         }
         if let Err((error, reason)) = check_options(&ip) {
             let Some(error) = error else { return out.drop(packet, reason) };
             return self.refuse(packet, punt.port, error, reason, now, out);
+        }
+        if let Some(replication) = replication {
+            return self.replicate(packet, punt.port, replication, now, out);
         }
         if local {
             return self.local(packet, punt.port, now, out);

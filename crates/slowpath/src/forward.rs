@@ -172,6 +172,29 @@ impl<P: Packet> SlowPath<P> {
         }
     }
 
+    /// Sends a copy of a received packet, in fragments if it is too big.
+    pub(crate) fn transmit_copy(
+        &self,
+        frame: &[u8],
+        port: PortId,
+        mac: MacAddr,
+        out: &mut impl Output<P>,
+    ) {
+        let Some(port) = self.ports.get(port) else { return };
+        let Ok(ip) = IpPacket::parse(frame) else { return };
+        let (length, mtu) = (ip.frame_len(), usize::from(port.mtu));
+        let mut copy = frame[..length].to_vec();
+        frame::set_macs(&mut copy, mac, port.mac);
+        decrement_ttl(&mut copy);
+        self.fill_options(&mut copy, port.id, out);
+        if length <= ETHERNET_LEN + mtu {
+            return out.originate(port.id, &copy);
+        }
+        for frame in fragment(&copy, mtu).unwrap_or_default() {
+            out.originate(port.id, &frame);
+        }
+    }
+
     /// Puts the router into the record route and the timestamp of a packet that leaves by a port
     /// (RFC 1812, 4.2.2.2 and 5.3.13.5, 5.3.13.6). A port without an address uses any other one, as
     /// a router's identifier.
