@@ -112,6 +112,8 @@ reasons! {
         ArpRejected = "arp-rejected", "ARP for an address that is not ours, or from a sender that is not on the port's network.";
         NdMalformed = "nd-malformed", "A neighbour discovery message fails RFC 4861's validity checks, or came in a fragment (RFC 6980).";
         IcmpMalformed = "icmp-malformed", "An ICMP message for the router has a wrong checksum or length.";
+        UdpMalformed = "udp-malformed", "A UDP packet for the router has a wrong checksum or length, or over IPv6 no checksum.";
+        TcpMalformed = "tcp-malformed", "A TCP segment for the router has a wrong checksum or length.";
         Ip4Options = "ip4-options", "An IP option is malformed or refused (source route).";
         Ip6Extension = "ip6-extension", "An IPv6 extension header is malformed, or holds an option that must not be skipped.";
         LocalFragment = "local-fragment", "A fragment for the router itself that is malformed, overlaps another, or came when too many waited.";

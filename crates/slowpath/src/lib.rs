@@ -16,6 +16,7 @@
 //!  |                -> advertise.rs router adv.  |                 |
 //!  |                -> discovery.rs, for IPv4    |                 |
 //!  |                -> echo.rs  ping             |   the packets   |
+//!  |                -> reset.rs TCP, UDP         |                 |
 //!  |              reassembly.rs fragments for us |                 |
 //!  |              forward.rs    to be resolved  -+   that wait     |
 //!  |                -> redirect.rs better hops   |                 |
@@ -79,6 +80,7 @@ mod ports;
 mod random;
 mod reassembly;
 mod redirect;
+mod reset;
 #[cfg(test)]
 mod testing;
 

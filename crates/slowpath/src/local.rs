@@ -3,13 +3,14 @@
 //!
 //! A packet to any address of the router is local, whatever port it came by (weak host model);
 //! link-local addresses only on their port. ICMP, neighbour discovery and multicast listener
-//! queries are dealt with; everything else is refused, since nothing here listens. Fragments wait
+//! queries are dealt with; everything else is refused, since nothing here listens: UDP and TCP in
+//! `reset.rs`, other protocols by an ICMP error. Fragments wait
 //! for each other; the packet they make is dealt with as if it had come whole, but for neighbour
 //! discovery, which is never believed in fragments (RFC 6980, 5). No IPv4 group is joined.
 //!
 //! Drops: `not-local`, `multicast-not-routed`, `directed-broadcast`, `l2-broadcast`,
 //! `local-fragment`, `reassembly-timeout`, `ip6-extension`, `icmp-malformed`, `nd-malformed`,
-//! `no-listener`.
+//! `udp-malformed`, `tcp-malformed`, `no-listener`.
 
 use dataplane::port::PortId;
 use dataplane::reason::DropReason;
@@ -26,7 +27,7 @@ use crate::frame::{self, IpPacket};
 use crate::icmp::Error;
 use crate::nd::Message;
 use crate::reassembly::{Outcome, Piece};
-use crate::{Output, Packet, SlowPath, Time};
+use crate::{Output, Packet, SlowPath, Time, reset};
 
 /// What becomes of a packet for the router.
 enum Verdict {
@@ -156,7 +157,12 @@ impl<P: Packet> SlowPath<P> {
         }
         match header.protocol {
             PROTOCOL_ICMP => self.icmp_v4(header, bytes, arrival.from, now, out),
-            protocol => no_listener(protocol, 9),
+            PROTOCOL_UDP => no_udp_listener(&IpPacket::V4 { header, bytes }, header.header_len()),
+            PROTOCOL_TCP => {
+                let ip = IpPacket::V4 { header, bytes };
+                self.no_tcp_listener(&ip, header.header_len(), arrival.from, now, out)
+            }
+            _ => Verdict::Refuse(UNKNOWN_PROTOCOL, DropReason::NoListener),
         }
     }
 
@@ -182,7 +188,17 @@ impl<P: Packet> SlowPath<P> {
                 let arrival = Arrival { reassembled, ..arrival };
                 self.icmp_v6(header, bytes, end.offset, arrival, now, out)
             }
-            protocol => no_listener(protocol, end.named_at),
+            PROTOCOL_UDP => no_udp_listener(&IpPacket::V6 { header, bytes }, end.offset),
+            PROTOCOL_TCP => {
+                let ip = IpPacket::V6 { header, bytes };
+                self.no_tcp_listener(&ip, end.offset, arrival.from, now, out)
+            }
+            // There is nothing that could be listened to (RFC 8200, 4.7).
+            PROTOCOL_NONE => Verdict::Drop(DropReason::NoListener),
+            _ => {
+                let error = Error::ProtocolUnreachable { pointer: end.named_at as u32 };
+                Verdict::Refuse(error, DropReason::NoListener)
+            }
         }
     }
 
@@ -218,6 +234,22 @@ impl<P: Packet> SlowPath<P> {
                 }
             }
         }
+    }
+
+    /// Nothing listens to TCP here: a valid segment is answered by a reset.
+    fn no_tcp_listener(
+        &mut self,
+        ip: &IpPacket<'_>,
+        offset: usize,
+        from: PortId,
+        now: Time,
+        out: &mut impl Output<P>,
+    ) -> Verdict {
+        let Some(segment) = reset::Segment::parse(ip, offset) else {
+            return Verdict::Drop(DropReason::TcpMalformed);
+        };
+        self.reset(ip, &segment, from, now, out);
+        Verdict::Drop(DropReason::NoListener)
     }
 
     fn icmp_v4(
@@ -285,15 +317,15 @@ impl<P: Packet> SlowPath<P> {
     }
 }
 
-/// Nothing here speaks this protocol, which the byte `named_at` names, or listens on this port. TCP
-/// is told the same as UDP: an ICMP error ends a connection attempt as a reset would, and needs no
-/// TCP.
-fn no_listener(protocol: u8, named_at: usize) -> Verdict {
-    let reason = DropReason::NoListener;
-    match protocol {
-        PROTOCOL_NONE => Verdict::Drop(reason),
-        PROTOCOL_TCP | PROTOCOL_UDP => Verdict::Refuse(Error::PortUnreachable, reason),
-        _ => Verdict::Refuse(Error::ProtocolUnreachable { pointer: named_at as u32 }, reason),
+/// Nothing here speaks the protocol of an IPv4 packet; the header's tenth byte names it.
+const UNKNOWN_PROTOCOL: Error = Error::ProtocolUnreachable { pointer: 9 };
+
+/// Nothing listens to UDP here. Its sender is told, if it is UDP at all.
+fn no_udp_listener(ip: &IpPacket<'_>, offset: usize) -> Verdict {
+    if reset::is_valid_udp(ip, offset) {
+        Verdict::Refuse(Error::PortUnreachable, DropReason::NoListener)
+    } else {
+        Verdict::Drop(DropReason::UdpMalformed)
     }
 }
 
@@ -313,7 +345,7 @@ mod tests {
     use super::*;
     use crate::testing::{
         Bench, Out, config, drops, fix_icmpv6_checksum, fix_v4_checksum, icmp_type, originated,
-        secs, udp, v4, v6,
+        secs, udp, v4, v6, with_l4_checksum,
     };
 
     fn bench() -> Bench {
@@ -328,14 +360,17 @@ mod tests {
     #[test]
     fn nothing_listens() {
         let mut bench = bench();
-        for (protocol, error4, error6) in
-            [(17, (3, 3), (1, 4)), (6, (3, 3), (1, 4)), (47, (3, 2), (4, 1))]
-        {
+        for (protocol, error4, error6) in [(17, (3, 3), (1, 4)), (47, (3, 2), (4, 1))] {
             let outs = bench.local(v4("10.0.1.2", "10.0.1.1", protocol, &udp(20)));
             assert_eq!(result(&outs), (DropReason::NoListener, Some(error4)));
-            let outs = bench.local(v6("fd00:1::2", "fd00:1::1", protocol, &udp(20)));
+            let frame = v6("fd00:1::2", "fd00:1::1", protocol, &udp(20));
+            let frame = if protocol == 17 { with_l4_checksum(frame) } else { frame };
+            let outs = bench.local(frame);
             assert_eq!(result(&outs), (DropReason::NoListener, Some(error6)));
         }
+        // 59 is "no next header" in IPv6 only.
+        let outs = bench.local(v4("10.0.1.2", "10.0.1.1", 59, &[]));
+        assert_eq!(result(&outs), (DropReason::NoListener, Some((3, 2))));
         let outs = bench.local(v6("fd00:1::2", "fd00:1::1", 59, &[]));
         assert_eq!(result(&outs), (DropReason::NoListener, None));
     }
@@ -376,8 +411,8 @@ mod tests {
             // All nodes: joined, but nothing listens, and no error about multicast.
             ("ff02::1", DropReason::NoListener),
         ] {
-            let outs = bench.local(v6("fd00:1::2", destination, 17, &udp(20)));
-            assert_eq!(result(&outs), (reason, None), "{destination}");
+            let frame = with_l4_checksum(v6("fd00:1::2", destination, 17, &udp(20)));
+            assert_eq!(result(&bench.local(frame)), (reason, None), "{destination}");
         }
     }
 
@@ -544,7 +579,7 @@ mod tests {
         let outs = bench.local(ping);
         let own: std::net::Ipv6Addr = "fd00:1::1".parse().unwrap();
         assert_eq!(originated(&outs)[0][22..38], own.octets());
-        let outs = bench.local(v6("fd00:1::2", "fd00:2::", 17, &udp(8)));
+        let outs = bench.local(with_l4_checksum(v6("fd00:1::2", "fd00:2::", 17, &udp(8))));
         assert_eq!(result(&outs), (DropReason::NoListener, Some((1, 4))));
         assert_eq!(originated(&outs)[0][22..38], own.octets());
     }

@@ -358,7 +358,25 @@ pub(crate) fn v6(source: &str, destination: &str, next_header: u8, payload: &[u8
     build::ethernet(link, ETHERTYPE_IPV6, &[header.as_bytes(), payload].concat())
 }
 
-/// A UDP header and data; the checksum is not looked at.
+/// Sets the UDP or TCP checksum of a frame without options or extension headers, by the definition.
+/// A field that does not fit stays as it is.
+pub(crate) fn with_l4_checksum(mut frame: Vec<u8>) -> Vec<u8> {
+    let (upper, addresses, protocol) =
+        if frame[12] == 8 { (34, 26..34, frame[23]) } else { (54, 22..54, frame[20]) };
+    let at = upper + if protocol == 6 { 16 } else { 6 };
+    if at + 2 > frame.len() {
+        return frame;
+    }
+    frame[at..at + 2].fill(0);
+    let length = ((frame.len() - upper) as u32).to_be_bytes();
+    let pieces = [&frame[addresses], &length, &[0, 0, 0, protocol], &frame[upper..]];
+    // 0 would say that there is none.
+    let sum = 0xffff - remainder(&pieces) % 0xffff;
+    frame[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+    frame
+}
+
+/// A UDP header and data, without checksum.
 pub(crate) fn udp(length: usize) -> Vec<u8> {
     let mut bytes = vec![0x80, 0xe8, 0x82, 0x9a, 0, 0, 0, 0];
     bytes.extend((0..length).map(|n| n as u8));
