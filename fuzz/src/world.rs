@@ -148,7 +148,7 @@ pub fn tables() -> Arc<Tables> {
         redirects: RedirectGates::default(),
         ports,
         flows: FlowHash::new(1),
-        class_e: false,
+        own: Arc::new(dataplane::own::OwnAddresses::new(false)),
         multicast: multicast(),
     })
 }

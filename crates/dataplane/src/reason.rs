@@ -62,6 +62,8 @@ reasons! {
         Ip4TotalLength = "ip4-total-length", "The total length is shorter than the header or longer than the frame.";
         Ip4Checksum = "ip4-checksum", "The header checksum is wrong.";
         Ip4MartianSource = "ip4-martian-source", "The source is 0/8, 127/8, multicast, broadcast or, unless the configuration accepts it, 240/4.";
+        OwnSource = "own-source", "The source is an address of this router: forged, or looped (RFC 1812 5.3.7).";
+        BroadcastSource = "broadcast-source", "The source is the broadcast address of the network that it came from (RFC 1812 5.3.7).";
         MartianDestination = "martian-destination", "The destination must not appear on a wire (0/8, 127/8, ::, ::1 and, unless the configuration accepts it, 240/4), or is the all-zeros address of a connected network.";
         L2Broadcast = "l2-broadcast", "A unicast packet to be forwarded came as a link-layer broadcast or multicast (RFC 1812 5.3.4).";
         // ip6-validate

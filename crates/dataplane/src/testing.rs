@@ -339,7 +339,7 @@ impl TestTables {
             redirects: RedirectGates::default(),
             ports: PortInfos::new(ports),
             flows: FlowHash::new(1),
-            class_e: false,
+            own: Arc::new(crate::own::OwnAddresses::new(false)),
         })
     }
 }

@@ -1377,7 +1377,7 @@ fn tables(config: &Config) -> std::sync::Arc<dataplane::tables::Tables> {
         redirects: RedirectGates::default(),
         ports: PortInfos::new(ports),
         flows: dataplane::flow::FlowHash::new(1),
-        class_e: false,
+        own: Arc::new(dataplane::own::OwnAddresses::new(false)),
     })
 }
 

@@ -334,7 +334,7 @@ fn tables(case: &Case, (fib4, fib6): Lookups) -> Result<Arc<Tables>> {
         redirects: RedirectGates::default(),
         ports: PortInfos::new(ports),
         flows: FlowHash::new(1),
-        class_e: false,
+        own: Arc::new(dataplane::own::OwnAddresses::new(false)),
     }))
 }
 

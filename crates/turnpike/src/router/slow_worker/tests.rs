@@ -141,7 +141,7 @@ impl Lab {
             redirects: RedirectGates::default(),
             ports: PortInfos::new(vec![info]),
             flows: FlowHash::new(1),
-            class_e: false,
+            own: Arc::new(dataplane::own::OwnAddresses::new(false)),
         };
         let engine = SlowPath::new(slowpath::Config {
             ports: vec![slowpath::PortConfig {
