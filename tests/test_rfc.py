@@ -566,6 +566,7 @@ def test_the_routers_own_icmp_is_configurable(lab):
     assert answer(wires, IPv6(src=A6, dst=B6, hlim=1) / UDP())[IPv6].hlim == 99
 
 
+@pytest.mark.provokes("not-local")
 def test_a_link_too_small_for_ipv6_has_none(lab):
     # RFC 8200 5, RFC 8201 4: no "packet too big" with less than 1280, and no address there.
     wires = Wires(lab, calm=True, mtu=(1500, 1200), ports="""

@@ -15,12 +15,20 @@ from lib.router import Change
 # The right link takes 1300 bytes, so that packets of the left one can be too big for it.
 MTU = 1300
 
+HOST_C_MAC = "02:00:00:00:0c:01"
+
 CONFIG = f"""
 turnpike.route "203.0.113.0/24" {{ prohibit = true }}
 turnpike.route "2001:db8:bad::/48" {{ prohibit = true }}
 turnpike.route "198.51.100.0/24" {{ unreachable = true }}
 turnpike.route "2001:db8:f::/48" {{ unreachable = true }}
 turnpike.neighbour "fe80::a" {{ port = "left", mac = "{HOST_A_MAC}" }}
+turnpike.neighbour "fe80::c" {{ port = "left", mac = "{HOST_C_MAC}" }}
+turnpike.neighbour "fd00:1::c" {{ port = "left", mac = "{HOST_C_MAC}" }}
+turnpike.route "198.18.0.0/24" {{ port = "right" }}
+turnpike.route "2001:db8:0:18::/64" {{ port = "right" }}
+turnpike.neighbour "198.18.0.7" {{ port = "right", mac = "{HOST_C_MAC}" }}
+turnpike.neighbour "2001:db8:0:18::7" {{ mac = "{HOST_C_MAC}" }}
 """
 
 A4, B4, R4 = "10.0.1.2", "10.0.2.2", "10.0.1.1"
@@ -172,6 +180,36 @@ def test_beyond_scope(wires):
     # RFC 4443 3.1 code 2. The source is the router's link-local address: the one with the scope
     # of the destination (RFC 6724 5 rule 2).
     check_error6(answer, 1, 2, NOTHING, original, LEFT_LINK_LOCAL, "fe80::a")
+
+
+@pytest.mark.parametrize("source, destination", [("fe80::a", "fd00:1::c"), ("fe80::a", "fe80::c"), (A6, "fe80::c")])
+def test_link_local_addresses_are_served_within_their_link(wires, source, destination):
+    """RFC 4007 9: what stays in the zone of its addresses is forwarded."""
+    frame = eth(packet6(destination, source=source))
+    change = Change(wires.router)
+    wires.left.send(frame)
+    assert wires.left.expect(1) == [forwarded(frame, LEFT_MAC, HOST_C_MAC)]
+    assert change(received=1) == {"received": 1, "sent": 1}
+    assert wires.right.receive(0.02) == []
+
+
+def test_the_anycast_address_of_the_link_is_the_router_s(wires):
+    """RFC 4291 2.6.1: the subnet-router anycast address of fe80::/64."""
+    ping = icmp6("fe80::a", "fe80::", 128, 0, NOTHING, pattern(8))
+    change = Change(wires.router)
+    wires.left.send(eth(ipv6("fe80::a", "fe80::", ping, next_header=58)))
+    (reply,) = wires.left.expect(1)
+    assert reply[22:38] == ipaddress.ip_address(LEFT_LINK_LOCAL).packed and reply[54] == 129
+    assert change(received=1) == {"received": 1, "to_host": 1, "originated": 1, "sent": 1}
+
+
+@pytest.mark.parametrize("destination", ["198.18.0.7", "2001:db8:0:18::7"])
+def test_a_static_neighbour_may_be_on_a_link_that_a_route_leads_to(wires, destination):
+    frame = eth(packet6(destination) if ":" in destination else packet4(destination))
+    change = Change(wires.router)
+    wires.left.send(frame)
+    assert wires.right.expect(1) == [forwarded(frame, RIGHT_MAC, HOST_C_MAC)]
+    assert change(received=1) == {"received": 1, "sent": 1}
 
 
 @pytest.mark.provokes("no-listener")
@@ -466,10 +504,6 @@ DROPS = {
         "IPv4": (packet4("239.1.2.3"), "01:00:5e:01:02:03"),
         "IPv6, a wide scope": (packet6("ff0e::1234"), "33:33:00:00:12:34"),
         "IPv6, this link": (packet6("ff02::1234"), "33:33:00:00:12:34"),
-    },
-    "not-local": {
-        "somebody's link-local address": (packet6("fe80::dead"), LEFT_MAC),
-        "the other port's link-local address": (packet6("fe80::ff:fe00:201"), LEFT_MAC),
     },
 }
 

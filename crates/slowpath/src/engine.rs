@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use dataplane::flow::FlowHash;
-use dataplane::next_hop::NextHop;
+use dataplane::next_hop::{self, NextHop};
 use dataplane::port::PortId;
 use dataplane::reason::{DropReason, Punt, PuntReason};
 use wire::MacAddr;
@@ -208,8 +208,10 @@ impl<P: Packet> SlowPath<P> {
             Err(reason) => return out.drop(packet, reason),
         };
         // Whatever the reason, what is addressed to the router is for the router.
-        let local =
-            punt.reason == PuntReason::Local || self.ports.is_own(ip.destination(), punt.port);
+        let own = self.ports.is_own(ip.destination(), punt.port);
+        // Packets for another host on the link they came from stay on it (RFC 4007, 9).
+        let link = !host && self.ports.is_neighbours_link_local(ip.destination(), punt.port);
+        let local = (punt.reason == PuntReason::Local && !link) || own;
         let replication = multicast::replication(&ip, punt, out);
         if host && replication.is_none() && (local || leads_to_host(&ip, punt.reason, out)) {
             return self.for_kernel(packet, punt.port, out);
@@ -225,12 +227,9 @@ impl<P: Packet> SlowPath<P> {
             return self.local(packet, punt.port, now, out);
         }
         let hop = match punt.reason {
+            _ if link => (next_hop::NO_ROUTE, NextHop::Glean { port: punt.port }),
             PuntReason::Ttl => {
                 let (error, reason) = (Error::TtlExpired, DropReason::TtlExpired);
-                return self.refuse(packet, punt.port, error, reason, now, out);
-            }
-            PuntReason::Scope => {
-                let (error, reason) = (Error::BeyondScope, DropReason::BeyondScope);
                 return self.refuse(packet, punt.port, error, reason, now, out);
             }
             // What is whole after all was not punted for this.
@@ -241,6 +240,7 @@ impl<P: Packet> SlowPath<P> {
             PuntReason::Glean
             | PuntReason::Unresolved
             | PuntReason::TooBig
+            | PuntReason::Scope
             | PuntReason::Redirect => (punt.next_hop, out.next_hop(punt.next_hop)),
             // Punted before the lookup.
             PuntReason::Ip4Options

@@ -229,7 +229,7 @@ impl<P: Packet> SlowPath<P> {
                     (!joined).then_some(DropReason::MulticastNotRouted)
                 } else {
                     let own = self.ports.is_own(destination.into(), from)
-                        || self.ports.is_anycast(destination.into());
+                        || self.ports.is_anycast(destination.into(), from);
                     (!own).then_some(DropReason::NotLocal)
                 }
             }
@@ -405,7 +405,6 @@ mod tests {
             assert_eq!(result(&outs), (reason, None), "{destination}");
         }
         for (destination, reason) in [
-            ("fe80::77", DropReason::NotLocal),
             ("fd00:1::77", DropReason::NotLocal),
             ("ff02::5", DropReason::MulticastNotRouted),
             // All nodes: joined, but nothing listens, and no error about multicast.
@@ -576,6 +575,9 @@ mod tests {
         let mut bench = bench();
         let mut ping = v6("fd00:1::2", "fd00:1::", 58, &[128, 0, 0, 0, 0, 1, 0, 1]);
         fix_icmpv6_checksum(&mut ping, 54);
+        let mut link = v6("fd00:1::2", "fe80::", 58, &[128, 0, 0, 0, 0, 1, 0, 1]);
+        fix_icmpv6_checksum(&mut link, 54);
+        assert_eq!(icmp_type(originated(&bench.local(link))[0]), (129, 0));
         let outs = bench.local(ping);
         let own: std::net::Ipv6Addr = "fd00:1::1".parse().unwrap();
         assert_eq!(originated(&outs)[0][22..38], own.octets());

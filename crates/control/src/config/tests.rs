@@ -985,6 +985,19 @@ fn neighbours_are_on_a_port() {
         let expected = format!("4: neighbour \"{name}\": {expected}");
         assert_eq!(errors_below_ports(&statement), [expected], "{statement}");
     }
+    // A route leads to it on a port's link; of two, the longer.
+    let linked = format!(
+        "{PORTS}turnpike.route '10.9.0.0/16' {{ port = 'left' }}\n\
+         turnpike.route '10.9.9.0/24' {{ port = 'right' }}\n\
+         turnpike.neighbour '10.9.9.9' {{ {mac} }}\n\
+         turnpike.neighbour '10.9.9.8' {{ port = 'left', {mac} }}"
+    );
+    let config = read(&linked).unwrap();
+    let ports: Vec<_> = config.neighbours.iter().map(|neighbour| neighbour.port.index()).collect();
+    assert_eq!(ports, [1, 0]);
+    let via = "turnpike.route '10.9.9.0/24' { via = '10.0.2.9' }\n";
+    let behind = format!("{via}turnpike.neighbour '10.9.9.9' {{ port = 'right', {mac} }}");
+    assert!(errors_below_ports(&behind)[0].contains("is unreachable"));
     let dynamic = format!(
         "{PORTS}turnpike.routes_from {{ 'kernel' }}\n\
          turnpike.neighbour '10.9.9.9' {{ port = 'right', {mac} }}"
