@@ -74,6 +74,7 @@ pub fn info(number: u16) -> PortInfo {
             _ => ReversePath::Any,
         },
         redirects: number == 0,
+        least_ttl: 0,
     }
 }
 

@@ -85,12 +85,14 @@ reasons! {
         PortDown = "port-down", "The route leads to a port that this router does not have.";
         TxFull = "tx-full", "The port's transmit queue was full.";
         RefusedNeighbour = "refused-neighbour", "More ARP and neighbour discovery came than the slow path takes (show protection).";
+        RefusedLink = "refused-link", "More packets of the links' own protocols came than the slow path takes (show protection).";
         RefusedRouting = "refused-routing", "More packets of routing protocols came than the slow path takes (show protection).";
         RefusedHost = "refused-host", "More other packets for the router came than the slow path takes (show protection).";
         RefusedResolve = "refused-resolve", "More packets to unknown neighbours came than the slow path takes (show protection).";
         RefusedFragment = "refused-fragment", "More packets came that the next link does not take whole than the slow path takes (show protection).";
         RefusedOptions = "refused-options", "More packets with options came than the slow path takes (show protection).";
         RefusedErrors = "refused-errors", "More packets that call for an ICMP error came than the slow path takes (show protection).";
+        TtlSecurity = "ttl-security", "Of a routing protocol, from farther away than the port accepts (ttl_security, RFC 5082).";
         InjectFull = "inject-full", "The ring from the slow path to a forwarder was full.";
         SpreadFull = "spread-full", "The ring to the forwarder that the hash in software chose was full.";
         HandoverFull = "handover-full", "The ring to the forwarder that owns the transmit queue was full.";
@@ -153,7 +155,8 @@ reasons! {
     /// What punted packets are sorted into, each bounded by itself; see [`crate::class`].
     PuntClass {
         Neighbour = "neighbour", "ARP and neighbour discovery.";
-        Routing = "routing", "Routing and link protocols for the router.";
+        Link = "link", "Routing and link protocols of the link, which nobody farther away can send.";
+        Routing = "routing", "Other packets of routing protocols for the router.";
         Host = "host", "Everything else for the router itself.";
         Resolve = "resolve", "Packets that wait for a neighbour's MAC.";
         Fragment = "fragment", "Packets that the next link does not take whole.";

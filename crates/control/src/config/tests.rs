@@ -1379,6 +1379,7 @@ fn tables(config: &Config) -> std::sync::Arc<dataplane::tables::Tables> {
         host: false,
         reverse_path: port.reverse_path,
         redirects: port.redirects,
+        least_ttl: port.least_ttl(),
     };
     let ports: Vec<_> = config.ports.iter().map(info).collect();
     std::sync::Arc::new(dataplane::tables::Tables {

@@ -99,6 +99,7 @@ pub const PORT: PortInfo = PortInfo {
     host: false,
     reverse_path: ReversePath::Any,
     redirects: false,
+    least_ttl: 0,
 };
 
 /// Receive, send, nothing else: what every router pays for its packets to come and go.
