@@ -81,6 +81,7 @@ mod random;
 mod reassembly;
 mod redirect;
 mod reset;
+mod source;
 #[cfg(test)]
 mod testing;
 

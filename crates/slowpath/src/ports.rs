@@ -7,7 +7,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use wire::MacAddr;
 use wire::address::{ALL_NODES, ALL_ROUTERS, link_local, solicited_node};
 
-use crate::{PortConfig, PortSettings};
+use crate::{PortConfig, PortSettings, source};
 
 /// What every IPv6 link takes (RFC 8200, 5).
 pub(crate) const IPV6_LEAST_MTU: u16 = 1280;
@@ -168,15 +168,20 @@ impl Port {
         best.or(self.v4.first()).map(|net| net.addr())
     }
 
-    /// Like [`Self::source_v4`] among the global addresses; towards a link-local address, and on
-    /// a port without global ones, the link-local address.
+    /// The address to use towards `towards` (RFC 6724, 5): a global one, or towards a link-local address
+    /// and on a port without global ones the link-local address.
     pub(crate) fn source_v6(&self, towards: Ipv6Addr) -> Ipv6Addr {
         if towards.is_unicast_link_local() {
             return self.link_local;
         }
-        let mut usable = self.v6.iter().filter(|net| !self.tentative.contains(&net.addr()));
-        let best = usable.clone().find(|net| net.contains(&towards));
-        best.or_else(|| usable.next()).map_or(self.link_local, |net| net.addr())
+        source::select(self.usable_v6(), towards).unwrap_or(self.link_local)
+    }
+
+    /// The global addresses that may be used.
+    fn usable_v6(&self) -> impl Iterator<Item = Ipv6Net> {
+        let speaks = self.speaks_v6();
+        let usable = move |net: &&Ipv6Net| speaks && !self.tentative.contains(&net.addr());
+        self.v6.iter().filter(usable).copied()
     }
 }
 
@@ -295,9 +300,9 @@ impl Ports {
         own.or_else(|| self.0.iter().find_map(|port| port.source_v4(towards)))
     }
 
-    /// Source for a packet towards an IPv6 address, about one that was received on `from`: a
-    /// global address of that port, else any global one; a link-local one only if the packet stays
-    /// on that link.
+    /// Source for a packet towards an IPv6 address, about one that was received on `from`: the best
+    /// global address of that port, which makes it informative (RFC 4443, 2.2), else of all ports; a
+    /// link-local one only if the packet stays on that link.
     pub(crate) fn source_v6(&self, from: PortId, towards: Ipv6Addr) -> Option<Ipv6Addr> {
         let own = self.get(from)?;
         let source = own.source_v6(towards);
@@ -306,9 +311,7 @@ impl Ports {
         {
             return Some(source);
         }
-        let speakers = self.0.iter().filter(|port| port.speaks_v6());
-        let mut others = speakers.map(|port| port.source_v6(towards));
-        others.find(|address| !address.is_unicast_link_local())
+        source::select(self.0.iter().flat_map(Port::usable_v6), towards)
     }
 }
 
@@ -423,6 +426,7 @@ mod tests {
             port(0, &["10.0.0.1/24", "10.1.0.1/24", "fd00::1/64", "fd01::1/64"]),
             port(1, &["10.2.0.1/24", "fd02::1/64"]),
             port(2, &[]),
+            port(3, &["fd03::1/64", "2001:db8:3::1/64"]),
         ]);
         let v4 = |from, to: &str| {
             ports.source_v4(PortId::new(from).unwrap(), to.parse().unwrap()).unwrap().to_string()
@@ -435,7 +439,9 @@ mod tests {
         };
         assert_eq!(v6(0, "fd01::9"), "fd01::1");
         assert_eq!(v6(1, "2001:db8::1"), "fd02::1");
-        assert_eq!(v6(2, "2001:db8::1"), "fd00::1");
+        assert_eq!(v6(3, "2001:db8::1"), "2001:db8:3::1", "RFC 6724: the destination's label");
+        assert_eq!(v6(3, "fd09::1"), "fd03::1");
+        assert_eq!(v6(2, "2001:db8::1"), "2001:db8:3::1");
         assert_eq!(v6(1, "fe80::9"), "fe80::ff:fe00:1");
     }
 }
