@@ -6,11 +6,17 @@
 //! queries are dealt with; everything else is refused, since nothing here listens: UDP and TCP in
 //! `reset.rs`, other protocols by an ICMP error. Fragments wait
 //! for each other; the packet they make is dealt with as if it had come whole, but for neighbour
-//! discovery, which is never believed in fragments (RFC 6980, 5). No IPv4 group is joined.
+//! discovery, which is never believed in fragments (RFC 6980, 5).
+//!
+//! Limited broadcasts, directed ones to the network that they came from, and 224.0.0.1, which every host is
+//! in and no report names (RFC 1812, 4.2.2.11, RFC 2236, 6), are received like others, but nobody is
+//! told what became of them, and pings are not answered: they are a means of amplification.
 //!
 //! Drops: `not-local`, `multicast-not-routed`, `directed-broadcast`, `l2-broadcast`,
 //! `local-fragment`, `reassembly-timeout`, `ip6-extension`, `icmp-malformed`, `nd-malformed`,
 //! `udp-malformed`, `tcp-malformed`, `no-listener`.
+
+use std::net::Ipv4Addr;
 
 use dataplane::port::PortId;
 use dataplane::reason::DropReason;
@@ -28,6 +34,9 @@ use crate::icmp::Error;
 use crate::nd::Message;
 use crate::reassembly::{Outcome, Piece};
 use crate::{Output, Packet, SlowPath, Time, reset};
+
+/// The group of all systems of a link.
+const ALL_SYSTEMS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
 
 /// What becomes of a packet for the router.
 enum Verdict {
@@ -208,10 +217,13 @@ impl<P: Packet> SlowPath<P> {
         match ip {
             IpPacket::V4 { header, .. } => {
                 let destination = header.destination();
+                let port = self.ports.get(from);
                 if destination.is_multicast() {
-                    Some(DropReason::MulticastNotRouted)
-                } else if destination.is_broadcast() {
-                    Some(DropReason::NoListener)
+                    (destination != ALL_SYSTEMS).then_some(DropReason::MulticastNotRouted)
+                } else if destination.is_broadcast()
+                    || port.is_some_and(|port| port.is_broadcast(destination))
+                {
+                    None
                 } else if self.ports.is_own(destination.into(), from) {
                     // RFC 1122, 3.3.6: a unicast address in a broadcast frame.
                     group_frame.then_some(DropReason::L2Broadcast)
@@ -264,7 +276,8 @@ impl<P: Packet> SlowPath<P> {
         if message.len() < ICMP_LEN || checksum(message) != 0 {
             return Verdict::Drop(DropReason::IcmpMalformed);
         }
-        if message[0] == v4::ECHO_REQUEST && message[1] == 0 && self.icmp.echo {
+        let asked = self.ports.is_own(header.destination().into(), from);
+        if message[0] == v4::ECHO_REQUEST && message[1] == 0 && self.icmp.echo && asked {
             self.echo_v4(header, bytes, from, now, out);
         }
         self.solicited_v4(header, bytes, from, now);
@@ -344,8 +357,8 @@ fn drop_all<P>(packets: Vec<P>, reason: DropReason, out: &mut impl Output<P>) {
 mod tests {
     use super::*;
     use crate::testing::{
-        Bench, Out, config, drops, fix_icmpv6_checksum, fix_v4_checksum, icmp_type, originated,
-        secs, udp, v4, v6, with_l4_checksum,
+        Bench, Out, config, drops, fix_icmpv6_checksum, fix_v4_checksum, hex, icmp_type,
+        originated, secs, udp, v4, v6, with_l4_checksum,
     };
 
     fn bench() -> Bench {
@@ -396,7 +409,9 @@ mod tests {
         let mut bench = bench();
         for (destination, reason) in [
             ("10.0.1.77", DropReason::NotLocal),
-            ("10.0.1.255", DropReason::DirectedBroadcast),
+            // Received, but nothing listens, and no error about broadcasts and groups.
+            ("10.0.1.255", DropReason::NoListener),
+            ("224.0.0.1", DropReason::NoListener),
             ("10.0.2.255", DropReason::DirectedBroadcast),
             ("255.255.255.255", DropReason::NoListener),
             ("224.0.0.5", DropReason::MulticastNotRouted),
@@ -413,6 +428,21 @@ mod tests {
             let frame = with_l4_checksum(v6("fd00:1::2", destination, 17, &udp(20)));
             assert_eq!(result(&bench.local(frame)), (reason, None), "{destination}");
         }
+    }
+
+    #[test]
+    fn broadcasts_and_the_group_of_all_systems_are_received_and_not_answered() {
+        let ping = hex("0800 f7fd 0001 0001");
+        for destination in ["255.255.255.255", "10.0.1.255", "224.0.0.1"] {
+            let outs = bench().local(v4("10.0.1.2", destination, 1, &ping));
+            assert!(matches!(outs[..], [Out::ToHost(_)]), "{destination}: {outs:?}");
+            let mut wrong = ping.clone();
+            wrong[7] ^= 1;
+            let outs = bench().local(v4("10.0.1.2", destination, 1, &wrong));
+            assert_eq!(result(&outs), (DropReason::IcmpMalformed, None), "{destination}");
+        }
+        let outs = bench().local(v4("10.0.1.2", "10.0.1.1", 1, &ping));
+        assert_eq!(originated(&outs).len(), 1);
     }
 
     #[test]
