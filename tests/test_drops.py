@@ -76,6 +76,18 @@ CASES = {
         "to the other port's MAC": eth(0x0800, good4(), RIGHT_MAC),
         "ARP to another station": eth(0x0806, bytes(28), "02:00:00:00:01:99"),
     },
+    # RFC 1812 5.3.7: of the port that it comes by, of another, and in whatever packet.
+    "own-source": {
+        "of the left port": from4("10.0.1.1"),
+        "of the right port": from4("10.0.2.1"),
+        "to itself": eth(0x0800, ipv4("10.0.1.1", "10.0.1.1", pattern(40))),
+        "with options": eth(0x0800, ipv4("10.0.2.1", "10.0.2.2", pattern(40), options=bytes([1, 1, 1, 1]))),
+        "IPv6, of the left port": from6("fd00:1::1"),
+        "IPv6, of the right port": from6("fd00:2::1"),
+    },
+    "broadcast-source": {
+        "of the network that it came from": from4("10.0.1.255"),
+    },
     "unknown-ethertype": {
         "an experiment": eth(0x88B5, bytes(46)),
         "an IEEE 802.3 length": eth(46, bytes(46)),

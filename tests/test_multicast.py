@@ -1,6 +1,7 @@
 """Multicast routes of the configuration: who gets a packet to a group, and what becomes of others."""
 
 import ipaddress
+import struct
 import time
 
 import pytest
@@ -115,10 +116,87 @@ def test_what_stays_on_its_link_stays(wires):
     expect(wires, frame, [], "multicast-not-routed")
 
 
-def test_too_long_for_one_port_is_for_none(wires):
-    """There is no host interface whose kernel could cut it."""
-    expect(wires, packet("239.1.1.1", size=1372), ["right", "far"])
-    expect(wires, packet("239.1.1.1", size=1373), [], "multicast-not-routed")
+# --- what the slow path sends: the port `far` takes 1400 bytes ------------------------------------
+
+
+def slowly(wires, frame, counters):
+    """Sends a frame from the left; what arrives at left, right and far."""
+    for wire in (wires.left, wires.right, wires.far):
+        wire.drain()
+    changed = Change(wires.router)
+    wires.left.send(frame)
+    assert changed(received=1) == counters
+    return [wire.receive(0.1) for wire in (wires.left, wires.right, wires.far)]
+
+
+@pytest.mark.parametrize("group", ["239.1.1.1", "ff0e::101"])
+def test_what_fits_every_port_is_replicated_by_the_fast_path(wires, group):
+    headers = 28 if "." in group else 48
+    expect(wires, packet(group, size=1400 - headers), ["right", "far"])
+
+
+def test_too_long_for_one_port_is_cut_for_that_port(wires):
+    frame = packet("239.1.1.1", size=1373)
+    counters = {"received": 1, "originated": 2, "sent": 3}
+    left, right, far = slowly(wires, frame, counters)
+    assert left == [] and right == [forwarded(frame, RIGHT_MAC, group_mac("239.1.1.1"))]
+    assert [len(fragment) - 34 for fragment in far] == [1376, 5]
+    assert b"".join(fragment[34:] for fragment in far) == frame[34:]
+    assert [fragment[20:22] for fragment in far] == [b"\x20\0", struct.pack("!H", 1376 // 8)]
+    assert all(fragment[:12] == forwarded(frame, FAR_MAC, group_mac("239.1.1.1"))[:12] for fragment in far)
+
+
+def test_too_long_for_one_port_and_not_to_be_cut_leaves_by_the_other(wires):
+    """RFC 1812 4.3.2.7: no error about IPv4 groups."""
+    frame = packet("239.1.1.1", size=1373, flags=2)
+    left, right, far = slowly(wires, frame, {"received": 1, "sent": 1})
+    assert (left, far) == ([], []) and right == [forwarded(frame, RIGHT_MAC, group_mac("239.1.1.1"))]
+
+
+def test_packet_too_big_is_told_about_a_group(wires):
+    """RFC 4443 3.2 and 2.4 (e.3)."""
+    frame = packet("ff0e::101", size=1353)
+    left, right, far = slowly(wires, frame, {"received": 1, "originated": 1, "sent": 2})
+    assert far == [] and right == [forwarded(frame, RIGHT_MAC, group_mac("ff0e::101"))]
+    (error,) = left
+    assert error[20] == 58 and error[54:56] == b"\x02\0" and error[58:62] == struct.pack("!I", 1400)
+    assert error[62:] == frame[14:][:len(error) - 62] and len(error) == 14 + 1280
+
+
+def test_options_are_no_obstacle(wires):
+    """RFC 1812 5.3.13.1: each port puts its own address into a record route."""
+    route = bytes([7, 7, 4, 0, 0, 0, 0, 0])
+    frame = packet("239.1.1.1", options=route)
+    left, right, far = slowly(wires, frame, {"received": 1, "originated": 1, "sent": 2})
+    assert left == []
+    for got, mac, address in ((right, RIGHT_MAC, "10.0.2.1"), (far, FAR_MAC, "10.0.3.1")):
+        recorded = bytes([7, 7, 8]) + ipaddress.ip_address(address).packed + b"\0"
+        expected = packet("239.1.1.1", options=recorded)
+        assert got == [forwarded(expected, mac, group_mac("239.1.1.1"))]
+
+
+def test_a_hop_by_hop_header_is_no_obstacle(wires):
+    """RFC 8200 4.3."""
+    datagram = udp("fd00:1::2", "ff0e::101", 1000, 5000, pattern(40))
+    payload = ipv6("fd00:1::2", "ff0e::101", bytes([17, 0, 1, 4, 0, 0, 0, 0]) + datagram, next_header=0)
+    frame = ethernet(group_mac("ff0e::101"), HOST_A_MAC, 0x86DD, payload)
+    left, right, far = slowly(wires, frame, {"received": 1, "originated": 1, "sent": 2})
+    assert left == []
+    assert right == [forwarded(frame, RIGHT_MAC, group_mac("ff0e::101"))]
+    assert far == [forwarded(frame, FAR_MAC, group_mac("ff0e::101"))]
+
+
+def test_options_do_not_change_who_gets_a_packet(wires):
+    options = bytes([1, 1, 1, 1])
+    for group, ttl, reason in (
+        ("239.1.1.2", 64, "multicast-wrong-port"), ("239.9.9.9", 64, "multicast-not-routed"),
+        ("239.1.1.1", 1, "multicast-not-routed"),
+    ):
+        frame = packet(group, options=options, ttl=ttl)
+        assert slowly(wires, frame, {"received": 1, "dropped": {reason: 1}}) == [[], [], []]
+    frame = packet("239.1.1.1", "10.0.1.9", options=options, ttl=16)
+    left, right, far = slowly(wires, frame, {"received": 1, "sent": 1})
+    assert (left, right) == ([], []) and far == [forwarded(frame, FAR_MAC, group_mac("239.1.1.1"))]
 
 
 def test_many_packets_are_all_replicated_and_shown(wires):

@@ -11,10 +11,12 @@ import stat
 import pytest
 from scapy.utils import rdpcap
 
+from lib.apply import apply
 from lib.frr import Frr, bgp
-from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, PORTS, RIGHT_MAC, Wires
+from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, PORTS, RIGHT_MAC, STATIC_NEIGHBOURS, Wires
 from lib.netns import veth, wait_for
-from lib.packets import ethernet, forwarded, icmp, ipv4, pattern, pcap_file, udp
+from lib.packets import ethernet, forwarded, icmp, ipv4, ipv6, pattern, pcap_file, tcp, udp
+from lib.router import Change
 
 pytestmark = pytest.mark.alone
 
@@ -124,6 +126,8 @@ def test_packets_are_sorted_into_classes_and_counted(lab):
         "options": ipv4("10.0.1.2", "10.0.2.2", pattern(40), options=b"\x07\x07\x04\0\0\0\0\0"),
         "host": ipv4("10.0.1.2", "10.0.1.1", icmp(8, 0, b"\0\1\0\1", pattern(40)), protocol=1),
         "routing": ipv4("10.0.1.2", "10.0.1.1", udp("10.0.1.2", "10.0.1.1", 49152, 3784, pattern(24))),
+        # What comes with TTL 255 was sent on the link (RFC 5082).
+        "link": ipv4("10.0.1.2", "10.0.1.1", udp("10.0.1.2", "10.0.1.1", 49152, 3784, pattern(24)), ttl=255),
     }
     for name, packet in packets.items():
         before = classes(wires.router)
@@ -163,8 +167,10 @@ def test_one_prefix_does_not_take_the_errors_of_another(lab):
     wires.router.stop()
 
 
-@pytest.mark.provokes("refused-neighbour", "refused-routing", "refused-resolve", "refused-fragment", "refused-options")
-@pytest.mark.parametrize("name", ["neighbour", "routing", "resolve", "fragment", "options"])
+@pytest.mark.provokes(
+    "refused-neighbour", "refused-link", "refused-routing", "refused-resolve", "refused-fragment", "refused-options",
+)
+@pytest.mark.parametrize("name", ["neighbour", "link", "routing", "resolve", "fragment", "options"])
 def test_every_class_refuses_by_its_name(lab, name):
     def frame(packet, ethertype=0x0800):
         return ethernet(FLOOD_MAC, HOST_B_MAC, ethertype, packet)
@@ -172,6 +178,7 @@ def test_every_class_refuses_by_its_name(lab, name):
     arp = bytes.fromhex("0001080006040001") + bytes.fromhex("0200000002020a090002") + bytes(6) + bytes([10, 9, 0, 1])
     frames = {
         "neighbour": frame(arp, 0x0806),
+        "link": frame(ipv4("10.9.0.2", "224.0.0.5", pattern(40), protocol=89, ttl=1)),
         "routing": frame(ipv4("10.9.0.2", "10.9.0.1", pattern(40), protocol=89)),
         "resolve": frame(ipv4("10.9.0.2", "10.0.1.77", pattern(40))),
         "fragment": frame(ipv4("10.9.0.2", "10.0.1.2", pattern(1400))),
@@ -190,6 +197,43 @@ turnpike.slowpath {{ classes = {{ {name} = {{ rate = 1000, queue = 64 }} }} }}
     assert wait_for(lambda: refused(router).get(name), 20)
     assert refused(router).keys() == {name}
     router.stop()
+
+
+def near(text, hops):
+    """The configuration with TTL security on the left port."""
+    return text.replace('"tp-left", ', f'"tp-left", ttl_security = {hops}, ')
+
+
+@pytest.mark.provokes("ttl-security")
+def test_peers_from_farther_away_than_the_port_accepts_are_dropped(lab):
+    """RFC 5082 3: BGP with TTL 255 is answered, with less it is dropped before it takes anything of a queue."""
+    base = PORTS + STATIC_NEIGHBOURS
+    wires = Wires(lab, ports=near(base, 1), calm=True)
+
+    def syn(ttl, source="10.0.1.2", destination="10.0.1.1", port=179):
+        segment = tcp(source, destination, 40000, port, 7000, 0, 2)
+        if ":" in source:
+            return ethernet(LEFT_MAC, HOST_A_MAC, 0x86DD, ipv6(source, destination, segment, next_header=6, hop_limit=ttl))
+        return from_left(ipv4(source, destination, segment, protocol=6, ttl=ttl))
+
+    def sent(frame):
+        wires.left.drain()
+        change = Change(wires.router)
+        wires.left.send(frame)
+        return change(received=1)
+
+    reset = {"received": 1, "originated": 1, "sent": 1, "dropped": {"no-listener": 1}}
+    refused = {"received": 1, "dropped": {"ttl-security": 1}}
+    six = ("fd00:1::2", "fd00:1::1")
+    assert [sent(syn(ttl)) for ttl in (255, 254, 1)] == [reset, refused, refused]
+    assert [sent(syn(ttl, *six)) for ttl in (255, 254, 1)] == [reset, refused, refused]
+    assert sent(syn(64, port=22)) == reset, "ssh has no peers that are near"
+    # One hop more, and none at all, without a restart.
+    apply(wires.router, near(base, 2))
+    assert [sent(syn(ttl)) for ttl in (254, 253)] == [reset, refused]
+    apply(wires.router, base)
+    assert sent(syn(1)) == reset
+    wires.router.stop()
 
 
 def test_two_workers_resolve_forward_and_answer_between_their_ports(lab):

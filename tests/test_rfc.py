@@ -103,6 +103,38 @@ def test_fragments_inherit_the_reserved_flag_and_the_whole_tos_byte(wires):
     assert [fragment.tos for fragment in fragments] == [0xBB, 0xBB]
 
 
+BROADCASTS = pytest.mark.parametrize("destination, mac", [
+    ("255.255.255.255", "ff:ff:ff:ff:ff:ff"), ("10.0.1.255", "ff:ff:ff:ff:ff:ff"), ("224.0.0.1", "01:00:5e:00:00:01"),
+])
+
+
+@BROADCASTS
+def test_broadcasts_and_all_systems_are_received(wires, destination, mac):
+    # RFC 1812 4.2.2.11: processed like others. RFC 1122 3.2.2.6: but a ping need not be answered.
+    link = Ether(src=HOST_A_MAC, dst=mac)
+    assert silent(wires, IP(src=A4, dst=destination) / ICMP() / b"anybody?", link) == TAKEN
+    wrong = IP(src=A4, dst=destination) / ICMP(chksum=1) / b"anybody?"
+    assert silent(wires, wrong, link) == dropped("icmp-malformed")
+    # RFC 1812 4.3.2.7: nothing listens, and nobody is told.
+    assert silent(wires, IP(src=A4, dst=destination) / UDP(dport=9) / b"?", link) == dropped("no-listener")
+
+
+def test_the_source_of_an_error_is_selected_by_the_destination(lab):
+    # RFC 6724 5 rule 6: a unique local address is for others of its kind.
+    ports = PORTS.replace('"fd00:1::1/64"', '"fd00:1::1/64", "2001:db8:1::1/64"')
+    hosts = f'''turnpike.neighbour "fd00:1::2" {{ port = "left", mac = "{HOST_A_MAC}" }}
+turnpike.neighbour "2001:db8:1::2" {{ port = "left", mac = "{HOST_A_MAC}" }}
+turnpike.route "2001:db8:5::/48" {{ via = "2001:db8:1::2" }}
+turnpike.route "fd05::/48" {{ via = "2001:db8:1::2" }}
+'''
+    wires = Wires(lab, ports=ports + hosts, calm=True)
+    for source, own in (("2001:db8:5::9", "2001:db8:1::1"), ("fd05::9", "fd00:1::1")):
+        wires.drain()
+        error = answer(wires, IPv6(src=source, dst="2003::1", hlim=1) / UDP() / b"expires")
+        assert (error[IPv6].src, error[IPv6].dst) == (own, source)
+    wires.router.stop()
+
+
 OPTIONS = pytest.mark.parametrize("options", [
     pytest.param(b"\x9e\x04\xab\xcd", id="unknown, to be copied"),
     pytest.param(b"\x1e\x06\xab\xcd\xef\x01\x01\x00", id="unknown, not to be copied"),
@@ -566,6 +598,7 @@ def test_the_routers_own_icmp_is_configurable(lab):
     assert answer(wires, IPv6(src=A6, dst=B6, hlim=1) / UDP())[IPv6].hlim == 99
 
 
+@pytest.mark.provokes("not-local")
 def test_a_link_too_small_for_ipv6_has_none(lab):
     # RFC 8200 5, RFC 8201 4: no "packet too big" with less than 1280, and no address there.
     wires = Wires(lab, calm=True, mtu=(1500, 1200), ports="""

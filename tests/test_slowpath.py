@@ -8,12 +8,14 @@ import pytest
 
 from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, RIGHT_MAC, Wires
 from lib.packets import (
-    checksum, ethernet, forwarded, icmp, icmp6, ipv4, ipv6, pattern, pseudo_header, udp,
+    checksum, ethernet, forwarded, icmp, icmp6, ipv4, ipv6, pattern, pseudo_header, tcp, udp,
 )
 from lib.router import Change
 
 # The right link takes 1300 bytes, so that packets of the left one can be too big for it.
 MTU = 1300
+
+HOST_C_MAC = "02:00:00:00:0c:01"
 
 CONFIG = f"""
 turnpike.route "203.0.113.0/24" {{ prohibit = true }}
@@ -21,6 +23,12 @@ turnpike.route "2001:db8:bad::/48" {{ prohibit = true }}
 turnpike.route "198.51.100.0/24" {{ unreachable = true }}
 turnpike.route "2001:db8:f::/48" {{ unreachable = true }}
 turnpike.neighbour "fe80::a" {{ port = "left", mac = "{HOST_A_MAC}" }}
+turnpike.neighbour "fe80::c" {{ port = "left", mac = "{HOST_C_MAC}" }}
+turnpike.neighbour "fd00:1::c" {{ port = "left", mac = "{HOST_C_MAC}" }}
+turnpike.route "198.18.0.0/24" {{ port = "right" }}
+turnpike.route "2001:db8:0:18::/64" {{ port = "right" }}
+turnpike.neighbour "198.18.0.7" {{ port = "right", mac = "{HOST_C_MAC}" }}
+turnpike.neighbour "2001:db8:0:18::7" {{ mac = "{HOST_C_MAC}" }}
 """
 
 A4, B4, R4 = "10.0.1.2", "10.0.2.2", "10.0.1.1"
@@ -174,18 +182,44 @@ def test_beyond_scope(wires):
     check_error6(answer, 1, 2, NOTHING, original, LEFT_LINK_LOCAL, "fe80::a")
 
 
+@pytest.mark.parametrize("source, destination", [("fe80::a", "fd00:1::c"), ("fe80::a", "fe80::c"), (A6, "fe80::c")])
+def test_link_local_addresses_are_served_within_their_link(wires, source, destination):
+    """RFC 4007 9: what stays in the zone of its addresses is forwarded."""
+    frame = eth(packet6(destination, source=source))
+    change = Change(wires.router)
+    wires.left.send(frame)
+    assert wires.left.expect(1) == [forwarded(frame, LEFT_MAC, HOST_C_MAC)]
+    assert change(received=1) == {"received": 1, "sent": 1}
+    assert wires.right.receive(0.02) == []
+
+
+def test_the_anycast_address_of_the_link_is_the_router_s(wires):
+    """RFC 4291 2.6.1: the subnet-router anycast address of fe80::/64."""
+    ping = icmp6("fe80::a", "fe80::", 128, 0, NOTHING, pattern(8))
+    change = Change(wires.router)
+    wires.left.send(eth(ipv6("fe80::a", "fe80::", ping, next_header=58)))
+    (reply,) = wires.left.expect(1)
+    assert reply[22:38] == ipaddress.ip_address(LEFT_LINK_LOCAL).packed and reply[54] == 129
+    assert change(received=1) == {"received": 1, "to_host": 1, "originated": 1, "sent": 1}
+
+
+@pytest.mark.parametrize("destination", ["198.18.0.7", "2001:db8:0:18::7"])
+def test_a_static_neighbour_may_be_on_a_link_that_a_route_leads_to(wires, destination):
+    frame = eth(packet6(destination) if ":" in destination else packet4(destination))
+    change = Change(wires.router)
+    wires.left.send(frame)
+    assert wires.right.expect(1) == [forwarded(frame, RIGHT_MAC, HOST_C_MAC)]
+    assert change(received=1) == {"received": 1, "sent": 1}
+
+
 @pytest.mark.provokes("no-listener")
-@pytest.mark.parametrize("protocol, code", [(17, 3), (6, None), (253, 2)])
+# Protocol 59, "no next header", means nothing in IPv4.
+@pytest.mark.parametrize("protocol, code", [(17, 3), (253, 2), (59, 2)])
 def test_no_listener(wires, protocol, code):
     payload = udp(A4, R4, 1000, 33434, pattern(32)) if protocol == 17 else pattern(40)
     original = ipv4(A4, R4, payload, protocol=protocol)
-    change = Change(wires.router)
-    wires.left.send(eth(original))
-    assert change(received=1)["dropped"] == {"no-listener": 1}
-    answers = wires.left.receive(0.1)
-    if code is not None:
-        (answer,) = answers
-        check_error4(answer, 3, code, NOTHING, original)
+    (answer,) = provoke(wires, original, 1, "no-listener")
+    check_error4(answer, 3, code, NOTHING, original)
 
 
 def test_no_listener_ipv6(wires):
@@ -194,7 +228,77 @@ def test_no_listener_ipv6(wires):
     check_error6(answer, 1, 4, NOTHING, original)
 
 
+def with_l4(source, destination, protocol, payload):
+    """An IP packet of the family of its addresses."""
+    if ":" in source:
+        return ipv6(source, destination, payload, next_header=protocol)
+    return ipv4(source, destination, payload, protocol=protocol)
+
+
+# What comes and what RFC 9293 3.10.7.1 has a host without that connection answer: sequence number,
+# acknowledgment number and control bits.
+RESETS = {
+    "a SYN": ((7000, 0, 2), b"", (0, 7001, 20)),
+    "data without ACK": ((7000, 0, 8), b"four", (0, 7004, 20)),
+    "data and FIN with ACK": ((7000, 99, 17), b"four", (99, 0, 4)),
+}
+
+
+@pytest.mark.parametrize("source, destination", [(A4, R4), (A6, R6)])
+@pytest.mark.parametrize("name", RESETS)
+def test_tcp_is_reset(wires, name, source, destination):
+    segment, data, answer = RESETS[name]
+    original = with_l4(source, destination, 6, tcp(source, destination, 40000, 179, *segment, data))
+    (reset,) = provoke(wires, original, 1, "no-listener")
+    wanted = tcp(destination, source, 179, 40000, *answer)
+    at = 34 if ":" not in source else 54
+    assert reset[:12] == ethernet(HOST_A_MAC, LEFT_MAC, 0, b"")[:12] and reset[at:] == wanted
+    addresses = ipaddress.ip_address(destination).packed + ipaddress.ip_address(source).packed
+    assert reset[at - len(addresses):at] == addresses
+
+
+def broken(payload, at=-1):
+    """With one bit of a byte changed, so that no checksum is right."""
+    payload = bytearray(payload)
+    payload[at] ^= 1
+    return bytes(payload)
+
+
+def malformed(source, destination):
+    """What is no UDP and no TCP, each under its drop reason."""
+    datagram = udp(source, destination, 1000, 33434, pattern(32))
+    segment = tcp(source, destination, 40000, 179, 7000, 0, 2)
+    yield "udp-malformed", 17, broken(datagram)
+    yield "udp-malformed", 17, datagram[:4] + struct.pack("!H", 7) + datagram[6:]
+    yield "udp-malformed", 17, datagram[:4] + struct.pack("!H", len(datagram) + 1) + datagram[6:]
+    yield "udp-malformed", 17, datagram[:7]
+    if ":" in source:
+        yield "udp-malformed", 17, datagram[:6] + b"\0\0" + datagram[8:]
+    yield "tcp-malformed", 6, broken(segment)
+    yield "tcp-malformed", 6, segment[:12] + b"\x60" + segment[13:]
+    yield "tcp-malformed", 6, segment[:19]
+    yield "no-listener", 6, tcp(source, destination, 40000, 179, 7000, 99, 4 | 16)
+
+
+@pytest.mark.provokes("udp-malformed", "tcp-malformed")
+@pytest.mark.parametrize("source, destination", [(A4, R4), (A6, R6)])
+def test_resets_and_what_is_malformed_have_no_answer(wires, source, destination):
+    for reason, protocol, payload in malformed(source, destination):
+        assert provoke(wires, with_l4(source, destination, protocol, payload), 0, reason) == []
+
+
+def test_udp_without_a_checksum_is_udp_over_ipv4(wires):
+    datagram = udp(A4, R4, 1000, 33434, pattern(32))
+    original = ipv4(A4, R4, datagram[:6] + b"\0\0" + datagram[8:])
+    (answer,) = provoke(wires, original, 1, "no-listener")
+    check_error4(answer, 3, 3, NOTHING, original)
+
+
 # --- what must not be answered (RFC 1812 4.3.2.7, RFC 4443 2.4 e) ---------------------------------
+
+
+def authentication(next_header):
+    return struct.pack("!BBHII12s", next_header, 4, 0, 1, 1, pattern(12))
 
 
 UNANSWERED = {
@@ -202,6 +306,18 @@ UNANSWERED = {
     "an ICMP error": (ipv4(A4, B4, icmp(3, 1, NOTHING, packet4(A4)[:28]), protocol=1, ttl=1), "ttl-expired"),
     "an ICMPv6 error": (
         ipv6(A6, B6, icmp6(A6, B6, 1, 0, NOTHING, packet6(A6)), next_header=58, hop_limit=1),
+        "ttl-expired",
+    ),
+    # RFC 4302 2: next header, length in words without two, reserved, SPI, sequence number, ICV.
+    "an ICMP error behind an authentication header": (
+        ipv4(A4, B4, authentication(1) + icmp(3, 1, NOTHING, packet4(A4)[:28]), protocol=51, ttl=1),
+        "ttl-expired",
+    ),
+    "an ICMPv6 error behind an authentication header": (
+        ipv6(
+            A6, B6, authentication(58) + icmp6(A6, B6, 1, 0, NOTHING, packet6(A6)),
+            next_header=51, hop_limit=1,
+        ),
         "ttl-expired",
     ),
     "an unspecified IPv6 source": (packet6("2001:db8:1::1", source="::"), None),
@@ -217,6 +333,13 @@ def test_not_answered(wires, name):
     assert "originated" not in changed and sum(changed["dropped"].values()) == 1
     assert reason is None or changed["dropped"] == {reason: 1}
     assert wires.left.receive(0.05) == []
+
+
+def test_what_is_no_error_behind_an_authentication_header_is_answered(wires):
+    ping = authentication(1) + icmp(8, 0, NOTHING, pattern(8))
+    original = ipv4(A4, B4, ping, protocol=51, ttl=1)
+    (answer,) = provoke(wires, original, 1, "ttl-expired")
+    check_error4(answer, 11, 0, NOTHING, original)
 
 
 def test_an_icmp_query_whose_ttl_expires_is_answered(wires):
@@ -381,10 +504,6 @@ DROPS = {
         "IPv4": (packet4("239.1.2.3"), "01:00:5e:01:02:03"),
         "IPv6, a wide scope": (packet6("ff0e::1234"), "33:33:00:00:12:34"),
         "IPv6, this link": (packet6("ff02::1234"), "33:33:00:00:12:34"),
-    },
-    "not-local": {
-        "somebody's link-local address": (packet6("fe80::dead"), LEFT_MAC),
-        "the other port's link-local address": (packet6("fe80::ff:fe00:201"), LEFT_MAC),
     },
 }
 

@@ -74,6 +74,15 @@ pub fn passes(port: usize, frame: &[u8]) {
     }
 }
 
+/// Whether a frame is for a group that routers forward (RFC 5771 4, RFC 4291 2.7).
+pub fn is_to_routed_group(frame: &[u8]) -> bool {
+    match frame[12..14] {
+        [8, 0] => matches!(frame[30], 224..240) && frame[30..33] != [224, 0, 0],
+        [0x86, 0xdd] => frame[38] == 0xff && frame[39] & 0xf > 2,
+        _ => false,
+    }
+}
+
 /// A frame that the fast path forwarded is this one as it was received, but for what RFC 1812 5.2
 /// and RFC 8200 3 let a router change. `completed`: the port finishes checksums of TCP and UDP.
 pub fn is_forwarded(sent: &[u8], received: &[u8], completed: bool) -> bool {

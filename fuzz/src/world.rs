@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dataplane::flow::FlowHash;
-use dataplane::multicast::{MulticastRoute, MulticastRoutes, MulticastTable};
+use dataplane::multicast::{MulticastRoute, MulticastRoutes, MulticastTable, Replication};
 use dataplane::next_hop::{self, NextHop, NextHopTable};
 use dataplane::port::{Mtus, PortId, PortInfo, RedirectGates, ReversePath};
 use dataplane::reason::DropReason;
@@ -74,6 +74,7 @@ pub fn info(number: u16) -> PortInfo {
             _ => ReversePath::Any,
         },
         redirects: number == 0,
+        least_ttl: 0,
     }
 }
 
@@ -148,7 +149,7 @@ pub fn tables() -> Arc<Tables> {
         redirects: RedirectGates::default(),
         ports,
         flows: FlowHash::new(1),
-        class_e: false,
+        own: Arc::new(dataplane::own::OwnAddresses::new(false)),
         multicast: multicast(),
     })
 }
@@ -249,7 +250,12 @@ impl<P: Packet> Output<P> for World {
     }
 
     fn originate(&mut self, port: PortId, frame: &[u8]) {
-        check::made(port.index(), frame);
+        match (check::is_to_routed_group(frame), self.validated) {
+            // A copy of what was received: the router itself sends to no such group.
+            (true, true) => check::passes(port.index(), frame),
+            (true, false) => check::framed(port.index(), frame),
+            (false, _) => check::made(port.index(), frame),
+        }
     }
 
     fn to_host(&mut self, _: P) {
@@ -286,6 +292,15 @@ impl<P: Packet> Output<P> for World {
 
     fn next_hop(&self, id: u16) -> NextHop {
         NextHop::from(self.tables.next_hops.get(id))
+    }
+
+    fn replication(
+        &mut self,
+        pair: (IpAddr, IpAddr),
+        arrival: (PortId, u8),
+        bytes: usize,
+    ) -> Option<Replication> {
+        self.tables.multicast.replicate(pair, arrival, bytes)
     }
 
     fn time_of_day(&self) -> Duration {

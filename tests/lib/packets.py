@@ -68,6 +68,15 @@ def udp(source, destination, sport, dport, data):
     return head[:6] + struct.pack("!H", total) + data
 
 
+def tcp(source, destination, sport, dport, sequence, acknowledgment, flags, data=b""):
+    """A TCP segment without options, with its checksum for these addresses; `flags` as RFC 9293 3.1
+    numbers them: 1 FIN, 2 SYN, 4 RST, 16 ACK."""
+    window = 0 if flags & 4 else 8192
+    head = struct.pack("!HHIIBBHHH", sport, dport, sequence, acknowledgment, 5 << 4, flags, window, 0, 0)
+    total = checksum(pseudo_header(source, destination, 6, 20 + len(data)) + head + data)
+    return head[:16] + struct.pack("!H", total) + head[18:] + data
+
+
 def icmp(kind, code, rest, data=b""):
     """An ICMPv4 message; `rest` are the four bytes after the checksum."""
     body = struct.pack("!BBH4s", kind, code, 0, rest) + data

@@ -188,6 +188,8 @@ pub struct Port {
     pub unreachables: bool,
     /// Hosts on it are told of better first hops on the same link.
     pub redirects: bool,
+    /// From how many hops away BGP, LDP, MSDP and BFD may speak to the router by this port (RFC 5082).
+    pub ttl_security: Option<u8>,
     /// Questions by which it finds out whether somebody else has one of its IPv6 addresses, before it
     /// uses it (RFC 4862 5.4); 0: none.
     pub dad: u8,
@@ -198,6 +200,11 @@ pub struct Port {
 }
 
 impl Port {
+    /// The least TTL with which packets of near peers' protocols may come by it; 0: any.
+    pub fn least_ttl(&self) -> u8 {
+        self.ttl_security.map_or(0, |hops| u8::MAX - (hops - 1))
+    }
+
     /// A port of this one's name and number of which nothing else is said.
     fn bare(&self) -> Self {
         Self {
@@ -218,6 +225,7 @@ impl Port {
             host: None,
             unreachables: true,
             redirects: false,
+            ttl_security: None,
             dad: 0,
             advertise: None,
             discovery: None,

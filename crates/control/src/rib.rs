@@ -63,6 +63,7 @@ use std::sync::Arc;
 use dataplane::next_hop::{
     BLACKHOLE, LOCAL, MARTIAN, MULTICAST, NextHopTable, PROHIBITED, UNREACHABLE,
 };
+use dataplane::own::OwnAddresses;
 use dataplane::port::PortId;
 use fib::{GracePeriod, Prefix, Table};
 use ipnet::IpNet;
@@ -175,6 +176,10 @@ pub struct Rib {
     refusals: Vec<Error>,
     audit: Option<audit::Audit>,
     class_e: bool,
+    /// Own addresses that are on no port.
+    locals: BTreeSet<IpAddr>,
+    /// Where the forwarders read which addresses are the router's.
+    own: Option<Arc<OwnAddresses>>,
 }
 
 impl Rib {
@@ -208,6 +213,8 @@ impl Rib {
             refusals: Vec::new(),
             audit: None,
             class_e: false,
+            locals: BTreeSet::new(),
+            own: None,
         };
         rib.checked(None, |rib| {
             for (range, hop, _) in reserved() {

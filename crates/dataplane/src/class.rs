@@ -7,15 +7,19 @@
 //! | class | packets |
 //! |---|---|
 //! | `neighbour` | ARP; ICMPv6 133 to 137 with hop limit 255 (RFC 4861) |
-//! | `routing` | for the router: IGMP, OSPF, EIGRP, PIM, VRRP, RSVP; BGP, LDP, MSDP, BFD, RIP, HSRP by port; MLD; link-local groups with TTL 1 or 255; frames to link protocols' groups (IS-IS, LLDP) |
+//! | `link` | what nobody beyond the link can send: routing protocols to link-local groups or addresses, or with TTL 255 (RFC 5082); others to link-local groups with TTL 1 or 255; frames to link protocols' groups (IS-IS, LLDP) |
+//! | `routing` | for the router: other packets of OSPF, EIGRP, PIM, VRRP, RSVP; BGP, LDP, MSDP, BFD, RIP, HSRP by port; IGMP, MLD |
 //! | `host` | everything else for the router: ping, ssh, DNS, later fragments |
 //! | `resolve` | to be forwarded: the neighbour's MAC is unknown, or a redirect may be due |
 //! | `fragment` | longer than the next link takes: to be cut into fragments, or the sender is told |
 //! | `options` | IPv4 options and hop-by-hop headers, on the way elsewhere |
 //! | `errors` | cannot be forwarded, the sender is told: TTL, no route, refused |
 //!
+//! A unicast packet that comes with TTL 1 proves nothing: who knows the distance sends one with as much more.
+//!
 //! What came to a link-layer group and was punted is for the router whatever stopped it: a
-//! multicast listener query has a hop-by-hop header, an IGMP report an IPv4 option.
+//! multicast listener query has a hop-by-hop header, an IGMP report an IPv4 option. Other packets
+//! with options to groups that routers forward are `options`.
 
 use crate::batch::{ETHERNET, HEAD};
 use crate::reason::{DropReason, PuntClass, PuntReason};
@@ -46,6 +50,8 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 const RSVP: u8 = 46;
 const ICMPV6: u8 = 58;
+const ESP: u8 = 50;
+const AUTHENTICATION: u8 = 51;
 const EIGRP: u8 = 88;
 const OSPF: u8 = 89;
 const PIM: u8 = 103;
@@ -55,6 +61,8 @@ const HOP_BY_HOP: u8 = 0;
 
 /// MSDP, BGP, LDP.
 const ROUTING_TCP: [u16; 3] = [639, 179, 646];
+/// Of these, those whose peers are found by TTL security: BFD (single hop, echo).
+const NEAR_UDP: [u16; 2] = [3784, 3785];
 /// RIP, RIPng, LDP, HSRP, BFD (single hop, echo, multihop, LAG).
 const ROUTING_UDP: [u16; 8] = [520, 521, 646, 1985, 3784, 3785, 4784, 6784];
 
@@ -66,7 +74,7 @@ impl PuntClass {
     pub fn default_limits(self) -> ClassLimits {
         let (rate, share, queue) = match self {
             Self::Neighbour => (20_000, 15, 512),
-            Self::Routing => (200_000, 25, 1024),
+            Self::Link | Self::Routing => (200_000, 25, 1024),
             Self::Host => (1_000_000, 25, 4096),
             Self::Resolve => (50_000, 10, 512),
             Self::Fragment => (500_000, 10, 512),
@@ -80,6 +88,7 @@ impl PuntClass {
     pub fn refusal(self) -> DropReason {
         match self {
             Self::Neighbour => DropReason::RefusedNeighbour,
+            Self::Link => DropReason::RefusedLink,
             Self::Routing => DropReason::RefusedRouting,
             Self::Host => DropReason::RefusedHost,
             Self::Resolve => DropReason::RefusedResolve,
@@ -94,9 +103,13 @@ impl PuntClass {
     pub fn of(reason: PuntReason, to_group: bool, head: &[u8; HEAD]) -> Self {
         match reason {
             PuntReason::Arp => Self::Neighbour,
-            PuntReason::NonIp => Self::Routing,
+            PuntReason::NonIp => Self::Link,
             PuntReason::Local => Self::of_local(head),
-            PuntReason::Ip4Options | PuntReason::HopByHop if to_group => Self::of_local(head),
+            PuntReason::Ip4Options | PuntReason::HopByHop if to_group => match Self::of_local(head)
+            {
+                Self::Host if is_routed_group(head) => Self::Options,
+                class => class,
+            },
             PuntReason::Ip4Options | PuntReason::HopByHop => Self::Options,
             // The neighbour is of no use to them.
             PuntReason::Glean | PuntReason::Unresolved if is_expired(head) => Self::Errors,
@@ -129,52 +142,109 @@ fn is_expired(head: &[u8; HEAD]) -> bool {
     }
 }
 
+/// Whether a packet is for a group that routers forward (RFC 5771, 4; RFC 4291, 2.7).
+fn is_routed_group(head: &[u8; HEAD]) -> bool {
+    match head[ETHERNET] >> 4 {
+        4 => head[ETHERNET + 16] >> 4 == 14 && head[ETHERNET + 16..ETHERNET + 19] != [224, 0, 0],
+        _ => head[ETHERNET + 24] == 0xff && head[ETHERNET + 25] & 0xf > 2,
+    }
+}
+
 fn of_ip4(head: &[u8; HEAD]) -> PuntClass {
     let ttl = head[ETHERNET + 8];
     // 224.0.0.0/24, which no router forwards (RFC 5771, 4).
     let link_local = head[ETHERNET + 16..ETHERNET + 19] == [224, 0, 0];
     let later_fragment = u16::from_be_bytes([head[ETHERNET + 6], head[ETHERNET + 7]]) & 0x1fff != 0;
     let payload = ETHERNET + usize::from(head[ETHERNET] & 0xf) * 4;
-    match head[ETHERNET + 9] {
-        IGMP | RSVP | EIGRP | OSPF | PIM | VRRP => PuntClass::Routing,
-        _ if link_local && matches!(ttl, 1 | 255) => PuntClass::Routing,
+    let class = match head[ETHERNET + 9] {
+        IGMP => return PuntClass::Routing,
+        RSVP | EIGRP | OSPF | PIM | VRRP => PuntClass::Routing,
+        _ if link_local && matches!(ttl, 1 | 255) => PuntClass::Link,
         _ if later_fragment => PuntClass::Host,
         protocol => by_ports(protocol, payload, head),
-    }
+    };
+    nearer(class, link_local || ttl == 255)
 }
 
 fn of_ip6(head: &[u8; HEAD]) -> PuntClass {
     let hop_limit = head[ETHERNET + 7];
-    let (mut protocol, mut payload) = (head[ETHERNET + 6], ETHERNET + 40);
-    if protocol == HOP_BY_HOP {
-        // Its length is in units of eight bytes, the first not counted (RFC 8200, 4.3).
-        (protocol, payload) = (head[payload], payload + 8 + usize::from(head[payload + 1]) * 8);
-    }
-    // ff02::/16.
-    let link_local = head[ETHERNET + 24..ETHERNET + 26] == [0xff, 0x02];
-    match (protocol, head.get(payload)) {
-        (ICMPV6, Some(133..=137)) if hop_limit == 255 => PuntClass::Neighbour,
-        (ICMPV6, Some(130..=132 | 143)) => PuntClass::Routing,
+    let (protocol, payload) = upper_ip6(head);
+    // ff02::/16 and fe80::/10.
+    let destination = [head[ETHERNET + 24], head[ETHERNET + 25]];
+    let group = destination == [0xff, 0x02];
+    let link_local = group || (destination[0] == 0xfe && destination[1] & 0xc0 == 0x80);
+    let class = match (protocol, head.get(payload)) {
+        (ICMPV6, Some(133..=137)) if hop_limit == 255 => return PuntClass::Neighbour,
+        (ICMPV6, Some(130..=132 | 143)) => return PuntClass::Routing,
         (ICMPV6, _) => PuntClass::Host,
         (RSVP | EIGRP | OSPF | PIM | VRRP, _) => PuntClass::Routing,
-        _ if link_local && matches!(hop_limit, 1 | 255) => PuntClass::Routing,
+        // OSPFv3 is authenticated so (RFC 4552).
+        (ESP | AUTHENTICATION, _) if link_local => PuntClass::Link,
+        _ if group && matches!(hop_limit, 1 | 255) => PuntClass::Link,
         _ => by_ports(protocol, payload, head),
-    }
+    };
+    nearer(class, link_local || hop_limit == 255)
 }
 
-fn by_ports(protocol: u8, payload: usize, head: &[u8; HEAD]) -> PuntClass {
+/// The upper layer's protocol, behind hop-by-hop options, and where it begins.
+fn upper_ip6(head: &[u8; HEAD]) -> (u8, usize) {
+    let (protocol, payload) = (head[ETHERNET + 6], ETHERNET + 40);
+    if protocol != HOP_BY_HOP {
+        return (protocol, payload);
+    }
+    // Its length is in units of eight bytes, the first not counted (RFC 8200, 4.3).
+    (head[payload], payload + 8 + usize::from(head[payload + 1]) * 8)
+}
+
+/// The class of a packet that is sure to come from the link, or not.
+fn nearer(class: PuntClass, sure: bool) -> PuntClass {
+    if sure && class == PuntClass::Routing { PuntClass::Link } else { class }
+}
+
+/// Source and destination port; 0 where they are not among the bytes that are seen.
+fn ports(payload: usize, head: &[u8; HEAD]) -> (u16, u16) {
     let port = |at: usize| match head.get(at..at + 2) {
         Some(bytes) => u16::from_be_bytes([bytes[0], bytes[1]]),
         None => 0,
     };
-    let (source, destination) = (port(payload), port(payload + 2));
+    (port(payload), port(payload + 2))
+}
+
+fn by_ports(protocol: u8, payload: usize, head: &[u8; HEAD]) -> PuntClass {
+    let (source, destination) = ports(payload, head);
     let routing = match protocol {
-        // Either end may have opened the connection.
-        TCP => ROUTING_TCP.contains(&source) || ROUTING_TCP.contains(&destination),
+        TCP => is_routing_tcp(source, destination),
         UDP => ROUTING_UDP.contains(&destination),
         _ => false,
     };
     if routing { PuntClass::Routing } else { PuntClass::Host }
+}
+
+/// Either end may have opened the connection.
+fn is_routing_tcp(source: u16, destination: u16) -> bool {
+    ROUTING_TCP.contains(&source) || ROUTING_TCP.contains(&destination)
+}
+
+/// Whether a packet for the router is of a protocol whose peers are known to be near, BGP, LDP, MSDP or BFD,
+/// and comes with less than this TTL or hop limit: from farther away (RFC 5082, 3).
+pub(crate) fn is_from_afar(least: u8, head: &[u8; HEAD]) -> bool {
+    let (ttl, protocol, payload) = match head[ETHERNET] >> 4 {
+        4 => {
+            let payload = ETHERNET + usize::from(head[ETHERNET] & 0xf) * 4;
+            (head[ETHERNET + 8], head[ETHERNET + 9], payload)
+        }
+        _ => {
+            let (protocol, payload) = upper_ip6(head);
+            (head[ETHERNET + 7], protocol, payload)
+        }
+    };
+    let (source, destination) = ports(payload, head);
+    let near = match protocol {
+        TCP => is_routing_tcp(source, destination),
+        UDP => NEAR_UDP.contains(&destination),
+        _ => false,
+    };
+    near && ttl < least
 }
 
 #[cfg(test)]
@@ -265,15 +335,77 @@ mod tests {
         let group = |ttl| local(FrameBuilder::ip4().destination4("224.0.0.18").ttl(ttl));
         assert_eq!(
             [group(1), group(255), group(64)].map(PuntClass::name),
-            ["routing", "routing", "host"]
+            ["link", "link", "host"]
         );
         let group = |ttl| local(FrameBuilder::ip6().destination6("ff02::5").ttl(ttl));
         assert_eq!(
             [group(1), group(255), group(64)].map(PuntClass::name),
-            ["routing", "routing", "host"]
+            ["link", "link", "host"]
         );
         let wider = local(FrameBuilder::ip4().destination4("239.0.0.1").ttl(1));
         assert_eq!(wider, PuntClass::Host);
+    }
+
+    #[test]
+    fn what_can_only_come_from_the_link_is_apart_from_what_anybody_sends() {
+        let bgp = [0xc3, 0x50, 0, 179, 0, 0, 0, 0];
+        let cases4 = [
+            ("224.0.0.5", 89, 1, PuntClass::Link),
+            ("224.0.0.5", 89, 64, PuntClass::Link),
+            ("10.0.1.1", 89, 255, PuntClass::Link),
+            ("10.0.1.1", 89, 64, PuntClass::Routing),
+            ("10.0.1.1", 89, 1, PuntClass::Routing),
+            ("10.0.1.1", 6, 255, PuntClass::Link),
+            ("10.0.1.1", 6, 254, PuntClass::Routing),
+            ("10.0.1.1", 6, 1, PuntClass::Routing),
+            ("224.0.0.22", 2, 1, PuntClass::Routing),
+        ];
+        for (to, protocol, ttl, class) in cases4 {
+            let frame = FrameBuilder::ip4().destination4(to).protocol(protocol).ttl(ttl);
+            assert_eq!(local(frame.payload(&bgp)), class, "{to} {protocol} {ttl}");
+        }
+        let cases6 = [
+            ("ff02::5", 89, 1, PuntClass::Link),
+            ("fe80::1", 89, 1, PuntClass::Link),
+            ("2001:db8::1", 89, 64, PuntClass::Routing),
+            ("2001:db8::1", 6, 255, PuntClass::Link),
+            ("2001:db8::1", 6, 64, PuntClass::Routing),
+            ("fe80::1", 6, 64, PuntClass::Link),
+            ("fe80::1", 51, 1, PuntClass::Link),
+            ("2001:db8::1", 51, 255, PuntClass::Host),
+        ];
+        for (to, protocol, ttl, class) in cases6 {
+            let frame = FrameBuilder::ip6().destination6(to).protocol(protocol).ttl(ttl);
+            assert_eq!(local(frame.payload(&bgp)), class, "{to} {protocol} {ttl}");
+        }
+        let lldp = FrameBuilder::ethernet([1, 0x80, 0xc2, 0, 0, 14], 0x88cc).payload(&[0; 46]);
+        assert_eq!(PuntClass::of(PuntReason::NonIp, true, &head(&lldp)), PuntClass::Link);
+    }
+
+    #[test]
+    fn peers_from_afar_are_known_by_their_ttl() {
+        let ports =
+            |destination: u16| [[0xc3, 0x50], destination.to_be_bytes(), [0; 2], [0; 2]].concat();
+        for (protocol, destination, ttl, least, afar) in [
+            (6, 179, 255, 255, false),
+            (6, 179, 254, 255, true),
+            (6, 179, 254, 254, false),
+            (6, 646, 1, 255, true),
+            (6, 22, 1, 255, false),
+            (17, 3784, 254, 255, true),
+            (17, 4784, 254, 255, false),
+            (17, 520, 1, 255, false),
+            (89, 179, 1, 255, false),
+        ] {
+            for frame in [FrameBuilder::ip4(), FrameBuilder::ip6()] {
+                let head = head(&frame.protocol(protocol).ttl(ttl).payload(&ports(destination)));
+                assert_eq!(is_from_afar(least, &head), afar, "{protocol} {destination} {ttl}");
+            }
+        }
+        // The other end's port counts too, and options do not hide it.
+        let answer = [0, 179, 0xc3, 0x50, 0, 0, 0, 0];
+        let frame = FrameBuilder::ip4().protocol(6).ttl(9).options(&[1; 4]).payload(&answer);
+        assert!(is_from_afar(255, &head(&frame)));
     }
 
     #[test]
@@ -284,6 +416,20 @@ mod tests {
         let query = FrameBuilder::ip6().protocol(0).payload(&[58, 0, 5, 2, 0, 0, 1, 0, 130, 0]);
         let class = |to_group| PuntClass::of(PuntReason::HopByHop, to_group, &head(&query));
         assert_eq!((class(true), class(false)), (PuntClass::Routing, PuntClass::Options));
+        let routed = [
+            (FrameBuilder::ip4().destination4("239.1.1.1"), PuntClass::Options),
+            (FrameBuilder::ip4().destination4("224.0.0.99"), PuntClass::Host),
+            (FrameBuilder::ip4().destination4("10.0.1.255"), PuntClass::Host),
+            (FrameBuilder::ip4().destination4("239.1.1.1").protocol(2), PuntClass::Routing),
+        ];
+        for (frame, class) in routed {
+            let head = head(&frame.options(&[1; 4]));
+            assert_eq!(PuntClass::of(PuntReason::Ip4Options, true, &head), class);
+        }
+        for (group, class) in [("ff05::9", PuntClass::Options), ("ff02::9", PuntClass::Host)] {
+            let frame = FrameBuilder::ip6().destination6(group).protocol(0).payload(&[17, 0, 1, 4]);
+            assert_eq!(PuntClass::of(PuntReason::HopByHop, true, &head(&frame)), class, "{group}");
+        }
         // A header that reaches beyond what can be seen.
         let long = FrameBuilder::ip6().protocol(0).payload(&[58, 255, 5, 2]);
         let class = PuntClass::of(PuntReason::HopByHop, true, &head(&long));

@@ -33,10 +33,10 @@ pub fn default_steps(tables: &Arc<Tables>) -> Result<GraphBuilder, GraphError> {
 
     graph.add("ip4-prefetch", Ip4Prefetch::new(tables))?;
     graph.add("ip4-checksum-offload", CompleteChecksum)?;
-    if tables.class_e {
-        graph.add("ip4-validate", Ip4Validate::<true>)?;
+    if tables.own.class_e() {
+        graph.add("ip4-validate", Ip4Validate::<true>::new(&tables.own))?;
     } else {
-        graph.add("ip4-validate", Ip4Validate::<false>)?;
+        graph.add("ip4-validate", Ip4Validate::<false>::new(&tables.own))?;
     }
     if by_source {
         graph.add("ip4-reverse-path", Ip4ReversePath::new(tables.clone()))?;
@@ -50,7 +50,7 @@ pub fn default_steps(tables: &Arc<Tables>) -> Result<GraphBuilder, GraphError> {
     graph.add("ip4-rewrite", Ip4Rewrite::new(tables))?;
 
     graph.add("ip6-checksum-offload", CompleteChecksum)?;
-    graph.add("ip6-validate", Ip6Validate)?;
+    graph.add("ip6-validate", Ip6Validate::new(&tables.own))?;
     if by_source {
         graph.add("ip6-reverse-path", Ip6ReversePath::new(tables.clone()))?;
     }

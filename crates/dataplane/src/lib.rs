@@ -18,6 +18,7 @@ pub mod mask;
 mod mirror;
 pub mod multicast;
 pub mod next_hop;
+pub mod own;
 pub mod plan;
 pub mod port;
 pub mod punts;

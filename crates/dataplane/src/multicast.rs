@@ -9,7 +9,7 @@
 //! that has multicast packets. What counts an entry's packets goes on in the next table.
 
 use std::hash::Hash;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -171,6 +171,33 @@ impl MulticastRoute {
     }
 }
 
+/// What an entry says of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replication {
+    /// It leaves by these ports; there may be none.
+    Ports(PortSet),
+    /// It came from another port than it must.
+    WrongPort,
+    /// The owner of the entry wants to see it.
+    Sample,
+}
+
+impl MulticastRoute {
+    /// What becomes of a packet that came by this port with this TTL or hop limit.
+    pub(crate) fn decide(&self, from: PortId, ttl: u8) -> Replication {
+        let counters = &self.counters;
+        if self.from != from {
+            counters.count_wrong_port();
+            let wanted = counters.wants_wrong_port();
+            return if wanted { Replication::Sample } else { Replication::WrongPort };
+        }
+        if counters.wants_packet() {
+            return Replication::Sample;
+        }
+        Replication::Ports(self.ports(ttl))
+    }
+}
+
 /// The entries of one family.
 #[derive(Debug)]
 pub struct Groups<A> {
@@ -216,6 +243,27 @@ impl MulticastTable {
     /// Replaces all entries. Each batch sees those before or those after.
     pub fn publish(&self, routes: MulticastRoutes) {
         self.0.store(Arc::new(routes));
+    }
+
+    /// What the entry for a packet says of it, for the slow path; `None` without an entry. Counts the
+    /// packet, of so many bytes, for the entry.
+    pub fn replicate(
+        &self,
+        (source, group): (IpAddr, IpAddr),
+        (from, ttl): (PortId, u8),
+        bytes: usize,
+    ) -> Option<Replication> {
+        let routes = self.read();
+        let route = match (source, group) {
+            (IpAddr::V4(source), IpAddr::V4(group)) => routes.ip4.find(source, group),
+            (IpAddr::V6(source), IpAddr::V6(group)) => routes.ip6.find(source, group),
+            _ => None,
+        }?;
+        let replication = route.decide(from, ttl);
+        if matches!(replication, Replication::Ports(ports) if !ports.is_empty()) {
+            route.counters.count(1, bytes as u64);
+        }
+        Some(replication)
     }
 
     /// The entries, without waiting for anybody.
@@ -265,6 +313,25 @@ mod tests {
             groups.find(address(source), address(group)).map(|route| route.from.index())
         };
         assert_eq!((from(5, 9), from(6, 9), from(5, 8)), (Some(2), Some(1), None));
+    }
+
+    #[test]
+    fn the_slow_path_is_told_the_same() {
+        let table = MulticastTable::default();
+        let mut routes = MulticastRoutes::default();
+        let counters: Arc<MulticastCounters> = Arc::default();
+        let route = MulticastRoute::new(port(0), [(port(1), 8)], counters.clone());
+        let (source, group) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(239, 1, 1, 1));
+        routes.ip4.insert(None, group, route);
+        table.publish(routes);
+        let ask = |from, ttl| table.replicate((source.into(), group.into()), (port(from), ttl), 50);
+        assert_eq!(ask(0, 9), Some(Replication::Ports([port(1)].into_iter().collect())));
+        assert_eq!(ask(0, 8), Some(Replication::Ports(PortSet::EMPTY)));
+        assert_eq!(ask(1, 9), Some(Replication::WrongPort));
+        assert_eq!(table.replicate((group.into(), source.into()), (port(0), 9), 50), None);
+        assert_eq!((counters.packets(), counters.bytes(), counters.wrong_port()), (1, 50, 1));
+        counters.sample();
+        assert_eq!((ask(0, 9), ask(1, 9)), (Some(Replication::Sample), Some(Replication::Sample)));
     }
 
     #[test]

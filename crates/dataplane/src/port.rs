@@ -54,6 +54,8 @@ pub struct PortInfo {
     pub reverse_path: ReversePath,
     /// Its hosts are told of better first hops.
     pub redirects: bool,
+    /// The least TTL or hop limit with which packets of near peers' protocols may come (RFC 5082); 0: any.
+    pub least_ttl: u8,
 }
 
 impl PortInfo {
@@ -65,6 +67,7 @@ impl PortInfo {
         host: false,
         reverse_path: ReversePath::Any,
         redirects: false,
+        least_ttl: 0,
     };
 }
 

@@ -16,23 +16,30 @@
 //! and the worker that puts them together must see all. Theirs is chosen by the two addresses. (On a
 //! port with a host interface it is the kernel that does this, behind the port's own worker.)
 //!
-//! From half a ring on packets are dropped early, at random, with a probability that grows from
-//! none there to all when the ring is full (random early detection, RFC 2309, on the ring's length
-//! as it is): of several sources in one class each loses by what it sends, and none finds the door
-//! closed for as long as another keeps the ring full. A worker takes packets only as fast as the
-//! class's rate allows, so a rate that is exceeded shows here too.
+//! What of a ring one port may have is three times what is free of it (dynamic thresholds: Choudhury and
+//! Hahne 1998), so a port that floods gets three quarters, several floods leave room together, and a port
+//! that has sent little finds a place. From half of that on its packets are dropped early, at random (random
+//! early detection, RFC 2309): of several sources on a port each loses by what it sends, and none finds the
+//! door closed for as long as another keeps it so. What counts is what the worker has not dealt with
+//! yet ([`Backlog`]): it serves ports in turn, and takes packets only as fast as the class's rate allows, so
+//! a rate that is exceeded shows here too.
 //!
-//! The packets of a batch are sorted by masks; a ring costs one look at its length and one call for
-//! all packets of a batch.
+//! On a port with `ttl_security` the packets of BGP, LDP, MSDP and BFD that come from farther away than it
+//! says are dropped here, as `ttl-security` (RFC 5082).
+//!
+//! The packets of a batch, which came by one port, are sorted by masks; a ring costs one look at its backlog
+//! and one call for all packets of a batch.
+
+use std::sync::Arc;
 
 use dpdk::{Consumer, Eal, Error, PacketList, Producer, Ring};
 
 use crate::batch::{Batch, HEAD};
-use crate::class::{ByClass, ClassLimits};
-use crate::counters::ForwarderCounters;
+use crate::class::{ByClass, ClassLimits, is_from_afar};
+use crate::counters::{Counter, ForwarderCounters};
 use crate::mask::Mask;
-use crate::port::MAX_PORTS;
-use crate::reason::{Punt, PuntClass, PuntReason};
+use crate::port::{MAX_PORTS, PortId};
+use crate::reason::{DropReason, Punt, PuntClass, PuntReason};
 
 /// The most slow path workers.
 pub const WORKERS_MAX: usize = 8;
@@ -41,8 +48,70 @@ pub const WORKERS_MAX: usize = 8;
 pub struct ClassRing {
     /// The forwarder's end.
     pub ring: Producer,
-    /// Packets that it holds.
+    /// Packets that may be on their way.
     pub size: usize,
+    /// Those that are.
+    pub backlog: Arc<Backlog>,
+}
+
+/// The worker's end of a ring.
+pub struct ClassQueue {
+    /// What the forwarder has put in.
+    pub ring: Consumer,
+    /// To be told of each packet that is dealt with.
+    pub backlog: Arc<Backlog>,
+}
+
+impl ClassRing {
+    /// Both ends of a ring for so many packets.
+    pub fn new((ring, consumer): (Producer, Consumer), size: usize) -> (Self, ClassQueue) {
+        let backlog = Arc::new(Backlog::default());
+        let queue = ClassQueue { ring: consumer, backlog: backlog.clone() };
+        (Self { ring, size, backlog }, queue)
+    }
+}
+
+/// Packets that a forwarder has given to a worker in one class and the worker has not dealt with yet, by
+/// the port they came by. Each side counts on cache lines of its own.
+#[derive(Debug, Default)]
+pub struct Backlog {
+    sent: Side,
+    taken: Side,
+}
+
+#[derive(Debug)]
+#[repr(align(64))]
+struct Side {
+    by_port: [Counter; MAX_PORTS],
+    all: Counter,
+}
+
+impl Default for Side {
+    fn default() -> Self {
+        Self { by_port: std::array::from_fn(|_| Counter::default()), all: Counter::default() }
+    }
+}
+
+impl Side {
+    fn count(&self, port: usize, packets: u64) {
+        self.by_port[port].add(packets);
+        self.all.add(packets);
+    }
+}
+
+impl Backlog {
+    /// The worker is about to deal with a packet that came by this port.
+    pub fn took(&self, port: PortId) {
+        self.taken.count(port.index(), 1);
+    }
+
+    /// How many packets wait of a port, and of all.
+    fn waiting(&self, port: usize) -> (usize, usize) {
+        let less =
+            |sent: &Counter, taken: &Counter| sent.get().saturating_sub(taken.get()) as usize;
+        let own = less(&self.sent.by_port[port], &self.taken.by_port[port]);
+        (own, less(&self.sent.all, &self.taken.all))
+    }
 }
 
 /// The rings of all classes from one forwarder to one worker, both ends; `name` is for messages.
@@ -53,17 +122,18 @@ pub fn class_rings(
     eal: &Eal,
     name: &str,
     limits: &ByClass<ClassLimits>,
-) -> Result<(ByClass<ClassRing>, ByClass<Consumer>), Error> {
-    let (mut ends, mut consumers) = (Vec::new(), Vec::new());
+) -> Result<(ByClass<ClassRing>, ByClass<ClassQueue>), Error> {
+    let (mut ends, mut queues) = (Vec::new(), Vec::new());
     for (class, limits) in PuntClass::NAMES.iter().zip(limits) {
-        let (ring, consumer) = Ring::spsc(eal, &format!("{class}-{name}"), limits.queue)?;
-        ends.push(ClassRing { ring, size: limits.queue });
-        consumers.push(consumer);
+        let ring = Ring::spsc(eal, &format!("{class}-{name}"), limits.queue)?;
+        let (ring, queue) = ClassRing::new(ring, limits.queue);
+        ends.push(ring);
+        queues.push(queue);
     }
-    let (Ok(ends), Ok(consumers)) = (ends.try_into(), consumers.try_into()) else {
+    let (Ok(ends), Ok(queues)) = (ends.try_into(), queues.try_into()) else {
         unreachable!("there is a name for each class")
     };
-    Ok((ends, consumers))
+    Ok((ends, queues))
 }
 
 /// A forwarder's rings to the slow path; a packet's tag is a [`Punt`].
@@ -97,16 +167,25 @@ impl Punts {
         counters: &ForwarderCounters,
     ) {
         let mut sorted = [ByClass::<Mask>::default(); WORKERS_MAX];
+        let mut afar = Mask::EMPTY;
+        let least_ttl = batch.in_port_info.least_ttl;
         for slot in mask.slots() {
             let reason = reason(slot);
             let punt = Punt { reason, port: batch.in_port, next_hop: batch.next_hop[slot] };
             batch.burst.set_tag(slot, punt.to_tag());
             let class = PuntClass::of(reason, batch.link_multicast.has(slot), batch.head(slot));
+            if class == PuntClass::Routing && is_from_afar(least_ttl, batch.head(slot)) {
+                afar |= Mask::when(true, slot);
+                continue;
+            }
             let worker = match joined_by(reason, batch, slot) {
                 Some(pair) => owner(pair as usize, self.workers.len()),
                 None => usize::from(self.owners[place(reason, batch, slot)]),
             };
             sorted[worker % WORKERS_MAX][class.index()] |= Mask::when(true, slot);
+        }
+        if !afar.is_empty() {
+            counters.drops.add(DropReason::TtlSecurity, batch.burst.free(afar.0) as u64);
         }
         for (worker, classes) in sorted.iter().enumerate().take(self.workers.len()) {
             for (&class, &mask) in PuntClass::ALL.iter().zip(classes) {
@@ -125,19 +204,25 @@ impl Punts {
         mask: Mask,
         counters: &ForwarderCounters,
     ) {
-        let ClassRing { ring, size } = &mut self.workers[worker][class.index()];
+        let ClassRing { ring, size, backlog } = &mut self.workers[worker][class.index()];
+        let port = batch.in_port.index();
         let count = &counters.classes[class.index()];
         count.offered.add(u64::from(mask.count()));
-        let admitted = admit(mask, ring.len(), *size, &mut self.random);
-        let early = mask.without(admitted);
-        if !early.is_empty() {
-            let freed = batch.burst.free(early.0) as u64;
-            count.early.add(freed);
-            counters.drops.add(class.refusal(), freed);
+        let (admitted, early) = admit(mask, backlog.waiting(port), *size, &mut self.random);
+        for (refused, counter) in
+            [(early, &count.early), (mask.without(admitted | early), &count.full)]
+        {
+            if !refused.is_empty() {
+                let freed = batch.burst.free(refused.0) as u64;
+                counter.add(freed);
+                counters.drops.add(class.refusal(), freed);
+            }
         }
         let list = &mut self.list;
         batch.burst.move_to(admitted.0, list);
-        counters.punted.add(ring.send(list) as u64);
+        let sent = ring.send(list) as u64;
+        backlog.sent.count(port, sent);
+        counters.punted.add(sent);
         let refused = list.free_tail(0) as u64;
         count.full.add(refused);
         counters.drops.add(class.refusal(), refused);
@@ -192,22 +277,37 @@ fn may_be_in_fragments(head: &[u8; HEAD]) -> bool {
     matches!(next, 0 | 43 | 44 | 60) && hop_limit != 255 && !link
 }
 
-/// Which packets of `mask` may go into a ring of this size that holds `depth` already. The last
-/// free place is no matter of luck: what finds none is refused by the ring.
-fn admit(mask: Mask, depth: usize, size: usize, random: &mut u64) -> Mask {
-    let low = size.div_ceil(2);
-    if depth + mask.count() as usize <= low {
-        return mask;
+/// How much of what is free of a ring a port may have.
+const PART: usize = 3;
+
+/// Which packets of `mask`, all of one port, may go into a ring for so many packets, when so many of the
+/// port and of all wait in it; and which may not because of bad luck. There is no room for the others.
+fn admit(
+    mask: Mask,
+    (mut own, mut all): (usize, usize),
+    size: usize,
+    random: &mut u64,
+) -> (Mask, Mask) {
+    let more = mask.count() as usize;
+    let limit = |all: usize| PART * size.saturating_sub(all);
+    if own + more <= limit(all + more) / 2 {
+        return (mask, Mask::EMPTY);
     }
-    let mut admitted = Mask::EMPTY;
-    let mut depth = depth;
+    let (mut admitted, mut early) = (Mask::EMPTY, Mask::EMPTY);
     for slot in mask.slots() {
-        let above = depth.saturating_sub(low) as u64;
-        let lucky = depth >= size || above * (1 << 32) < draw(random) * (size - low).max(1) as u64;
+        let limit = limit(all);
+        if own >= limit {
+            continue;
+        }
+        let low = limit / 2;
+        let above = own.saturating_sub(low) as u64;
+        let lucky = above * (1 << 32) <= draw(random) * (limit - low) as u64;
         admitted |= Mask::when(lucky, slot);
-        depth += usize::from(lucky);
+        early |= Mask::when(!lucky, slot);
+        own += usize::from(lucky);
+        all += usize::from(lucky);
     }
-    admitted
+    (admitted, early)
 }
 
 /// A number below 2^32 (xorshift64*).
@@ -222,33 +322,63 @@ fn draw(state: &mut u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn admitted(depth: usize, size: usize, seed: u64) -> u32 {
-        admit(Mask::first(64), depth, size, &mut (seed | 1)).count()
+    fn admitted(waiting: (usize, usize), size: usize, seed: u64) -> u32 {
+        admit(Mask::first(64), waiting, size, &mut (seed | 1)).0.count()
     }
 
     #[test]
     fn up_to_half_a_ring_everything_is_admitted() {
         for seed in 0..100 {
-            assert_eq!(admitted(0, 256, seed), 64);
-            assert_eq!(admitted(64, 256, seed), 64);
+            assert_eq!(admitted((0, 0), 256, seed), 64);
+            assert_eq!(admitted((64, 64), 256, seed), 64);
         }
     }
 
     #[test]
-    fn the_fuller_the_ring_the_fewer_are_admitted() {
-        let mean = |depth| (0..200).map(|seed| admitted(depth, 4096, seed * 77)).sum::<u32>() / 200;
-        let (half, three_quarters, nearly) = (mean(2048), mean(3072), mean(4000));
-        assert!(half > 62, "{half}");
-        assert!((29..35).contains(&three_quarters), "{three_quarters}");
-        assert!(nearly < 5, "{nearly}");
+    fn the_more_a_port_has_the_fewer_are_admitted() {
+        let mean = |waiting| {
+            (0..200).map(|seed| admitted((waiting, waiting), 4096, seed * 77)).sum::<u32>() / 200
+        };
+        let (half, more, most) = (mean(2048), mean(2800), mean(3072));
+        assert_eq!((half, most), (64, 0));
+        assert!((20..50).contains(&more), "{more}");
     }
 
     #[test]
-    fn a_full_ring_is_left_to_refuse() {
-        assert_eq!(admitted(256, 256, 1), 64);
+    fn floods_by_any_number_of_ports_leave_room_for_another() {
+        for ports in 1..=16 {
+            let (mut waiting, mut all, mut random) = (vec![0; ports], 0, 1);
+            for _ in 0..2000 {
+                for own in &mut waiting {
+                    let (more, _) = admit(Mask::first(64), (*own, all), 512, &mut random);
+                    *own += more.count() as usize;
+                    all += more.count() as usize;
+                }
+            }
+            assert!(all < 512, "{ports}: {all}");
+            for (number, own) in waiting.iter().enumerate() {
+                assert!(*own + 64 >= all / ports, "{ports}: port {number} has {own} of {all}");
+            }
+            let (place, unlucky) = admit(Mask::first(1), (0, all), 512, &mut random);
+            assert_eq!((place.count(), unlucky.count()), (1, 0), "{ports}");
+        }
     }
 
-    use crate::port::PortId;
+    #[test]
+    fn a_full_ring_has_no_place() {
+        let (admitted, early) = admit(Mask::first(64), (0, 256), 256, &mut 1);
+        assert_eq!((admitted.count(), early.count()), (0, 0));
+    }
+
+    #[test]
+    fn a_backlog_is_what_is_not_dealt_with_yet() {
+        let backlog = Backlog::default();
+        backlog.sent.count(0, 5);
+        backlog.sent.count(7, 2);
+        backlog.took(PortId::new(7).unwrap());
+        assert_eq!((backlog.waiting(0), backlog.waiting(7)), ((5, 6), (1, 6)));
+    }
+
     use crate::testing::{FrameBuilder, batch_of};
 
     /// What joins these frames, which came by this port.

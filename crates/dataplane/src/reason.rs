@@ -62,6 +62,8 @@ reasons! {
         Ip4TotalLength = "ip4-total-length", "The total length is shorter than the header or longer than the frame.";
         Ip4Checksum = "ip4-checksum", "The header checksum is wrong.";
         Ip4MartianSource = "ip4-martian-source", "The source is 0/8, 127/8, multicast, broadcast or, unless the configuration accepts it, 240/4.";
+        OwnSource = "own-source", "The source is an address of this router: forged, or looped (RFC 1812 5.3.7).";
+        BroadcastSource = "broadcast-source", "The source is the broadcast address of the network that it came from (RFC 1812 5.3.7).";
         MartianDestination = "martian-destination", "The destination must not appear on a wire (0/8, 127/8, ::, ::1 and, unless the configuration accepts it, 240/4), or is the all-zeros address of a connected network.";
         L2Broadcast = "l2-broadcast", "A unicast packet to be forwarded came as a link-layer broadcast or multicast (RFC 1812 5.3.4).";
         // ip6-validate
@@ -83,12 +85,14 @@ reasons! {
         PortDown = "port-down", "The route leads to a port that this router does not have.";
         TxFull = "tx-full", "The port's transmit queue was full.";
         RefusedNeighbour = "refused-neighbour", "More ARP and neighbour discovery came than the slow path takes (show protection).";
+        RefusedLink = "refused-link", "More packets of the links' own protocols came than the slow path takes (show protection).";
         RefusedRouting = "refused-routing", "More packets of routing protocols came than the slow path takes (show protection).";
         RefusedHost = "refused-host", "More other packets for the router came than the slow path takes (show protection).";
         RefusedResolve = "refused-resolve", "More packets to unknown neighbours came than the slow path takes (show protection).";
         RefusedFragment = "refused-fragment", "More packets came that the next link does not take whole than the slow path takes (show protection).";
         RefusedOptions = "refused-options", "More packets with options came than the slow path takes (show protection).";
         RefusedErrors = "refused-errors", "More packets that call for an ICMP error came than the slow path takes (show protection).";
+        TtlSecurity = "ttl-security", "Of a routing protocol, from farther away than the port accepts (ttl_security, RFC 5082).";
         InjectFull = "inject-full", "The ring from the slow path to a forwarder was full.";
         SpreadFull = "spread-full", "The ring to the forwarder that the hash in software chose was full.";
         HandoverFull = "handover-full", "The ring to the forwarder that owns the transmit queue was full.";
@@ -112,6 +116,8 @@ reasons! {
         ArpRejected = "arp-rejected", "ARP for an address that is not ours, or from a sender that is not on the port's network.";
         NdMalformed = "nd-malformed", "A neighbour discovery message fails RFC 4861's validity checks, or came in a fragment (RFC 6980).";
         IcmpMalformed = "icmp-malformed", "An ICMP message for the router has a wrong checksum or length.";
+        UdpMalformed = "udp-malformed", "A UDP packet for the router has a wrong checksum or length, or over IPv6 no checksum.";
+        TcpMalformed = "tcp-malformed", "A TCP segment for the router has a wrong checksum or length.";
         Ip4Options = "ip4-options", "An IP option is malformed or refused (source route).";
         Ip6Extension = "ip6-extension", "An IPv6 extension header is malformed, or holds an option that must not be skipped.";
         LocalFragment = "local-fragment", "A fragment for the router itself that is malformed, overlaps another, or came when too many waited.";
@@ -138,7 +144,7 @@ reasons! {
         Unreachable = "unreachable", "The route says: refuse, unreachable.";
         Glean = "glean", "The destination is on a connected network, its MAC is unknown.";
         Unresolved = "unresolved", "The gateway's MAC is unknown.";
-        TooBig = "too-big", "Larger than the MTU of the port it should leave by.";
+        TooBig = "too-big", "Larger than the MTU of the port it should leave by; to a group: of one of its ports.";
         Scope = "scope", "The source is link-local, the destination is not.";
         Truncated = "truncated", "The total length is beyond the frame, the header is right: dropped, and the sender is told.";
         Redirect = "redirect", "It leaves by the port it came by: forwarded, and the sender may be told of a better first hop.";
@@ -149,7 +155,8 @@ reasons! {
     /// What punted packets are sorted into, each bounded by itself; see [`crate::class`].
     PuntClass {
         Neighbour = "neighbour", "ARP and neighbour discovery.";
-        Routing = "routing", "Routing and link protocols for the router.";
+        Link = "link", "Routing and link protocols of the link, which nobody farther away can send.";
+        Routing = "routing", "Other packets of routing protocols for the router.";
         Host = "host", "Everything else for the router itself.";
         Resolve = "resolve", "Packets that wait for a neighbour's MAC.";
         Fragment = "fragment", "Packets that the next link does not take whole.";

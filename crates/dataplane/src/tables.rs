@@ -11,6 +11,7 @@ use crate::batch::HEAD;
 use crate::flow::FlowHash;
 use crate::multicast::MulticastTable;
 use crate::next_hop::{NextHopTable, Packed};
+use crate::own::OwnAddresses;
 use crate::port::{MAX_PORTS, Mtus, PortInfo, PortInfos, RedirectGates};
 
 /// The tables of a router.
@@ -31,8 +32,9 @@ pub struct Tables {
     pub redirects: RedirectGates,
     /// Chooses among equal-cost paths.
     pub flows: FlowHash,
-    /// Sources in 240/4 are those of hosts. Destinations there are the FIB's business.
-    pub class_e: bool,
+    /// Sources that nobody else may use, and whether those in 240/4 are hosts'. Destinations there are
+    /// the FIB's business.
+    pub own: Arc<OwnAddresses>,
 }
 
 /// The source MAC of every port, ready to be written.

@@ -57,6 +57,7 @@ pub fn batch_of(frames: &[Vec<u8>]) -> Batch {
         host: false,
         reverse_path: ReversePath::Any,
         redirects: false,
+        least_ttl: 0,
     };
     let mut batch = Batch::new(PortId::FIRST, info);
     for frame in frames {
@@ -292,7 +293,7 @@ impl TestTables {
     /// Five ports with an MTU of 1500, the fifth of 1000. `10.0.N.0/24` and `2001:db8:N::/48` have
     /// the N-th kind of next hop: 1 local, 2 blackhole, 3 martian, 4 prohibited, 5 unreachable,
     /// 6 forward by port 3 (number 16), 7 glean, 8 unresolved (number 18), 9 two paths by ports 3
-    /// and 4, 10 multicast. Anything else has no route.
+    /// and 4, 10 multicast. Anything else has no route. Port 0 lets near peers' protocols in from TTL 250 on.
     pub fn every_kind() -> Arc<Tables> {
         let next_hops = NextHopTable::new();
         let port = |n| PortId::new(n).unwrap();
@@ -322,6 +323,7 @@ impl TestTables {
             host: false,
             reverse_path: ReversePath::Any,
             redirects: false,
+            least_ttl: if n == 0 { 250 } else { 0 },
         };
         let ports: Vec<_> = (0..5).map(info).collect();
         let mut fib4 = fib::new_ipv4(Algorithm::Reference, Box::new(NoReaders)).unwrap();
@@ -339,7 +341,7 @@ impl TestTables {
             redirects: RedirectGates::default(),
             ports: PortInfos::new(ports),
             flows: FlowHash::new(1),
-            class_e: false,
+            own: Arc::new(crate::own::OwnAddresses::new(false)),
         })
     }
 }

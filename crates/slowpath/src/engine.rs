@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use dataplane::flow::FlowHash;
-use dataplane::next_hop::NextHop;
+use dataplane::next_hop::{self, NextHop};
 use dataplane::port::PortId;
 use dataplane::reason::{DropReason, Punt, PuntReason};
 use wire::MacAddr;
@@ -24,7 +24,7 @@ use crate::ports::Ports;
 use crate::random::Random;
 use crate::reassembly::Reassembly;
 use crate::{Command, Config, Event, Icmp, NeighbourInfo, Output, Packet, Time};
-use crate::{extension, options};
+use crate::{extension, multicast, options};
 
 /// The slow path of a router. See the [crate] for what goes in and out.
 pub struct SlowPath<P> {
@@ -208,25 +208,28 @@ impl<P: Packet> SlowPath<P> {
             Err(reason) => return out.drop(packet, reason),
         };
         // Whatever the reason, what is addressed to the router is for the router.
-        let local =
-            punt.reason == PuntReason::Local || self.ports.is_own(ip.destination(), punt.port);
-        if host && (local || leads_to_host(&ip, punt.reason, out)) {
+        let own = self.ports.is_own(ip.destination(), punt.port);
+        // Packets for another host on the link they came from stay on it (RFC 4007, 9).
+        let link = !host && self.ports.is_neighbours_link_local(ip.destination(), punt.port);
+        let local = (punt.reason == PuntReason::Local && !link) || own;
+        let replication = multicast::replication(&ip, punt, out);
+        if host && replication.is_none() && (local || leads_to_host(&ip, punt.reason, out)) {
             return self.for_kernel(packet, punt.port, out);
         }
         if let Err((error, reason)) = check_options(&ip) {
             let Some(error) = error else { return out.drop(packet, reason) };
             return self.refuse(packet, punt.port, error, reason, now, out);
         }
+        if let Some(replication) = replication {
+            return self.replicate(packet, punt.port, replication, now, out);
+        }
         if local {
             return self.local(packet, punt.port, now, out);
         }
         let hop = match punt.reason {
+            _ if link => (next_hop::NO_ROUTE, NextHop::Glean { port: punt.port }),
             PuntReason::Ttl => {
                 let (error, reason) = (Error::TtlExpired, DropReason::TtlExpired);
-                return self.refuse(packet, punt.port, error, reason, now, out);
-            }
-            PuntReason::Scope => {
-                let (error, reason) = (Error::BeyondScope, DropReason::BeyondScope);
                 return self.refuse(packet, punt.port, error, reason, now, out);
             }
             // What is whole after all was not punted for this.
@@ -237,6 +240,7 @@ impl<P: Packet> SlowPath<P> {
             PuntReason::Glean
             | PuntReason::Unresolved
             | PuntReason::TooBig
+            | PuntReason::Scope
             | PuntReason::Redirect => (punt.next_hop, out.next_hop(punt.next_hop)),
             // Punted before the lookup.
             PuntReason::Ip4Options

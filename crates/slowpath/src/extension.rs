@@ -5,6 +5,7 @@
 //! | hop-by-hop options | checked in every packet that has them; in any place but the first one it is an unknown next header (4.1) |
 //! | destination options | checked in packets for the router (4.6) |
 //! | routing | with segments left: "parameter problem", since no type is known here (4.4, RFC 5095) |
+//! | authentication | there is no key for it here: refused as an unknown next header (RFC 4302, 3.4.2), and looked behind only to know what an error would be about |
 //! | fragment | given to [`crate::reassembly`]; one that is the whole packet is passed over (4.5) |
 //!
 //! An option that is not known is skipped or refused as its two highest bits say (4.2). Known are
@@ -15,9 +16,9 @@
 
 use dataplane::reason::DropReason;
 use wire::ip::{
-    IPV6_LEN, Ipv6ExtensionHeader, Ipv6FragmentHeader, PROTOCOL_DESTINATION_OPTIONS,
-    PROTOCOL_FRAGMENT, PROTOCOL_HOP_BY_HOP, PROTOCOL_ICMPV6, PROTOCOL_ROUTING, PROTOCOL_TCP,
-    PROTOCOL_UDP,
+    AuthenticationHeader, IPV6_LEN, Ipv6ExtensionHeader, Ipv6FragmentHeader,
+    PROTOCOL_AUTHENTICATION, PROTOCOL_DESTINATION_OPTIONS, PROTOCOL_FRAGMENT, PROTOCOL_HOP_BY_HOP,
+    PROTOCOL_ICMPV6, PROTOCOL_ROUTING, PROTOCOL_TCP, PROTOCOL_UDP,
 };
 use zerocopy::FromBytes;
 
@@ -111,10 +112,14 @@ pub(crate) fn is_complete_chain(mut protocol: u8, mut data: &[u8]) -> bool {
     while let PROTOCOL_HOP_BY_HOP
     | PROTOCOL_DESTINATION_OPTIONS
     | PROTOCOL_ROUTING
+    | PROTOCOL_AUTHENTICATION
     | PROTOCOL_FRAGMENT = protocol
     {
         let length = match protocol {
             PROTOCOL_FRAGMENT => Some(size_of::<Ipv6FragmentHeader>()),
+            PROTOCOL_AUTHENTICATION => {
+                AuthenticationHeader::ref_from_prefix(data).ok().map(|(h, _)| h.header_len())
+            }
             _ => extension_length(data).ok(),
         };
         let Some(rest) = length.and_then(|length| data.get(length..)) else { return false };
@@ -293,6 +298,8 @@ mod tests {
             (60, options(17)[..7].to_vec(), false),
             (60, vec![], false),
             (44, vec![17, 0, 0, 0, 0, 0, 0], false),
+            (51, [&[17, 1, 0, 0][..], &[0; 8], &[0; 8]].concat(), true),
+            (51, [&[17, 1, 0, 0][..], &[0; 8], &[0; 7]].concat(), false),
         ] {
             assert_eq!(is_complete_chain(protocol, &data), complete, "{protocol} {data:?}");
         }

@@ -71,7 +71,7 @@ impl<P: Packet> SlowPath<P> {
         if matches!(hop, NextHop::Local | NextHop::Multicast) {
             return self.local(packet, from, now, out);
         }
-        match self.check_forward(packet.bytes(), id, hop) {
+        match self.check_forward(packet.bytes(), from, (id, hop)) {
             Ok(target) => {
                 if target.port() == from {
                     self.redirect(packet.bytes(), from, id, now, out);
@@ -88,7 +88,12 @@ impl<P: Packet> SlowPath<P> {
     }
 
     /// Where the packet goes, if nothing speaks against it.
-    fn check_forward(&self, frame: &[u8], id: u16, hop: NextHop) -> Result<Target, Refused> {
+    fn check_forward(
+        &self,
+        frame: &[u8],
+        from: PortId,
+        (id, hop): (u16, NextHop),
+    ) -> Result<Target, Refused> {
         let (ethernet, _) = frame::ethernet(frame).ok_or((None, DropReason::Runt))?;
         let ip = IpPacket::parse(frame).map_err(|reason| (None, reason))?;
         if ethernet.destination.is_multicast() {
@@ -99,7 +104,8 @@ impl<P: Packet> SlowPath<P> {
             if header.source().is_unspecified() {
                 return Err((None, DropReason::Ip6MartianSource));
             }
-            if header.source().is_unicast_link_local() {
+            // Within its link such a packet may go on (RFC 4007, 9).
+            if header.source().is_unicast_link_local() && target.port() != from {
                 return Err((Some(Error::BeyondScope), DropReason::BeyondScope));
             }
         }
@@ -169,6 +175,29 @@ impl<P: Packet> SlowPath<P> {
                 frame::set_macs(&mut frame, mac, source);
                 self.send_own_frame(&frame, id, mtu, out);
             }
+        }
+    }
+
+    /// Sends a copy of a received packet, in fragments if it is too big.
+    pub(crate) fn transmit_copy(
+        &self,
+        frame: &[u8],
+        port: PortId,
+        mac: MacAddr,
+        out: &mut impl Output<P>,
+    ) {
+        let Some(port) = self.ports.get(port) else { return };
+        let Ok(ip) = IpPacket::parse(frame) else { return };
+        let (length, mtu) = (ip.frame_len(), usize::from(port.mtu));
+        let mut copy = frame[..length].to_vec();
+        frame::set_macs(&mut copy, mac, port.mac);
+        decrement_ttl(&mut copy);
+        self.fill_options(&mut copy, port.id, out);
+        if length <= ETHERNET_LEN + mtu {
+            return out.originate(port.id, &copy);
+        }
+        for frame in fragment(&copy, mtu).unwrap_or_default() {
+            out.originate(port.id, &frame);
         }
     }
 
@@ -363,11 +392,12 @@ fn copied_header(header: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Command;
     use crate::testing::{
-        A, B, Bench, GATEWAY, GLEAN_RIGHT, LEFT, Out, R, TO_B, config, drops, fix_v4_checksum,
-        icmp_type, originated, right, udp, v4, v4_with_options, v6,
+        A, B, Bench, GATEWAY, GLEAN_LEFT, GLEAN_RIGHT, LEFT, Out, R, TO_B, config, drops,
+        fix_v4_checksum, icmp_type, ip, originated, right, udp, v4, v4_with_options, v6,
     };
-    use dataplane::next_hop::{BLACKHOLE, MARTIAN, NO_ROUTE};
+    use dataplane::next_hop::{BLACKHOLE, LOCAL, MARTIAN, NO_ROUTE};
     use dataplane::reason::PuntReason;
 
     fn bench() -> Bench {
@@ -441,6 +471,37 @@ mod tests {
         assert_eq!(glean(&mut bench(), unspecified), [Out::Drop(DropReason::Ip6MartianSource)]);
         let scope = v6("fe80::a", "fd00:2::2", 17, &udp(4));
         assert_eq!(drops(&glean(&mut bench(), scope)), [DropReason::BeyondScope]);
+    }
+
+    #[test]
+    fn link_local_addresses_stay_on_their_link_and_are_served_there() {
+        let mut bench = bench();
+        for (address, mac) in [("fe80::b", B), ("fd00:1::3", B)] {
+            let command = Command::AddStaticNeighbour { port: LEFT, address: ip(address), mac };
+            bench.command(command);
+        }
+        bench.take();
+        let mut sent = |reason, next_hop, frame| {
+            let outs = bench.punt(reason, LEFT, next_hop, frame);
+            match &outs[..] {
+                [Out::Forward(port, frame)] => (Some((*port, frame[..6].to_vec())), vec![]),
+                _ => (None, drops(&outs)),
+            }
+        };
+        let on_link = (Some((LEFT, B.0.to_vec())), vec![]);
+        let from_link = |to| v6("fe80::a", to, 17, &udp(4));
+        // A link-local source, to a host of the link and elsewhere.
+        assert_eq!(sent(PuntReason::Scope, GLEAN_LEFT, from_link("fd00:1::3")), on_link);
+        let beyond = (None, vec![DropReason::BeyondScope]);
+        assert_eq!(sent(PuntReason::Scope, GLEAN_RIGHT, from_link("fd00:2::2")), beyond);
+        // A link-local destination.
+        assert_eq!(sent(PuntReason::Local, LOCAL, from_link("fe80::b")), on_link);
+        let hop_by_hop =
+            v6("fe80::a", "fe80::b", 0, &[&[17, 0, 1, 4, 0, 0, 0, 0][..], &udp(4)].concat());
+        assert_eq!(sent(PuntReason::HopByHop, NO_ROUTE, hop_by_hop), on_link);
+        let mut last = from_link("fe80::b");
+        last[21] = 1;
+        assert_eq!(sent(PuntReason::Local, LOCAL, last), (None, vec![DropReason::TtlExpired]));
     }
 
     #[test]

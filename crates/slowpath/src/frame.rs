@@ -6,8 +6,9 @@ use dataplane::reason::DropReason;
 use wire::MacAddr;
 use wire::ethernet::{ETHERNET_LEN, ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetHeader};
 use wire::ip::{
-    IPV4_MIN_LEN, IPV6_LEN, Ipv4Header, Ipv6ExtensionHeader, Ipv6FragmentHeader, Ipv6Header,
-    PROTOCOL_DESTINATION_OPTIONS, PROTOCOL_FRAGMENT, PROTOCOL_HOP_BY_HOP, PROTOCOL_ROUTING,
+    AuthenticationHeader, IPV4_MIN_LEN, IPV6_LEN, Ipv4Header, Ipv6ExtensionHeader,
+    Ipv6FragmentHeader, Ipv6Header, PROTOCOL_AUTHENTICATION, PROTOCOL_DESTINATION_OPTIONS,
+    PROTOCOL_FRAGMENT, PROTOCOL_HOP_BY_HOP, PROTOCOL_ROUTING,
 };
 use zerocopy::FromBytes;
 
@@ -116,14 +117,14 @@ impl<'a> IpPacket<'a> {
     }
 
     /// The upper-layer protocol and where it starts, whatever the headers before it say; `None` if
-    /// IPv6 extension headers are cut.
+    /// IPv6 extension headers or authentication headers are cut.
     pub(crate) fn upper(&self) -> Option<Upper> {
         match self {
-            Self::V4 { header, .. } => Some(Upper {
-                protocol: header.protocol,
-                offset: header.header_len(),
-                fragment: if header.is_fragment() { Some(header.fragment_offset()) } else { None },
-            }),
+            Self::V4 { header, bytes } => {
+                let fragment = header.is_fragment().then(|| header.fragment_offset());
+                let (protocol, offset) = (header.protocol, header.header_len());
+                behind_authentication(Upper { protocol, offset, fragment }, bytes)
+            }
             Self::V6 { header, bytes } => upper_v6(header.next_header, bytes),
         }
     }
@@ -147,6 +148,18 @@ impl Upper {
     }
 }
 
+/// Passes over the authentication headers of an IPv4 packet (RFC 4302, 3.1.1), which all but a later
+/// fragment shows.
+fn behind_authentication(mut upper: Upper, packet: &[u8]) -> Option<Upper> {
+    while upper.protocol == PROTOCOL_AUTHENTICATION && !upper.is_later_fragment() {
+        let rest = packet.get(upper.offset..)?;
+        let (header, _) = AuthenticationHeader::ref_from_prefix(rest).ok()?;
+        upper.protocol = header.next_header;
+        upper.offset += header.header_len();
+    }
+    Some(upper)
+}
+
 /// Walks IPv6 extension headers (RFC 8200, 4.1). Each step advances by 8 bytes or more, so the
 /// walk ends. It stops at a later fragment, behind whose header there is only data.
 fn upper_v6(next_header: u8, packet: &[u8]) -> Option<Upper> {
@@ -156,6 +169,9 @@ fn upper_v6(next_header: u8, packet: &[u8]) -> Option<Upper> {
         let length = match upper.protocol {
             PROTOCOL_HOP_BY_HOP | PROTOCOL_DESTINATION_OPTIONS | PROTOCOL_ROUTING => {
                 Ipv6ExtensionHeader::ref_from_prefix(rest).ok()?.0.header_len()
+            }
+            PROTOCOL_AUTHENTICATION => {
+                AuthenticationHeader::ref_from_prefix(rest).ok()?.0.header_len()
             }
             PROTOCOL_FRAGMENT => {
                 let (fragment, _) = Ipv6FragmentHeader::ref_from_prefix(rest).ok()?;
@@ -208,6 +224,19 @@ mod tests {
         assert_eq!((atomic.protocol, atomic.fragment), (58, None));
         let later = v6(44, &[60, 0, 0, 8, 0, 0, 0, 1, 0xff, 0xff]).unwrap();
         assert_eq!((later.protocol, later.fragment), (60, Some(8)));
+    }
+
+    #[test]
+    fn authentication_headers_have_units_of_four_bytes() {
+        let header = [[58, 1, 0, 0, 0, 0, 0, 1], [0, 0, 0, 1, 128, 0, 0, 0]].concat();
+        let upper = v6(51, &header).unwrap();
+        assert_eq!((upper.protocol, upper.offset), (58, 52));
+        assert_eq!(v6(51, &header[..8]), None);
+        let first = Upper { protocol: 51, offset: 2, fragment: Some(0) };
+        let upper = behind_authentication(first, &[&[0; 2][..], &header].concat()).unwrap();
+        assert_eq!((upper.protocol, upper.offset), (58, 14));
+        let later = Upper { fragment: Some(8), ..first };
+        assert_eq!(behind_authentication(later, &[0; 20]), Some(later));
     }
 
     #[test]

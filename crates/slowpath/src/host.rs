@@ -19,10 +19,9 @@ use std::net::IpAddr;
 
 use dataplane::port::PortId;
 use dataplane::reason::{DropReason, is_link_group};
-use wire::MacAddr;
-use wire::address::{multicast_mac_v4, multicast_mac_v6};
 
 use crate::frame::{self, IpPacket};
+use crate::multicast::group_mac;
 use crate::{Output, Packet, SlowPath};
 
 impl<P: Packet> SlowPath<P> {
@@ -77,19 +76,11 @@ impl<P: Packet> SlowPath<P> {
 }
 
 /// Groups that no router forwards: RFC 5771, 4; RFC 4291, 2.7.
-fn stays_on_link(group: IpAddr) -> bool {
+pub(crate) fn stays_on_link(group: IpAddr) -> bool {
     match group {
         IpAddr::V4(group) => group.octets()[..3] == [224, 0, 0],
         // The lower four bits of the second byte are the scope.
         IpAddr::V6(group) => group.octets()[1] & 0xf <= 2,
-    }
-}
-
-/// The link-layer group of an IP group; of a unicast address nothing that anybody joins.
-fn group_mac(group: IpAddr) -> MacAddr {
-    match group {
-        IpAddr::V4(group) => multicast_mac_v4(group),
-        IpAddr::V6(group) => multicast_mac_v6(group),
     }
 }
 
@@ -105,6 +96,7 @@ mod tests {
     use crate::{Command, Config, Event, NeighbourState};
     use dataplane::next_hop::NO_ROUTE;
     use dataplane::reason::PuntReason;
+    use wire::MacAddr;
 
     fn with_hosts(mut config: Config) -> Bench {
         config.ports.iter_mut().for_each(|port| port.host = true);

@@ -2,7 +2,7 @@
 //!
 //! No error is sent (RFC 1812, 4.3.2.7; RFC 4443, 2.4 (e))
 //!
-//! * about an ICMP error, or an ICMPv6 redirect;
+//! * about an ICMP error, or an ICMPv6 redirect, also behind extension or authentication headers;
 //! * about a later fragment of an IPv4 datagram (the first one brings the error);
 //! * about a packet to a multicast or broadcast address, or one that came in such a frame, except
 //!   for ICMPv6 "packet too big" and some "parameter problem"s;
@@ -209,7 +209,12 @@ impl<P: Packet> SlowPath<P> {
         one_host && to_one && !is_error_or_later_fragment(ip, bytes, PROTOCOL_ICMP, v4::is_error)
     }
 
-    fn may_report_v6(&self, ip: &IpPacket<'_>, header: &Ipv6Header, bytes: &[u8]) -> bool {
+    pub(crate) fn may_report_v6(
+        &self,
+        ip: &IpPacket<'_>,
+        header: &Ipv6Header,
+        bytes: &[u8],
+    ) -> bool {
         let source = header.source();
         let one_host = !source.is_unspecified()
             && !source.is_loopback()
@@ -302,7 +307,8 @@ fn is_error_or_later_fragment(
     icmp: u8,
     is_error: impl Fn(u8) -> bool,
 ) -> bool {
-    let Some(upper) = ip.upper() else { return false };
+    // An authentication header that is cut may hide anything.
+    let Some(upper) = ip.upper() else { return matches!(ip, IpPacket::V4 { .. }) };
     if upper.is_later_fragment() {
         return matches!(ip, IpPacket::V4 { .. });
     }
@@ -532,6 +538,12 @@ mod tests {
         originated(&outs).len()
     }
 
+    /// An authentication header with 12 bytes of integrity check value, and an ICMP message.
+    fn behind_authentication(next: u8, kind: u8) -> Vec<u8> {
+        [&[next, 4, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1][..], &[0xa5; 12], &[kind, 0, 0, 0, 0, 0, 0, 0]]
+            .concat()
+    }
+
     #[test]
     fn no_error_is_sent_about_what_must_not_have_one() {
         let mut bench = bench();
@@ -564,6 +576,12 @@ mod tests {
             assert_eq!(refused(&mut bench, v4("10.0.1.2", "9.9.9.9", 1, &message)), errors);
         }
         assert_eq!(refused(&mut bench, v4("10.0.1.2", "9.9.9.9", 1, &[])), 0);
+        for (kind, errors) in [(8, 1), (3, 0), (11, 0)] {
+            let hidden = behind_authentication(1, kind);
+            assert_eq!(refused(&mut bench, v4("10.0.1.2", "9.9.9.9", 51, &hidden)), errors);
+            let cut = &hidden[..20];
+            assert_eq!(refused(&mut bench, v4("10.0.1.2", "9.9.9.9", 51, cut)), 0, "cut");
+        }
         let mut broadcast = good();
         broadcast[..6].fill(0xff);
         assert_eq!(bench.punt(PuntReason::Ttl, LEFT, TO_B, broadcast).len(), 1);
@@ -586,6 +604,8 @@ mod tests {
             // Behind destination options, too.
             let hidden = [58, 0, 1, 4, 0, 0, 0, 0, kind, 0, 0, 0, 0, 0, 0, 0];
             assert_eq!(refused(&mut bench, v6("fd00:1::2", "2003::9", 60, &hidden)), errors);
+            let hidden = behind_authentication(58, kind);
+            assert_eq!(refused(&mut bench, v6("fd00:1::2", "2003::9", 51, &hidden)), errors);
         }
         let later = [17, 0, 0, 8, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
         assert_eq!(refused(&mut bench, v6("fd00:1::2", "2003::9", 44, &later)), 1);

@@ -16,9 +16,11 @@
 //!  |                -> advertise.rs router adv.  |                 |
 //!  |                -> discovery.rs, for IPv4    |                 |
 //!  |                -> echo.rs  ping             |   the packets   |
+//!  |                -> reset.rs TCP, UDP         |                 |
 //!  |              reassembly.rs fragments for us |                 |
 //!  |              forward.rs    to be resolved  -+   that wait     |
 //!  |                -> redirect.rs better hops   |                 |
+//!  |              multicast.rs  to groups        |                 |
 //!  |              options.rs    IPv4 options                       |
 //!  |              extension.rs  IPv6 headers before the upper layer|
 //!  |              icmp.rs       errors to senders                  |
@@ -26,10 +28,10 @@
 //!        |              |               |              |         |
 //!        v              v               v              v         v
 //!   forward(port, P)  originate(port,  to_host(P)   drop(P,    route(), next_hop(),
-//!   finished, to a    frame) replies,  consumed     reason)    has_joined(), time_of_day():
-//!   transmit queue    errors, probes   here;                   questions to the FIB,
-//!                                      deliver(port, P)        the next-hop table and
-//!                                      to the kernel           the kernel
+//!   finished, to a    frame) replies,  consumed     reason)    replication(), has_joined(),
+//!   transmit queue    errors, probes   here;                   time_of_day(): questions to
+//!                                      deliver(port, P)        the FIB, the next-hop table
+//!                                      to the kernel           and the kernel
 //!
 //! A port may have a *host interface*, on which the kernel of the machine is the router's host: it
 //! answers ARP, ND and ping, and finds neighbours when asked ([`Event::Resolve`]). Packets still
@@ -70,6 +72,7 @@ mod icmp;
 mod later;
 mod local;
 mod mld;
+mod multicast;
 mod nd;
 mod neighbour;
 mod options;
@@ -77,6 +80,8 @@ mod ports;
 mod random;
 mod reassembly;
 mod redirect;
+mod reset;
+mod source;
 #[cfg(test)]
 mod testing;
 
@@ -84,6 +89,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use dataplane::flow::FlowHash;
+use dataplane::multicast::Replication;
 use dataplane::next_hop::NextHop;
 use dataplane::port::PortId;
 use dataplane::reason::DropReason;
@@ -431,6 +437,14 @@ pub trait Output<P> {
     fn route(&self, destination: IpAddr, flow_hash: u32) -> RouteAnswer;
     /// What a next hop's number means now.
     fn next_hop(&self, id: u16) -> NextHop;
+    /// What a multicast entry says of a packet from this source to this group, which came by this port
+    /// with this TTL and has so many bytes; `None` without an entry. Counts it for the entry.
+    fn replication(
+        &mut self,
+        pair: (IpAddr, IpAddr),
+        arrival: (PortId, u8),
+        bytes: usize,
+    ) -> Option<Replication>;
     /// Time since midnight, UTC, for timestamp options.
     fn time_of_day(&self) -> Duration;
     /// Whether the kernel listens to this group on the port's host interface.

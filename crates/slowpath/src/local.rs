@@ -3,13 +3,20 @@
 //!
 //! A packet to any address of the router is local, whatever port it came by (weak host model);
 //! link-local addresses only on their port. ICMP, neighbour discovery and multicast listener
-//! queries are dealt with; everything else is refused, since nothing here listens. Fragments wait
+//! queries are dealt with; everything else is refused, since nothing here listens: UDP and TCP in
+//! `reset.rs`, other protocols by an ICMP error. Fragments wait
 //! for each other; the packet they make is dealt with as if it had come whole, but for neighbour
-//! discovery, which is never believed in fragments (RFC 6980, 5). No IPv4 group is joined.
+//! discovery, which is never believed in fragments (RFC 6980, 5).
+//!
+//! Limited broadcasts, directed ones to the network that they came from, and 224.0.0.1, which every host is
+//! in and no report names (RFC 1812, 4.2.2.11, RFC 2236, 6), are received like others, but nobody is
+//! told what became of them, and pings are not answered: they are a means of amplification.
 //!
 //! Drops: `not-local`, `multicast-not-routed`, `directed-broadcast`, `l2-broadcast`,
 //! `local-fragment`, `reassembly-timeout`, `ip6-extension`, `icmp-malformed`, `nd-malformed`,
-//! `no-listener`.
+//! `udp-malformed`, `tcp-malformed`, `no-listener`.
+
+use std::net::Ipv4Addr;
 
 use dataplane::port::PortId;
 use dataplane::reason::DropReason;
@@ -26,7 +33,10 @@ use crate::frame::{self, IpPacket};
 use crate::icmp::Error;
 use crate::nd::Message;
 use crate::reassembly::{Outcome, Piece};
-use crate::{Output, Packet, SlowPath, Time};
+use crate::{Output, Packet, SlowPath, Time, reset};
+
+/// The group of all systems of a link.
+const ALL_SYSTEMS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
 
 /// What becomes of a packet for the router.
 enum Verdict {
@@ -156,7 +166,12 @@ impl<P: Packet> SlowPath<P> {
         }
         match header.protocol {
             PROTOCOL_ICMP => self.icmp_v4(header, bytes, arrival.from, now, out),
-            protocol => no_listener(protocol, 9),
+            PROTOCOL_UDP => no_udp_listener(&IpPacket::V4 { header, bytes }, header.header_len()),
+            PROTOCOL_TCP => {
+                let ip = IpPacket::V4 { header, bytes };
+                self.no_tcp_listener(&ip, header.header_len(), arrival.from, now, out)
+            }
+            _ => Verdict::Refuse(UNKNOWN_PROTOCOL, DropReason::NoListener),
         }
     }
 
@@ -182,7 +197,17 @@ impl<P: Packet> SlowPath<P> {
                 let arrival = Arrival { reassembled, ..arrival };
                 self.icmp_v6(header, bytes, end.offset, arrival, now, out)
             }
-            protocol => no_listener(protocol, end.named_at),
+            PROTOCOL_UDP => no_udp_listener(&IpPacket::V6 { header, bytes }, end.offset),
+            PROTOCOL_TCP => {
+                let ip = IpPacket::V6 { header, bytes };
+                self.no_tcp_listener(&ip, end.offset, arrival.from, now, out)
+            }
+            // There is nothing that could be listened to (RFC 8200, 4.7).
+            PROTOCOL_NONE => Verdict::Drop(DropReason::NoListener),
+            _ => {
+                let error = Error::ProtocolUnreachable { pointer: end.named_at as u32 };
+                Verdict::Refuse(error, DropReason::NoListener)
+            }
         }
     }
 
@@ -192,10 +217,13 @@ impl<P: Packet> SlowPath<P> {
         match ip {
             IpPacket::V4 { header, .. } => {
                 let destination = header.destination();
+                let port = self.ports.get(from);
                 if destination.is_multicast() {
-                    Some(DropReason::MulticastNotRouted)
-                } else if destination.is_broadcast() {
-                    Some(DropReason::NoListener)
+                    (destination != ALL_SYSTEMS).then_some(DropReason::MulticastNotRouted)
+                } else if destination.is_broadcast()
+                    || port.is_some_and(|port| port.is_broadcast(destination))
+                {
+                    None
                 } else if self.ports.is_own(destination.into(), from) {
                     // RFC 1122, 3.3.6: a unicast address in a broadcast frame.
                     group_frame.then_some(DropReason::L2Broadcast)
@@ -213,11 +241,27 @@ impl<P: Packet> SlowPath<P> {
                     (!joined).then_some(DropReason::MulticastNotRouted)
                 } else {
                     let own = self.ports.is_own(destination.into(), from)
-                        || self.ports.is_anycast(destination.into());
+                        || self.ports.is_anycast(destination.into(), from);
                     (!own).then_some(DropReason::NotLocal)
                 }
             }
         }
+    }
+
+    /// Nothing listens to TCP here: a valid segment is answered by a reset.
+    fn no_tcp_listener(
+        &mut self,
+        ip: &IpPacket<'_>,
+        offset: usize,
+        from: PortId,
+        now: Time,
+        out: &mut impl Output<P>,
+    ) -> Verdict {
+        let Some(segment) = reset::Segment::parse(ip, offset) else {
+            return Verdict::Drop(DropReason::TcpMalformed);
+        };
+        self.reset(ip, &segment, from, now, out);
+        Verdict::Drop(DropReason::NoListener)
     }
 
     fn icmp_v4(
@@ -232,7 +276,8 @@ impl<P: Packet> SlowPath<P> {
         if message.len() < ICMP_LEN || checksum(message) != 0 {
             return Verdict::Drop(DropReason::IcmpMalformed);
         }
-        if message[0] == v4::ECHO_REQUEST && message[1] == 0 && self.icmp.echo {
+        let asked = self.ports.is_own(header.destination().into(), from);
+        if message[0] == v4::ECHO_REQUEST && message[1] == 0 && self.icmp.echo && asked {
             self.echo_v4(header, bytes, from, now, out);
         }
         self.solicited_v4(header, bytes, from, now);
@@ -285,15 +330,15 @@ impl<P: Packet> SlowPath<P> {
     }
 }
 
-/// Nothing here speaks this protocol, which the byte `named_at` names, or listens on this port. TCP
-/// is told the same as UDP: an ICMP error ends a connection attempt as a reset would, and needs no
-/// TCP.
-fn no_listener(protocol: u8, named_at: usize) -> Verdict {
-    let reason = DropReason::NoListener;
-    match protocol {
-        PROTOCOL_NONE => Verdict::Drop(reason),
-        PROTOCOL_TCP | PROTOCOL_UDP => Verdict::Refuse(Error::PortUnreachable, reason),
-        _ => Verdict::Refuse(Error::ProtocolUnreachable { pointer: named_at as u32 }, reason),
+/// Nothing here speaks the protocol of an IPv4 packet; the header's tenth byte names it.
+const UNKNOWN_PROTOCOL: Error = Error::ProtocolUnreachable { pointer: 9 };
+
+/// Nothing listens to UDP here. Its sender is told, if it is UDP at all.
+fn no_udp_listener(ip: &IpPacket<'_>, offset: usize) -> Verdict {
+    if reset::is_valid_udp(ip, offset) {
+        Verdict::Refuse(Error::PortUnreachable, DropReason::NoListener)
+    } else {
+        Verdict::Drop(DropReason::UdpMalformed)
     }
 }
 
@@ -312,8 +357,8 @@ fn drop_all<P>(packets: Vec<P>, reason: DropReason, out: &mut impl Output<P>) {
 mod tests {
     use super::*;
     use crate::testing::{
-        Bench, Out, config, drops, fix_icmpv6_checksum, fix_v4_checksum, icmp_type, originated,
-        secs, udp, v4, v6,
+        Bench, Out, config, drops, fix_icmpv6_checksum, fix_v4_checksum, hex, icmp_type,
+        originated, secs, udp, v4, v6, with_l4_checksum,
     };
 
     fn bench() -> Bench {
@@ -328,14 +373,17 @@ mod tests {
     #[test]
     fn nothing_listens() {
         let mut bench = bench();
-        for (protocol, error4, error6) in
-            [(17, (3, 3), (1, 4)), (6, (3, 3), (1, 4)), (47, (3, 2), (4, 1))]
-        {
+        for (protocol, error4, error6) in [(17, (3, 3), (1, 4)), (47, (3, 2), (4, 1))] {
             let outs = bench.local(v4("10.0.1.2", "10.0.1.1", protocol, &udp(20)));
             assert_eq!(result(&outs), (DropReason::NoListener, Some(error4)));
-            let outs = bench.local(v6("fd00:1::2", "fd00:1::1", protocol, &udp(20)));
+            let frame = v6("fd00:1::2", "fd00:1::1", protocol, &udp(20));
+            let frame = if protocol == 17 { with_l4_checksum(frame) } else { frame };
+            let outs = bench.local(frame);
             assert_eq!(result(&outs), (DropReason::NoListener, Some(error6)));
         }
+        // 59 is "no next header" in IPv6 only.
+        let outs = bench.local(v4("10.0.1.2", "10.0.1.1", 59, &[]));
+        assert_eq!(result(&outs), (DropReason::NoListener, Some((3, 2))));
         let outs = bench.local(v6("fd00:1::2", "fd00:1::1", 59, &[]));
         assert_eq!(result(&outs), (DropReason::NoListener, None));
     }
@@ -361,7 +409,9 @@ mod tests {
         let mut bench = bench();
         for (destination, reason) in [
             ("10.0.1.77", DropReason::NotLocal),
-            ("10.0.1.255", DropReason::DirectedBroadcast),
+            // Received, but nothing listens, and no error about broadcasts and groups.
+            ("10.0.1.255", DropReason::NoListener),
+            ("224.0.0.1", DropReason::NoListener),
             ("10.0.2.255", DropReason::DirectedBroadcast),
             ("255.255.255.255", DropReason::NoListener),
             ("224.0.0.5", DropReason::MulticastNotRouted),
@@ -370,15 +420,29 @@ mod tests {
             assert_eq!(result(&outs), (reason, None), "{destination}");
         }
         for (destination, reason) in [
-            ("fe80::77", DropReason::NotLocal),
             ("fd00:1::77", DropReason::NotLocal),
             ("ff02::5", DropReason::MulticastNotRouted),
             // All nodes: joined, but nothing listens, and no error about multicast.
             ("ff02::1", DropReason::NoListener),
         ] {
-            let outs = bench.local(v6("fd00:1::2", destination, 17, &udp(20)));
-            assert_eq!(result(&outs), (reason, None), "{destination}");
+            let frame = with_l4_checksum(v6("fd00:1::2", destination, 17, &udp(20)));
+            assert_eq!(result(&bench.local(frame)), (reason, None), "{destination}");
         }
+    }
+
+    #[test]
+    fn broadcasts_and_the_group_of_all_systems_are_received_and_not_answered() {
+        let ping = hex("0800 f7fd 0001 0001");
+        for destination in ["255.255.255.255", "10.0.1.255", "224.0.0.1"] {
+            let outs = bench().local(v4("10.0.1.2", destination, 1, &ping));
+            assert!(matches!(outs[..], [Out::ToHost(_)]), "{destination}: {outs:?}");
+            let mut wrong = ping.clone();
+            wrong[7] ^= 1;
+            let outs = bench().local(v4("10.0.1.2", destination, 1, &wrong));
+            assert_eq!(result(&outs), (DropReason::IcmpMalformed, None), "{destination}");
+        }
+        let outs = bench().local(v4("10.0.1.2", "10.0.1.1", 1, &ping));
+        assert_eq!(originated(&outs).len(), 1);
     }
 
     #[test]
@@ -541,10 +605,13 @@ mod tests {
         let mut bench = bench();
         let mut ping = v6("fd00:1::2", "fd00:1::", 58, &[128, 0, 0, 0, 0, 1, 0, 1]);
         fix_icmpv6_checksum(&mut ping, 54);
+        let mut link = v6("fd00:1::2", "fe80::", 58, &[128, 0, 0, 0, 0, 1, 0, 1]);
+        fix_icmpv6_checksum(&mut link, 54);
+        assert_eq!(icmp_type(originated(&bench.local(link))[0]), (129, 0));
         let outs = bench.local(ping);
         let own: std::net::Ipv6Addr = "fd00:1::1".parse().unwrap();
         assert_eq!(originated(&outs)[0][22..38], own.octets());
-        let outs = bench.local(v6("fd00:1::2", "fd00:2::", 17, &udp(8)));
+        let outs = bench.local(with_l4_checksum(v6("fd00:1::2", "fd00:2::", 17, &udp(8))));
         assert_eq!(result(&outs), (DropReason::NoListener, Some((1, 4))));
         assert_eq!(originated(&outs)[0][22..38], own.octets());
     }

@@ -7,10 +7,13 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use wire::MacAddr;
 use wire::address::{ALL_NODES, ALL_ROUTERS, link_local, solicited_node};
 
-use crate::{PortConfig, PortSettings};
+use crate::{PortConfig, PortSettings, source};
 
 /// What every IPv6 link takes (RFC 8200, 5).
 pub(crate) const IPV6_LEAST_MTU: u16 = 1280;
+
+/// `fe80::`: a router of the link (RFC 4291, 2.6.1).
+const LINK_ANYCAST: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0);
 
 /// `ff05::2`: all routers of the site, which a router must join too (RFC 4291, 2.8).
 const ALL_SITE_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff05, 0, 0, 0, 0, 0, 0, 2);
@@ -89,15 +92,15 @@ impl Port {
         self.v6_addresses().any(|own| own == address)
     }
 
-    /// True for the subnet-router anycast address of one of its networks (RFC 4291, 2.6.1). A link
-    /// of two has none (RFC 6164, 5).
+    /// True for the subnet-router anycast address of one of its networks (RFC 4291, 2.6.1), of which
+    /// `fe80::/64` is one. A link of two has none (RFC 6164, 5).
     pub(crate) fn has_anycast(&self, address: Ipv6Addr) -> bool {
         self.anycast().any(|anycast| anycast == address)
     }
 
     fn anycast(&self) -> impl Iterator<Item = Ipv6Addr> {
-        let nets = self.v6.iter().filter(|net| self.speaks_v6() && net.prefix_len() < 127);
-        nets.map(|net| net.network())
+        let nets = self.v6.iter().filter(|net| net.prefix_len() < 127).map(Ipv6Net::network);
+        std::iter::once(LINK_ANYCAST).chain(nets).filter(|_| self.speaks_v6())
     }
 
     fn has_link_local(&self, address: Ipv6Addr) -> bool {
@@ -165,15 +168,20 @@ impl Port {
         best.or(self.v4.first()).map(|net| net.addr())
     }
 
-    /// Like [`Self::source_v4`] among the global addresses; towards a link-local address, and on
-    /// a port without global ones, the link-local address.
+    /// The address to use towards `towards` (RFC 6724, 5): a global one, or towards a link-local address
+    /// and on a port without global ones the link-local address.
     pub(crate) fn source_v6(&self, towards: Ipv6Addr) -> Ipv6Addr {
         if towards.is_unicast_link_local() {
             return self.link_local;
         }
-        let mut usable = self.v6.iter().filter(|net| !self.tentative.contains(&net.addr()));
-        let best = usable.clone().find(|net| net.contains(&towards));
-        best.or_else(|| usable.next()).map_or(self.link_local, |net| net.addr())
+        source::select(self.usable_v6(), towards).unwrap_or(self.link_local)
+    }
+
+    /// The global addresses that may be used.
+    fn usable_v6(&self) -> impl Iterator<Item = Ipv6Net> {
+        let speaks = self.speaks_v6();
+        let usable = move |net: &&Ipv6Net| speaks && !self.tentative.contains(&net.addr());
+        self.v6.iter().filter(usable).copied()
     }
 }
 
@@ -235,12 +243,24 @@ impl Ports {
         self.get(id).is_some_and(|port| !port.settings.unreachables)
     }
 
-    /// True for the subnet-router anycast address of a network on any port.
-    pub(crate) fn is_anycast(&self, address: IpAddr) -> bool {
+    /// True for the subnet-router anycast address of a network on any port, and of the link of `from`.
+    pub(crate) fn is_anycast(&self, address: IpAddr, from: PortId) -> bool {
         match address {
             IpAddr::V4(_) => false,
+            IpAddr::V6(address) if address.is_unicast_link_local() => {
+                self.get(from).is_some_and(|port| port.has_anycast(address))
+            }
             IpAddr::V6(address) => self.0.iter().any(|port| port.has_anycast(address)),
         }
+    }
+
+    /// True for a link-local address of another host on the port's link.
+    pub(crate) fn is_neighbours_link_local(&self, address: IpAddr, id: PortId) -> bool {
+        let IpAddr::V6(v6) = address else { return false };
+        v6.is_unicast_link_local()
+            && self.get(id).is_some_and(|port| {
+                port.is_on_link(address) && port.assigned_v6().all(|own| own != v6)
+            })
     }
 
     /// True for any address of the router that packets received on `from` may name: all global
@@ -280,9 +300,9 @@ impl Ports {
         own.or_else(|| self.0.iter().find_map(|port| port.source_v4(towards)))
     }
 
-    /// Source for a packet towards an IPv6 address, about one that was received on `from`: a
-    /// global address of that port, else any global one; a link-local one only if the packet stays
-    /// on that link.
+    /// Source for a packet towards an IPv6 address, about one that was received on `from`: the best
+    /// global address of that port, which makes it informative (RFC 4443, 2.2), else of all ports; a
+    /// link-local one only if the packet stays on that link.
     pub(crate) fn source_v6(&self, from: PortId, towards: Ipv6Addr) -> Option<Ipv6Addr> {
         let own = self.get(from)?;
         let source = own.source_v6(towards);
@@ -291,9 +311,7 @@ impl Ports {
         {
             return Some(source);
         }
-        let speakers = self.0.iter().filter(|port| port.speaks_v6());
-        let mut others = speakers.map(|port| port.source_v6(towards));
-        others.find(|address| !address.is_unicast_link_local())
+        source::select(self.0.iter().flat_map(Port::usable_v6), towards)
     }
 }
 
@@ -374,8 +392,8 @@ mod tests {
     fn a_network_has_an_anycast_address_but_for_127_and_128() {
         let addresses = ["fd00::1/64", "fd01::1/127", "fd02::/128", "fd03::1:1/112"];
         let ports = Ports::new(&[port(0, &addresses), port(1, &[])]);
-        let anycast = |text: &str| ports.is_anycast(text.parse().unwrap());
-        assert!(anycast("fd00::") && anycast("fd03::1:0"));
+        let anycast = |text: &str| ports.is_anycast(text.parse().unwrap(), PortId::FIRST);
+        assert!(anycast("fd00::") && anycast("fd03::1:0") && anycast("fe80::"));
         assert!(!anycast("fd01::") && !anycast("fd02::") && !anycast("fd00::1"));
         let only = ports.get(PortId::FIRST).unwrap();
         assert!(!only.is_on_link("fd00::".parse().unwrap()), "it is no neighbour");
@@ -390,7 +408,10 @@ mod tests {
         let first = ports.get(PortId::FIRST).unwrap();
         for own in ["fd00::1", "fe80::ff:fe00:0", "fd00::"] {
             let own: IpAddr = own.parse().unwrap();
-            assert!(!ports.is_own(own, PortId::FIRST) && !ports.is_anycast(own), "{own}");
+            assert!(
+                !ports.is_own(own, PortId::FIRST) && !ports.is_anycast(own, PortId::FIRST),
+                "{own}"
+            );
         }
         assert_eq!((first.v6_addresses().count(), first.reported_groups().len()), (0, 0));
         assert!(!first.is_on_link("fd00::2".parse().unwrap()));
@@ -405,6 +426,7 @@ mod tests {
             port(0, &["10.0.0.1/24", "10.1.0.1/24", "fd00::1/64", "fd01::1/64"]),
             port(1, &["10.2.0.1/24", "fd02::1/64"]),
             port(2, &[]),
+            port(3, &["fd03::1/64", "2001:db8:3::1/64"]),
         ]);
         let v4 = |from, to: &str| {
             ports.source_v4(PortId::new(from).unwrap(), to.parse().unwrap()).unwrap().to_string()
@@ -417,7 +439,9 @@ mod tests {
         };
         assert_eq!(v6(0, "fd01::9"), "fd01::1");
         assert_eq!(v6(1, "2001:db8::1"), "fd02::1");
-        assert_eq!(v6(2, "2001:db8::1"), "fd00::1");
+        assert_eq!(v6(3, "2001:db8::1"), "2001:db8:3::1", "RFC 6724: the destination's label");
+        assert_eq!(v6(3, "fd09::1"), "fd03::1");
+        assert_eq!(v6(2, "2001:db8::1"), "2001:db8:3::1");
         assert_eq!(v6(1, "fe80::9"), "fe80::ff:fe00:1");
     }
 }

@@ -15,6 +15,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use dataplane::flow::FlowHash;
+use dataplane::multicast::Replication;
 use dataplane::next_hop::{self, NextHop};
 use dataplane::port::PortId;
 use dataplane::reason::{DropReason, Punt, PuntReason};
@@ -79,6 +80,8 @@ pub(crate) struct Net {
     pub outs: Vec<Out>,
     /// Groups that the kernel listens to.
     pub joined: Vec<MacAddr>,
+    /// What the multicast entries say of every packet that they are asked about.
+    pub replication: Option<Replication>,
     /// Received packets that came back.
     pub returned: usize,
 }
@@ -133,6 +136,15 @@ impl Output<Vec<u8>> for Net {
 
     fn next_hop(&self, id: u16) -> NextHop {
         self.hops.get(&id).copied().unwrap_or(NextHop::NoRoute)
+    }
+
+    fn replication(
+        &mut self,
+        _: (IpAddr, IpAddr),
+        _: (PortId, u8),
+        _: usize,
+    ) -> Option<Replication> {
+        self.replication
     }
 
     fn time_of_day(&self) -> Duration {
@@ -346,7 +358,25 @@ pub(crate) fn v6(source: &str, destination: &str, next_header: u8, payload: &[u8
     build::ethernet(link, ETHERTYPE_IPV6, &[header.as_bytes(), payload].concat())
 }
 
-/// A UDP header and data; the checksum is not looked at.
+/// Sets the UDP or TCP checksum of a frame without options or extension headers, by the definition.
+/// A field that does not fit stays as it is.
+pub(crate) fn with_l4_checksum(mut frame: Vec<u8>) -> Vec<u8> {
+    let (upper, addresses, protocol) =
+        if frame[12] == 8 { (34, 26..34, frame[23]) } else { (54, 22..54, frame[20]) };
+    let at = upper + if protocol == 6 { 16 } else { 6 };
+    if at + 2 > frame.len() {
+        return frame;
+    }
+    frame[at..at + 2].fill(0);
+    let length = ((frame.len() - upper) as u32).to_be_bytes();
+    let pieces = [&frame[addresses], &length, &[0, 0, 0, protocol], &frame[upper..]];
+    // 0 would say that there is none.
+    let sum = 0xffff - remainder(&pieces) % 0xffff;
+    frame[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+    frame
+}
+
+/// A UDP header and data, without checksum.
 pub(crate) fn udp(length: usize) -> Vec<u8> {
     let mut bytes = vec![0x80, 0xe8, 0x82, 0x9a, 0, 0, 0, 0];
     bytes.extend((0..length).map(|n| n as u8));
@@ -418,6 +448,14 @@ pub(crate) fn check_frame(frame: &[u8], source: MacAddr) {
                 return assert_eq!(packet[40], 58, "a fragment of an ICMPv6 message");
             }
             let start = if packet[6] == 0 { 48 } else { 40 };
+            if packet[24] == 0xff && packet[25] & 0xf > 2 {
+                return assert_eq!(frame[..2], [0x33, 0x33], "a copy of what was sent to a group");
+            }
+            if packet[6] == 6 {
+                let length = ((packet.len() - 40) as u32).to_be_bytes();
+                let pieces = [&packet[8..40], &length, &[0, 0, 0, 6], &packet[40..]];
+                return assert_eq!(remainder(&pieces), 0, "TCP checksum");
+            }
             assert_eq!(packet[start - 40 + if start == 48 { 32 } else { 6 }], 58);
             let length = ((packet.len() - start) as u32).to_be_bytes();
             let pieces = [&packet[8..40], &length, &[0, 0, 0, 58], &packet[start..]];

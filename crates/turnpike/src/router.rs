@@ -42,6 +42,7 @@ use dataplane::flow::FlowHash;
 use dataplane::forwarder::Forwarder;
 use dataplane::multicast::MulticastTable;
 use dataplane::next_hop::NextHopTable;
+use dataplane::own::OwnAddresses;
 use dataplane::port::{MAX_PORTS, Mtus, PortInfos, RedirectGates};
 use dataplane::quarantine::Quarantine;
 use dataplane::tables::Tables;
@@ -202,8 +203,11 @@ impl Router {
         // There may be as many forwarders later as there are cores for them.
         let qsbr = Qsbr::new(cores.len().max(cores::allowed()?.len()) + count);
         let next_hops = Arc::new(NextHopTable::new());
-        let (rib, routes, readers) = owner::build_rib(&config, &ports, next_hops.clone(), &qsbr)?;
+        let (mut rib, routes, readers) =
+            owner::build_rib(&config, &ports, next_hops.clone(), &qsbr)?;
         let infos = ports.infos();
+        let own = Arc::new(OwnAddresses::new(config.forwarding.class_e));
+        rib.share_addresses(own.clone());
         let tables = Arc::new(Tables {
             fib4: readers.0,
             fib6: readers.1,
@@ -213,7 +217,7 @@ impl Router {
             ports: PortInfos::new(infos.clone()),
             redirects: RedirectGates::default(),
             flows: FlowHash::new(seed),
-            class_e: config.forwarding.class_e,
+            own,
         });
 
         let stop_slow_path = Arc::new(AtomicBool::new(false));

@@ -19,6 +19,8 @@ pub const PROTOCOL_UDP: u8 = 17;
 pub const PROTOCOL_ROUTING: u8 = 43;
 /// IPv6 fragment header.
 pub const PROTOCOL_FRAGMENT: u8 = 44;
+/// IP authentication header (RFC 4302), in IPv4 and IPv6 alike.
+pub const PROTOCOL_AUTHENTICATION: u8 = 51;
 /// ICMPv6.
 pub const PROTOCOL_ICMPV6: u8 = 58;
 /// No next header (RFC 8200, 4.7).
@@ -164,6 +166,25 @@ impl Ipv6ExtensionHeader {
     }
 }
 
+/// The start of the authentication header (RFC 4302, 2.2), whose length has units of its own.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
+)]
+#[repr(C)]
+pub struct AuthenticationHeader {
+    /// What follows this header.
+    pub next_header: u8,
+    /// Length in units of 4 bytes, the first 8 bytes not counted.
+    pub length: u8,
+}
+
+impl AuthenticationHeader {
+    /// Bytes in the whole header.
+    pub fn header_len(&self) -> usize {
+        (usize::from(self.length) + 2) * 4
+    }
+}
+
 /// The IPv6 fragment header (RFC 8200, 4.5).
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
@@ -214,6 +235,8 @@ mod tests {
     fn extension_headers_have_their_lengths() {
         assert_eq!(Ipv6ExtensionHeader { next_header: 0, length: 0 }.header_len(), 8);
         assert_eq!(Ipv6ExtensionHeader { next_header: 0, length: 255 }.header_len(), 2048);
+        assert_eq!(AuthenticationHeader { next_header: 0, length: 4 }.header_len(), 24);
+        assert_eq!(AuthenticationHeader { next_header: 0, length: 255 }.header_len(), 1028);
         let fragment = Ipv6FragmentHeader::ref_from_bytes(&[17, 0, 1, 0x69, 0, 0, 0, 1]).unwrap();
         assert_eq!((fragment.fragment_offset(), fragment.more()), (0x168, true));
     }

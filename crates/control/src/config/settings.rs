@@ -180,6 +180,7 @@ impl List<'_> {
             host,
             unreachables,
             redirects,
+            ttl_security,
             dad,
             advertise,
             discovery,
@@ -213,6 +214,7 @@ impl List<'_> {
         self.live(key("reverse_path"), reverse_path);
         self.live(key("unreachables"), unreachables);
         self.live(key("redirects"), redirects);
+        self.live(key("ttl_security"), or(*ttl_security, "none"));
         self.live(key("dad"), dad);
         self.live(key("advertise"), or(advertise.as_ref().map(advertised), "false"));
         self.live(key("router_discovery"), or(discovery.as_ref().map(discovered), "false"));

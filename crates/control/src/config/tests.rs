@@ -986,6 +986,19 @@ fn neighbours_are_on_a_port() {
         let expected = format!("4: neighbour \"{name}\": {expected}");
         assert_eq!(errors_below_ports(&statement), [expected], "{statement}");
     }
+    // A route leads to it on a port's link; of two, the longer.
+    let linked = format!(
+        "{PORTS}turnpike.route '10.9.0.0/16' {{ port = 'left' }}\n\
+         turnpike.route '10.9.9.0/24' {{ port = 'right' }}\n\
+         turnpike.neighbour '10.9.9.9' {{ {mac} }}\n\
+         turnpike.neighbour '10.9.9.8' {{ port = 'left', {mac} }}"
+    );
+    let config = read(&linked).unwrap();
+    let ports: Vec<_> = config.neighbours.iter().map(|neighbour| neighbour.port.index()).collect();
+    assert_eq!(ports, [1, 0]);
+    let via = "turnpike.route '10.9.9.0/24' { via = '10.0.2.9' }\n";
+    let behind = format!("{via}turnpike.neighbour '10.9.9.9' {{ port = 'right', {mac} }}");
+    assert!(errors_below_ports(&behind)[0].contains("is unreachable"));
     let dynamic = format!(
         "{PORTS}turnpike.routes_from {{ 'kernel' }}\n\
          turnpike.neighbour '10.9.9.9' {{ port = 'right', {mac} }}"
@@ -1367,6 +1380,7 @@ fn tables(config: &Config) -> std::sync::Arc<dataplane::tables::Tables> {
         host: false,
         reverse_path: port.reverse_path,
         redirects: port.redirects,
+        least_ttl: port.least_ttl(),
     };
     let ports: Vec<_> = config.ports.iter().map(info).collect();
     std::sync::Arc::new(dataplane::tables::Tables {
@@ -1378,7 +1392,7 @@ fn tables(config: &Config) -> std::sync::Arc<dataplane::tables::Tables> {
         redirects: RedirectGates::default(),
         ports: PortInfos::new(ports),
         flows: dataplane::flow::FlowHash::new(1),
-        class_e: false,
+        own: Arc::new(dataplane::own::OwnAddresses::new(false)),
     })
 }
 

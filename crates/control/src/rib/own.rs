@@ -96,6 +96,18 @@ impl Rib {
         }
     }
 
+    /// From now on the router's own addresses are published there.
+    pub fn share_addresses(&mut self, own: Arc<OwnAddresses>) {
+        self.own = Some(own);
+        self.publish_addresses();
+    }
+
+    fn publish_addresses(&self) {
+        let Some(own) = &self.own else { return };
+        let ports = self.ports.iter().map(|port| (port.id, port.addresses.as_slice()));
+        own.publish(ports, self.locals.iter().copied());
+    }
+
     /// An address or prefix that is the router's own without being on a port.
     ///
     /// # Errors
@@ -107,11 +119,19 @@ impl Rib {
         self.checked(None, |rib| {
             rib.put_own(prefix.trunc(), Source::Local, NO_PORT, LOCAL);
             Ok(())
-        })
+        })?;
+        // Others in a larger prefix may well be hosts behind the kernel.
+        if prefix.prefix_len() == prefix.max_prefix_len() && self.locals.insert(prefix.addr()) {
+            self.publish_addresses();
+        }
+        Ok(())
     }
 
     /// Takes back [`Self::add_local`]; false if there was none.
     pub fn remove_local(&mut self, prefix: IpNet) -> bool {
+        if prefix.prefix_len() == prefix.max_prefix_len() && self.locals.remove(&prefix.addr()) {
+            self.publish_addresses();
+        }
         self.change(|rib| rib.take_own(prefix.trunc(), Source::Local, NO_PORT))
     }
 
@@ -138,6 +158,7 @@ impl Rib {
         for &(prefix, source) in before.difference(&after) {
             self.take_own(prefix, source, metric);
         }
+        self.publish_addresses();
     }
 
     /// Adds a route of the RIB's own; the caller's reference to the hop becomes the candidate's.

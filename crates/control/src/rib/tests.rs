@@ -139,6 +139,25 @@ fn routes_are_read_piece_by_piece() {
 }
 
 #[test]
+fn own_addresses_are_published_as_they_come_and_go() {
+    use dataplane::own::{OwnAddresses, Owner};
+    let mut bench = Bench::without_readers();
+    let own = Arc::new(OwnAddresses::new(false));
+    bench.rib.share_addresses(own.clone());
+    let is_own = |address: &str| own.owner(address.parse().unwrap(), port(0));
+    assert_eq!(is_own("10.0.2.1"), Some(Owner::Router));
+    assert_eq!((is_own("10.0.1.255"), is_own("10.0.2.255")), (Some(Owner::Network), None));
+    bench.rib.set_addresses(port(0), &[net("192.0.2.1/24")]).unwrap();
+    assert_eq!((is_own("192.0.2.1"), is_own("10.0.1.1")), (Some(Owner::Router), None));
+    bench.rib.add_local(net("198.51.100.1/32")).unwrap();
+    bench.rib.add_local(net("203.0.113.0/24")).unwrap();
+    assert_eq!((is_own("198.51.100.1"), is_own("203.0.113.0")), (Some(Owner::Router), None));
+    bench.rib.remove_local(net("198.51.100.1/32"));
+    bench.rib.remove_port(port(1));
+    assert_eq!((is_own("198.51.100.1"), is_own("10.0.2.1")), (None, None));
+}
+
+#[test]
 fn class_e_is_forwarded_if_it_is_accepted() {
     let mut bench = Bench::without_readers();
     let route = |to: &str| unicast(to, &[(0, "10.0.1.2", 1)]);

@@ -10,7 +10,7 @@ use crate::distribution::{TX_BURST_MAX, TxPath};
 use crate::exchange::Replacement;
 use crate::graph::{GraphBuilder, Output, Outputs, Step};
 use crate::multicast::{MulticastRoute, MulticastRoutes};
-use crate::punts::ClassRing;
+use crate::punts::{ClassQueue, ClassRing};
 use crate::quarantine::Suspect;
 use crate::reason::{Punt, PuntClass, PuntReason};
 use crate::replicate::Replicas;
@@ -70,7 +70,7 @@ struct Lab {
     /// Into the forwarder, only to be sent.
     inject: Producer,
     /// What it punts to either worker.
-    punted: [ByClass<Consumer>; 2],
+    punted: [ByClass<ClassQueue>; 2],
     /// Into the forwarder, to be sent by port 3 before everything else.
     express: Producer,
     /// What it sends by port 3: a device.
@@ -87,10 +87,8 @@ impl Lab {
         let (device, sent) = loop_device();
         let (inject, inlet) = ring(64);
         let worker = || {
-            let rings: Vec<_> = PuntClass::ALL.iter().map(|_| ring(PUNT_RING)).collect();
-            let (into, out): (Vec<_>, Vec<_>) = rings.into_iter().unzip();
-            let into = into.into_iter().map(|ring| ClassRing { ring, size: PUNT_RING });
-            let into: Vec<_> = into.collect();
+            let rings = PuntClass::ALL.iter().map(|_| ClassRing::new(ring(PUNT_RING), PUNT_RING));
+            let (into, out): (Vec<_>, Vec<_>) = rings.unzip();
             (into.try_into().ok().unwrap(), out.try_into().ok().unwrap())
         };
         let ((into_0, out_0), (into_1, out_1)) = (worker(), worker());
@@ -137,9 +135,12 @@ impl Lab {
 
     /// Why the packets of a ring were punted; empties it.
     fn reasons(&mut self, worker: usize, class: PuntClass) -> Vec<PuntReason> {
-        let ring = &mut self.punted[worker][class.index()];
+        let ClassQueue { ring, backlog } = &mut self.punted[worker][class.index()];
         let packets = std::iter::from_fn(|| ring.pop());
-        packets.map(|packet| Punt::from_tag(packet.tag()).unwrap().reason).collect()
+        packets
+            .inspect(|_| backlog.took(PortId::FIRST))
+            .map(|packet| Punt::from_tag(packet.tag()).unwrap().reason)
+            .collect()
     }
 
     fn drops(&self, reason: DropReason) -> u64 {
@@ -208,12 +209,26 @@ fn punts_carry_their_reason_and_go_to_the_worker_of_their_port() {
     // Came by port 0; the gateway that it waits for is on port 3.
     lab.receive(&[to("10.0.1.1"), to("10.0.8.1"), to("10.0.7.1")]);
     assert_eq!(lab.reasons(0, PuntClass::Host), [PuntReason::Local]);
-    let first = lab.punted[1][PuntClass::Resolve.index()].pop().unwrap();
+    let first = lab.punted[1][PuntClass::Resolve.index()].ring.pop().unwrap();
     let punt = Punt::from_tag(first.tag()).unwrap();
     let expected = Punt { reason: PuntReason::Unresolved, port: PortId::FIRST, next_hop: 18 };
     assert_eq!(punt, expected);
     assert_eq!(lab.reasons(1, PuntClass::Resolve), [PuntReason::Glean]);
     assert_eq!(lab.counters.punted.get(), 3);
+}
+
+#[test]
+fn peers_from_farther_away_than_the_port_accepts_are_dropped() {
+    let bgp = |ttl| {
+        let segment = [0xc3, 0x50, 0, 179, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 2, 0, 0, 0, 0, 0, 0];
+        let frame = FrameBuilder::ip4().destination4("10.0.1.1").protocol(6).ttl(ttl);
+        frame.payload(&segment).build()
+    };
+    let mut lab = Lab::default_graph(at_once());
+    lab.receive(&[bgp(249), bgp(250), bgp(255), bgp(1)]);
+    assert_eq!(lab.reasons(0, PuntClass::Routing), [PuntReason::Local]);
+    assert_eq!(lab.reasons(0, PuntClass::Link), [PuntReason::Local]);
+    assert_eq!((lab.drops(DropReason::TtlSecurity), lab.counters.punted.get()), (2, 2));
 }
 
 #[test]
@@ -229,7 +244,7 @@ fn a_flood_fills_the_ring_of_its_own_class() {
     assert_eq!(lab.drops(DropReason::RefusedErrors), early + full);
     assert_eq!(errors.offered.get(), 1200);
     assert_eq!(lab.counters.punted.get() + early + full, 1200);
-    assert_eq!(lab.counters.punted.get(), PUNT_RING as u64, "filled in the end, not passed over");
+    assert_eq!(lab.counters.punted.get(), PUNT_RING as u64 * 3 / 4, "a quarter is for other ports");
     let group = FrameBuilder::ip4().destination_mac([1, 0, 0x5e, 0, 0, 0x16]).protocol(2);
     let with_options = group.destination4("224.0.0.22").options(&[0x94, 4, 0, 0]).build();
     let arp = FrameBuilder::ethernet([0xff; 6], 0x0806).payload(&[0; 46]).build();
@@ -237,7 +252,13 @@ fn a_flood_fills_the_ring_of_its_own_class() {
     assert_eq!(lab.reasons(0, PuntClass::Host), [PuntReason::Local]);
     assert_eq!(lab.reasons(0, PuntClass::Neighbour), [PuntReason::Arp]);
     assert_eq!(lab.reasons(0, PuntClass::Routing), [PuntReason::Ip4Options]);
-    assert_eq!(lab.reasons(0, PuntClass::Errors).len(), PUNT_RING);
+    assert_eq!(lab.reasons(0, PuntClass::Errors).len(), PUNT_RING * 3 / 4);
+    lab.receive(&[to("10.0.4.1")]);
+    assert_eq!(
+        lab.reasons(0, PuntClass::Errors),
+        [PuntReason::Prohibited],
+        "what was taken is free"
+    );
 }
 
 #[test]

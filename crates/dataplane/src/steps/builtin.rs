@@ -29,10 +29,10 @@ pub(crate) fn entries() -> Vec<Entry> {
             Box::new(CompleteChecksum)
         }),
         step("ip4-validate", ip4_validate::OUTPUTS, IP4, &[("ok", Facts::VALID)], |tables| {
-            if tables.class_e {
-                Box::new(Ip4Validate::<true>)
+            if tables.own.class_e() {
+                Box::new(Ip4Validate::<true>::new(&tables.own))
             } else {
-                Box::new(Ip4Validate::<false>)
+                Box::new(Ip4Validate::<false>::new(&tables.own))
             }
         }),
         step("ip4-reverse-path", reverse_path::OUTPUTS, VALID4, &[], |tables| {
@@ -59,8 +59,8 @@ pub(crate) fn entries() -> Vec<Entry> {
         step("ip6-checksum-offload", complete_checksum::OUTPUTS, IP6, &[], |_| {
             Box::new(CompleteChecksum)
         }),
-        step("ip6-validate", ip6_validate::OUTPUTS, IP6, &[("ok", Facts::VALID)], |_| {
-            Box::new(Ip6Validate)
+        step("ip6-validate", ip6_validate::OUTPUTS, IP6, &[("ok", Facts::VALID)], |tables| {
+            Box::new(Ip6Validate::new(&tables.own))
         }),
         step("ip6-reverse-path", reverse_path::OUTPUTS, VALID6, &[], |tables| {
             Box::new(Ip6ReversePath::new(tables.clone()))

@@ -13,9 +13,12 @@
 //! | drop `ip4-checksum` | header checksum wrong, by the device's word or the step's own sum |
 //! | punt `local` | 0.0.0.0 to 255.255.255.255, on a port with a host interface |
 //! | drop `ip4-martian-source` | source 0/8 (0.0.0.0 included), 127/8, 224/4, 240/4 (with `CLASS_E` of these only 255.255.255.255) |
+//! | drop `own-source` | source is an address of the router |
+//! | drop `broadcast-source` | source is the broadcast address of a network of the port it came by |
 //!
 //! The checks are those of RFC 1812 5.2.2 in its order; a packet failing several is counted once,
-//! under the first. Martian sources: RFC 1812 5.3.7. A host that has no address yet may send from
+//! under the first. Martian sources, the router's own addresses (`own.rs`) and broadcast addresses: RFC
+//! 1812 5.3.7. A host that has no address yet may send from
 //! 0.0.0.0 (RFC 1122 3.2.1.3 a), as DHCP clients do (RFC 2131 4.1): that is for a server or relay of
 //! the machine. 240/4 is "reserved for future use" (RFC 1112 4), and RFC 1812 4.2.2.11 has a router
 //! discard it unless it is told otherwise (`turnpike.forwarding { class_e = true }`); which it is is
@@ -26,9 +29,13 @@
 //! behind the total length (link
 //! padding) are cut off.
 
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
 use crate::batch::{Batch, ETHERNET, HEAD, bytes};
 use crate::graph::{Output, Outputs, Step};
 use crate::mask::Mask;
+use crate::own::{Hints, OwnAddresses, Owner};
 use crate::reason::{DropReason, PuntReason};
 
 const OK: usize = 0;
@@ -40,6 +47,8 @@ const CHECKSUM: usize = 5;
 const MARTIAN_SOURCE: usize = 6;
 const NO_ADDRESS_YET: usize = 7;
 const TRUNCATED: usize = 8;
+const OWN_SOURCE: usize = 9;
+const BROADCAST_SOURCE: usize = 10;
 
 pub(super) const OUTPUTS: &[Output] = &[
     Output::Next("ok"),
@@ -51,11 +60,22 @@ pub(super) const OUTPUTS: &[Output] = &[
     Output::Drop(DropReason::Ip4MartianSource),
     Output::Punt(PuntReason::Local),
     Output::Punt(PuntReason::Truncated),
+    Output::Drop(DropReason::OwnSource),
+    Output::Drop(DropReason::BroadcastSource),
 ];
 
 /// See the module's documentation. `CLASS_E`: hosts may have addresses in 240/4.
-#[derive(Debug, Default)]
-pub struct Ip4Validate<const CLASS_E: bool>;
+#[derive(Debug)]
+pub struct Ip4Validate<const CLASS_E: bool> {
+    own: Arc<OwnAddresses>,
+}
+
+impl<const CLASS_E: bool> Ip4Validate<CLASS_E> {
+    /// Takes these for the router's own addresses; `CLASS_E` is what they say.
+    pub fn new(own: &Arc<OwnAddresses>) -> Self {
+        Self { own: own.clone() }
+    }
+}
 
 impl<const CLASS_E: bool> Step for Ip4Validate<CLASS_E> {
     fn outputs(&self) -> &'static [Output] {
@@ -65,16 +85,21 @@ impl<const CLASS_E: bool> Step for Ip4Validate<CLASS_E> {
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
         // Nearly all packets pass the checks of a plain header; only the others are asked why not.
         let said = batch.checksum_good() | batch.checksum_bad();
+        let hints = &self.own.ip4;
         let [plain, padded] = if (said & input).is_empty() {
-            input.sort(|i| plain_header::<CLASS_E, false>(batch.head(i), batch.len(i)))
+            input.sort(|i| plain_header::<false>(hints, batch.head(i), batch.len(i)))
         } else {
-            sort_checked::<CLASS_E>(batch, input)
+            sort_checked(hints, batch, input)
         };
         out[OK] = plain;
         let bad = batch.checksum_bad();
         for i in input.without(plain).slots() {
             let verdict = verdict::<CLASS_E>(batch.frame(i), batch.len(i), bad.has(i));
-            out[verdict] |= Mask::when(true, i);
+            let leaves = match verdict {
+                OK | OPTIONS => self.owned(batch, i).unwrap_or(verdict),
+                _ => verdict,
+            };
+            out[leaves] |= Mask::when(true, i);
         }
         if batch.in_port_info.host {
             out[NO_ADDRESS_YET] = without_address(batch, out[MARTIAN_SOURCE]);
@@ -87,16 +112,24 @@ impl<const CLASS_E: bool> Step for Ip4Validate<CLASS_E> {
     }
 }
 
+impl<const CLASS_E: bool> Ip4Validate<CLASS_E> {
+    /// The output for a packet whose source nobody on the link may use.
+    fn owned(&self, batch: &Batch, slot: usize) -> Option<usize> {
+        let source = Ipv4Addr::from(bytes::<26, 4>(batch.head(slot)));
+        let owner = self.own.owner(IpAddr::V4(source), batch.in_port)?;
+        Some(if owner == Owner::Router { OWN_SOURCE } else { BROADCAST_SOURCE })
+    }
+}
+
 /// Sorts packets of which the device says something. What it found wrong is not plain.
 #[inline(never)]
-fn sort_checked<const CLASS_E: bool>(batch: &Batch, input: Mask) -> [Mask; 2] {
+fn sort_checked(hints: &Hints, batch: &Batch, input: Mask) -> [Mask; 2] {
     let good = input & batch.checksum_good();
     let [known, known_padded] =
-        good.sort(|i| plain_header::<CLASS_E, true>(batch.head(i), batch.len(i)));
+        good.sort(|i| plain_header::<true>(hints, batch.head(i), batch.len(i)));
     // Beside those with no word there are fragments, whose word is not taken.
     let rest = input.without(known);
-    let [plain, padded] =
-        rest.sort(|i| plain_header::<CLASS_E, false>(batch.head(i), batch.len(i)));
+    let [plain, padded] = rest.sort(|i| plain_header::<false>(hints, batch.head(i), batch.len(i)));
     let believed = rest.filter(|i| is_believed(batch.head(i))) & batch.checksum_bad();
     [known | plain.without(believed), known_padded | padded]
 }
@@ -111,20 +144,17 @@ fn total_length(head: &[u8; HEAD]) -> usize {
     usize::from(u16::from_be_bytes([head[16], head[17]]))
 }
 
-/// Whether the header is a valid one without options and from an ordinary source, and whether the frame
-/// has bytes behind the packet. What is wrong is collected in numbers that are 0 if nothing is. `CHECKED`:
+/// Whether the header is a valid one without options and from an ordinary source that is not the router's,
+/// and whether the frame has bytes behind the packet. What is wrong is collected in numbers that are 0 if nothing is. `CHECKED`:
 /// the device found the checksum right, and is believed if the packet is no fragment.
 #[inline(always)]
-fn plain_header<const CLASS_E: bool, const CHECKED: bool>(
-    head: &[u8; HEAD],
-    len: usize,
-) -> [bool; 2] {
+fn plain_header<const CHECKED: bool>(hints: &Hints, head: &[u8; HEAD], len: usize) -> [bool; 2] {
     let total = total_length(head) as i32;
     let beyond_header = total - 20;
     let behind = len as i32 - ETHERNET as i32 - total;
     let lengths = (beyond_header | behind) < 0;
     let version = head[ETHERNET] ^ 0x45;
-    let source = const { unusual_sources::<CLASS_E>() }[usize::from(head[26])];
+    let source = hints.of(head[26], head[29]);
     let right = if CHECKED { is_believed(head) } else { plain_checksum_ok(head) };
     [(version | source == 0) & !lengths & right, behind > 0]
 }
@@ -142,18 +172,7 @@ fn plain_checksum_ok(head: &[u8; HEAD]) -> bool {
     (sum + u64::from(carry)).is_multiple_of(65535)
 }
 
-/// By a source's first byte: 1 if there are martians among those that begin so. Then the last of them
-/// is one, which is all ones where that is what matters.
-const fn unusual_sources<const CLASS_E: bool>() -> [u8; 256] {
-    let mut unusual = [0; 256];
-    let mut first = 0;
-    while first < 256 {
-        unusual[first] = martian_source::<CLASS_E>(&[first as u8, 255, 255, 255]) as u8;
-        first += 1;
-    }
-    unusual
-}
-
+/// The hints of `own.rs` are about the first bytes of these.
 const fn martian_source<const CLASS_E: bool>(source: &[u8; 4]) -> bool {
     let first = source[0];
     let reserved = if CLASS_E {
@@ -216,9 +235,54 @@ fn verdict<const CLASS_E: bool>(frame: &[u8], len: usize, bad: bool) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::port::PortId;
     use crate::testing::{
         FrameBuilder, batch_in_segments, run_on, run_step, run_step_on, whole_frame,
     };
+
+    /// The router has 10.9.9.1/24 on the port that packets come by, and 192.0.2.200.
+    fn step<const CLASS_E: bool>() -> Ip4Validate<CLASS_E> {
+        let own = OwnAddresses::new(CLASS_E);
+        let nets = ["10.9.9.1/24".parse().unwrap()];
+        own.publish([(PortId::FIRST, &nets[..])], ["192.0.2.200".parse().unwrap()]);
+        Ip4Validate::new(&Arc::new(own))
+    }
+
+    fn from(source: &str) -> Vec<u8> {
+        FrameBuilder::ip4().source4(source).udp(1, 2, b"payload").build()
+    }
+
+    #[test]
+    fn sources_that_nobody_may_use_are_dropped_by_name() {
+        let options = FrameBuilder::ip4().source4("10.9.9.1").options(&[1; 4]).build();
+        let mut wrong = from("10.9.9.1");
+        wrong[24] ^= 1;
+        let frames = [
+            from("10.9.9.1"),
+            from("10.9.9.255"),
+            from("192.0.2.200"),
+            from("10.7.7.1"),
+            from("10.9.8.255"),
+            options,
+            wrong,
+        ];
+        let (result, _) = run_step(&mut step::<false>(), &frames);
+        assert_eq!(result["own-source"], [0, 2, 5]);
+        assert_eq!(result["broadcast-source"], [1]);
+        assert_eq!(result["ok"], [3, 4], "their first and last bytes are alike");
+        assert_eq!(result["ip4-checksum"], [6]);
+        let (result, _) = run_step_on(&mut step::<false>(), &frames, |batch| {
+            batch.in_port = PortId::new(1).unwrap();
+        });
+        assert_eq!(result["ok"], [1, 3, 4], "a host's on another network");
+        // Where the device has checked, too.
+        let say = |batch: &mut Batch| batch.burst.say(u64::MAX, 0, 0);
+        let (result, _) = run_step_on(&mut step::<false>(), &frames, say);
+        assert_eq!(
+            (&result["own-source"][..], &result["broadcast-source"][..]),
+            (&[0, 2, 5][..], &[1][..])
+        );
+    }
 
     fn with(change: impl Fn(&mut Vec<u8>)) -> Vec<u8> {
         let mut frame = FrameBuilder::ip4().udp(1, 2, b"payload").build();
@@ -254,7 +318,7 @@ mod tests {
             }),
             long_and_wrong,
         ];
-        let (result, _) = run_step(&mut Ip4Validate::<false>, &frames);
+        let (result, _) = run_step(&mut step::<false>(), &frames);
         assert_eq!(result["ok"], [0, 12]);
         assert_eq!(result["ip4-version"], [1]);
         assert_eq!(result["ip4-header-length"], [2, 3]);
@@ -279,11 +343,11 @@ mod tests {
                 f[26] = 250;
             }),
         ];
-        let (result, _) = run_step(&mut Ip4Validate::<true>, &frames);
+        let (result, _) = run_step(&mut step::<true>(), &frames);
         assert_eq!(result["ok"], [1, 2]);
         assert_eq!(result["ip4-martian-source"], [0, 3, 4, 5]);
         assert_eq!(result["ip4-options"], [6]);
-        let (result, _) = run_step(&mut Ip4Validate::<false>, &frames);
+        let (result, _) = run_step(&mut step::<false>(), &frames);
         assert_eq!(result["ip4-martian-source"], [0, 1, 2, 3, 4, 5, 6]);
     }
 
@@ -302,10 +366,10 @@ mod tests {
                 f.push(0xee);
             }),
         ];
-        let (result, _) = run_step(&mut Ip4Validate::<false>, &frames);
+        let (result, _) = run_step(&mut step::<false>(), &frames);
         assert_eq!(result["ip4-martian-source"], [0, 1, 2, 3], "nobody to hear it");
         let (result, batch) =
-            run_step_on(&mut Ip4Validate::<false>, &frames, |batch| batch.in_port_info.host = true);
+            run_step_on(&mut step::<false>(), &frames, |batch| batch.in_port_info.host = true);
         assert_eq!(result["local"], [0, 3]);
         assert_eq!(result["ip4-martian-source"], [1, 2]);
         assert_eq!(batch.frame(3).len() + 1, frames[3].len(), "padding is cut off");
@@ -329,7 +393,7 @@ mod tests {
         frames.extend(whole.iter().map(|frame| broken(frame)));
         let run = |good, bad| {
             let say = |batch: &mut Batch| batch.burst.say(good, bad, 0);
-            run_step_on(&mut Ip4Validate::<false>, &frames, say).0
+            run_step_on(&mut step::<false>(), &frames, say).0
         };
         let none: [usize; 0] = [];
         let silent = run(0, 0);
@@ -354,7 +418,7 @@ mod tests {
         let frames = [with(|f| f[14] = 0x65), with(|f| f[14] = 0x44), with(|f| f[17] = 19)];
         for (good, bad) in [(0, 0), (u64::MAX, 0), (0, u64::MAX)] {
             let say = |batch: &mut Batch| batch.burst.say(good, bad, 0);
-            let (result, _) = run_step_on(&mut Ip4Validate::<false>, &frames, say);
+            let (result, _) = run_step_on(&mut step::<false>(), &frames, say);
             assert_eq!(result["ip4-version"], [0]);
             assert_eq!(result["ip4-header-length"], [1]);
             assert_eq!(result["ip4-total-length"], [2]);
@@ -369,7 +433,7 @@ mod tests {
         padded.extend([0xee; 5]);
         let frames = [frame.clone(), options, padded, frame[..3000].to_vec()];
         let mut batch = batch_in_segments(&frames, 128);
-        let result = run_on(&mut Ip4Validate::<false>, &mut batch);
+        let result = run_on(&mut step::<false>(), &mut batch);
         assert_eq!(result["ok"], [0, 2]);
         assert_eq!(result["ip4-options"], [1]);
         assert_eq!(result["truncated"], [3]);
@@ -381,7 +445,7 @@ mod tests {
     fn options_are_part_of_the_checksum() {
         let mut frame = FrameBuilder::ip4().options(&[1, 1, 1, 0]).build();
         frame[34] ^= 0xff;
-        let (result, _) = run_step(&mut Ip4Validate::<false>, &[frame]);
+        let (result, _) = run_step(&mut step::<false>(), &[frame]);
         assert_eq!(result["ip4-checksum"], [0]);
     }
 
@@ -390,7 +454,7 @@ mod tests {
         let good = FrameBuilder::ip4().udp(1, 2, b"x").build();
         let mut padded = good.clone();
         padded.resize(60, 0xee);
-        let (result, batch) = run_step(&mut Ip4Validate::<false>, &[padded]);
+        let (result, batch) = run_step(&mut step::<false>(), &[padded]);
         assert_eq!(result["ok"], [0]);
         assert_eq!(batch.frame(0), good);
     }
@@ -412,7 +476,9 @@ mod tests {
             if fix && usize::from(frame[14] & 0xf) * 4 + 14 <= frame.len() {
                 FrameBuilder::fix_ip4_checksum(&mut frame);
             }
-            let (result, _) = run_step(&mut Ip4Validate::<false>, std::slice::from_ref(&frame));
+            let (result, _) = run_step(&mut step::<false>(), std::slice::from_ref(&frame));
+            // The router's own addresses have a test of their own.
+            proptest::prop_assume!(frame[26..29] != [10, 9, 9] && frame[26..30] != [192, 0, 2, 200]);
             let expected = OUTPUTS[verdict::<false>(&frame, frame.len(), false)].name();
             proptest::prop_assert_eq!(&result[expected], &[0usize]);
         }

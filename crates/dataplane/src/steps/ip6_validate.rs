@@ -9,14 +9,22 @@
 //! | drop `ip6-version` | version is not 6 |
 //! | drop `ip6-payload-length` | payload length beyond the frame |
 //! | drop `ip6-martian-source` | source multicast (RFC 4291 2.7), loopback (2.5.3) or IPv4-mapped |
+//! | drop `own-source` | source is an address of the router (`own.rs`), link-local ones aside |
+//!
+//! Neighbour discovery from an address of the router passes: it tells of a host that has the address too
+//! (RFC 4862 5.4).
 //!
 //! Sets [`Batch::link_scope`] for link-local and unspecified sources, which must not be forwarded
 //! to another link (RFC 4291 2.5.2, 2.5.6). Bytes behind the payload (link padding) are cut off.
 //! IPv6 has no header checksum.
 
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+
 use crate::batch::{Batch, ETHERNET, HEAD};
 use crate::graph::{Output, Outputs, Step};
 use crate::mask::Mask;
+use crate::own::OwnAddresses;
 use crate::reason::{DropReason, PuntReason};
 
 const OK: usize = 0;
@@ -24,6 +32,7 @@ const HOP_BY_HOP: usize = 1;
 const VERSION: usize = 2;
 const PAYLOAD_LENGTH: usize = 3;
 const MARTIAN_SOURCE: usize = 4;
+const OWN_SOURCE: usize = 5;
 
 pub(super) const OUTPUTS: &[Output] = &[
     Output::Next("ok"),
@@ -31,14 +40,24 @@ pub(super) const OUTPUTS: &[Output] = &[
     Output::Drop(DropReason::Ip6Version),
     Output::Drop(DropReason::Ip6PayloadLength),
     Output::Drop(DropReason::Ip6MartianSource),
+    Output::Drop(DropReason::OwnSource),
 ];
 
 /// The next header that says: hop-by-hop options (RFC 8200 4.3).
 const HOP_BY_HOP_HEADER: u8 = 0;
 
 /// See the module's documentation.
-#[derive(Debug, Default)]
-pub struct Ip6Validate;
+#[derive(Debug)]
+pub struct Ip6Validate {
+    own: Arc<OwnAddresses>,
+}
+
+impl Ip6Validate {
+    /// Takes these for the router's own addresses.
+    pub fn new(own: &Arc<OwnAddresses>) -> Self {
+        Self { own: own.clone() }
+    }
+}
 
 impl Step for Ip6Validate {
     fn outputs(&self) -> &'static [Output] {
@@ -48,12 +67,11 @@ impl Step for Ip6Validate {
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
         // Nearly all packets are of an ordinary source and without options; only the others are
         // asked what they have.
+        let hints = &self.own.ip6;
         let [plain, padded] = input.sort(|i| {
             let (head, len) = (batch.head(i), batch.len(i));
             let end = packet_end(head);
-            // Loopback, mapped and unspecified addresses begin with 0; those of links and groups
-            // with fe and ff.
-            let ordinary = matches!(head[22], 0x01..=0xfd);
+            let ordinary = hints.of(head[22], head[37]) == 0;
             let usual = (head[ETHERNET] >> 4 == 6)
                 & (end <= len)
                 & ordinary
@@ -64,7 +82,7 @@ impl Step for Ip6Validate {
         batch.link_scope = Mask::EMPTY;
         let unusual = input.without(plain);
         if !unusual.is_empty() {
-            sort_unusual(batch, unusual, out);
+            sort_unusual(&self.own, batch, unusual, out);
         }
         for i in (padded & (out[OK] | out[HOP_BY_HOP])).slots() {
             let end = packet_end(batch.head(i));
@@ -73,12 +91,13 @@ impl Step for Ip6Validate {
     }
 }
 
-fn sort_unusual(batch: &mut Batch, input: Mask, out: &mut Outputs) {
+fn sort_unusual(own: &OwnAddresses, batch: &mut Batch, input: Mask, out: &mut Outputs) {
     let mut version = Mask::EMPTY;
     let mut too_long = Mask::EMPTY;
     let mut martian = Mask::EMPTY;
     let mut hop_by_hop = Mask::EMPTY;
     let mut link_scope = Mask::EMPTY;
+    let mut looped = Mask::EMPTY;
     for i in input.slots() {
         let (head, len) = (batch.head(i), batch.len(i));
         let end = packet_end(head);
@@ -87,13 +106,16 @@ fn sort_unusual(batch: &mut Batch, input: Mask, out: &mut Outputs) {
         too_long |= Mask::when(end > len, i);
         martian |= Mask::when(is_martian(source), i);
         hop_by_hop |= Mask::when(head[20] == HOP_BY_HOP_HEADER, i);
+        let owner = own.owner(IpAddr::V6(Ipv6Addr::from_bits(source)), batch.in_port);
+        looped |= Mask::when(owner.is_some() && !is_neighbour_discovery(head), i);
         link_scope |= Mask::when(source >> 118 == 0xfe80 >> 6 || source == 0, i);
     }
     batch.link_scope = link_scope;
     out[VERSION] = version;
     out[PAYLOAD_LENGTH] = too_long.without(version);
     out[MARTIAN_SOURCE] = martian.without(version | too_long);
-    let valid = input.without(version | too_long | martian);
+    out[OWN_SOURCE] = looped.without(version | too_long | martian);
+    let valid = input.without(version | too_long | martian | looped);
     out[HOP_BY_HOP] = valid & hop_by_hop;
     out[OK] |= valid.without(hop_by_hop);
 }
@@ -101,6 +123,13 @@ fn sort_unusual(batch: &mut Batch, input: Mask, out: &mut Outputs) {
 /// Where the packet ends in the frame: Ethernet header, 40 bytes, payload.
 fn packet_end(head: &[u8; HEAD]) -> usize {
     ETHERNET + 40 + usize::from(u16::from_be_bytes([head[18], head[19]]))
+}
+
+/// Router and neighbour solicitations and advertisements, and redirects, as their hosts sent them (RFC
+/// 4861 4).
+fn is_neighbour_discovery(head: &[u8; HEAD]) -> bool {
+    const ICMPV6: u8 = 58;
+    head[20] == ICMPV6 && head[21] == 255 && matches!(head[54], 133..=137)
 }
 
 fn source(head: &[u8; HEAD]) -> [u8; 16] {
@@ -121,6 +150,34 @@ mod tests {
 
     fn from(source: &str) -> Vec<u8> {
         FrameBuilder::ip6().source6(source).udp(1, 2, b"payload").build()
+    }
+
+    /// The router has 2001:db8:9::1 on every port.
+    fn step() -> Ip6Validate {
+        let own = OwnAddresses::new(false);
+        own.publish([], ["2001:db8:9::1".parse().unwrap()]);
+        Ip6Validate::new(&Arc::new(own))
+    }
+
+    #[test]
+    fn the_router_s_own_addresses_are_no_sources_but_of_neighbour_discovery() {
+        let message = |kind: u8, hop_limit| {
+            let frame = FrameBuilder::ip6().source6("2001:db8:9::1").protocol(58).ttl(hop_limit);
+            frame.payload(&[kind, 0, 0, 0, 0, 0, 0, 0]).build()
+        };
+        let mut hop_by_hop = from("2001:db8:9::1");
+        hop_by_hop[20] = 0;
+        let frames = [
+            from("2001:db8:9::1"),
+            from("2001:db8:8::1"),
+            message(136, 255),
+            message(136, 254),
+            message(128, 255),
+            hop_by_hop,
+        ];
+        let (result, _) = run_step(&mut step(), &frames);
+        assert_eq!(result["own-source"], [0, 3, 4, 5]);
+        assert_eq!(result["ok"], [1, 2]);
     }
 
     #[test]
@@ -145,7 +202,7 @@ mod tests {
             from("::"),
             from("fec0::1"),
         ];
-        let (result, batch) = run_step(&mut Ip6Validate, &frames);
+        let (result, batch) = run_step(&mut step(), &frames);
         assert_eq!(result["ok"], [0, 7, 8, 9, 10]);
         assert_eq!(result["ip6-version"], [1]);
         assert_eq!(result["ip6-payload-length"], [2]);
@@ -159,7 +216,7 @@ mod tests {
         let good = from("2001:db8::1");
         let mut padded = good.clone();
         padded.extend([0xee; 9]);
-        let (result, batch) = run_step(&mut Ip6Validate, &[padded]);
+        let (result, batch) = run_step(&mut step(), &[padded]);
         assert_eq!(result["ok"], [0]);
         assert_eq!(batch.frame(0), good);
     }

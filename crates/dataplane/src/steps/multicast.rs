@@ -8,12 +8,13 @@
 //! | output | packets |
 //! |---|---|
 //! | `replicate` | the group has an entry, the packet came from its port, and there are ports for it |
-//! | punt `local` | no entry; a group that stays on its link (RFC 5771 4, RFC 4291 2.7); longer than the MTU of a port that it would leave by; now and then one that its entry's owner wants to see |
+//! | punt `local` | no entry; a group that stays on its link (RFC 5771 4, RFC 4291 2.7); now and then one that its entry's owner wants to see |
+//! | punt `too-big` | longer than the MTU of a port that it would leave by |
 //! | drop `multicast-wrong-port` | it came from another port than its entry's |
 //! | drop `multicast-no-receiver` | no port for it: none has receivers, or the TTL is not above their thresholds, or not above 1 |
 //!
 //! No ICMP error answers a packet to a group that cannot be forwarded (RFC 1812 4.3.2.7). One longer
-//! than a port's MTU is left to the kernel with all its ports, which cuts it or says "packet too big"
+//! than a port's MTU goes to the slow path with all its ports, which cuts it or says "packet too big"
 //! (RFC 4443 3.2).
 
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -25,7 +26,7 @@ use super::ip4_rewrite::decrement_ttl;
 use crate::batch::{Batch, ETHERNET, HEAD};
 use crate::graph::{Output, Outputs, Step};
 use crate::mask::Mask;
-use crate::multicast::{MulticastRoute, PortSet};
+use crate::multicast::{MulticastRoute, PortSet, Replication};
 use crate::port::FamilyMtus;
 use crate::reason::{DropReason, PuntReason};
 use crate::tables::Tables;
@@ -34,12 +35,14 @@ const REPLICATE: usize = 0;
 const LOCAL: usize = 1;
 const WRONG_PORT: usize = 2;
 const NO_RECEIVER: usize = 3;
+const TOO_BIG: usize = 4;
 
 pub(super) const OUTPUTS: &[Output] = &[
     Output::Next("replicate"),
     Output::Punt(PuntReason::Local),
     Output::Drop(DropReason::MulticastWrongPort),
     Output::Drop(DropReason::MulticastNoReceiver),
+    Output::Punt(PuntReason::TooBig),
 ];
 
 /// See the module's documentation; for IPv4.
@@ -79,6 +82,10 @@ impl Step for Ip4Multicast {
             let route = if stays { None } else { routes.ip4.find(source, group) };
             let (output, ports) = decide(self.tables.mtus.family(false), batch, slot, route, ttl);
             out[output] |= Mask::when(true, slot);
+            if output == TOO_BIG {
+                // The slow path's worker of this port has what came by it.
+                batch.out_port[slot] = batch.in_port.index() as u16;
+            }
             if output == REPLICATE {
                 batch.replicas[slot] = ports;
                 let head = batch.head_mut(slot);
@@ -106,6 +113,10 @@ impl Step for Ip6Multicast {
             let (output, ports) =
                 decide(self.tables.mtus.family(true), batch, slot, route, hop_limit);
             out[output] |= Mask::when(true, slot);
+            if output == TOO_BIG {
+                // The slow path's worker of this port has what came by it.
+                batch.out_port[slot] = batch.in_port.index() as u16;
+            }
             if output == REPLICATE {
                 batch.replicas[slot] = ports;
                 let head = batch.head_mut(slot);
@@ -140,20 +151,19 @@ fn decide(
 ) -> (usize, PortSet) {
     let nowhere = |output| (output, PortSet::EMPTY);
     let Some(route) = route else { return nowhere(LOCAL) };
-    let counters = &route.counters;
-    if route.from != batch.in_port {
-        counters.count_wrong_port();
-        return nowhere(if counters.wants_wrong_port() { LOCAL } else { WRONG_PORT });
-    }
-    let ports = route.ports(ttl);
-    let len = batch.len(slot) - ETHERNET;
-    if counters.wants_packet() || ports.ports().any(|port| len > mtus.get(port).into()) {
-        return nowhere(LOCAL);
-    }
+    let ports = match route.decide(batch.in_port, ttl) {
+        Replication::Ports(ports) => ports,
+        Replication::WrongPort => return nowhere(WRONG_PORT),
+        Replication::Sample => return nowhere(LOCAL),
+    };
     if ports.is_empty() {
         return nowhere(NO_RECEIVER);
     }
-    counters.count(1, len as u64);
+    let len = batch.len(slot) - ETHERNET;
+    if ports.ports().any(|port| len > mtus.get(port).into()) {
+        return nowhere(TOO_BIG);
+    }
+    route.counters.count(1, len as u64);
     (REPLICATE, ports)
 }
 
@@ -258,12 +268,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_for_a_port_is_left_to_the_kernel_whole() {
+    fn what_is_too_long_for_a_port_goes_to_the_slow_path_with_all_ports() {
         let frame = |len: usize, ttl| to4("239.1.1.1").ttl(ttl).payload(&vec![0; len - 20]).build();
         let tables = tables();
         let (result, batch) =
             run_step(&mut Ip4Multicast::new(&tables), &[frame(1000, 9), frame(1001, 9)]);
-        assert_eq!((&result["replicate"], &result["local"]), (&vec![0], &vec![1]));
+        assert_eq!((&result["replicate"], &result["too-big"]), (&vec![0], &vec![1]));
         assert_eq!(batch.head(1)[ETHERNET + 8], 9, "as it was received");
     }
 
@@ -276,7 +286,7 @@ mod tests {
         routes.ip6.insert(None, group, route);
         tables.multicast.publish(routes);
         let frame = FrameBuilder::ip6().destination6("ff0e::1").payload(&[0; 100]).build();
-        for (mtu, output) in [(1279, "local"), (1280, "replicate")] {
+        for (mtu, output) in [(1279, "too-big"), (1280, "replicate")] {
             tables.mtus.open(port(4), mtu);
             let (result, _) =
                 run_step(&mut Ip6Multicast::new(&tables), std::slice::from_ref(&frame));

@@ -8,7 +8,7 @@
 //! | punt `no-route`, `prohibited`, `unreachable` | refused, the slow path tells the sender |
 //! | punt `glean` | the destination is on a connected network, its MAC is unknown |
 //! | punt `unresolved` | the gateway's MAC is unknown |
-//! | punt `scope` | IPv6: a link-local source, the destination is elsewhere (RFC 4291 2.5.6) |
+//! | punt `scope` | IPv6: a link-local source, the destination is not the router (RFC 4291 2.5.6; on its link it may go on, RFC 4007 9) |
 //! | drop `blackhole` | the route says so |
 //! | drop `martian-destination` | RFC 1812 5.3.7, RFC 4291 2.5.2 and 2.5.3 |
 //! | drop `l2-broadcast` | would be forwarded, but came as link-layer broadcast (RFC 1812 5.3.4) |

@@ -313,6 +313,7 @@ fn opened(wanted: &config::Port, node: Option<usize>, open: OpenQueues) -> Opene
         partial_checksums: port.partial_checksums(),
         host: wanted.host.is_some(),
         redirects: wanted.redirects,
+        least_ttl: wanted.least_ttl(),
         reverse_path: wanted.reverse_path,
     };
     tracing::info!(

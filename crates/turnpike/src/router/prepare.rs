@@ -223,6 +223,7 @@ fn info_by(port: &config::Port, holder: Option<&Known>) -> PortInfo {
         mtu: port.mtu.unwrap_or(info.mtu),
         host: port.host.is_some(),
         redirects: port.redirects,
+        least_ttl: port.least_ttl(),
         reverse_path: port.reverse_path,
         ..info
     }

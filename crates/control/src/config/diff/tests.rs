@@ -120,6 +120,7 @@ fn every_kind_of_setting_is_compared() {
     };
     for (old, new, expected) in [
         (port(""), port("mtu = 9000"), "port \"c\": mtu: the device's => 9000"),
+        (port(""), port("ttl_security = 1"), "port \"c\": ttl_security: none => 1"),
         (port("redirects = true"), port(""), "port \"c\": redirects: true => false"),
         (
             port("reverse_path = 'loose'"),

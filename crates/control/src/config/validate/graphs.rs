@@ -48,5 +48,6 @@ fn info(port: &Port) -> PortInfo {
         host: port.host.is_some(),
         reverse_path: port.reverse_path,
         redirects: port.redirects,
+        least_ttl: port.least_ttl(),
     }
 }

@@ -39,6 +39,7 @@ const KNOWN: &[&str] = &[
     "host",
     "unreachables",
     "redirects",
+    "ttl_security",
     "dad",
     "advertise",
     "router_discovery",
@@ -91,6 +92,7 @@ pub(super) fn read<'s>(
             host,
             unreachables: fields.flag_or("unreachables", true),
             redirects: fields.flag("redirects"),
+            ttl_security: fields.number("ttl_security", 1..=254).map(|hops| hops as u8),
             dad: fields.number("dad", 0..=10).unwrap_or(0) as u8,
             addresses,
         };

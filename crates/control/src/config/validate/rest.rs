@@ -15,7 +15,7 @@ use super::super::network::is_link_local;
 use super::super::script::Statement;
 use super::super::value::{Fields, Value, whole_number};
 use super::super::{
-    Fib, Forwarders, Forwarding, Icmp, Log, Memory, Neighbour, Quarantine, Slowpath, Tx,
+    Fib, Forwarders, Forwarding, Icmp, Log, Memory, Neighbour, Quarantine, Route, Slowpath, Tx,
 };
 use super::Context;
 use super::routes::{named_port, port_of};
@@ -23,12 +23,13 @@ use crate::cores::parse_cores;
 
 pub(super) fn neighbours<'s>(
     context: &mut Context<'_>,
+    routes: &[Route],
     statements: impl Iterator<Item = &'s Statement>,
 ) -> Vec<Neighbour> {
     let mut neighbours = Vec::new();
     let mut seen = HashMap::new();
     for statement in statements {
-        let Some(neighbour) = neighbour(context, statement) else { continue };
+        let Some(neighbour) = neighbour(context, routes, statement) else { continue };
         let key = (neighbour.port, neighbour.address);
         if let Some(line) = seen.insert(key, neighbour.line) {
             let message = format!(
@@ -42,7 +43,11 @@ pub(super) fn neighbours<'s>(
     neighbours
 }
 
-fn neighbour(context: &mut Context<'_>, statement: &Statement) -> Option<Neighbour> {
+fn neighbour(
+    context: &mut Context<'_>,
+    routes: &[Route],
+    statement: &Statement,
+) -> Option<Neighbour> {
     let what = format!("neighbour \"{}\"", statement.name);
     let mut fields = context.fields(what.clone(), statement, &["port", "mac"]);
     let mac = neighbour_mac(&mut fields);
@@ -60,7 +65,7 @@ fn neighbour(context: &mut Context<'_>, statement: &Statement) -> Option<Neighbo
         context.errors.add(Some(port_line), format!("{what}: {reason}"));
         return None;
     }
-    match port_of(context, address, port) {
+    match port_of(context, routes, address, port) {
         Ok(port) => Some(Neighbour { line: statement.line, port: port?, address, mac: mac? }),
         Err(reason) => {
             context.errors.add(Some(statement.line), format!("{what}: the address {reason}"));

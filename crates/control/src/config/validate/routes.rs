@@ -297,20 +297,40 @@ fn next_hop(context: &Context<'_>, path: &Written) -> Result<Option<NextHop>, St
 }
 
 /// The port that a neighbour is on; `Ok(None)` when that cannot be said because a port is wrong.
-/// A neighbour on no network is one only where networks may come from the kernel.
+/// A neighbour on no network is one only where a route leads to hosts on a port's link, or networks may
+/// come from the kernel.
 pub(super) fn port_of(
     context: &Context<'_>,
+    routes: &[Route],
     address: IpAddr,
     port: Option<&str>,
 ) -> Result<Option<PortId>, String> {
-    match place_of(context, address, port)? {
+    let place = place_of(context, address, port)?;
+    match place {
         None => Ok(None),
         Some(Place::Network(port)) => Ok(Some(port)),
         Some(Place::Link(port)) if context.any_host => Ok(Some(port)),
-        Some(Place::Link(_) | Place::Elsewhere) => {
-            Err(unreachable(&context.networks, &context.port_names, address))
+        Some(place) => {
+            let named = if let Place::Link(port) = place { Some(port) } else { None };
+            let found = linked_port(routes, address, named).map(Some);
+            found.ok_or_else(|| unreachable(&context.networks, &context.port_names, address))
         }
     }
+}
+
+/// The port that the longest route to an address leads to without a gateway, be it this one.
+fn linked_port(routes: &[Route], address: IpAddr, named: Option<PortId>) -> Option<PortId> {
+    let link = |route: &Route| match &route.kind {
+        RouteKind::Unicast(paths) => {
+            let on_link =
+                |path: &&NextHop| path.via.is_none() && (named.is_none() || path.port == named);
+            paths.iter().find(on_link).and_then(|path| path.port)
+        }
+        _ => None,
+    };
+    let covering = routes.iter().filter(|route| route.prefix.contains(&address));
+    let links = covering.filter_map(|route| Some((route.prefix.prefix_len(), link(route)?)));
+    links.max_by_key(|&(length, _)| length).map(|(_, port)| port)
 }
 
 /// Where a next hop is; `Ok(None)` when that cannot be said because a port is wrong.

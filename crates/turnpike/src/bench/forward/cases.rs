@@ -99,6 +99,7 @@ pub const PORT: PortInfo = PortInfo {
     host: false,
     reverse_path: ReversePath::Any,
     redirects: false,
+    least_ttl: 0,
 };
 
 /// Receive, send, nothing else: what every router pays for its packets to come and go.
@@ -334,7 +335,7 @@ fn tables(case: &Case, (fib4, fib6): Lookups) -> Result<Arc<Tables>> {
         redirects: RedirectGates::default(),
         ports: PortInfos::new(ports),
         flows: FlowHash::new(1),
-        class_e: false,
+        own: Arc::new(dataplane::own::OwnAddresses::new(false)),
     }))
 }
 

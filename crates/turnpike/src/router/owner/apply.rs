@@ -359,6 +359,6 @@ fn absent<'a>(
 }
 
 /// The settings of a port that forwarders look at.
-fn what_steps_see(port: &Port) -> (ReversePath, bool) {
-    (port.reverse_path, port.redirects)
+fn what_steps_see(port: &Port) -> (ReversePath, bool, u8) {
+    (port.reverse_path, port.redirects, port.least_ttl())
 }

@@ -333,7 +333,7 @@ impl Owner {
         tracing::info!("{origin}: applying the configuration file");
         let purpose = Purpose::Make { origin, confirm: None };
         match configurations.nothing_pending("apply") {
-            Ok(()) => configurations.prepare(Wanted::File, purpose, None),
+            Ok(()) => configurations.prepare(self.pulse(), Wanted::File, purpose, None),
             Err(error) => say_failure(&purpose, &error),
         }
     }

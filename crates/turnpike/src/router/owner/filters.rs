@@ -129,7 +129,10 @@ fn own_groups(mac: MacAddr, addresses: &[IpNet]) -> BTreeSet<MacAddr> {
         IpNet::V6(net) => vec![solicited_node(net.addr()), solicited_node(net.network())],
         IpNet::V4(_) => Vec::new(),
     });
-    let ip6 = [ALL_NODES, ALL_ROUTERS, ALL_SITE_ROUTERS, solicited_node(link_local(mac))];
+    // `fe80::` is the link's anycast address.
+    let link = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0);
+    let link = [link, link_local(mac)].map(solicited_node);
+    let ip6 = [ALL_NODES, ALL_ROUTERS, ALL_SITE_ROUTERS].into_iter().chain(link);
     let ip6 = ip6.into_iter().chain(solicited).map(multicast_mac_v6);
     IP4_GROUPS.map(multicast_mac_v4).into_iter().chain(ip6).collect()
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dataplane::class::ByClass;
 use dataplane::counters::{Counter, Drops};
+use dataplane::multicast::Replication;
 use dataplane::next_hop::NextHop;
 use dataplane::port::{MAX_PORTS, PortId};
 use dataplane::punts::owner;
@@ -332,6 +333,15 @@ impl Output<Frame> for Outbox {
 
     fn next_hop(&self, id: u16) -> NextHop {
         NextHop::from(self.tables.next_hops.get(id))
+    }
+
+    fn replication(
+        &mut self,
+        pair: (IpAddr, IpAddr),
+        arrival: (PortId, u8),
+        bytes: usize,
+    ) -> Option<Replication> {
+        self.tables.multicast.replicate(pair, arrival, bytes)
     }
 
     fn time_of_day(&self) -> Duration {

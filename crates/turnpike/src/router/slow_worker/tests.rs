@@ -11,6 +11,7 @@ use dataplane::flow::FlowHash;
 use dataplane::multicast::MulticastTable;
 use dataplane::next_hop::NextHopTable;
 use dataplane::port::{MAX_PORTS, Mtus, PortId, PortInfo, PortInfos, RedirectGates, ReversePath};
+use dataplane::punts::ClassRing;
 use dataplane::quarantine::Suspect;
 use dataplane::reason::PuntReason;
 use dataplane::tables::Tables;
@@ -112,8 +113,9 @@ impl Lab {
     fn new() -> Self {
         let (eal, pool) = shared();
         let ring = |name| Ring::spsc(eal, name, 2048).unwrap();
-        let rings: Vec<_> = PuntClass::NAMES.iter().map(|name| ring(name)).collect();
-        let (punts, punted): (Vec<_>, Vec<_>) = rings.into_iter().unzip();
+        let rings = PuntClass::NAMES.iter().map(|name| ClassRing::new(ring(name), 2048));
+        let (punts, punted): (Vec<_>, Vec<_>) = rings.unzip();
+        let punts: Vec<_> = punts.into_iter().map(|ring| ring.ring).collect();
         let limits = default_limits();
         let rates = Arc::new(ClassRates::new(&limits));
         let (express, express_out) = Ring::spsc(eal, "express", EXPRESS_SIZE).unwrap();
@@ -127,6 +129,7 @@ impl Lab {
             mtu: 1500,
             partial_checksums: false,
             redirects: false,
+            least_ttl: 0,
             host: true,
             reverse_path: ReversePath::Any,
         };
@@ -141,7 +144,7 @@ impl Lab {
             redirects: RedirectGates::default(),
             ports: PortInfos::new(vec![info]),
             flows: FlowHash::new(1),
-            class_e: false,
+            own: Arc::new(dataplane::own::OwnAddresses::new(false)),
         };
         let engine = SlowPath::new(slowpath::Config {
             ports: vec![slowpath::PortConfig {
@@ -273,8 +276,8 @@ fn forwarders_have_their_turns_alike() {
     let limits = default_limits();
     let (mut ins, mut outs) = (Vec::new(), Vec::new());
     for _ in 0..2 {
-        let rings = PuntClass::NAMES.iter().map(|name| Ring::spsc(eal, name, 64).unwrap());
-        let (into, out): (Vec<_>, Vec<_>) = rings.unzip();
+        let ring = |name| ClassRing::new(Ring::spsc(eal, name, 64).unwrap(), 64);
+        let (into, out): (Vec<_>, Vec<_>) = PuntClass::NAMES.iter().map(|name| ring(name)).unzip();
         ins.push(into);
         outs.push(out.try_into().ok().unwrap());
     }
@@ -284,12 +287,37 @@ fn forwarders_have_their_turns_alike() {
         for _ in 0..count {
             let mut packet = Lab::packet(PuntReason::Local, [10, 0, 1, 1], 1);
             packet.set_tag(forwarder as u64);
-            assert!(ins[forwarder][class.index()].push(packet).is_ok());
+            assert!(ins[forwarder][class.index()].ring.push(packet).is_ok());
         }
     }
     assert_eq!(turns.grant(class, Duration::ZERO), 6);
     let from: Vec<_> = std::iter::from_fn(|| turns.pop(class)).map(|packet| packet.tag()).collect();
     assert_eq!(from, [0, 1, 0, 1, 0, 0]);
+}
+
+#[test]
+fn ports_have_their_turns_alike_however_much_each_has() {
+    let (eal, _) = shared();
+    let limits = default_limits();
+    let ring = |name| ClassRing::new(Ring::spsc(eal, name, 64).unwrap(), 64);
+    let (mut into, out): (Vec<_>, Vec<_>) = PuntClass::NAMES.iter().map(|name| ring(name)).unzip();
+    let mut turns =
+        Turns::new(vec![out.try_into().ok().unwrap()], &limits, Arc::new(ClassRates::new(&limits)));
+    let class = PuntClass::Neighbour;
+    let port = |number| PortId::new(number).unwrap();
+    for (number, count) in [(5, 40), (63, 1), (0, 2)] {
+        for _ in 0..count {
+            let mut packet = Lab::packet(PuntReason::Arp, [10, 0, 1, 1], 1);
+            let punt = Punt { reason: PuntReason::Arp, port: port(number), next_hop: 0 };
+            packet.set_tag(punt.to_tag());
+            assert!(into[class.index()].ring.push(packet).is_ok());
+        }
+    }
+    let _ = turns.grant(class, Duration::ZERO);
+    let from = |packet: Mbuf| Punt::from_tag(packet.tag()).unwrap().port.index();
+    let order: Vec<_> = std::iter::from_fn(|| turns.pop(class)).map(from).collect();
+    assert_eq!(order[..6], [0, 5, 63, 0, 5, 5]);
+    assert_eq!(order.len(), 43);
 }
 
 #[test]

@@ -1,23 +1,30 @@
 //! Whose turn it is: punted packets by class, each with its rate and its share.
 //!
 //! ```text
-//!   forwarder 0 --+- neighbour -+   at most a share of a round,
-//!   forwarder 1 --+             +-> and as many as there are tokens --> engine
-//!                 +- routing ---+
+//!   forwarder 0 --+- neighbour --+- port 0 --+   at most a share of a round,
+//!   forwarder 1 --+              +- port 1 --+-> and as many as there are tokens --> engine
+//!                 |              +- …        |
+//!                 +- link -------+- port 0 --+
 //!                 +- …
 //! ```
 //!
+//! Within a class the ports that packets came by have their turns alike, one packet each, so that a
+//! flood by one port delays those of another by one packet and not by a queue of its own.
+//!
 //! In a round each class has a number of turns, its part of [`ROUND`] by shares; what it leaves, the
 //! others have, because the next round follows at once (weighted round robin). What a class's rate
-//! does not allow stays in its ring, where the forwarders see it and drop early. The rates are those
-//! of all workers together.
+//! does not allow waits, and the forwarders see by its backlog that it does, and drop early: no more
+//! waits here than a ring holds. The rates are those of all workers together.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use dataplane::class::{ByClass, ClassLimits};
-use dataplane::reason::PuntClass;
-use dpdk::{Consumer, Mbuf};
+use dataplane::port::{MAX_PORTS, PortId};
+use dataplane::punts::ClassQueue;
+use dataplane::reason::{Punt, PuntClass};
+use dpdk::Mbuf;
 use slowpath::TokenBucket;
 
 /// Packets of a round in which every class has all that it may have.
@@ -51,25 +58,66 @@ fn quanta(limits: &ByClass<ClassLimits>) -> ByClass<usize> {
     limits.map(|limits| quantum(limits.share))
 }
 
+/// The packets of a class that were taken out of the rings, by the port they came by.
+#[derive(Default)]
+struct Waiting {
+    /// With the forwarder that each came from.
+    by_port: Vec<VecDeque<(usize, Mbuf)>>,
+    /// Ports that have packets; a bit each.
+    ports: u64,
+    /// Packets of all ports.
+    count: usize,
+    /// The port that has its turn next.
+    next: usize,
+}
+
+const _: () = assert!(MAX_PORTS == u64::BITS as usize, "a mask has a bit for each port");
+
+impl Waiting {
+    fn put(&mut self, port: PortId, forwarder: usize, packet: Mbuf) {
+        let port = port.index();
+        if self.by_port.len() <= port {
+            self.by_port.resize_with(port + 1, VecDeque::new);
+        }
+        self.by_port[port].push_back((forwarder, packet));
+        self.ports |= 1 << port;
+        self.count += 1;
+    }
+
+    /// The oldest packet of the port whose turn it is.
+    fn take(&mut self) -> Option<(PortId, usize, Mbuf)> {
+        if self.ports == 0 {
+            return None;
+        }
+        let behind = self.ports.rotate_right(self.next as u32).trailing_zeros() as usize;
+        let port = (self.next + behind) % MAX_PORTS;
+        let queue = &mut self.by_port[port];
+        let (forwarder, packet) = queue.pop_front()?;
+        self.ports &= !(u64::from(queue.is_empty()) << port);
+        self.count -= 1;
+        self.next = (port + 1) % MAX_PORTS;
+        Some((PortId::new(port as u16)?, forwarder, packet))
+    }
+}
+
 /// One worker's ends of the rings from all forwarders.
 pub struct Turns {
     /// By forwarder.
-    rings: Vec<ByClass<Consumer>>,
+    rings: Vec<ByClass<ClassQueue>>,
+    waiting: ByClass<Waiting>,
     /// Turns in a round.
     quanta: ByClass<usize>,
     rates: Arc<ClassRates>,
-    /// The forwarder that is looked at next.
-    next: usize,
 }
 
 impl Turns {
     /// `rings` has the rings from each forwarder.
     pub fn new(
-        rings: Vec<ByClass<Consumer>>,
+        rings: Vec<ByClass<ClassQueue>>,
         limits: &ByClass<ClassLimits>,
         rates: Arc<ClassRates>,
     ) -> Self {
-        Self { rings, quanta: quanta(limits), rates, next: 0 }
+        Self { rings, waiting: ByClass::default(), quanta: quanta(limits), rates }
     }
 
     /// Other shares from the next round on.
@@ -78,42 +126,58 @@ impl Turns {
     }
 
     /// One more forwarder.
-    pub fn add(&mut self, rings: ByClass<Consumer>) {
+    pub fn add(&mut self, rings: ByClass<ClassQueue>) {
         self.rings.push(rings);
     }
 
-    /// A packet of a forwarder beyond so many, which fill their rings no more; when there is none, these
-    /// forwarders are forgotten.
+    /// A packet of those that wait or came from forwarders beyond so many, which fill their rings no more;
+    /// when there is none, these forwarders are forgotten.
     pub fn pop_beyond(&mut self, forwarders: usize) -> Option<(PuntClass, Mbuf)> {
-        for rings in self.rings.iter_mut().skip(forwarders) {
-            for &class in PuntClass::ALL {
-                if let Some(packet) = rings[class.index()].pop() {
-                    return Some((class, packet));
-                }
+        for &class in PuntClass::ALL {
+            self.collect(class, forwarders);
+            if let Some(packet) = self.next(class) {
+                return Some((class, packet));
             }
         }
         self.rings.truncate(forwarders);
-        self.next = 0;
         None
     }
 
     /// How many packets of the class may be taken in this round.
-    pub fn grant(&self, class: PuntClass, now: Duration) -> usize {
-        let waiting: usize = self.rings.iter().map(|rings| rings[class.index()].len()).sum();
-        let most = waiting.min(self.quanta[class.index()]);
+    pub fn grant(&mut self, class: PuntClass, now: Duration) -> usize {
+        self.collect(class, 0);
+        let most = self.waiting[class.index()].count.min(self.quanta[class.index()]);
         self.rates.0[class.index()].take_up_to(most as u32, now) as usize
     }
 
-    /// A packet of the class, from the forwarders in turn.
+    /// A packet of the class, of the ports in turn.
     pub fn pop(&mut self, class: PuntClass) -> Option<Mbuf> {
-        let forwarders = self.rings.len();
-        for _ in 0..forwarders {
-            let packet = self.rings[self.next][class.index()].pop();
-            self.next = (self.next + 1) % forwarders;
-            if packet.is_some() {
-                return packet;
+        if self.waiting[class.index()].count == 0 {
+            self.collect(class, 0);
+        }
+        self.next(class)
+    }
+
+    fn next(&mut self, class: PuntClass) -> Option<Mbuf> {
+        let (port, forwarder, packet) = self.waiting[class.index()].take()?;
+        self.rings[forwarder][class.index()].backlog.took(port);
+        Some(packet)
+    }
+
+    /// Empties the rings from the forwarders behind the first so many, which have turns alike. Their ends
+    /// are bounded by the backlogs, which count what waits here too.
+    fn collect(&mut self, class: PuntClass, first: usize) {
+        let Self { rings, waiting, .. } = self;
+        let waiting = &mut waiting[class.index()];
+        let mut found = true;
+        while std::mem::take(&mut found) {
+            for (forwarder, rings) in rings.iter_mut().enumerate().skip(first) {
+                let Some(packet) = rings[class.index()].ring.pop() else { continue };
+                // Only forwarders fill these rings, and they tag what they put in.
+                let port = Punt::from_tag(packet.tag()).map_or(PortId::FIRST, |punt| punt.port);
+                waiting.put(port, forwarder, packet);
+                found = true;
             }
         }
-        None
     }
 }

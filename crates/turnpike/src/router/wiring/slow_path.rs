@@ -2,9 +2,9 @@
 
 use anyhow::{Context, Result};
 use dataplane::class::{ByClass, ClassLimits};
-use dataplane::punts::{Punts, class_rings};
+use dataplane::punts::{ClassQueue, Punts, class_rings};
 use dataplane::wires::Inlet;
-use dpdk::{Consumer, Eal, Producer};
+use dpdk::{Eal, Producer};
 
 use super::{RING_SIZE, no_memory, ring};
 
@@ -27,7 +27,7 @@ pub struct ForwarderEnds {
 /// A slow path worker's ends of the rings from and to one forwarder.
 pub struct WorkerEnds {
     /// What the forwarder punts.
-    pub punted: ByClass<Consumer>,
+    pub punted: ByClass<ClassQueue>,
     /// What it is to send.
     pub injector: Producer,
 }

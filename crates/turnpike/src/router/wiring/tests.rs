@@ -108,6 +108,7 @@ fn port(n: u16, rx: usize, tx: usize) -> (Queues, Wire) {
         host: false,
         reverse_path: ReversePath::Any,
         redirects: false,
+        least_ttl: 0,
     };
     let (into, rx) = (0..rx).map(|_| loop_device()).unzip();
     let (tx, out) = (0..tx).map(|_| loop_device()).unzip();

@@ -1,0 +1,236 @@
+//! The router's own addresses, as the steps that look at sources know them.
+//!
+//! Nobody else may send from them, so a packet that comes with such a source is forged or has looped
+//! (RFC 1812 5.3.7, RFC 2827); the same is true of a broadcast address of the network it came from.
+//! One owner, the RIB, publishes them; forwarders read them by plain loads.
+//!
+//! Nearly all packets come from elsewhere. Two tables of 256 bytes find that out by the first and the
+//! last byte of a source: each address puts the same bit into its place in both, and a source whose
+//! places have no bit in common is none of them. The others, few, are looked up.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use arc_swap::ArcSwap;
+use ipnet::IpNet;
+
+use crate::multicast::PortSet;
+use crate::port::PortId;
+
+/// Set for sources that have to be looked at whatever the router's addresses are.
+const ALWAYS: u8 = 0x80;
+
+/// The other bits of a hint, dealt out to addresses.
+const BITS: u8 = 7;
+
+/// Whether a source may be one of the router's addresses, by two of its bytes.
+#[derive(Debug)]
+pub(crate) struct Hints {
+    first: [AtomicU8; 256],
+    last: [AtomicU8; 256],
+}
+
+impl Hints {
+    fn new(unusual: impl Fn(u8) -> bool) -> Self {
+        let first = |byte: usize| if unusual(byte as u8) { ALWAYS } else { 0 };
+        Self {
+            first: std::array::from_fn(|byte| AtomicU8::new(first(byte))),
+            last: std::array::from_fn(|_| AtomicU8::new(ALWAYS)),
+        }
+    }
+
+    /// 0: the source with these first and last bytes is an ordinary one, and not the router's.
+    #[inline(always)]
+    pub(crate) fn of(&self, first: u8, last: u8) -> u8 {
+        let load = |byte: &AtomicU8| byte.load(Ordering::Relaxed);
+        load(&self.first[usize::from(first)]) & load(&self.last[usize::from(last)])
+    }
+
+    /// Replaces what is known of addresses, by their first and last bytes.
+    fn publish(&self, addresses: &[(u8, u8)]) {
+        let bit = |&(first, last): &(u8, u8)| 1u8 << ((first ^ last) % BITS);
+        for byte in 0..=u8::MAX {
+            let of = |places: fn(&(u8, u8)) -> u8| {
+                let here = addresses.iter().filter(|pair| places(pair) == byte);
+                here.fold(0, |bits, pair| bits | bit(pair))
+            };
+            let place = usize::from(byte);
+            let always = self.first[place].load(Ordering::Relaxed) & ALWAYS;
+            self.first[place].store(always | of(|pair| pair.0), Ordering::Relaxed);
+            self.last[place].store(ALWAYS | of(|pair| pair.1), Ordering::Relaxed);
+        }
+    }
+}
+
+/// Whose a source is that nobody on a link may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// The router.
+    Router,
+    /// All hosts of the network that the packet came from.
+    Network,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// The ports on whose networks an address is the broadcast address; none for an own address.
+    addresses: HashMap<IpAddr, Option<PortSet>>,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct OwnAddresses {
+    pub(crate) ip4: Hints,
+    pub(crate) ip6: Hints,
+    known: ArcSwap<Known>,
+    class_e: bool,
+}
+
+impl OwnAddresses {
+    /// No address yet. `class_e`: sources in 240/4 are those of hosts.
+    pub fn new(class_e: bool) -> Self {
+        let unusual4 = |first: u8| match first {
+            0 | 127 | 224..=239 | 255 => true,
+            240..=254 => !class_e,
+            _ => false,
+        };
+        Self {
+            ip4: Hints::new(unusual4),
+            // Loopback, mapped and unspecified addresses begin with 0; those of links and groups
+            // with fe and ff.
+            ip6: Hints::new(|first| matches!(first, 0 | 0xfe | 0xff)),
+            known: ArcSwap::default(),
+            class_e,
+        }
+    }
+
+    /// Whether sources in 240/4 are those of hosts.
+    pub fn class_e(&self) -> bool {
+        self.class_e
+    }
+
+    /// Replaces all addresses: those of ports with their networks, and those that are on none.
+    /// Link-local addresses are left out: they are not the router's alone.
+    pub fn publish<'a>(
+        &self,
+        ports: impl IntoIterator<Item = (PortId, &'a [IpNet])>,
+        others: impl IntoIterator<Item = IpAddr>,
+    ) {
+        let mut known = Known::default();
+        for (port, nets) in ports {
+            for net in nets.iter().filter(|net| !is_link_local(net.addr())) {
+                if let Some(broadcast) = broadcast(net) {
+                    let ports =
+                        known.addresses.entry(broadcast.into()).or_insert(Some(PortSet::EMPTY));
+                    ports.iter_mut().for_each(|ports| ports.set(port, true));
+                }
+                known.addresses.insert(net.addr(), None);
+            }
+        }
+        known.addresses.extend(others.into_iter().map(|address| (address, None)));
+        let (mut four, mut six) = (Vec::new(), Vec::new());
+        for address in known.addresses.keys() {
+            match address {
+                IpAddr::V4(address) => four.push((address.octets()[0], address.octets()[3])),
+                IpAddr::V6(address) => six.push((address.octets()[0], address.octets()[15])),
+            }
+        }
+        self.known.store(known.into());
+        self.ip4.publish(&four);
+        self.ip6.publish(&six);
+    }
+
+    /// Whose this source of a packet is, which came by this port; `None`: a host's.
+    pub fn owner(&self, source: IpAddr, from: PortId) -> Option<Owner> {
+        match self.known.load().addresses.get(&source)? {
+            None => Some(Owner::Router),
+            Some(ports) => ports.contains(from).then_some(Owner::Network),
+        }
+    }
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
+}
+
+/// The broadcast address of an IPv4 network that has one (RFC 3021).
+fn broadcast(net: &IpNet) -> Option<Ipv4Addr> {
+    match net {
+        IpNet::V4(net) if net.prefix_len() < 31 => Some(net.broadcast()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(index: u16) -> PortId {
+        PortId::new(index).unwrap()
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    /// 10.0.1.1/24 and 2001:db8::1/64 on port 0, 10.0.2.1/31 on port 1, 192.0.2.77 on none.
+    fn example() -> OwnAddresses {
+        let own = OwnAddresses::new(false);
+        let nets =
+            |texts: &[&str]| texts.iter().map(|net| net.parse().unwrap()).collect::<Vec<IpNet>>();
+        let first = nets(&["10.0.1.1/24", "2001:db8::1/64", "fe80::1/64"]);
+        let second = nets(&["10.0.2.1/31"]);
+        own.publish([(port(0), &first[..]), (port(1), &second[..])], [ip("192.0.2.77")]);
+        own
+    }
+
+    fn hint(own: &OwnAddresses, address: &str) -> bool {
+        match ip(address) {
+            IpAddr::V4(a) => own.ip4.of(a.octets()[0], a.octets()[3]) != 0,
+            IpAddr::V6(a) => own.ip6.of(a.octets()[0], a.octets()[15]) != 0,
+        }
+    }
+
+    #[test]
+    fn own_addresses_are_the_router_s_on_every_port_and_broadcasts_the_network_s_on_its_own() {
+        let own = example();
+        for address in ["10.0.1.1", "10.0.2.1", "192.0.2.77", "2001:db8::1"] {
+            assert!(hint(&own, address), "{address}");
+            for from in [port(0), port(1)] {
+                assert_eq!(own.owner(ip(address), from), Some(Owner::Router), "{address}");
+            }
+        }
+        assert!(hint(&own, "10.0.1.255"));
+        assert_eq!(own.owner(ip("10.0.1.255"), port(0)), Some(Owner::Network));
+        assert_eq!(own.owner(ip("10.0.1.255"), port(1)), None);
+        for address in ["10.0.1.2", "10.0.2.0", "2001:db8::2", "2001:db8::", "fe80::1"] {
+            assert_eq!(own.owner(ip(address), port(0)), None, "{address}");
+        }
+    }
+
+    #[test]
+    fn most_sources_need_no_look() {
+        let own = example();
+        for address in ["10.0.1.2", "10.0.1.254", "11.0.1.1", "198.51.100.9", "2001:db8::2"] {
+            assert!(!hint(&own, address), "{address}");
+        }
+        for address in
+            ["0.0.0.0", "127.0.0.1", "224.0.0.1", "250.0.0.1", "::1", "fe80::2", "ff02::1"]
+        {
+            assert!(hint(&own, address), "{address}");
+        }
+        assert!(!hint(&OwnAddresses::new(true), "250.0.0.1"));
+        assert!(hint(&OwnAddresses::new(true), "255.0.0.1"));
+    }
+
+    #[test]
+    fn what_was_published_before_is_forgotten() {
+        let own = example();
+        own.publish([], []);
+        for address in ["10.0.1.1", "192.0.2.77", "10.0.1.255", "2001:db8::1"] {
+            assert!(!hint(&own, address) && own.owner(ip(address), port(0)).is_none(), "{address}");
+        }
+        assert!(hint(&own, "127.0.0.1") && hint(&own, "::1"));
+    }
+}

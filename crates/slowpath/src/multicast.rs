@@ -1,0 +1,292 @@
+//! Packets to groups that the graph leaves to the slow path though the group has an entry: those with
+//! IPv4 options or a hop-by-hop header (RFC 1812, 5.3.13.1; RFC 8200, 4), and those that one of their
+//! ports does not take whole.
+//!
+//! Each port gets the packet as the graph would send it: TTL lowered, record route and timestamp filled
+//! in with the port's address, cut into fragments if it is an IPv4 packet that may be cut. A port that
+//! does not take it is left out, and the others get it. The sender is told by "packet too big", once, with
+//! the least of the MTUs (RFC 4443, 3.2; RFC 8201, 4). IPv4 has no error about groups (RFC 1812,
+//! 4.3.2.7). The received buffer leaves by the last port; copies for the others are originated, so
+//! that the counters' sum closes.
+//!
+//! Groups that stay on their link, packets with TTL 1 (IGMP reports among them) and packets without an
+//! entry are the router's own business, see [`crate::local`] and [`crate::host`].
+//!
+//! Drops: `multicast-wrong-port`, `multicast-no-receiver`, `too-big`.
+
+use std::net::IpAddr;
+
+use dataplane::multicast::{PortSet, Replication};
+use dataplane::port::PortId;
+use dataplane::reason::{DropReason, Punt, PuntReason};
+use wire::MacAddr;
+use wire::address::{multicast_mac_v4, multicast_mac_v6};
+
+use crate::frame::IpPacket;
+use crate::host::stays_on_link;
+use crate::icmp::Error;
+use crate::neighbour::Waiting;
+use crate::{Output, Packet, SlowPath, Time};
+
+/// The ports that a packet to a group leaves by, and the least MTU of those that do not take it.
+#[derive(Default)]
+struct Leaves {
+    by: Vec<PortId>,
+    too_small: Option<u16>,
+}
+
+/// What the group's entry says of a punted packet; `None` if it is not to be forwarded by an entry.
+pub(crate) fn replication<P>(
+    ip: &IpPacket<'_>,
+    punt: Punt,
+    out: &mut impl Output<P>,
+) -> Option<Replication> {
+    use PuntReason::{HopByHop, Ip4Options, TooBig};
+    let (source, group) = (ip.source(), ip.destination());
+    let forwarded = matches!(punt.reason, Ip4Options | HopByHop | TooBig)
+        && group.is_multicast()
+        && !stays_on_link(group)
+        && !is_of_link(source)
+        && ip.ttl() > 1;
+    if !forwarded {
+        return None;
+    }
+    out.replication((source, group), (punt.port, ip.ttl()), ip.bytes().len())
+}
+
+/// A source that means nothing on another link (RFC 4291, 2.5.2 and 2.5.6).
+fn is_of_link(source: IpAddr) -> bool {
+    matches!(source, IpAddr::V6(source) if source.is_unicast_link_local() || source.is_unspecified())
+}
+
+/// The link-layer group of an IP group; of a unicast address nothing that anybody joins.
+pub(crate) fn group_mac(group: IpAddr) -> MacAddr {
+    match group {
+        IpAddr::V4(group) => multicast_mac_v4(group),
+        IpAddr::V6(group) => multicast_mac_v6(group),
+    }
+}
+
+impl<P: Packet> SlowPath<P> {
+    /// Does what a group's entry says with a packet.
+    pub(crate) fn replicate(
+        &mut self,
+        packet: P,
+        from: PortId,
+        replication: Replication,
+        now: Time,
+        out: &mut impl Output<P>,
+    ) {
+        match replication {
+            Replication::Ports(ports) => self.to_group(packet, from, ports, now, out),
+            Replication::WrongPort => out.drop(packet, DropReason::MulticastWrongPort),
+            Replication::Sample => self.local(packet, from, now, out),
+        }
+    }
+
+    fn to_group(
+        &mut self,
+        packet: P,
+        from: PortId,
+        ports: PortSet,
+        now: Time,
+        out: &mut impl Output<P>,
+    ) {
+        let Ok(ip) = IpPacket::parse(packet.bytes()) else {
+            return out.drop(packet, DropReason::Runt);
+        };
+        let mac = group_mac(ip.destination());
+        let Leaves { by, too_small } = self.leaves(&ip, ports);
+        if let Some(mtu) = too_small {
+            self.icmp_error(packet.bytes(), from, Error::TooBig { mtu }, now, out);
+        }
+        let Some((&last, others)) = by.split_last() else {
+            let reason = match too_small {
+                Some(_) => DropReason::TooBig,
+                None => DropReason::MulticastNoReceiver,
+            };
+            return out.drop(packet, reason);
+        };
+        for &port in others {
+            self.transmit_copy(packet.bytes(), port, mac, out);
+        }
+        self.transmit(Waiting::Received { packet, from }, last, mac, out);
+    }
+
+    /// Which of the ports take the packet, whole or in fragments.
+    fn leaves(&self, ip: &IpPacket<'_>, ports: PortSet) -> Leaves {
+        let may_fragment = matches!(ip, IpPacket::V4 { header, .. } if !header.dont_fragment());
+        let mut leaves = Leaves::default();
+        for port in ports.ports().filter_map(|port| self.ports.get(port)) {
+            let speaks = matches!(ip, IpPacket::V4 { .. }) || port.speaks_v6();
+            if speaks && (may_fragment || ip.bytes().len() <= usize::from(port.mtu)) {
+                leaves.by.push(port.id);
+            } else if speaks {
+                leaves.too_small = Some(leaves.too_small.map_or(port.mtu, |mtu| mtu.min(port.mtu)));
+            }
+        }
+        leaves
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{
+        Bench, LEFT, Out, R, config, drops, fix_v4_checksum, icmp_type, originated, right, udp, v4,
+        v4_with_options, v6,
+    };
+    use dataplane::next_hop::MULTICAST;
+
+    const GROUP_MAC: [u8; 6] = [1, 0, 0x5e, 1, 1, 1];
+
+    /// The entries say this.
+    fn bench_that_says(replication: Replication) -> Bench {
+        let mut bench = Bench::with_hosts(third_port());
+        bench.net.replication = Some(replication);
+        bench
+    }
+
+    fn third() -> PortId {
+        PortId::new(2).unwrap()
+    }
+
+    /// `right` and a port with an MTU of 1280.
+    fn both() -> Replication {
+        Replication::Ports([right(), third()].into_iter().collect())
+    }
+
+    fn third_port() -> crate::Config {
+        let mut config = config();
+        let mut port = config.ports[1].clone();
+        port.id = third();
+        port.mtu = 1280;
+        port.addresses = vec!["10.0.3.1/24".parse().unwrap()];
+        config.ports.push(port);
+        config
+    }
+
+    /// Ports and frames that came out, in the order of ports.
+    fn sent(outs: &[Out]) -> Vec<(PortId, &[u8])> {
+        let frames = outs.iter().filter_map(|out| match out {
+            Out::Forward(port, frame) | Out::Originate(port, frame) => Some((*port, &frame[..])),
+            _ => None,
+        });
+        let mut frames: Vec<_> = frames.collect();
+        frames.sort_by_key(|&(port, _)| port);
+        frames
+    }
+
+    #[test]
+    fn packets_with_options_leave_by_every_port_with_its_own_address() {
+        let mut bench = bench_that_says(both());
+        let route = [7, 11, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let mut frame = v4_with_options("239.1.1.1", &route);
+        frame[..6].copy_from_slice(&GROUP_MAC);
+        let outs = bench.punt(PuntReason::Ip4Options, LEFT, 0, frame.clone());
+        let sent = sent(&outs);
+        let ports: Vec<_> = sent.iter().map(|&(port, _)| port).collect();
+        assert_eq!(ports, [right(), third()]);
+        for (&(_, frame), address) in sent.iter().zip([[10, 0, 2, 1], [10, 0, 3, 1]]) {
+            assert_eq!((&frame[..6], &frame[6..12], frame[22]), (&GROUP_MAC[..], &R.0[..], 63));
+            assert_eq!((frame[36], &frame[37..41]), (8, &address[..]));
+        }
+        assert_eq!(outs.iter().filter(|out| matches!(out, Out::Forward(..))).count(), 1);
+        bench.assert_nothing_lost();
+    }
+
+    #[test]
+    fn a_hop_by_hop_header_is_no_obstacle() {
+        let mut bench = bench_that_says(both());
+        let payload = [&[17, 0, 1, 4, 0, 0, 0, 0][..], &udp(20)].concat();
+        let outs =
+            bench.punt(PuntReason::HopByHop, LEFT, 0, v6("fd00:1::2", "ff05::9", 0, &payload));
+        let sent = sent(&outs);
+        assert_eq!(sent.len(), 2);
+        assert!(
+            sent.iter().all(|(_, frame)| frame[..6] == [0x33, 0x33, 0, 0, 0, 9] && frame[21] == 63)
+        );
+    }
+
+    #[test]
+    fn what_is_too_long_for_one_port_is_cut_for_it_alone() {
+        let mut bench = bench_that_says(both());
+        let frame = v4("10.0.1.2", "239.1.1.1", 17, &udp(1400));
+        let outs = bench.punt(PuntReason::TooBig, LEFT, MULTICAST, frame.clone());
+        let lengths: Vec<_> = sent(&outs).iter().map(|(port, f)| (port.index(), f.len())).collect();
+        assert_eq!(lengths, [(1, frame.len()), (2, 14 + 1276), (2, 14 + 20 + 1408 - 1256)]);
+    }
+
+    #[test]
+    fn what_may_not_be_cut_leaves_by_the_ports_that_take_it() {
+        let mut bench = bench_that_says(both());
+        let mut frame = v4("10.0.1.2", "239.1.1.1", 17, &udp(1400));
+        frame[20] = 0x40;
+        fix_v4_checksum(&mut frame);
+        let outs = bench.punt(PuntReason::TooBig, LEFT, MULTICAST, frame);
+        assert_eq!(sent(&outs).len(), 1, "and no error: {outs:?}");
+        let outs = bench.punt(
+            PuntReason::TooBig,
+            LEFT,
+            MULTICAST,
+            v6("fd00:1::2", "ff0e::9", 17, &udp(1400)),
+        );
+        let [error] = originated(&outs)[..] else { panic!("{outs:?}") };
+        assert_eq!((icmp_type(error), &error[58..62]), ((2, 0), &1280u32.to_be_bytes()[..]));
+        assert!(outs.iter().any(|out| matches!(out, Out::Forward(port, _) if *port == right())));
+    }
+
+    #[test]
+    fn what_no_port_takes_is_dropped_by_name() {
+        let mut bench = bench_that_says(Replication::Ports([third()].into_iter().collect()));
+        let long = v6("fd00:1::2", "ff0e::9", 17, &udp(1400));
+        let outs = bench.punt(PuntReason::TooBig, LEFT, MULTICAST, long);
+        assert_eq!(drops(&outs), [DropReason::TooBig]);
+        assert_eq!(originated(&outs).len(), 1);
+        let options = || v4_with_options("239.1.1.1", &[1; 4]);
+        for (replication, reason) in [
+            (Replication::Ports(PortSet::EMPTY), DropReason::MulticastNoReceiver),
+            (Replication::WrongPort, DropReason::MulticastWrongPort),
+            (Replication::Sample, DropReason::MulticastNotRouted),
+        ] {
+            let outs =
+                bench_that_says(replication).punt(PuntReason::Ip4Options, LEFT, 0, options());
+            assert_eq!(outs, [Out::Drop(reason)]);
+        }
+    }
+
+    #[test]
+    fn what_stays_on_its_link_has_no_entry() {
+        let mut bench = bench_that_says(both());
+        let mut report = v4_with_options("239.1.1.1", &[0x94, 4, 0, 0]);
+        report[22] = 1;
+        fix_v4_checksum(&mut report);
+        let alert = [&[17, 0, 5, 2, 0, 0, 1, 0][..], &udp(20)].concat();
+        for (reason, frame) in [
+            (PuntReason::Ip4Options, v4_with_options("224.0.0.22", &[0x94, 4, 0, 0])),
+            (PuntReason::Ip4Options, report),
+            (PuntReason::HopByHop, v6("fe80::2", "ff05::9", 0, &alert)),
+            (PuntReason::HopByHop, v6("fd00:1::2", "ff02::9", 0, &alert)),
+        ] {
+            let outs = bench.punt(reason, LEFT, 0, frame);
+            assert_eq!(outs, [Out::Drop(DropReason::MulticastNotRouted)]);
+        }
+    }
+
+    #[test]
+    fn a_kernel_gets_only_what_has_no_entry() {
+        let mut config = third_port();
+        config.ports.iter_mut().for_each(|port| port.host = true);
+        let mut bench = Bench::with(config);
+        bench.net.joined.push(MacAddr(GROUP_MAC));
+        let frame = v4_with_options("239.1.1.1", &[1; 4]);
+        let outs = bench.punt(PuntReason::Ip4Options, LEFT, 0, frame.clone());
+        assert_eq!(outs, [Out::Deliver(LEFT, frame.clone())]);
+        bench.net.replication = Some(Replication::Sample);
+        let outs = bench.punt(PuntReason::Ip4Options, LEFT, 0, frame.clone());
+        assert_eq!(outs, [Out::Deliver(LEFT, frame.clone())]);
+        bench.net.replication = Some(both());
+        let outs = bench.punt(PuntReason::Ip4Options, LEFT, 0, frame);
+        assert_eq!(sent(&outs).len(), 2);
+    }
+}
