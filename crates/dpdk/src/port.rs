@@ -14,6 +14,7 @@ mod kernel;
 mod link;
 mod multicast;
 mod offloads;
+mod packet_sockets;
 pub(crate) mod queues;
 mod record;
 mod rings;
@@ -485,11 +486,6 @@ fn open_kernel(
         }
     }
     notes.extend(kernel.prepare_packet_socket());
-    notes.push(
-        "the kernel reassembles IPv4 fragments that arrive by AF_PACKET; a datagram that is then \
-         too long for a packet buffer is dropped (ip4-total-length)"
-            .into(),
-    );
     let started = start_af_packet(eal, config, pool, &kernel, mtu)?;
     Ok(OpenPort::new(started, config, notes, mtu, Some(kernel)))
 }
@@ -625,7 +621,12 @@ fn start_af_packet(
     // The driver has a queue pair for every socket and does not mind the MTU, which the kernel
     // has; ethdev would refuse one above 1,500.
     let want = Wish { rx: queues, tx: queues, ..Wish::of(config) };
-    Attached::new(eal, config, "vdev", device, &args)?.start(config, pool, want, None)
+    let attached = Attached::new(eal, config, "vdev", device, &args)?;
+    packet_sockets::stop_reassembly(kernel.index(), &ring).map_err(|errno| {
+        let step = "packet sockets that do not reassemble IPv4 fragments";
+        config.error(format!("{}: {step}", kernel.name), errno)
+    })?;
+    attached.start(config, pool, want, None)
 }
 
 /// Bytes of packet data that a pool's buffers need for a port with this MTU, whichever driver takes

@@ -217,6 +217,72 @@ fn packets_in_several_segments_do_not_reach_a_driver_that_takes_one() {
     fs::remove_file(path).unwrap();
 }
 
+/// A fragment of an IPv4 datagram from this host to another.
+fn fragment(host: u8, offset: u16, more: bool, len: usize) -> Vec<u8> {
+    let mut frame = vec![0xff; 6];
+    frame.extend([2, 0, 0, 0, 0, 1, 8, 0]);
+    let flags = offset / 8 | if more { 0x2000 } else { 0 };
+    frame.extend([0x45, 0]);
+    frame.extend((len as u16 + 20).to_be_bytes());
+    frame.extend([0, host]);
+    frame.extend(flags.to_be_bytes());
+    frame.extend([64, 17, 0, 0, 10, 0, 0, host, 10, 0, 9, 9]);
+    let sum: u32 = frame[14..34].chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1])).sum();
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    frame.extend((0..len).map(|at| (at * 3) as u8 ^ host));
+    frame
+}
+
+#[test]
+fn af_packet_leaves_fragments_as_they_are_and_those_of_a_datagram_on_one_queue() {
+    let (eal, _turn) = eal(HugeMode::Never);
+    namespace(&["tpp"]);
+    let before = state("tpp0");
+    for queues in [1, 3] {
+        let pool = pool(eal, 2048);
+        let mut config = PortConfig::new("left", Device::parse("tpp0").unwrap());
+        config.driver = Some(Driver::AfPacket);
+        (config.rx_queues, config.tx_queues) = (queues, queues);
+        let (port, mut rx, tx) = Port::open(eal, &config, &pool).unwrap();
+        let wire = Wire::new("tpp1");
+        let mut sent: Vec<_> = (0..30)
+            .map(|host| {
+                let part = |n: u16| fragment(host, n * 1480, n < 5, 1480);
+                (0..6).map(part).collect::<Vec<_>>()
+            })
+            .collect();
+        sent.iter().flatten().for_each(|frame| wire.send(frame));
+        let (mut burst, mut count) = (Burst::new(), 0);
+        let mut received = vec![Vec::new(); rx.len()];
+        let patience = Instant::now() + Duration::from_secs(5);
+        while count < 180 && Instant::now() < patience {
+            for (queue, frames) in rx.iter_mut().zip(&mut received) {
+                let slots = queue.receive(&mut burst, 64);
+                let all = (0..slots).map(|slot| burst.frame(slot).to_vec());
+                frames.extend(
+                    all.filter(|frame| frame[12..14] == [8, 0] && frame[30..32] == [10, 0]),
+                );
+                burst.free(u64::MAX);
+            }
+            count = received.iter().map(Vec::len).sum();
+        }
+        // Each came once, and the parts of one datagram in order by one queue.
+        let used = received.iter().filter(|frames| !frames.is_empty()).count();
+        assert!((used > 1) == (queues > 1), "{used} of {queues} queues");
+        let mut whole: Vec<Vec<Vec<u8>>> = Vec::new();
+        for frames in &mut received {
+            frames.sort_by_key(|frame| frame[29]);
+            whole.extend(frames.chunk_by(|a, b| a[29] == b[29]).map(<[_]>::to_vec));
+        }
+        whole.sort();
+        sent.sort();
+        assert_eq!(whole, sent, "{queues} queues");
+        drop((port, rx, tx));
+        assert_eq!((pool.leaked(), state("tpp0")), (0, before.clone()));
+    }
+}
+
 #[test]
 fn a_vanished_interface_takes_no_packets_with_it() {
     let (eal, _turn) = eal(HugeMode::Never);
