@@ -585,10 +585,11 @@ fn start_af_xdp(
     });
     let mut started = started?;
     started.rings = sockets.rings();
-    if started.rings.is_none() {
+    started.is_estimate = started.rings.is_none();
+    if started.is_estimate {
         notes.push(format!(
             "the rings of {} cannot be read: should it vanish, the packets that it was to send count \
-             as lost",
+             as lost, and a packet pool of its own is not freed",
             kernel.name
         ));
     }
@@ -773,6 +774,8 @@ struct Started {
     pool: Mempool,
     /// Packets of the pool that an AF_XDP driver took when it was set up, and keeps.
     kept: usize,
+    /// It has received and sent, and its rings cannot be read: `kept` is an estimate.
+    is_estimate: bool,
 }
 
 impl OpenPort {
@@ -868,6 +871,7 @@ impl Attached {
             tx_buffers_most,
             pool,
             kept,
+            is_estimate: false,
         };
         started.go(config)?;
         if let Some(rss) = &config.rss {
@@ -1034,6 +1038,9 @@ impl Drop for Started {
         // SAFETY: the port exists; its queues are gone.
         unsafe { sys::rte_eth_dev_stop(self.device.id) };
         self.pool.write_off(self.lost());
+        if self.is_estimate {
+            self.pool.keep();
+        }
         if let Some(interface) = &self.device.af_xdp {
             let mut all = LET_GO.lock().unwrap_or_else(PoisonError::into_inner);
             all.insert(interface.clone(), Instant::now());
