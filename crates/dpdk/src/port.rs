@@ -25,6 +25,7 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -50,6 +51,9 @@ pub use self::offloads::{Offload, OffloadReason, OffloadState, OffloadWishes, Of
 
 /// Bytes of an Ethernet header and one VLAN tag, in front of what the MTU counts.
 const FRAME_OVERHEAD: usize = 18;
+
+/// Bytes of an Ethernet header.
+const ETHERNET_LEN: u32 = 14;
 
 /// The MTU of devices of which nothing is said.
 const DEFAULT_MTU: u16 = 1500;
@@ -211,6 +215,8 @@ pub(crate) struct OpenPort {
     name: String,
     notes: Vec<String>,
     mtu: u16,
+    /// Bytes of the longest frame without a VLAN tag that is sent.
+    longest: AtomicU32,
     rx_queues: u16,
     tx_queues: u16,
     multicast: Mutex<multicast::State>,
@@ -239,6 +245,13 @@ impl OpenPort {
     pub(crate) fn says_more(&self) -> bool {
         let said = sys::SHIM_RX_OFFLOAD_IPV4_CKSUM | sys::SHIM_RX_OFFLOAD_VLAN_STRIP;
         self.started.negotiated.rx & said != 0
+    }
+
+    /// Bytes of the longest frame without a VLAN tag that is given to the device. A kernel drops what is
+    /// longer than an interface's MTU and counts it nowhere.
+    #[inline]
+    pub(crate) fn longest(&self) -> u32 {
+        self.longest.load(Ordering::Relaxed)
     }
 
     /// Where its receive queues take packets from.
@@ -321,9 +334,26 @@ impl Port {
         self.open.started.filter.own
     }
 
-    /// The largest IP packet that the port sends and receives, in bytes.
+    /// The largest IP packet that the port was opened to send and receive, in bytes.
     pub fn mtu(&self) -> u16 {
         self.open.mtu
+    }
+
+    /// The MTU that its kernel interface has now; `None` for other devices. From this call on, frames that
+    /// are too long for it are [`Sent::too_long`](crate::Sent::too_long); an MTU above [`Port::mtu`] changes
+    /// nothing.
+    pub fn follow_mtu(&self) -> Option<u16> {
+        let kernel = self.open.kernel.as_ref().filter(|kernel| kernel.is_there())?;
+        let now = kernel.mtu().ok()?;
+        let longest = u32::from(now.min(self.mtu())) + ETHERNET_LEN;
+        self.open.longest.store(longest, Ordering::Relaxed);
+        Some(now)
+    }
+
+    /// The MAC address that its kernel interface has now, if it is another than [`Port::mac`].
+    pub fn changed_mac(&self) -> Option<[u8; 6]> {
+        let now = self.open.kernel.as_ref()?.mac()?;
+        (now != self.mac()).then_some(now)
     }
 
     /// Receive queues.
@@ -371,7 +401,8 @@ impl Port {
         }
     }
 
-    /// The port's counters.
+    /// The port's counters. What the kernel could not send by an interface is among the errors: its drivers
+    /// in DPDK take that for sent.
     pub fn stats(&self) -> Stats {
         let mut stats = MaybeUninit::<sys::rte_eth_stats>::zeroed();
         // SAFETY: the port is open; the function writes numbers, or fails, and zeros are
@@ -388,7 +419,7 @@ impl Port {
             rx_nombuf: stats.rx_nombuf,
             opackets: stats.opackets,
             obytes: stats.obytes,
-            oerrors: stats.oerrors,
+            oerrors: stats.oerrors + self.open.kernel.as_ref().map_or(0, KernelInterface::unsent),
         }
     }
 
@@ -792,7 +823,10 @@ impl OpenPort {
         let (rx_queues, tx_queues) = (rx, tx.min(config.tx_queues));
         let multicast = Mutex::new(multicast::State::new(started.filter.has_multicasts));
         let name = config.name.clone();
-        Self { started, name, notes, mtu, rx_queues, tx_queues, multicast, kernel }
+        // Other devices' drivers refuse what they do not send.
+        let longest = kernel.as_ref().map_or(u32::MAX, |_| u32::from(mtu) + ETHERNET_LEN);
+        let longest = longest.into();
+        Self { started, name, notes, mtu, longest, rx_queues, tx_queues, multicast, kernel }
     }
 }
 

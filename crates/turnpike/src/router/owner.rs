@@ -267,6 +267,7 @@ impl Owner {
             tokio::spawn(telnet.serve());
         }
         let mut watch = self.watch()?;
+        self.follow_interfaces().await;
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut count = 0u32;
@@ -289,6 +290,7 @@ impl Owner {
                 batch = self.sources.receive() => self.take_in(batch),
                 Some(job) = self.configurations.prepared() => {
                     self.finish(job).await;
+                    self.follow_interfaces().await;
                     self.filter_multicasts();
                 }
                 () = self.groups.changed() => self.groups.publish(),
@@ -310,6 +312,9 @@ impl Owner {
                     }
                     if count.is_multiple_of(SLOW_TICKS) {
                         self.poll_devices(watch.hears_kernel());
+                        if !watch.hears_kernel() {
+                            self.follow_interfaces().await;
+                        }
                         self.look_for_absent().await;
                         self.filter_multicasts();
                         self.rib.tick();
