@@ -63,6 +63,23 @@ def test_a_large_echo_to_the_router_is_answered_whole(wires):
     assert Ether(reply)[ICMPv6EchoReply].data == data
 
 
+@pytest.mark.parametrize("length", [4000, 8000, 20_000])
+def test_fragments_are_not_reassembled(wires, length):
+    # Some are larger than a usual buffer; the datagram would fit a jumbo port's, or none.
+    whole = udp("10.0.1.2", "10.0.2.2", 1, 2, pattern(length - 28))
+    parts = [whole[at:at + 2400] for at in range(0, len(whole), 2400)]
+    frames = [
+        ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, ipv4(
+            "10.0.1.2", "10.0.2.2", part, ident=length, flags=int(part is not parts[-1]), offset=300 * n))
+        for n, part in enumerate(parts)
+    ]
+    wires.drain()
+    change = Change(wires.router)
+    wires.left.send(*frames)
+    assert wires.right.expect(len(frames)) == [forwarded(f, RIGHT_MAC, HOST_B_MAC) for f in frames]
+    assert change(received=len(frames)) == {"received": len(frames), "sent": len(frames)}
+
+
 def test_a_small_port_cuts_what_may_be_cut(narrow):
     wires, mtu = narrow
     wires.drain()

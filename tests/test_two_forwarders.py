@@ -86,3 +86,32 @@ def flow(family, number):
     if family == 4:
         return ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, ipv4(a, b, datagram, ident=number))
     return ethernet(LEFT_MAC, HOST_A_MAC, 0x86DD, ipv6(a, b, datagram))
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_fragments_of_a_datagram_stay_in_order(lab, driver):
+    # By AF_PACKET the kernel chooses the queue, for each fragment by its addresses: none comes twice.
+    wires = Wires(lab, CONFIG, ports=ports_by(driver) + STATIC_NEIGHBOURS, calm=True)
+    frames = [frame for number in range(40) for frame in fragments(f"10.0.1.{10 + number}", number)]
+    change = Change(wires.router)
+    wires.left.send(*frames)
+    arrived = wires.right.expect(len(frames))
+    expected = [forwarded(f, RIGHT_MAC, HOST_B_MAC) for f in frames]
+    by_source = lambda frame: frame[26:30]  # noqa: E731
+    assert sorted(arrived, key=by_source) == sorted(expected, key=by_source)
+    assert change(received=len(frames)) == {"received": len(frames), "sent": len(frames)}
+    if driver == "af_packet":
+        forwarders = wires.router.show("forwarders")["forwarders"]
+        assert all(one["packets"] > 0 for one in forwarders), forwarders
+    wires.router.stop()
+
+
+def fragments(source, ident):
+    """A datagram of 4,000 bytes from this address, as it comes on a link of 1,500."""
+    whole = udp(source, "10.0.2.2", 1000, 2000, pattern(3972, ident))
+    parts = [whole[at:at + 1480] for at in range(0, len(whole), 1480)]
+    return [
+        ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, ipv4(
+            source, "10.0.2.2", part, ident=ident, flags=int(part is not parts[-1]), offset=185 * n))
+        for n, part in enumerate(parts)
+    ]

@@ -135,13 +135,23 @@ def flaps(made):
     return [lambda: [made.right.run("ip", "link", "set", "eth0", state) for state in ("down", "up")]]
 
 
+def settings(made):
+    """The MTU of a port's interface goes down and up, and another one's MAC address changes."""
+    def change(name, what, values):
+        return lambda: [made.wires.run("ip", "link", "set", name, what, value) for value in values]
+    return [
+        change("tp-left", "mtu", [1300, 1500]),
+        change("tp-right", "address", ["02:00:00:00:02:98", "02:00:00:00:02:99"]),
+    ]
+
+
 def groups(made):
     """A program joins a hundred groups on a port and leaves them."""
     return [lambda: made.run(sys.executable, "-c", JOIN, made.index("right"))]
 
 
 @pytest.mark.parametrize(
-    "flood", [kernel_routes, kernel_neighbours, fpm, questions, flaps, groups], ids=lambda flood: flood.__name__)
+    "flood", [kernel_routes, kernel_neighbours, fpm, questions, flaps, settings, groups], ids=lambda flood: flood.__name__)
 def test_news_without_pause_leave_the_control_plane_working(lab, flood):
     made = machine(lab, '"fpm"' if flood is fpm else '"kernel"')
     times = []

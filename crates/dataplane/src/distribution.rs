@@ -320,6 +320,7 @@ fn send_by(
 ) -> usize {
     let sent = queue.send(list, TX_BURST_MAX);
     counters.drops.add(DropReason::MultiSegment, sent.refused as u64);
+    counters.drops.add(DropReason::TxTooLong, sent.too_long as u64);
     let tx = counters.tx(port);
     tx.packets.add(sent.packets as u64);
     tx.bytes.add(sent.bytes);

@@ -84,6 +84,7 @@ reasons! {
         // transmit and rings
         PortDown = "port-down", "The route leads to a port that this router does not have.";
         TxFull = "tx-full", "The port's transmit queue was full.";
+        TxTooLong = "tx-too-long", "The frame is longer than the port's interface sends: its MTU has been lowered in the kernel (show ports), or a copy of a longer frame was to leave by it.";
         RefusedNeighbour = "refused-neighbour", "More ARP and neighbour discovery came than the slow path takes (show protection).";
         RefusedLink = "refused-link", "More packets of the links' own protocols came than the slow path takes (show protection).";
         RefusedRouting = "refused-routing", "More packets of routing protocols came than the slow path takes (show protection).";

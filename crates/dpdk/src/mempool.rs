@@ -5,7 +5,7 @@ mod memory;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use dpdk_sys as sys;
 
@@ -55,6 +55,8 @@ struct Inner {
     withheld: usize,
     /// Packets that a driver kept when its port was closed, and those withheld.
     written_off: AtomicUsize,
+    /// How many are written off is an estimate, so nobody knows when no packet is out.
+    kept: AtomicBool,
     /// Nobody has a packet of it, or is giving one back.
     unused: bool,
     eal: EalRef,
@@ -102,7 +104,8 @@ impl Mempool {
         })?;
         let eal = eal.share();
         let (data_room, written_off) = (config.data_room, AtomicUsize::new(withheld));
-        let inner = Inner { pool, data_room, withheld, written_off, unused: false, eal };
+        let kept = AtomicBool::new(false);
+        let inner = Inner { pool, data_room, withheld, written_off, kept, unused: false, eal };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -111,9 +114,10 @@ impl Mempool {
     /// with the EAL while packets of the pool are out is one of them, and handles none while it is offline.
     ///
     /// # Errors
-    /// The pool, if it is in use.
+    /// The pool, if it is in use or may be.
     pub fn give_up(mut self, readers: &Arc<Qsbr>) -> Result<Unused, Self> {
-        if Arc::get_mut(&mut self.inner).is_none() || self.in_use() > 0 {
+        let kept = self.inner.kept.load(Ordering::Relaxed);
+        if kept || Arc::get_mut(&mut self.inner).is_none() || self.in_use() > 0 {
             return Err(self);
         }
         Ok(Unused { pool: self, since: readers.start(), readers: readers.clone() })
@@ -169,6 +173,12 @@ impl Mempool {
     /// pool is just smaller by them.
     pub(crate) fn write_off(&self, count: usize) {
         self.inner.written_off.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Never frees the pool: packets were written off by an estimate, and one that somebody has may be
+    /// among them.
+    pub(crate) fn keep(&self) {
+        self.inner.kept.store(true, Ordering::Relaxed);
     }
 
     /// Pieces of memory that the pool's packets lie in.
@@ -358,6 +368,19 @@ mod tests {
             reader.quiescent();
             assert!(unused.free().is_ok());
         }
+    }
+
+    #[test]
+    fn a_pool_whose_losses_were_estimated_is_never_freed() {
+        let readers = Qsbr::new(1);
+        let pool = testing::pool(100);
+        let packet = pool.alloc().unwrap();
+        // One too many: the packet that is out seems to be lost.
+        pool.write_off(1);
+        pool.keep();
+        assert_eq!(pool.in_use(), 0);
+        assert!(pool.give_up(&readers).is_err());
+        drop(packet);
     }
 
     #[test]

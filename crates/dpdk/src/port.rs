@@ -14,6 +14,7 @@ mod kernel;
 mod link;
 mod multicast;
 mod offloads;
+mod packet_sockets;
 pub(crate) mod queues;
 mod record;
 mod rings;
@@ -24,6 +25,7 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -49,6 +51,9 @@ pub use self::offloads::{Offload, OffloadReason, OffloadState, OffloadWishes, Of
 
 /// Bytes of an Ethernet header and one VLAN tag, in front of what the MTU counts.
 const FRAME_OVERHEAD: usize = 18;
+
+/// Bytes of an Ethernet header.
+const ETHERNET_LEN: u32 = 14;
 
 /// The MTU of devices of which nothing is said.
 const DEFAULT_MTU: u16 = 1500;
@@ -210,6 +215,8 @@ pub(crate) struct OpenPort {
     name: String,
     notes: Vec<String>,
     mtu: u16,
+    /// Bytes of the longest frame without a VLAN tag that is sent.
+    longest: AtomicU32,
     rx_queues: u16,
     tx_queues: u16,
     multicast: Mutex<multicast::State>,
@@ -238,6 +245,13 @@ impl OpenPort {
     pub(crate) fn says_more(&self) -> bool {
         let said = sys::SHIM_RX_OFFLOAD_IPV4_CKSUM | sys::SHIM_RX_OFFLOAD_VLAN_STRIP;
         self.started.negotiated.rx & said != 0
+    }
+
+    /// Bytes of the longest frame without a VLAN tag that is given to the device. A kernel drops what is
+    /// longer than an interface's MTU and counts it nowhere.
+    #[inline]
+    pub(crate) fn longest(&self) -> u32 {
+        self.longest.load(Ordering::Relaxed)
     }
 
     /// Where its receive queues take packets from.
@@ -320,9 +334,26 @@ impl Port {
         self.open.started.filter.own
     }
 
-    /// The largest IP packet that the port sends and receives, in bytes.
+    /// The largest IP packet that the port was opened to send and receive, in bytes.
     pub fn mtu(&self) -> u16 {
         self.open.mtu
+    }
+
+    /// The MTU that its kernel interface has now; `None` for other devices. From this call on, frames that
+    /// are too long for it are [`Sent::too_long`](crate::Sent::too_long); an MTU above [`Port::mtu`] changes
+    /// nothing.
+    pub fn follow_mtu(&self) -> Option<u16> {
+        let kernel = self.open.kernel.as_ref().filter(|kernel| kernel.is_there())?;
+        let now = kernel.mtu().ok()?;
+        let longest = u32::from(now.min(self.mtu())) + ETHERNET_LEN;
+        self.open.longest.store(longest, Ordering::Relaxed);
+        Some(now)
+    }
+
+    /// The MAC address that its kernel interface has now, if it is another than [`Port::mac`].
+    pub fn changed_mac(&self) -> Option<[u8; 6]> {
+        let now = self.open.kernel.as_ref()?.mac()?;
+        (now != self.mac()).then_some(now)
     }
 
     /// Receive queues.
@@ -370,7 +401,8 @@ impl Port {
         }
     }
 
-    /// The port's counters.
+    /// The port's counters. What the kernel could not send by an interface is among the errors: its drivers
+    /// in DPDK take that for sent.
     pub fn stats(&self) -> Stats {
         let mut stats = MaybeUninit::<sys::rte_eth_stats>::zeroed();
         // SAFETY: the port is open; the function writes numbers, or fails, and zeros are
@@ -387,7 +419,7 @@ impl Port {
             rx_nombuf: stats.rx_nombuf,
             opackets: stats.opackets,
             obytes: stats.obytes,
-            oerrors: stats.oerrors,
+            oerrors: stats.oerrors + self.open.kernel.as_ref().map_or(0, KernelInterface::unsent),
         }
     }
 
@@ -485,11 +517,6 @@ fn open_kernel(
         }
     }
     notes.extend(kernel.prepare_packet_socket());
-    notes.push(
-        "the kernel reassembles IPv4 fragments that arrive by AF_PACKET; a datagram that is then \
-         too long for a packet buffer is dropped (ip4-total-length)"
-            .into(),
-    );
     let started = start_af_packet(eal, config, pool, &kernel, mtu)?;
     Ok(OpenPort::new(started, config, notes, mtu, Some(kernel)))
 }
@@ -589,10 +616,11 @@ fn start_af_xdp(
     });
     let mut started = started?;
     started.rings = sockets.rings();
-    if started.rings.is_none() {
+    started.is_estimate = started.rings.is_none();
+    if started.is_estimate {
         notes.push(format!(
             "the rings of {} cannot be read: should it vanish, the packets that it was to send count \
-             as lost",
+             as lost, and a packet pool of its own is not freed",
             kernel.name
         ));
     }
@@ -625,7 +653,12 @@ fn start_af_packet(
     // The driver has a queue pair for every socket and does not mind the MTU, which the kernel
     // has; ethdev would refuse one above 1,500.
     let want = Wish { rx: queues, tx: queues, ..Wish::of(config) };
-    Attached::new(eal, config, "vdev", device, &args)?.start(config, pool, want, None)
+    let attached = Attached::new(eal, config, "vdev", device, &args)?;
+    packet_sockets::stop_reassembly(kernel.index(), &ring).map_err(|errno| {
+        let step = "packet sockets that do not reassemble IPv4 fragments";
+        config.error(format!("{}: {step}", kernel.name), errno)
+    })?;
+    attached.start(config, pool, want, None)
 }
 
 /// Bytes of packet data that a pool's buffers need for a port with this MTU, whichever driver takes
@@ -772,6 +805,8 @@ struct Started {
     pool: Mempool,
     /// Packets of the pool that an AF_XDP driver took when it was set up, and keeps.
     kept: usize,
+    /// It has received and sent, and its rings cannot be read: `kept` is an estimate.
+    is_estimate: bool,
 }
 
 impl OpenPort {
@@ -788,7 +823,10 @@ impl OpenPort {
         let (rx_queues, tx_queues) = (rx, tx.min(config.tx_queues));
         let multicast = Mutex::new(multicast::State::new(started.filter.has_multicasts));
         let name = config.name.clone();
-        Self { started, name, notes, mtu, rx_queues, tx_queues, multicast, kernel }
+        // Other devices' drivers refuse what they do not send.
+        let longest = kernel.as_ref().map_or(u32::MAX, |_| u32::from(mtu) + ETHERNET_LEN);
+        let longest = longest.into();
+        Self { started, name, notes, mtu, longest, rx_queues, tx_queues, multicast, kernel }
     }
 }
 
@@ -867,6 +905,7 @@ impl Attached {
             tx_buffers_most,
             pool,
             kept,
+            is_estimate: false,
         };
         started.go(config)?;
         if let Some(rss) = &config.rss {
@@ -1033,6 +1072,9 @@ impl Drop for Started {
         // SAFETY: the port exists; its queues are gone.
         unsafe { sys::rte_eth_dev_stop(self.device.id) };
         self.pool.write_off(self.lost());
+        if self.is_estimate {
+            self.pool.keep();
+        }
         if let Some(interface) = &self.device.af_xdp {
             let mut all = LET_GO.lock().unwrap_or_else(PoisonError::into_inner);
             all.insert(interface.clone(), Instant::now());

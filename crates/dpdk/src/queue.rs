@@ -40,6 +40,8 @@ pub struct Sent {
     /// takes only in one, where no buffer of the port's pool is free or large enough, and those with a
     /// request that it does not fulfil.
     pub refused: usize,
+    /// Packets that were freed because they are longer than the kernel interface sends now.
+    pub too_long: usize,
 }
 
 impl RxQueue {
@@ -102,16 +104,21 @@ impl TxQueue {
         if count == 0 {
             return Sent::default();
         }
-        let (mut bytes, mut segments, mut flags) = (0, 0, 0);
+        let (mut bytes, mut longest, mut segments, mut flags) = (0, 0, 0, 0);
         for packet in &list.as_slice()[..count] {
             // SAFETY: the packets are the list's.
             unsafe {
-                bytes += u64::from(packet.pkt_len());
+                let length = packet.pkt_len();
+                bytes += u64::from(length);
+                longest = length.max(longest);
                 segments |= packet.segments();
                 flags |= packet.flags();
             }
         }
-        if flags & REQUESTS != 0 || segments > 1 && !self.port.supports_multi_segment() {
+        if flags & REQUESTS != 0
+            || longest > self.port.longest()
+            || segments > 1 && !self.port.supports_multi_segment()
+        {
             return self.send_unusual(list, max);
         }
         self.transmit(list, count, bytes)
@@ -132,7 +139,7 @@ impl TxQueue {
             bytes -= u64::from(unsafe { packet.pkt_len() });
         }
         list.forget_front(taken);
-        Sent { packets: taken, bytes, refused: 0 }
+        Sent { packets: taken, bytes, ..Sent::default() }
     }
 
     /// Whether the device takes packets of several segments.
@@ -143,13 +150,15 @@ impl TxQueue {
     /// Sends packets some of which the device does not take as they are.
     #[cold]
     fn send_unusual(&mut self, list: &mut PacketList, max: usize) -> Sent {
+        let longest = self.port.longest();
+        let too_long = list.rework(|packet| (!is_longer(&packet, longest)).then_some(packet));
         let refused = list.rework(|packet| self.ready(packet));
         let count = list.len().min(max);
         // SAFETY: the packets are the list's.
         let bytes =
             list.as_slice()[..count].iter().map(|p| u64::from(unsafe { p.pkt_len() })).sum();
         let sent = if count > 0 { self.transmit(list, count, bytes) } else { Sent::default() };
-        Sent { refused, ..sent }
+        Sent { refused, too_long, ..sent }
     }
 
     /// A packet as the device takes it; `None` if it cannot be made so.
@@ -179,4 +188,12 @@ impl TxQueue {
     pub fn index(&self) -> u16 {
         self.queue
     }
+}
+
+/// Whether a frame has more bytes than this; those of a VLAN tag do not count.
+fn is_longer(frame: &Mbuf, longest: u32) -> bool {
+    const TAG: u32 = 4;
+    let is_tagged = || matches!(frame.data().get(12..14), Some([0x81, 0] | [0x88, 0xa8]));
+    let excess = (frame.len() as u32).saturating_sub(longest);
+    excess > TAG || excess > 0 && !is_tagged()
 }

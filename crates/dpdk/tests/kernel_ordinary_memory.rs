@@ -189,13 +189,15 @@ fn packets_in_several_segments_do_not_reach_a_driver_that_takes_one() {
     let (eal, _turn) = eal(HugeMode::Never);
     namespace(&["tpj"]);
     let pool = pool(eal, 2048);
-    // Three frames of 100, 3,000 and 100 bytes; the second arrives in two segments.
+    let small = MempoolConfig { count: 255, cache: 0, data_room: 768, ..Default::default() };
+    let small = Mempool::new(eal, &small).unwrap();
+    // Three frames of 100, 1,400 and 100 bytes; the second arrives in two segments.
     let path = std::env::temp_dir().join(format!("dpdk-segments-{}", std::process::id()));
     let mut capture = Vec::new();
     for word in [0xa1b2_c3d4u32, 0x0004_0002, 0, 0, 65_535, 1] {
         capture.extend(word.to_le_bytes());
     }
-    for (number, len) in [(0, 100), (1, 3000), (2, 100)] {
+    for (number, len) in [(0, 100), (1, 1400), (2, 100)] {
         for word in [0, 0, len as u32, len as u32] {
             capture.extend(word.to_le_bytes());
         }
@@ -203,18 +205,152 @@ fn packets_in_several_segments_do_not_reach_a_driver_that_takes_one() {
     }
     fs::write(&path, capture).unwrap();
     let source = format!("net_pcap0,rx_pcap={}", path.display());
-    let mut source = open(eal, &pool, &source, None);
+    let device = Device::parse(&source).unwrap();
+    let config = PortConfig { mtu: Some(700), ..PortConfig::new("source", device) };
+    let mut source = open_as(eal, &small, &config);
     let mut sink = open(eal, &pool, "tpj0", Some(Driver::AfXdp));
     assert!(!sink.port.supports_multi_segment());
 
     let (mut burst, mut list) = (Burst::new(), PacketList::new());
     assert_eq!((source.rx.receive(&mut burst, 64), burst.multi_segment()), (3, 0b010));
     assert_eq!(burst.move_to(u64::MAX, &mut list), 0);
+    // No buffer is free in which it would lie in one.
+    let all: Vec<_> = std::iter::from_fn(|| pool.alloc()).collect();
     let sent = sink.tx.send(&mut list, 64);
-    assert_eq!(sent, Sent { packets: 2, bytes: 200, refused: 1 });
-    drop((source, sink));
-    assert_eq!(pool.leaked(), 0);
+    assert_eq!((sent.refused, sent.too_long), (1, 0));
+    drop((all, list, source, sink));
+    assert_eq!((pool.leaked(), small.leaked()), (0, 0));
     fs::remove_file(path).unwrap();
+}
+
+/// Sends frames of these lengths and returns what became of them.
+fn send(end: &mut veth::End, pool: &Mempool, frames: &[Vec<u8>]) -> Sent {
+    let mut list = PacketList::new();
+    for frame in frames {
+        list.push(pool.copy_of(frame).unwrap()).unwrap();
+    }
+    end.tx.send(&mut list, 64)
+}
+
+fn frames_longer_than_the_mtu(driver: Driver, name: &str) {
+    let (eal, _turn) = eal(HugeMode::Never);
+    namespace(&[name]);
+    let (pool, device) = (pool(eal, 2048), format!("{name}0"));
+    let mut end = open(eal, &pool, &device, Some(driver));
+    let of = |len| veth::frame(0, len);
+    let tagged = |len| {
+        let mut frame = veth::frame(0, len);
+        frame[12..14].copy_from_slice(&[0x81, 0]);
+        frame
+    };
+    assert_eq!(end.port.follow_mtu(), Some(1500));
+    let sent = send(&mut end, &pool, &[of(1514), of(1515), tagged(1518), tagged(1519)]);
+    assert_eq!((sent.packets, sent.too_long, sent.refused), (2, 2, 0));
+    ip(&format!("link set {device} mtu 1300"));
+    assert_eq!((end.port.follow_mtu(), end.port.mtu()), (Some(1300), 1500));
+    let sent = send(&mut end, &pool, &[of(60), of(1314), of(1315), of(1514)]);
+    assert_eq!((sent.packets, sent.bytes, sent.too_long), (2, 1374, 2));
+    // No more than it was opened for.
+    ip(&format!("link set {device} mtu 1600"));
+    assert_eq!((end.port.follow_mtu(), end.port.mtu()), (Some(1600), 1500));
+    let sent = send(&mut end, &pool, &[of(1514), of(1515)]);
+    assert_eq!((sent.packets, sent.too_long), (1, 1));
+    assert_eq!(end.port.stats().oerrors, 0);
+    // What the kernel drops, since the other end takes less, is an error.
+    ip(&format!("link set {name}1 mtu 1000"));
+    for len in [1514, 60, 1100] {
+        let sent = send(&mut end, &pool, &[of(len)]);
+        assert_eq!((sent.packets, sent.too_long), (1, 0));
+    }
+    let patience = Instant::now() + Duration::from_secs(5);
+    while end.port.stats().oerrors < 2 {
+        assert!(Instant::now() < patience, "{:?}", end.port.stats());
+    }
+    assert_eq!(end.port.changed_mac(), None);
+    ip(&format!("link set {device} address 02:00:00:00:00:99"));
+    assert_eq!(end.port.changed_mac(), Some([2, 0, 0, 0, 0, 0x99]));
+    // Another interface of its name says nothing of it.
+    ip(&format!("link delete {device}"));
+    ip(&format!("link add {device} type veth peer name {name}1"));
+    assert_eq!((end.port.changed_mac(), end.port.follow_mtu()), (None, None));
+    drop(end);
+    assert_eq!(pool.leaked(), 0);
+}
+
+#[test]
+fn af_xdp_gets_no_frame_that_is_longer_than_the_mtu() {
+    frames_longer_than_the_mtu(Driver::AfXdp, "tpm");
+}
+
+#[test]
+fn af_packet_gets_no_frame_that_is_longer_than_the_mtu() {
+    frames_longer_than_the_mtu(Driver::AfPacket, "tpn");
+}
+
+/// A fragment of an IPv4 datagram from this host to another.
+fn fragment(host: u8, offset: u16, more: bool, len: usize) -> Vec<u8> {
+    let mut frame = vec![0xff; 6];
+    frame.extend([2, 0, 0, 0, 0, 1, 8, 0]);
+    let flags = offset / 8 | if more { 0x2000 } else { 0 };
+    frame.extend([0x45, 0]);
+    frame.extend((len as u16 + 20).to_be_bytes());
+    frame.extend([0, host]);
+    frame.extend(flags.to_be_bytes());
+    frame.extend([64, 17, 0, 0, 10, 0, 0, host, 10, 0, 9, 9]);
+    let sum: u32 = frame[14..34].chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1])).sum();
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    frame.extend((0..len).map(|at| (at * 3) as u8 ^ host));
+    frame
+}
+
+#[test]
+fn af_packet_leaves_fragments_as_they_are_and_those_of_a_datagram_on_one_queue() {
+    let (eal, _turn) = eal(HugeMode::Never);
+    namespace(&["tpp"]);
+    let before = state("tpp0");
+    for queues in [1, 3] {
+        let pool = pool(eal, 2048);
+        let mut config = PortConfig::new("left", Device::parse("tpp0").unwrap());
+        config.driver = Some(Driver::AfPacket);
+        (config.rx_queues, config.tx_queues) = (queues, queues);
+        let (port, mut rx, tx) = Port::open(eal, &config, &pool).unwrap();
+        let wire = Wire::new("tpp1");
+        let mut sent: Vec<_> = (0..30)
+            .map(|host| {
+                let part = |n: u16| fragment(host, n * 1480, n < 5, 1480);
+                (0..6).map(part).collect::<Vec<_>>()
+            })
+            .collect();
+        sent.iter().flatten().for_each(|frame| wire.send(frame));
+        let (mut burst, mut count) = (Burst::new(), 0);
+        let mut received = vec![Vec::new(); rx.len()];
+        let patience = Instant::now() + Duration::from_secs(5);
+        while count < 180 && Instant::now() < patience {
+            for (queue, frames) in rx.iter_mut().zip(&mut received) {
+                let slots = queue.receive(&mut burst, 64);
+                let all = (0..slots).map(|slot| burst.frame(slot).to_vec());
+                frames.extend(
+                    all.filter(|frame| frame[12..14] == [8, 0] && frame[30..32] == [10, 0]),
+                );
+                burst.free(u64::MAX);
+            }
+            count = received.iter().map(Vec::len).sum();
+        }
+        // Each came once, and the parts of one datagram in order by one queue.
+        let used = received.iter().filter(|frames| !frames.is_empty()).count();
+        assert!((used > 1) == (queues > 1), "{used} of {queues} queues");
+        let mut whole: Vec<Vec<Vec<u8>>> = Vec::new();
+        for frames in &mut received {
+            frames.sort_by_key(|frame| frame[29]);
+            whole.extend(frames.chunk_by(|a, b| a[29] == b[29]).map(<[_]>::to_vec));
+        }
+        whole.sort();
+        sent.sort();
+        assert_eq!(whole, sent, "{queues} queues");
+        drop((port, rx, tx));
+        assert_eq!((pool.leaked(), state("tpp0")), (0, before.clone()));
+    }
 }
 
 #[test]

@@ -215,6 +215,13 @@ pub enum KernelOrder {
         /// It has.
         up: bool,
     },
+    /// Give the host interface another MTU.
+    SetMtu {
+        /// The port.
+        port: PortId,
+        /// Bytes.
+        mtu: u16,
+    },
     /// Add an address to the host interface.
     AddAddress {
         /// The port.

@@ -110,7 +110,7 @@ const NHA_RES_GROUP_BUCKETS: u16 = 1;
 const NEXTHOP_GRP_TYPE_RES: u16 = 1;
 
 const IFLA_IFNAME: u16 = 3;
-const IFLA_MTU: u16 = 4;
+pub(super) const IFLA_MTU: u16 = 4;
 const IFLA_ALLMULTI: u16 = 61;
 
 const IFA_ADDRESS: u16 = 1;

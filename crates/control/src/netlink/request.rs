@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::message::{
-    AF_INET, AF_INET6, AF_UNSPEC, HEADER, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE,
-    NLM_F_REQUEST, RTM_DELADDR, RTM_GETLINK, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWNEIGH,
+    AF_INET, AF_INET6, AF_UNSPEC, HEADER, IFLA_MTU, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL,
+    NLM_F_REPLACE, NLM_F_REQUEST, RTM_DELADDR, RTM_GETLINK, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWNEIGH,
 };
 
 const IFLA_CARRIER: u16 = 33;
@@ -87,6 +87,11 @@ pub(super) fn carrier(index: u32, up: bool, sequence: u32) -> Vec<u8> {
     link(RTM_NEWLINK, index, sequence).attribute(IFLA_CARRIER, &[u8::from(up)]).finish()
 }
 
+/// Gives an interface another MTU.
+pub(super) fn mtu(index: u32, mtu: u16, sequence: u32) -> Vec<u8> {
+    link(RTM_NEWLINK, index, sequence).attribute(IFLA_MTU, &u32::from(mtu).to_ne_bytes()).finish()
+}
+
 /// How an interface is.
 pub(super) fn ask_link(index: u32, sequence: u32) -> Vec<u8> {
     link(RTM_GETLINK, index, sequence).finish()
@@ -148,5 +153,8 @@ mod tests {
         assert_eq!(parse(&bytes), (RTM_GETLINK, 1, 7, Message::Other));
         assert_eq!((bytes.len(), &bytes[20..24]), (32, &3_u32.to_ne_bytes()[..]));
         assert_eq!(carrier(3, true, 9)[32..], [5, 0, 33, 0, 1, 0, 0, 0]);
+        let bytes = mtu(3, 1300, 9);
+        assert_eq!((parse(&bytes).0, &bytes[20..24]), (RTM_NEWLINK, &3_u32.to_ne_bytes()[..]));
+        assert_eq!(bytes[32..], [8, 0, 4, 0, 0x14, 5, 0, 0]);
     }
 }

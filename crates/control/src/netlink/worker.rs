@@ -568,6 +568,7 @@ impl Worker {
             KernelOrder::Audit(_) | KernelOrder::Ports(_) => None,
             KernelOrder::Resolve { port, .. }
             | KernelOrder::SetCarrier { port, .. }
+            | KernelOrder::SetMtu { port, .. }
             | KernelOrder::AddAddress { port, .. }
             | KernelOrder::RemoveAddress { port, .. } => Some(*port),
         };
@@ -595,6 +596,7 @@ impl Worker {
             (&KernelOrder::SetCarrier { up, .. }, Some(index)) => {
                 request::carrier(index, up, sequence)
             }
+            (&KernelOrder::SetMtu { mtu, .. }, Some(index)) => request::mtu(index, mtu, sequence),
             (&KernelOrder::AddAddress { address, .. }, Some(index)) => {
                 request::add_address(index, address, sequence)
             }

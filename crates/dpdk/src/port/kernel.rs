@@ -2,7 +2,7 @@
 //! not the host's network stack, deals with its packets; all of it is undone when the port closes.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::{fs, ptr};
@@ -40,6 +40,14 @@ pub(super) struct KernelInterface {
     memberships: Option<Mutex<Memberships>>,
     /// What is to be undone, for whoever comes after a kill.
     record: Option<Record>,
+    counters: Counters,
+}
+
+/// The kernel's counters of all interfaces of the network namespace that the file was opened in.
+struct Counters {
+    file: Option<fs::File>,
+    /// Packets that were not sent before the port was opened.
+    before: u64,
 }
 
 /// A change, by what was there before.
@@ -125,8 +133,10 @@ impl KernelInterface {
     pub(super) fn open(name: &str) -> Result<Self, Errno> {
         let interface = Interface::new(name)?;
         let index = interface.index()?;
-        let (name, undo, links) = (name.to_owned(), Vec::new(), Vec::new());
-        Ok(Self { name, index, interface, undo, links, memberships: None, record: None })
+        let (undo, links) = (Vec::new(), Vec::new());
+        let counters = Counters::of(name);
+        let name = name.to_owned();
+        Ok(Self { name, index, interface, undo, links, memberships: None, record: None, counters })
     }
 
     /// The kernel's number for it, which it keeps when its name changes.
@@ -287,6 +297,21 @@ impl KernelInterface {
         Ok(u16::try_from(self.interface.mtu()?).unwrap_or(u16::MAX))
     }
 
+    /// The MAC address that it has now; `None` if another interface has its name.
+    pub(super) fn mac(&self) -> Option<[u8; 6]> {
+        self.is_there().then(|| self.interface.mac().ok())?
+    }
+
+    /// Whether its name is still its own.
+    pub(super) fn is_there(&self) -> bool {
+        self.interface.index() == Ok(self.index)
+    }
+
+    /// Packets that the kernel has dropped instead of sending them by it, since it was opened.
+    pub(super) fn unsent(&self) -> u64 {
+        self.counters.unsent(&self.name).saturating_sub(self.counters.before)
+    }
+
     pub(super) fn set_mtu(&mut self, mtu: u16) -> Result<(), Errno> {
         let old = self.mtu()?;
         if old != mtu {
@@ -357,6 +382,44 @@ impl KernelInterface {
             self.forget_last();
         }
     }
+}
+
+impl Counters {
+    fn of(interface: &str) -> Self {
+        let mut counters =
+            Self { file: fs::File::open("/proc/thread-self/net/dev").ok(), before: 0 };
+        counters.before = counters.unsent(interface);
+        counters
+    }
+
+    /// Packets that an interface could not send; 0 if the kernel does not say.
+    fn unsent(&self, interface: &str) -> u64 {
+        let text = self.file.as_ref().and_then(|file| read_whole(file).ok()).unwrap_or_default();
+        text.lines().find_map(|line| unsent_in(line, interface)).unwrap_or(0)
+    }
+}
+
+/// The text of a file of the kernel's, from its beginning.
+fn read_whole(file: &fs::File) -> std::io::Result<String> {
+    let (mut bytes, mut part) = (Vec::new(), [0; 4096]);
+    loop {
+        match file.read_at(&mut part, bytes.len() as u64)? {
+            0 => return Ok(String::from_utf8_lossy(&bytes).into_owned()),
+            count => bytes.extend_from_slice(&part[..count]),
+        }
+    }
+}
+
+/// Errors and drops of what was to be sent, in this interface's line of `/proc/net/dev`: behind its name
+/// are eight counters of what was received, then eight of what was sent.
+fn unsent_in(line: &str, interface: &str) -> Option<u64> {
+    let (name, counters) = line.rsplit_once(':')?;
+    if name.trim_start() != interface {
+        return None;
+    }
+    let mut counters = counters.split_ascii_whitespace().skip(10);
+    let mut next = || counters.next()?.parse::<u64>().ok();
+    Some(next()? + next()?)
 }
 
 impl KernelInterface {
@@ -478,6 +541,18 @@ mod tests {
         drop(second);
         assert_eq!(state(), before);
         assert!(!directory.exists());
+    }
+
+    #[test]
+    fn what_could_not_be_sent_is_read_from_the_interface_s_line() {
+        let line = "  eth1: 1 2 3 4 5 6 7 8 101 102 13 14 105 106 107 108";
+        assert_eq!(unsent_in(line, "eth1"), Some(13 + 14));
+        assert_eq!(unsent_in(line, "eth"), None);
+        // A label of old kernels: its own colon belongs to the name.
+        assert_eq!(unsent_in("eth1:0: 1 2 3 4 5 6 7 8 1 2 3 4 5 6 7 8", "eth1"), None);
+        for other in ["Inter-|   Receive  |  Transmit", "eth1: 1 2 3", "eth1: x"] {
+            assert_eq!(unsent_in(other, "eth1"), None, "{other}");
+        }
     }
 
     #[test]

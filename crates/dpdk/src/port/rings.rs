@@ -123,7 +123,7 @@ fn offsets(socket: RawFd) -> Option<Offsets> {
 }
 
 /// The addresses of a line of `/proc/self/maps`, if it is a socket's mapping of this ring.
-fn mapping(line: &str, inode: u64, ring: u64) -> Option<(usize, usize)> {
+pub(super) fn mapping(line: &str, inode: u64, ring: u64) -> Option<(usize, usize)> {
     let mut words = line.split_ascii_whitespace();
     let (start, end) = words.next()?.split_once('-')?;
     let offset = u64::from_str_radix(words.nth(1)?, 16).ok()?;

@@ -70,7 +70,8 @@ fn all() -> BTreeSet<Descriptor> {
 }
 
 fn of_descriptor(descriptor: RawFd) -> Option<Descriptor> {
-    let kind = socket(descriptor).map(Kind::Socket).or_else(|| map(descriptor).map(Kind::Map))?;
+    let socket = socket(descriptor, libc::AF_XDP).map(Kind::Socket);
+    let kind = socket.or_else(|| map(descriptor).map(Kind::Map))?;
     Some((descriptor, kind))
 }
 
@@ -84,15 +85,15 @@ fn map(descriptor: RawFd) -> Option<u64> {
     info.lines().find_map(|line| line.strip_prefix("map_id:")?.trim().parse().ok())
 }
 
-/// The inode of an AF_XDP socket.
-fn socket(descriptor: RawFd) -> Option<u64> {
+/// The inode of a socket of this family.
+pub(super) fn socket(descriptor: RawFd, family: i32) -> Option<u64> {
     let (mut domain, mut length) = (0i32, size_of::<i32>() as libc::socklen_t);
     // SAFETY: a number that may be a descriptor's, a number for the answer and its length.
     let result = unsafe {
         let domain = (&raw mut domain).cast();
         libc::getsockopt(descriptor, libc::SOL_SOCKET, libc::SO_DOMAIN, domain, &mut length)
     };
-    if result != 0 || domain != libc::AF_XDP {
+    if result != 0 || domain != family {
         return None;
     }
     let mut status = MaybeUninit::<libc::stat>::zeroed();

@@ -99,6 +99,7 @@ pub use filters::WantedMulticasts;
 pub use initial::build_rib;
 pub use multicast::Groups;
 pub use sources::Sources;
+pub use watch::when_readable;
 
 /// How often it is looked at what nobody says anything of.
 const TICK: Duration = Duration::from_millis(10);
@@ -280,6 +281,7 @@ impl Owner {
         socket.path().clone_into(&mut self.socket);
         let service = Service::start(socket, telnet, ask)?;
         let mut watch = self.watch()?;
+        self.follow_interfaces().await;
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut count = 0u32;
@@ -288,7 +290,7 @@ impl Owner {
             tokio::select! {
                 biased;
                 wish = signals.next() => match wish {
-                    Wish::End(signal) => break signal,
+                    Wish::End(signal) => break Some(signal),
                     Wish::Reload => self.reload(),
                 },
                 word = watch.next() => self.hear_of_ports(word).await,
@@ -297,7 +299,7 @@ impl Owner {
             let busy = self.is_busy();
             tokio::select! {
                 wish = signals.next() => match wish {
-                    Wish::End(signal) => break signal,
+                    Wish::End(signal) => break Some(signal),
                     Wish::Reload => self.reload(),
                 },
                 word = watch.next() => self.hear_of_ports(word).await,
@@ -306,6 +308,7 @@ impl Owner {
                 batch = self.sources.receive() => self.take_in(batch),
                 Some(job) = self.configurations.prepared() => {
                     self.finish(job).await;
+                    self.follow_interfaces().await;
                     self.filter_multicasts();
                 }
                 () = self.groups.changed() => self.groups.publish(),
@@ -328,11 +331,14 @@ impl Owner {
                             tracing::error!(
                                 "{thread} has ended by itself, and its packets are lost; the router ends"
                             );
-                            break "a defect";
+                            break None;
                         }
                     }
                     if count.is_multiple_of(SLOW_TICKS) {
                         self.poll_devices(watch.hears_kernel());
+                        if !watch.hears_kernel() {
+                            self.follow_interfaces().await;
+                        }
                         self.look_for_absent().await;
                         self.filter_multicasts();
                         self.rib.tick();
@@ -346,7 +352,10 @@ impl Owner {
             // The API's tasks run, and signals and sockets are looked at.
             tokio::task::yield_now().await;
         };
-        tracing::info!("{ended_by}: stopping");
+        match ended_by {
+            Some(signal) => tracing::info!("{signal}: stopping"),
+            None => tracing::info!("stopping"),
+        }
         // Who waits for an answer is told that there will be none.
         drop(questions);
         drop(service);

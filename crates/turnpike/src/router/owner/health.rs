@@ -68,7 +68,7 @@ impl Trouble {
                 "packets were lost because no buffer was free; raise turnpike.memory { mbufs }"
             }
             Self::Receive => "packets arrived broken; see the cable and the other end",
-            Self::Send => "packets could not be sent",
+            Self::Send => "packets could not be sent; see the cable, the other end and its MTU",
         }
     }
 }

@@ -8,7 +8,8 @@
 //!
 //! The port's routes, addresses and host interface stay, without link, as if the cable were unplugged.
 //! The kernel says when an interface is back; for other devices it is looked now and then. A device that
-//! was reset by somebody else is closed and opened in the same way.
+//! was reset by somebody else is closed and opened in the same way, and so is an interface that was given
+//! another MAC address.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -140,6 +141,7 @@ impl Owner {
                 let (id, device) = (open.id, &open.device);
                 if *device == name {
                     self.device_link(id, running);
+                    self.look_at_interface(id).await;
                 } else {
                     let why = format!("its device {device} is called {name} now");
                     self.lose(id, &why).await;
@@ -171,6 +173,29 @@ impl Owner {
         all.into_iter().for_each(|id| self.look_at_change(id));
         let absent: Vec<_> = self.absentees.ports.keys().copied().collect();
         absent.into_iter().for_each(|id| self.look_for(id));
+        self.follow_interfaces().await;
+    }
+
+    /// Looks at what somebody may have changed of the kernel's interfaces that ports are made of.
+    pub(super) async fn follow_interfaces(&mut self) {
+        let all = self.ports.iter().filter(|open| open.interface().is_some());
+        let all: Vec<_> = all.map(|open| open.id).collect();
+        for id in all {
+            self.look_at_interface(id).await;
+        }
+    }
+
+    /// Follows an interface's MTU. A port with another MAC is opened anew: steps, filters and neighbours
+    /// know it by its address.
+    async fn look_at_interface(&mut self, id: PortId) {
+        self.follow_mtu(id);
+        let Some(open) = self.ports.get(id) else { return };
+        if let Some(mac) = open.port.changed_mac() {
+            let (now, had) = (wire::MacAddr(mac), wire::MacAddr(open.port.mac()));
+            let why =
+                format!("its device {} has the MAC address {now} now, had {had}", open.device);
+            self.lose(id, &why).await;
+        }
     }
 
     /// Closes a port whose device is gone, or must be let go, and awaits the device.
@@ -276,7 +301,8 @@ impl Owner {
                 Ok(()) => {
                     tracing::info!("port \"{name}\": its device is back");
                     self.configurations.known = self.known();
-                    return;
+                    // It may have changed while it was being opened.
+                    return self.look_at_interface(id).await;
                 }
                 Err(error) => error,
             },

@@ -3,6 +3,9 @@
 //! Packets can leave by a port when its device has a link and nobody has set its host interface
 //! down. A device that loses its link takes the carrier from its host interface, so that routing
 //! daemons see it.
+//!
+//! A port's MTU is the least of three: what it was opened for, its kernel interface's, its host
+//! interface's. The host interface follows the kernel interface's.
 
 use control::netlink::KernelOrder;
 use dataplane::port::PortId;
@@ -21,11 +24,13 @@ pub struct Link {
     host: bool,
     /// What the host interface's MTU was, in bytes; 0 without one.
     mtu: u16,
+    /// What the MTU of the device's kernel interface was; none before it is looked at, or without one.
+    device_mtu: Option<u16>,
 }
 
 impl Default for Link {
     fn default() -> Self {
-        Self { device: true, host: true, mtu: 0 }
+        Self { device: true, host: true, mtu: 0, device_mtu: None }
     }
 }
 
@@ -37,7 +42,13 @@ impl Link {
 
     /// The same without the device's.
     pub(super) fn without_device(self) -> Self {
-        Self { device: false, ..self }
+        Self { device: false, device_mtu: None, ..self }
+    }
+
+    /// The MTU of a port that was opened for one.
+    fn mtu(self, opened: u16) -> u16 {
+        let host = Some(self.mtu).filter(|&mtu| mtu != 0);
+        [host, self.device_mtu].into_iter().flatten().fold(opened, u16::min)
     }
 
     fn up(self) -> bool {
@@ -68,6 +79,7 @@ impl Owner {
     pub(super) fn look_at_change(&mut self, id: PortId) {
         if let Some(up) = self.ports.get(id).map(|open| open.port.link().up) {
             self.device_link(id, up);
+            self.follow_mtu(id);
         }
     }
 
@@ -98,6 +110,7 @@ impl Owner {
         let device = open.port.link().up;
         self.set_link(id, Link { device, ..self.links[id.index()] });
         self.sources.order(KernelOrder::SetCarrier { port: id, up: device });
+        self.follow_mtu(id);
     }
 
     /// The host interface of a port is up or down, and takes packets of this size.
@@ -105,9 +118,41 @@ impl Owner {
         let old = self.links[port.index()];
         self.set_link(port, Link { host: admin_up, mtu, ..old });
         if mtu != 0 && mtu != old.mtu {
-            self.rib.set_mtu(port, mtu);
-            self.orders.tell(&Command::Mtu { port, mtu });
+            self.put_mtu(port);
         }
+    }
+
+    /// The MTU of a device's kernel interface may have changed.
+    pub(super) fn follow_mtu(&mut self, id: PortId) {
+        let Some(open) = self.ports.get(id) else { return };
+        let Some(now) = open.port.follow_mtu() else { return };
+        let (name, device, opened) = (&open.name, &open.device, open.port.mtu());
+        let link = &mut self.links[id.index()];
+        let (host, before) = (link.mtu, link.device_mtu.replace(now).unwrap_or(opened));
+        if now > opened && now != before {
+            tracing::info!(
+                "port \"{name}\": its device {device} has an MTU of {now} now; the port keeps {opened}, \
+                 which it was opened for; write mtu = {now} to change that"
+            );
+        }
+        let (before, now) = (before.min(opened), now.min(opened));
+        if now == before {
+            return;
+        }
+        tracing::info!("port \"{name}\": MTU {now}, was {before}: that of its device {device}");
+        // The kernel is to send nothing larger by it than leaves, and again what leaves again.
+        if host > now || host == before {
+            self.sources.order(KernelOrder::SetMtu { port: id, mtu: now });
+        }
+        self.put_mtu(id);
+    }
+
+    /// Tells everybody a port's MTU.
+    fn put_mtu(&mut self, port: PortId) {
+        let opened = self.ports.get(port).map_or(u16::MAX, |open| open.port.mtu());
+        let mtu = self.links[port.index()].mtu(opened);
+        self.rib.set_mtu(port, mtu);
+        self.orders.tell(&Command::Mtu { port, mtu });
     }
 
     fn set_link(&mut self, port: PortId, new: Link) {

@@ -27,6 +27,14 @@ use super::links::Link;
 use super::{Owner, initial};
 use crate::bind;
 
+/// Said of a device for which other graphs are needed.
+const CHANGED: &str = "its device has changed meanwhile";
+
+/// Whether graphs that were made for a port with one of these serve the other.
+fn is_same(one: PortInfo, other: PortInfo) -> bool {
+    (one.mac, one.partial_checksums) == (other.mac, other.partial_checksums)
+}
+
 /// A port that was taken away, and what brings it back.
 pub(super) struct Gone {
     wanted: config::Port,
@@ -107,11 +115,7 @@ impl Owner {
             Err(memory) => self.opener.device(port, forwarders, &memory)?,
         };
         let info = opened.port.info;
-        ensure!(
-            (info.mac, info.partial_checksums) == (expected.mac, expected.partial_checksums),
-            "{}: its device has changed meanwhile; try again",
-            what()
-        );
+        ensure!(is_same(info, expected), "{}: {CHANGED}; try again", what());
         let kept = moves.host(port.id).zip(port.host.as_ref());
         let host = match kept {
             Some((host, wanted)) => {
@@ -302,11 +306,7 @@ impl Owner {
                         "port \"{}\" cannot be opened again; tried again",
                         gone.wanted.name
                     );
-                    let done = self.bring_back(base, *gone).await;
-                    if done.is_err() {
-                        self.absentees.ports.insert(id, Absent::new(None, None));
-                    }
-                    (what, done)
+                    (what, self.bring_back(base, *gone).await)
                 }
             };
             if let Err(error) = done {
@@ -341,17 +341,31 @@ impl Owner {
         Ok(())
     }
 
+    /// Connects a port as it was. If its device cannot be had so, the port waits for it.
     async fn bring_back(&mut self, base: &Config, gone: Gone) -> Result<()> {
         let Gone { wanted, kept, host } = gone;
-        let opened = match kept {
-            Some(opened) => opened,
-            None => {
-                let forwarders = base.forwarders.cores.len().max(1);
-                let memory = self.opener.memory(&wanted, forwarders)?;
-                self.opener.device(&wanted, forwarders, &memory)?
+        let opened = match kept.map_or_else(|| self.open_as_it_was(base, &wanted), Ok) {
+            Ok(opened) => opened,
+            Err(error) => {
+                self.absentees.ports.insert(wanted.id, Absent::new(host, None));
+                return Err(error);
             }
         };
-        self.return_port(&wanted, opened, host).await
+        let done = self.return_port(&wanted, opened, host).await;
+        if done.is_err() {
+            self.absentees.ports.insert(wanted.id, Absent::new(None, None));
+        }
+        done
+    }
+
+    /// Opens a port's device if it is what the graphs of the forwarders were made for.
+    fn open_as_it_was(&self, base: &Config, wanted: &config::Port) -> Result<Opened> {
+        let forwarders = base.forwarders.cores.len().max(1);
+        let memory = self.opener.memory(wanted, forwarders)?;
+        let opened = self.opener.device(wanted, forwarders, &memory)?;
+        let known = self.configurations.known.get(&wanted.id).map(|known| known.info);
+        ensure!(known.is_some_and(|known| is_same(opened.port.info, known)), "{CHANGED}");
+        Ok(opened)
     }
 
     /// Connects a port of the configuration again, with the host interface that it had.
