@@ -99,6 +99,7 @@ pub use filters::WantedMulticasts;
 pub use initial::build_rib;
 pub use multicast::Groups;
 pub use sources::Sources;
+pub use watch::when_readable;
 
 /// How often it is looked at what nobody says anything of.
 const TICK: Duration = Duration::from_millis(10);

@@ -17,6 +17,8 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use tokio::io::unix::AsyncFd;
 
+use super::owner::when_readable;
+
 /// Signals that are left as they are.
 const LEFT: [Signal; 15] = [
     Signal::SIGSEGV,
@@ -97,7 +99,7 @@ impl Signals {
     /// Waits for signals in the runtime that the caller runs in.
     pub fn wait(self) -> Result<Waiting> {
         let Self { source, reload } = self;
-        Ok(Waiting { source: AsyncFd::register(source).context("signals")?, reload })
+        Ok(Waiting { source: when_readable(source).context("signals")?, reload })
     }
 }
 
