@@ -240,6 +240,7 @@ impl Router {
             cpus,
         };
         let mut maker = GraphMaker::new(catalogue, &tables);
+        graphs::say_policies(&config);
         let (mut views, mut units, mut ends) = (Vec::new(), Vec::new(), Vec::new());
         for (number, &core) in cores.iter().enumerate() {
             let graph = maker.make(&config, &infos)?;
