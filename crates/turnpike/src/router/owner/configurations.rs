@@ -182,7 +182,7 @@ impl Configurations {
             "confirm: nothing waits to be confirmed; see turnpike history for what was applied",
         )?;
         tracing::info!("configuration {}: confirmed", pending.number);
-        Ok(Change { change: format!("configuration {} confirmed", pending.number) })
+        Ok(Change { change: format!("configuration {} confirmed", pending.number), note: None })
     }
 
     pub(super) fn report(&self) -> Vec<HistoryEntry> {

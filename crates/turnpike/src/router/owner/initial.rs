@@ -93,6 +93,9 @@ pub fn build_rib(
     if config.forwarding.class_e {
         rib.accept_class_e();
     }
+    if !config.forwarding.resolve_via_default {
+        rib.resolve_without_default();
+    }
     for neighbour in &config.neighbours {
         rib.add_static_neighbour(neighbour.port, neighbour.address, neighbour.mac)?;
     }
