@@ -163,6 +163,8 @@ pub struct Port {
     /// How a kernel interface is taken over; `None`: AF_XDP where it works, else AF_PACKET. For a PCI NIC,
     /// the kernel driver that it is bound to while the router has it; `None`: the one that it has.
     pub driver: Option<Driver>,
+    /// The kernel interface is taken although it carries addresses, a default route or remote sessions.
+    pub take_over: bool,
     /// Own addresses with the length of their network; host bits are set.
     pub addresses: Vec<IpNet>,
     /// A MAC to use in place of the device's.
@@ -206,6 +208,7 @@ impl Port {
             name: self.name.clone(),
             device: Device::Kernel(String::new()),
             driver: None,
+            take_over: false,
             addresses: Vec::new(),
             mac: None,
             mtu: None,

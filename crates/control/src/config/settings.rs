@@ -169,6 +169,7 @@ impl List<'_> {
             name,
             device,
             driver,
+            take_over,
             addresses,
             mac,
             mtu,
@@ -199,6 +200,7 @@ impl List<'_> {
         };
         self.live(key("device"), device);
         self.live(key("driver"), or(driver, "what works"));
+        self.live(key("take_over"), take_over);
         self.live(key("address"), some(addresses.iter().map(ToString::to_string), "none"));
         self.live(key("mac"), or(*mac, "the device's"));
         self.live(key("mtu"), or(*mtu, "the device's"));
