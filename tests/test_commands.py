@@ -74,7 +74,8 @@ def test_metrics_and_replacement(router):
     add = ("route", "add", "203.0.113.0/24", "via")
     assert router.command(*add, "10.0.2.2", "metric", 5).stdout.strip().endswith(": added")
     assert router.command(*add, "10.0.1.2", "metric", 3).stdout.strip().endswith(": added")
-    assert router.command(*add, "10.0.2.9", "metric", 5).stdout.strip().endswith(": replaced")
+    replaced = router.command(*add, "10.0.2.9", "metric", 5).stdout.strip()
+    assert replaced.endswith(": replaced; not used: another route to the prefix is preferred (shadowed)")
     routes = router.show("routes", "--prefix", "203.0.113.0/24")
     told = [(r["metric"], r["paths"][0]["via"], r["active"]) for r in routes]
     assert told == [(3, "10.0.1.2", True), (5, "10.0.2.9", False)]

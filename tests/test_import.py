@@ -3,15 +3,21 @@
 import bz2
 import gzip
 import ipaddress
+import os
 import re
+import shutil
+import signal
 import struct
 import subprocess
+import tempfile
+from pathlib import Path
 
 import pytest
 
-from lib.lab import HOST_A_MAC, LEFT_MAC, Wires
+from lib.lab import HOST_A_MAC, LEFT_MAC, PORTS, Wires
 from lib.packets import ethernet, ipv4, pattern
 from lib.router import Change, binary
+from lib.terminal import Terminal
 
 VIA4 = ("10.0.1.2", "10.0.2.2")
 VIA6 = ("fd00:1::2", "fd00:2::2")
@@ -199,3 +205,45 @@ def test_a_generated_table_is_the_same_each_time(tmp_path):
 def test_a_table_that_cannot_be_written(tmp_path):
     done = generate(10, tmp_path / "nowhere" / "table.dat")
     assert done.returncode != 0 and "nowhere" in done.stderr and "panicked" not in done.stderr
+
+
+# --- a table that takes long -----------------------------------------------------------------------
+
+LARGE = b"".join(f"{a}.{b}.{c}.0/24\t64500\n".encode() for a in range(20, 30) for b in range(200) for c in range(250))
+
+
+@pytest.fixture
+def at_a_terminal(lab):
+    """Runs the binary with a large table at a terminal; `close` ends it."""
+    wires, made = Wires(lab, start=False), []
+
+    def start(command, *options):
+        directory = Path(tempfile.mkdtemp(prefix="turnpike-test-"))
+        lab._made.callback(shutil.rmtree, directory, ignore_errors=True)
+        (directory / "table").write_bytes(LARGE)
+        (directory / "router.lua").write_text(PORTS + 'turnpike.import { file = "table", via = "10.0.2.2" }\n')
+        argv = wires.inside.command(binary(), command, directory / "router.lua", *options)
+        made.append(Terminal(shutil.which(argv[0]), *argv[1:]))
+        return made[-1]
+
+    yield start, wires.inside
+    for terminal in made:
+        terminal.close()
+
+
+def test_an_import_shows_how_far_it_is(at_a_terminal):
+    start, _ = at_a_terminal
+    terminal = start("check")
+    terminal.wait_for(r"import .*table: reading \[[=> ]+", 60)
+    assert terminal.ends(60) == 0
+    assert "500000 prefixes, 0 refused" in terminal.screen
+
+
+def test_a_router_that_imports_can_be_ended(at_a_terminal, tmp_path):
+    start, inside = at_a_terminal
+    terminal = start("run", "--socket", tmp_path / "router.sock")
+    terminal.wait_for(r"import .*table: (reading|loading)", 60)
+    os.kill(terminal.pid, signal.SIGTERM)
+    assert terminal.ends(60) == 0
+    assert "SIGTERM: ended while it started" in terminal.screen and "ready" not in terminal.screen
+    assert "xdp" not in inside.links() and not (tmp_path / "router.sock").exists()

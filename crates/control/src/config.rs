@@ -16,7 +16,7 @@
 //! turnpike.port "fast"  { device = "0000:03:00.0", rx_queues = 4, rx_descriptors = 2048, rx_burst = 32,
 //!                          rx_cores = { 1, 3, 4, 5 }, rss = { symmetric = true, skip = { 0 } } }
 //! turnpike.forwarders { cores = "1,3-5" }
-//! turnpike.forwarding { class_e = false }
+//! turnpike.forwarding { class_e = false, resolve_via_default = true }
 //! turnpike.tx { burst = 32, flush_us = 50 }
 //! turnpike.slowpath { neighbours = 16384, queue = 16, retries = 3, timeout_s = 30, workers = 1,
 //!                     icmp_rate = 1000, classes = { errors = { rate = 5000, share = 10 } } }
@@ -163,6 +163,8 @@ pub struct Port {
     /// How a kernel interface is taken over; `None`: AF_XDP where it works, else AF_PACKET. For a PCI NIC,
     /// the kernel driver that it is bound to while the router has it; `None`: the one that it has.
     pub driver: Option<Driver>,
+    /// The kernel interface is taken although it carries addresses, a default route or remote sessions.
+    pub take_over: bool,
     /// Own addresses with the length of their network; host bits are set.
     pub addresses: Vec<IpNet>,
     /// A MAC to use in place of the device's.
@@ -213,6 +215,7 @@ impl Port {
             name: self.name.clone(),
             device: Device::Kernel(String::new()),
             driver: None,
+            take_over: false,
             addresses: Vec::new(),
             mac: None,
             mtu: None,
@@ -542,11 +545,19 @@ pub struct Forwarders {
 }
 
 /// What is forwarded beyond what every router forwards.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forwarding {
     /// 240.0.0.0/4 is unicast like any other: sources, destinations, routes and own addresses (RFC
     /// 1812 4.2.2.11 leaves the range to configuration). 255.255.255.255 stays the broadcast.
     pub class_e: bool,
+    /// The default route counts as a route to a gateway that is on no port's network.
+    pub resolve_via_default: bool,
+}
+
+impl Default for Forwarding {
+    fn default() -> Self {
+        Self { class_e: false, resolve_via_default: true }
+    }
 }
 
 /// Transmit bursts.
@@ -696,6 +707,14 @@ impl Default for Telnet {
         // A port that needs no privilege.
         let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 2323));
         Self { listen, sessions: 8, idle: Duration::from_secs(600), users: Vec::new() }
+    }
+}
+
+impl Config {
+    /// What is allowed and probably a mistake, with the lines: gateways that only the default route leads to.
+    pub fn doubts(&self) -> Vec<String> {
+        let doubts = validate::by_default_only(&self.routes, &self.forwarding).into_iter();
+        doubts.map(|(line, message)| format!("{}:{line}: {message}", self.file.display())).collect()
     }
 }
 

@@ -173,16 +173,53 @@ fn first_refusal(format: &Format, refused: &u64, first: &Option<Refusal>) -> Str
     }
 }
 
-/// Reads a table.
+/// What an import is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Bytes of the file.
+    Read,
+    /// Routes that go into the RIB.
+    Load,
+}
+
+/// Hears how far an import is, of how much, and says whether it is to go on.
+pub type Watch<'a> = &'a mut dyn FnMut(Stage, u64, u64) -> bool;
+
+/// Routes that go into the RIB between two words to the watch.
+const LOADED: u64 = 4096;
+
+/// A file that tells how far it has been read.
+struct Watched<'a> {
+    file: File,
+    read: u64,
+    length: u64,
+    watch: Watch<'a>,
+}
+
+impl Read for Watched<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.file.read(buffer)?;
+        self.read += count as u64;
+        if !(self.watch)(Stage::Read, self.read, self.length) {
+            return Err(io::Error::other("stopped"));
+        }
+        Ok(count)
+    }
+}
+
+/// Reads a table. One that the watch stops is damaged where it was stopped.
 ///
 /// # Errors
 /// The file cannot be read to its end, or has no route in it.
-pub fn read_table(file: &FilePath) -> Result<Table, ImportError> {
+pub fn read_table(file: &FilePath, watch: Watch<'_>) -> Result<Table, ImportError> {
     let open = |error| ImportError::Open { file: file.to_owned(), error };
-    let mut raw = BufReader::with_capacity(1 << 16, File::open(file).map_err(open)?);
+    let opened = File::open(file).map_err(open)?;
+    let length = opened.metadata().map_err(open)?.len();
+    let watched = Watched { file: opened, read: 0, length, watch };
+    let mut raw = BufReader::with_capacity(1 << 16, watched);
     let magic = peek(&mut raw).map_err(open)?;
     let unsupported = |what| ImportError::Unsupported { file: file.to_owned(), what };
-    let (compression, reader): (_, Box<dyn Read>) = match magic[..] {
+    let (compression, reader): (_, Box<dyn Read + '_>) = match magic[..] {
         [0x1f, 0x8b, ..] => (Compression::Gzip, Box::new(MultiGzDecoder::new(raw))),
         [b'B', b'Z', b'h', ..] => (Compression::Bzip2, Box::new(MultiBzDecoder::new(raw))),
         [0xfd, b'7', b'z', b'X', b'Z', ..] => {
@@ -323,13 +360,19 @@ fn list<T>(
 /// wins.
 ///
 /// # Errors
-/// As [`read_table`]; the RIB is unchanged then.
+/// As [`read_table`]; the RIB is unchanged then. If the watch stops it later, the RIB has some of the routes.
 pub fn import(
     rib: &mut Rib,
     import: &config::Import,
     metric: u64,
+    watch: Watch<'_>,
 ) -> Result<ImportReport, ImportError> {
-    let table = read_table(&import.file)?;
+    let table = read_table(&import.file, watch)?;
+    let (mut taken, all) = (0u64, table.entries.len() as u64);
+    let mut goes_on = || {
+        taken += 1;
+        !taken.is_multiple_of(LOADED) || watch(Stage::Load, taken, all)
+    };
     let mut report = ImportReport {
         file: import.file.clone(),
         format: table.format,
@@ -352,8 +395,11 @@ pub fn import(
                 count;
             continue;
         }
-        let loaded =
-            rib.load(entries.map(|&(prefix, origin)| route(prefix, origin, gateways, metric)));
+        let loaded = rib.load(
+            entries
+                .take_while(|_| goes_on())
+                .map(|&(prefix, origin)| route(prefix, origin, gateways, metric)),
+        );
         *(if family4 { &mut report.ipv4 } else { &mut report.ipv6 }) = loaded.accepted;
         report.refused_by_rib += loaded.refused;
         report.rib_errors.extend(loaded.errors);

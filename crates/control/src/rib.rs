@@ -238,6 +238,17 @@ impl Rib {
         });
     }
 
+    /// From now on default routes lead to no gateway: a route whose gateway is on no port's network needs a
+    /// longer one to it.
+    pub fn resolve_without_default(&mut self) {
+        self.change(|rib| rib.hops.resolve_without_default());
+    }
+
+    /// Whether only a default route leads to a gateway that is on no port's network.
+    pub fn is_by_default(&self, gateway: IpAddr) -> bool {
+        self.hops.is_by_default(gateway)
+    }
+
     /// Whether 240.0.0.0/4 is forwarded.
     pub fn accepts_class_e(&self) -> bool {
         self.class_e

@@ -954,7 +954,7 @@ mod tests {
         assert_eq!(burst.lens()[..6], [96, 96, 17, 14, 67, 0]);
         assert_eq!((burst.frame(0), &burst.head(0)[..]), (&plain[..], &plain[..64]));
         let (first, rest) = burst.frame_and_rest(1);
-        let whole = [&*first, &rest.collect::<Vec<_>>().concat()].concat();
+        let whole = [first.to_vec(), rest.collect::<Vec<_>>().concat()].concat();
         assert_eq!((whole, burst.multi_segment()), (plain, 0b10));
         assert_eq!(burst.frame(3), [&tagged[..12], &tagged[16..18]].concat());
         assert_eq!(burst.take(1).unwrap().len(), 96);

@@ -22,6 +22,7 @@
 mod barrier;
 mod burst;
 mod device;
+mod drivers;
 mod eal;
 mod error;
 mod inherited;
@@ -40,6 +41,7 @@ mod time;
 pub use barrier::ProcessBarrier;
 pub use burst::{BURST_MAX, Burst, HEAD, LIST_MAX, PacketList};
 pub use device::{Device, Driver, pci_address};
+pub use drivers::virtual_drivers;
 pub use eal::{
     Eal, EalConfig, HugeMode, IovaMode, LogLevel, Memory, ThreadRegistration, version,
     version_built,

@@ -12,6 +12,7 @@ mod grace;
 mod machine;
 mod picture;
 mod processor;
+mod progress;
 mod router;
 mod shell;
 mod table;

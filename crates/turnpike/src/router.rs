@@ -21,10 +21,11 @@ mod owner;
 mod ports;
 mod prepare;
 mod pulse;
-mod quarantine;
+pub mod quarantine;
 mod queues;
 mod reports;
 mod resident;
+pub mod room;
 mod settings;
 mod signals;
 mod slow_worker;
@@ -56,6 +57,7 @@ use crate::bind::ports::Bindings;
 use crate::commands::check::SourceArgs;
 use crate::machine::Machine;
 use crate::machine::cpu::Cpus;
+use crate::progress::Progress;
 use crate::telnet::Telnet;
 use buffers::Buffers;
 use forwarders::Makings;
@@ -110,9 +112,13 @@ fn run_on(
     let machine = Machine::here();
     let cpus = Arc::new(machine.cpus());
     let plan = buffers::Plan::of(&config, cores.len(), buffers::Nodes::new(machine, &cpus, &cores));
-    let eal = start_dpdk(&config, memory_for(&plan, cores.len()), no_huge)?;
+    let memory = memory_for(&plan, cores.len());
+    room::check_now(&Machine::here(), memory.0, no_huge, config.memory.mbufs)?;
+    let eal = start_dpdk(&config, memory, no_huge)?;
     signals.check()?;
+    let progress = Progress::working(format!("packet memory: {} MB", memory.0));
     let buffers = Buffers::new(&eal, &plan)?;
+    drop(progress);
     signals.check()?;
     let place = (&cores[..], cpus);
     let opener = Opener::new(eal.clone(), buffers.clone(), bindings.clone());
@@ -156,6 +162,7 @@ fn start_dpdk(
         true => dpdk::IovaMode::Physical,
         false => dpdk::IovaMode::Virtual,
     };
+    let progress = Progress::working(format!("DPDK starts: {memory_mb} MB"));
     let eal = Eal::init(&EalConfig {
         memory_mb,
         spare_mb,
@@ -164,6 +171,7 @@ fn start_dpdk(
         iova,
         ..EalConfig::default()
     })?;
+    drop(progress);
     tracing::info!("{}; packet memory: {}", dpdk::version(), eal.memory());
     Ok(Arc::new(eal))
 }
@@ -204,7 +212,7 @@ impl Router {
         let qsbr = Qsbr::new(cores.len().max(cores::allowed()?.len()) + count);
         let next_hops = Arc::new(NextHopTable::new());
         let (mut rib, routes, readers) =
-            owner::build_rib(&config, &ports, next_hops.clone(), &qsbr)?;
+            owner::build_rib(&config, &ports, next_hops.clone(), &qsbr, signals)?;
         let infos = ports.infos();
         let own = Arc::new(OwnAddresses::new(config.forwarding.class_e));
         rib.share_addresses(own.clone());
@@ -245,6 +253,7 @@ impl Router {
             cpus,
         };
         let mut maker = GraphMaker::new(catalogue, &tables);
+        graphs::say_policies(&config);
         let (mut views, mut units, mut ends) = (Vec::new(), Vec::new(), Vec::new());
         for (number, &core) in cores.iter().enumerate() {
             let graph = maker.make(&config, &infos)?;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
+use std::path::Path;
 
 use wire::MacAddr;
 
@@ -22,6 +23,10 @@ pub struct Machine {
     pub interfaces: BTreeSet<String>,
     /// Network functions on the PCI bus, with their domains.
     pub pci: BTreeSet<String>,
+    /// Network namespaces that have a name.
+    pub netns: BTreeSet<String>,
+    /// DPDK's drivers of virtual devices, by the beginnings of their devices' names; empty: unknown.
+    pub vdevs: BTreeSet<String>,
 }
 
 impl Machine {
@@ -44,6 +49,9 @@ impl Machine {
             allowed,
             interfaces: interfaces(&fs::read_to_string("/proc/self/net/dev")?),
             pci: network_functions(),
+            netns: names_in(Path::new("/run/netns")),
+            // Whoever knows DPDK fills it in.
+            vdevs: BTreeSet::new(),
         })
     }
 }
@@ -72,6 +80,12 @@ fn interfaces(table: &str) -> BTreeSet<String> {
     names.map(|(name, _)| name.trim().to_owned()).collect()
 }
 
+/// The names in a directory; none where there is none.
+fn names_in(directory: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
 /// PCI functions of class 02, network controller; none where there is no PCI bus.
 fn network_functions() -> BTreeSet<String> {
     let Ok(entries) = fs::read_dir("/sys/bus/pci/devices") else { return BTreeSet::new() };
@@ -84,12 +98,12 @@ fn network_functions() -> BTreeSet<String> {
         .collect()
 }
 
-/// Compares a configuration with this machine.
+/// Compares a configuration with this machine, whose DPDK has these drivers of virtual devices.
 ///
 /// # Errors
 /// Every core, device or file that is not there.
-pub fn check_machine(config: &Config) -> Result<(), ConfigErrors> {
-    check_here(config, &[])
+pub fn check_machine(config: &Config, vdevs: BTreeSet<String>) -> Result<(), ConfigErrors> {
+    check_here(config, &[], vdevs)
 }
 
 /// [`check_machine`] for a router that has the ports of another configuration: their devices may be away
@@ -97,14 +111,19 @@ pub fn check_machine(config: &Config) -> Result<(), ConfigErrors> {
 ///
 /// # Errors
 /// As [`check_machine`].
-pub fn check_change(config: &Config, base: &Config) -> Result<(), ConfigErrors> {
-    check_here(config, &base.ports)
+pub fn check_change(
+    config: &Config,
+    base: &Config,
+    vdevs: BTreeSet<String>,
+) -> Result<(), ConfigErrors> {
+    check_here(config, &base.ports, vdevs)
 }
 
-fn check_here(config: &Config, open: &[Port]) -> Result<(), ConfigErrors> {
+fn check_here(config: &Config, open: &[Port], vdevs: BTreeSet<String>) -> Result<(), ConfigErrors> {
     let mut errors = Collector::new(&config.file);
     match Machine::here() {
         Ok(mut machine) => {
+            machine.vdevs = vdevs;
             for port in open {
                 match &port.device {
                     Device::Kernel(name) => machine.interfaces.insert(name.clone()),
@@ -130,7 +149,10 @@ pub fn check_machine_with(config: &Config, machine: &Machine) -> Result<(), Conf
         let (kind, name, known) = match &port.device {
             Device::Kernel(name) => ("device", name, &machine.interfaces),
             Device::Pci(address) => ("PCI device", address, &machine.pci),
-            Device::Vdev(_) => continue,
+            Device::Vdev(name) => {
+                check_vdev(port, name, &machine.vdevs, &mut errors);
+                continue;
+            }
         };
         if !known.contains(name) {
             let mut message = format!("port \"{}\": {kind} {name} not found", port.name);
@@ -142,6 +164,7 @@ pub fn check_machine_with(config: &Config, machine: &Machine) -> Result<(), Conf
             errors.add(Some(port.line), message);
         }
     }
+    check_namespaces(config, machine, &mut errors);
     check_users(config, &mut errors);
     for import in &config.imports {
         if let Err(error) = readable(&import.file) {
@@ -150,6 +173,44 @@ pub fn check_machine_with(config: &Config, machine: &Machine) -> Result<(), Conf
         }
     }
     errors.finish()
+}
+
+/// A virtual device's name begins with that of its driver.
+fn check_vdev(port: &Port, device: &str, known: &BTreeSet<String>, errors: &mut Collector) {
+    // Others are other names of drivers, which DPDK keeps to itself.
+    let of_driver = !known.is_empty() && device.starts_with("net_");
+    if !of_driver || known.iter().any(|driver| device.starts_with(driver.as_str())) {
+        return;
+    }
+    let name = device.split(',').next().unwrap_or(device);
+    let driver = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    let mut message = format!("port \"{}\": device {name}: DPDK has no driver {driver}", port.name);
+    if let Some(guess) = did_you_mean(driver, known.iter().map(String::as_str)) {
+        message += &format!("; did you mean \"{guess}\"?");
+    }
+    message += if message.ends_with('?') { " known: " } else { "; known: " };
+    message += &list_or_none(known.iter());
+    errors.add(Some(port.line), message);
+}
+
+/// The network namespaces of host interfaces. A path is opened by whoever runs the router.
+fn check_namespaces(config: &Config, machine: &Machine, errors: &mut Collector) {
+    for port in &config.ports {
+        let Some(name) = port.host.as_ref().and_then(|host| host.netns.as_ref()) else { continue };
+        let is_there = match name.starts_with('/') {
+            true => Path::new(name).exists(),
+            false => machine.netns.contains(name),
+        };
+        if !is_there {
+            let known = list_or_none(machine.netns.iter());
+            let message = format!(
+                "port \"{}\": host: network namespace \"{name}\" not found; known: {known}; make it: ip netns \
+                 add NAME",
+                port.name
+            );
+            errors.add(Some(port.line), message);
+        }
+    }
 }
 
 /// The users that may connect to telnet and FPM.
@@ -209,6 +270,8 @@ mod tests {
             allowed: BTreeSet::from([0, 1]),
             interfaces: names(&["lo", "eth0", "eth1"]),
             pci: BTreeSet::new(),
+            netns: names(&["blue"]),
+            vdevs: names(&["net_null", "net_tap"]),
         }
     }
 
@@ -221,8 +284,9 @@ mod tests {
 
     #[test]
     fn what_is_there_is_accepted() {
-        let text = "turnpike.port 'a' { device = 'eth0' }\n\
+        let text = "turnpike.port 'a' { device = 'eth0', host = { netns = 'blue' } }\n\
                     turnpike.port 'b' { device = 'net_null0' }\n\
+                    turnpike.port 'c' { device = 'virtio_user7,path=/x' }\n\
                     turnpike.forwarders { cores = '0-1' }";
         assert_eq!(errors(text), "");
     }
@@ -256,6 +320,15 @@ mod tests {
                 "turnpike.port 'a' { device = 'eth0', address = '10.0.0.1/24' }\n\
                  turnpike.import { file = '/', via = '10.0.0.2' }",
                 "r.lua:3: import: file / cannot be read: it is a directory",
+            ),
+            (
+                "turnpike.port 'a' { device = 'net_tup0,iface=x' }",
+                "r.lua:2: port \"a\": device net_tup0: DPDK has no driver net_tup; did you mean \"net_tap\"? known: \
+                 net_null, net_tap",
+            ),
+            (
+                "turnpike.port 'a' { device = 'eth0', host = { netns = 'red' } }",
+                "r.lua:2: port \"a\": host: network namespace \"red\" not found; known: blue; make it: ip netns add NAME",
             ),
             (
                 "turnpike.port 'a' { device = 'eth0' }\nturnpike.telnet { users = { 'root', '7', 'no-one-here' } }",

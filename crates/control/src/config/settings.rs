@@ -66,8 +66,9 @@ pub(super) fn list(config: &Config, names: &[String]) -> Vec<Entry> {
         "forwarders: cores",
         some(cores.iter().map(ToString::to_string), "the router's choice"),
     );
-    let Forwarding { class_e } = forwarding;
+    let Forwarding { class_e, resolve_via_default } = forwarding;
     list.fixed("forwarding: class_e", class_e);
+    list.fixed("forwarding: resolve_via_default", resolve_via_default);
     let Tx { burst, flush } = tx;
     list.live("tx: burst", burst);
     list.live("tx: flush_us", flush.as_micros());
@@ -168,6 +169,7 @@ impl List<'_> {
             name,
             device,
             driver,
+            take_over,
             addresses,
             mac,
             mtu,
@@ -199,6 +201,7 @@ impl List<'_> {
         };
         self.live(key("device"), device);
         self.live(key("driver"), or(driver, "what works"));
+        self.live(key("take_over"), take_over);
         self.live(key("address"), some(addresses.iter().map(ToString::to_string), "none"));
         self.live(key("mac"), or(*mac, "the device's"));
         self.live(key("mtu"), or(*mtu, "the device's"));

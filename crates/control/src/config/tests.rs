@@ -1750,3 +1750,24 @@ fn a_print_of_the_scripts_own_may_change_the_graph() {
         assert_eq!(errors.len(), 1, "{errors:?}");
     }
 }
+
+#[test]
+fn a_gateway_that_only_the_default_route_leads_to_is_doubted_or_refused() {
+    let routes = "turnpike.route '0.0.0.0/0' { via = '10.0.1.2' }\n\
+                  turnpike.route '198.51.100.0/24' { via = '172.16.0.1' }\n";
+    let config = read(&format!("{PORTS}{routes}")).unwrap();
+    let doubts = config.doubts();
+    assert_eq!(doubts.len(), 1, "{doubts:?}");
+    let expected = "route \"198.51.100.0/24\": via \"172.16.0.1\" is on no port's network, and only the default route";
+    assert!(doubts[0].contains(expected), "{doubts:?}");
+    let known = "turnpike.route '172.16.0.0/12' { via = '10.0.1.2' }\n";
+    assert_eq!(read(&format!("{PORTS}{routes}{known}")).unwrap().doubts(), Vec::<String>::new());
+    let strict = "turnpike.forwarding { resolve_via_default = false }\n";
+    let errors = errors_below_ports(&format!("{routes}{strict}"));
+    assert!(
+        errors.len() == 1 && errors[0].contains("via \"172.16.0.1\" is unreachable"),
+        "{errors:?}"
+    );
+    let config = read(&format!("{PORTS}{routes}{known}{strict}")).unwrap();
+    assert!(!config.forwarding.resolve_via_default);
+}

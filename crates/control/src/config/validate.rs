@@ -14,6 +14,8 @@ mod routes;
 mod sources;
 mod telnet;
 
+pub(super) use routes::by_default_only;
+
 use std::path::Path;
 
 use super::error::{Collector, ConfigErrors};
@@ -83,7 +85,8 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
     queues::check(&mut context, &ports, &forwarders);
     let routes = routes::read(&mut context, of(Keyword::Route));
     let imports = routes::imports(&mut context, of(Keyword::Import), file);
-    routes::check_recursion(&mut context, &routes, &imports, routes_from.any());
+    let others = routes_from.any();
+    routes::check_recursion(&mut context, &routes, &imports, others, &forwarding);
     let graphs = graphs::read(&mut context, graphs, &ports);
     let steps: Vec<_> = steps.into_iter().map(|step| step.settle(&graphs)).collect();
     let script = (!steps.is_empty()).then_some(Script { steps, counters });

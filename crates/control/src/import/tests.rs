@@ -44,7 +44,7 @@ fn read(bytes: &[u8]) -> Result<Table, ImportError> {
     let directory = TempDir::new().unwrap();
     let file = directory.path().join("table");
     std::fs::write(&file, bytes).unwrap();
-    read_table(&file)
+    read_table(&file, &mut |_, _, _| true)
 }
 
 /// The error of a file, its path left out.
@@ -256,7 +256,9 @@ fn files_that_are_no_tables_are_refused() {
         )
     );
     assert_eq!(error(b"\xfd7zXZ\0"), "compressed by xz; unpack it, or use gzip or bzip2");
-    let missing = read_table(FilePath::new("/nonexistent/table.gz")).unwrap_err().to_string();
+    let missing = read_table(FilePath::new("/nonexistent/table.gz"), &mut |_, _, _| true)
+        .unwrap_err()
+        .to_string();
     assert_eq!(
         missing,
         "import /nonexistent/table.gz: cannot be opened: No such file or directory (os error 2)"
@@ -279,7 +281,7 @@ fn prefixes_are_spread_by_origin_over_the_gateways_of_their_family() {
         via4: vec![path(0, "10.0.1.2"), path(1, "10.0.2.2")],
         via6: Vec::new(),
     };
-    let report = import(&mut rib, &statement, 0).unwrap();
+    let report = import(&mut rib, &statement, 0, &mut |_, _, _| true).unwrap();
     assert_eq!((report.ipv4, report.ipv6, report.without_gateway6), (2, 0, 1));
     assert_eq!(
         report.to_string(),
@@ -305,12 +307,38 @@ fn a_made_up_table_has_the_size_asked_for_and_reads_back_without_refusals() {
     for name in ["table.gz", "table.txt"] {
         let file = directory.path().join(name);
         write_synthetic(&file, 20_000, 3_000).unwrap();
-        let table = read_table(&file).unwrap();
+        let table = read_table(&file, &mut |_, _, _| true).unwrap();
         assert_eq!((table.refused, table.duplicates), (0, 0), "{:?}", table.refusals);
         let ipv4 = table.entries.iter().filter(|(prefix, _)| prefix.addr().is_ipv4()).count();
         assert_eq!((ipv4, table.entries.len() - ipv4), (20_000, 3_000));
         assert!(table.entries.iter().all(|(prefix, _)| !prefix.contains(&net("10.0.1.2/32"))));
     }
+}
+
+#[test]
+fn the_watch_hears_how_far_an_import_is_and_can_stop_it() {
+    let directory = TempDir::new().unwrap();
+    let file = directory.path().join("table.txt");
+    write_synthetic(&file, 20_000, 0).unwrap();
+    let length = std::fs::metadata(&file).unwrap().len();
+    let path = Path::over(dataplane::port::PortId::FIRST, "10.0.1.2".parse().unwrap());
+    let statement = config::Import { line: 1, file, via4: vec![path], via6: Vec::new() };
+    let mut heard = Vec::new();
+    let mut watch = |stage, done, all| {
+        heard.push((stage, done, all));
+        true
+    };
+    import(&mut two_ports(), &statement, 0, &mut watch).unwrap();
+    assert!(heard.contains(&(Stage::Read, length, length)), "{heard:?}");
+    let loaded: Vec<u64> =
+        heard.iter().filter(|(stage, ..)| *stage == Stage::Load).map(|h| h.1).collect();
+    assert_eq!(loaded, [4096, 8192, 12_288, 16_384]);
+    let error =
+        import(&mut two_ports(), &statement, 0, &mut |_, done, _| done < length / 2).unwrap_err();
+    assert!(matches!(error, ImportError::Damaged { .. }), "{error}");
+    let mut rib = two_ports();
+    let stop = &mut |stage, done, _| stage == Stage::Read || done < 8000;
+    assert_eq!(import(&mut rib, &statement, 0, stop).unwrap().ipv4, 8191);
 }
 
 /// A second is the mark with optimisation; tests are built with little of it.
@@ -324,7 +352,7 @@ fn half_a_million_routes_load_quickly() {
     let path = Path::over(port, "10.0.1.2".parse().unwrap());
     let statement = config::Import { line: 1, file, via4: vec![path], via6: Vec::new() };
     let start = Instant::now();
-    let report = import(&mut rib, &statement, 0).unwrap();
+    let report = import(&mut rib, &statement, 0, &mut |_, _, _| true).unwrap();
     let elapsed = start.elapsed();
     assert_eq!(report.ipv4, 500_000);
     println!("500,000 routes in {elapsed:?}");

@@ -160,6 +160,8 @@ pub(super) struct NextHops {
     freed: bool,
     /// A `Via` found no number for its gateway.
     starved: bool,
+    /// Gateways are not resolved by default routes.
+    not_by_default: bool,
 }
 
 impl NextHops {
@@ -187,7 +189,21 @@ impl NextHops {
             flipped: false,
             freed: false,
             starved: false,
+            not_by_default: false,
         }
+    }
+
+    /// From now on default routes lead to no gateway.
+    pub(super) fn resolve_without_default(&mut self) {
+        self.not_by_default = true;
+        self.dirty.extend(self.vias.values());
+    }
+
+    /// Whether only a default route leads to a gateway that is on no port's network.
+    pub(super) fn is_by_default(&self, address: IpAddr) -> bool {
+        let Some(&id) = self.vias.get(&address) else { return false };
+        let meaning = self.hop(id).map(|hop| &hop.meaning);
+        self.is_live(id) && matches!(meaning, Some(Meaning::Via { length: 0, .. }))
     }
 
     /// What the slow path has to learn since the last call.

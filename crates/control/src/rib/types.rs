@@ -265,6 +265,19 @@ impl Inactive {
             Self::Pending => "pending",
         }
     }
+
+    /// The reason in words, for whoever has just added the route.
+    pub fn sentence(self) -> &'static str {
+        match self {
+            Self::Shadowed => "another route to the prefix is preferred",
+            Self::LinkDown => "the ports of all its paths are down",
+            Self::GatewayUnreachable => "no route leads to its gateway",
+            Self::Loop => "its gateway is reached over the route itself",
+            Self::NoRoom => "there is no room for its next hop",
+            Self::NoGroup => "its group does not exist",
+            Self::Pending => "the table has not followed yet",
+        }
+    }
 }
 
 /// A route as commands show it.

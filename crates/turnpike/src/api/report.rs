@@ -358,6 +358,9 @@ pub struct Audit {
 pub struct Change {
     /// `added`, `replaced` or `removed`.
     pub change: String,
+    /// What is to be known of it: why a route is not used, or how its gateway is reached.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
 }
 
 /// What a configuration would change, or has changed.

@@ -9,7 +9,7 @@ use control::config::{Config, Device, Port};
 
 use super::check::in_use;
 use super::record::{Record, Records};
-use super::{Binder, Wish, record};
+use super::{Binder, Wish, record, users};
 
 /// Devices that a router has bound.
 pub struct Bindings {
@@ -71,8 +71,8 @@ impl Binder {
         here.or_else(|| record::all(&self.machine).into_iter().find(was).map(|seen| seen.address))
     }
 
-    /// Checks the PCI NICs of a configuration, those left out that are not there, and those that a running
-    /// router with the configuration `base` has.
+    /// Checks the PCI NICs and kernel interfaces of a configuration, those left out that are not there, and those
+    /// that a running router with the configuration `base` has.
     ///
     /// # Errors
     /// Reasons why ports cannot have their devices, a line each.
@@ -93,11 +93,51 @@ impl Binder {
             Device::Pci(address) => Some((port, self.unusable(address)?)),
             _ => None,
         });
-        let mut problems: Vec<_> = obstacles.chain(unusable).collect();
+        let carrying = self.carrying(config).into_iter();
+        let carrying = carrying.filter(|(port, _)| has(port) && !port.take_over).map(|(port, carried)| {
+            let problem = format!(
+                "device {carried}: lost to the machine until the router ends; take it away (ip address flush dev {0}, ip \
+                 route), or write take_over = true if that is meant",
+                port.device
+            );
+            (port, problem)
+        });
+        let mut problems: Vec<_> = obstacles.chain(unusable).chain(carrying).collect();
         problems.sort_by_key(|(port, _)| port.line);
         let lines: Vec<_> =
             problems.iter().map(|(port, problem)| said(&config.file, port, problem)).collect();
         if lines.is_empty() { Ok(()) } else { Err(anyhow!(lines.join("\n"))) }
+    }
+
+    /// Interfaces that a router with this configuration takes from the machine although they are needed: what
+    /// is lost with each.
+    pub fn taken_over(&self, config: &Config) -> Vec<String> {
+        let taken = self.carrying(config).into_iter().filter(|(port, _)| port.take_over);
+        let warning = |(port, carried): (&Port, String)| {
+            let name = &port.name;
+            format!(
+                "port \"{name}\": device {carried}: lost to the machine until the router ends (take_over)"
+            )
+        };
+        taken.map(warning).collect()
+    }
+
+    /// The kernel interfaces among the ports' devices that the machine itself needs, and for what.
+    fn carrying<'c>(&self, config: &'c Config) -> Vec<(&'c Port, String)> {
+        let kernel = config.ports.iter().filter(|port| matches!(port.device, Device::Kernel(_)));
+        let kernel: Vec<&Port> = kernel.collect();
+        if kernel.is_empty() {
+            return Vec::new();
+        }
+        let network = (self.network)();
+        let carried = |port: &&'c Port| {
+            let Device::Kernel(name) = &port.device else { return None };
+            let users = users::of_interface(&self.machine, &network, name);
+            let needs: Vec<_> =
+                users.iter().filter(|user| !user.is_program()).map(ToString::to_string).collect();
+            (!needs.is_empty()).then(|| (*port, format!("{name} carries {}", needs.join(", "))))
+        };
+        kernel.iter().filter_map(carried).collect()
     }
 
     /// Binds a device again that was taken away while a port had it, unless another driver has it.

@@ -115,8 +115,9 @@ fn named<const N: usize>(words: &[String], keywords: [&str; N]) -> Result<[Strin
 /// Asks for a change and says what became of it.
 pub fn change(console: &mut Console<'_>, request: &Request, what: &str) -> Result<()> {
     console.report(request, |report| {
-        let Change { change } = serde_json::from_value(report)?;
-        Ok(format!("{what}: {change}"))
+        let Change { change, note } = serde_json::from_value(report)?;
+        let note = note.map_or_else(String::new, |note| format!("; {note}"));
+        Ok(format!("{what}: {change}{note}"))
     })
 }
 

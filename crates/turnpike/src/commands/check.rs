@@ -1,14 +1,18 @@
 //! `turnpike check`: reads a configuration as `run` would, and touches nothing.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
-use control::config::{self, Command, Config};
+use control::config::{self, Command, Config, Device};
 use control::import;
 use dataplane::catalogue::Catalogue;
 
 use crate::bind::Binder;
+use crate::machine::Machine;
+use crate::progress::Progress;
+use crate::router::{self, quarantine, room};
 use crate::shell::engine::built_in;
 
 /// Which configuration.
@@ -55,16 +59,31 @@ pub fn names(config: &Config) -> Result<()> {
     }
 }
 
+/// DPDK's drivers of virtual devices, if a port of the configuration is one.
+pub fn virtual_drivers(config: &Config) -> BTreeSet<String> {
+    let wanted = config.ports.iter().any(|port| matches!(port.device, Device::Vdev(_)));
+    if wanted { dpdk::virtual_drivers() } else { BTreeSet::new() }
+}
+
 /// Checks a configuration with the tables it imports, and unless `offline` whether this machine
 /// can run it.
 pub fn check(source: &SourceArgs, offline: bool, catalogue: &Catalogue) -> Result<String> {
-    let (mut config, warnings) = source.load(catalogue)?;
+    let (mut config, mut warnings) = source.load(catalogue)?;
     if !offline {
         let binder = Binder::here();
         binder.resolve(&mut config)?;
-        config::check_machine(&config).map_err(|errors| anyhow!("{errors}"))?;
+        let vdevs = virtual_drivers(&config);
+        config::check_machine(&config, vdevs).map_err(|errors| anyhow!("{errors}"))?;
         binder.check(&config, None)?;
+        quarantine::examine(&config.quarantine.directory)?;
+        warnings.extend(binder.taken_over(&config));
+        let cores = router::cores::of_forwarders(&config)?;
+        let (needed_mb, _) = router::packet_memory(&config, &cores);
+        let memory = config.memory;
+        let machine = Machine::here();
+        warnings.extend(room::check_ever(&machine, needed_mb, memory.no_huge, memory.mbufs)?);
     }
+    let doubts = config.doubts();
     let file = &config.file;
     let mut report = format!(
         "{}: right: {} ports, {} routes, {} neighbours",
@@ -73,11 +92,16 @@ pub fn check(source: &SourceArgs, offline: bool, catalogue: &Catalogue) -> Resul
         config.routes.len(),
         config.neighbours.len(),
     );
-    for warning in warnings {
+    for warning in warnings.into_iter().chain(doubts) {
         report += &format!("\nwarning: {warning}");
     }
     for import in &config.imports {
-        let table = import::read_table(&import.file)
+        let progress = Progress::of(format!("import {}", import.file.display()));
+        let mut watch = |stage, done, all| {
+            progress.import(stage, done, all);
+            true
+        };
+        let table = import::read_table(&import.file, &mut watch)
             .with_context(|| format!("{}:{}: import", file.display(), import.line))?;
         let (entries, refused) = (table.entries.len(), table.refused);
         let name = import.file.display();

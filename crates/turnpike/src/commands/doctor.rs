@@ -58,8 +58,9 @@ fn wanted(args: &DoctorArgs, catalogue: &Catalogue) -> Result<Wanted> {
     let source = SourceArgs { file: file.clone(), moonroute: args.moonroute };
     let wanted = source.load(catalogue).and_then(|(mut config, _)| {
         let resolved = Binder::here().resolve(&mut config);
-        let problems =
-            config::check_machine(&config).err().map_or_else(Vec::new, |errors| errors.0);
+        let problems = config::check_machine(&config, super::check::virtual_drivers(&config))
+            .err()
+            .map_or_else(Vec::new, |errors| errors.0);
         let problems = problems.iter().map(ToString::to_string);
         let problems = problems.chain(resolved.err().map(|error| error.to_string())).collect();
         Ok(Wanted { problems, ..of(&config)? })

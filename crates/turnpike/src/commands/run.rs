@@ -10,7 +10,7 @@ use dataplane::catalogue::Catalogue;
 use nix::errno::Errno;
 use tracing_subscriber::EnvFilter;
 
-use super::check::SourceArgs;
+use super::check::{self, SourceArgs};
 use crate::api::DEFAULT_SOCKET;
 use crate::bind::Binder;
 use crate::router;
@@ -36,13 +36,19 @@ pub fn run(args: &RunArgs, catalogue: &Catalogue) -> Result<()> {
     start_log(&config);
     binder.give_back_left(&config);
     let devices = devices(&config);
-    config::check_machine(&config).map_err(|errors| match names_core(&errors, &config) {
+    let vdevs = check::virtual_drivers(&config);
+    config::check_machine(&config, vdevs).map_err(|errors| match names_core(&errors, &config) {
         true => point_to_doctor(anyhow!("{errors}"), &args.source),
         false => anyhow!("{errors}"),
     })?;
     binder.check(&config, None).map_err(|error| point_to_doctor(error, &args.source))?;
+    router::quarantine::examine(&config.quarantine.directory)?;
     let file = config.file.display();
-    warnings.iter().for_each(|warning| tracing::warn!("{file}: {warning}"));
+    warnings
+        .into_iter()
+        .chain(binder.taken_over(&config))
+        .for_each(|warning| tracing::warn!("{file}: {warning}"));
+    config.doubts().iter().for_each(|doubt| tracing::warn!("{doubt}"));
     let no_huge = args.no_huge || config.memory.no_huge;
     router::run(config, &args.source, catalogue, &args.socket, no_huge).map_err(|error| {
         let of_machine = error.chain().any(|cause| is_of_machine(cause, &devices));

@@ -12,7 +12,8 @@ use dataplane::plan::Plans;
 use dataplane::port::PortInfo;
 use dataplane::tables::Tables;
 use script::{
-    ForwarderLua, JitStatus, LuaStep, ScriptCounters, SharedObjects, Source, StepStatus, Watchdog,
+    ForwarderLua, JitStatus, LuaStep, Policy, ScriptCounters, SharedObjects, Source, StepSettings,
+    StepStatus, Watchdog,
 };
 
 /// Between two reports of a step's failures.
@@ -34,6 +35,26 @@ pub type ForwarderGraph = (Graph, Option<LuaView>);
 
 /// Steps by kind.
 type LuaSteps = HashMap<String, Vec<LuaStep>>;
+
+/// Says in the log what becomes of packets when a step of the configuration fails for good.
+pub fn say_policies(config: &Config) {
+    let steps = config.script.iter().flat_map(|script| &script.steps);
+    steps.for_each(|step| tracing::info!("{}", policy(step)));
+}
+
+/// What becomes of packets over which a step fails, and of all of them once it has failed too often.
+fn policy(step: &StepSettings) -> String {
+    let StepSettings { name, outputs, limit, policy, budget_us: _ } = step;
+    let each = format!("step \"{name}\": packets over which it fails are dropped (step-failed)");
+    let then = match (limit, policy) {
+        (0, _) => return format!("{each}; it is never disabled"),
+        (_, Policy::Drop) => "fails closed: all are dropped".to_owned(),
+        (_, Policy::Bypass) => {
+            format!("fails open: all pass it by \"{}\"", outputs.first().map_or("", String::as_str))
+        }
+    };
+    format!("{each}; disabled after {limit} failures, and {then}")
+}
 
 /// Makes graphs.
 pub struct GraphMaker {
@@ -136,5 +157,30 @@ impl FailureLog {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_policy_of_a_step_is_said_in_full() {
+        let step = |limit, policy| {
+            let outputs = vec!["next".to_owned(), "drop".to_owned()];
+            self::policy(&StepSettings {
+                name: "acl".to_owned(),
+                outputs,
+                limit,
+                policy,
+                budget_us: 9,
+            })
+        };
+        let each = "step \"acl\": packets over which it fails are dropped (step-failed); ";
+        let closed = "disabled after 100 failures, and fails closed: all are dropped";
+        let open = "disabled after 100 failures, and fails open: all pass it by \"next\"";
+        assert_eq!(step(100, Policy::Drop), format!("{each}{closed}"));
+        assert_eq!(step(100, Policy::Bypass), format!("{each}{open}"));
+        assert_eq!(step(0, Policy::Drop), format!("{each}it is never disabled"));
     }
 }

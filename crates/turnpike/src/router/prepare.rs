@@ -146,14 +146,16 @@ impl Workshop {
     /// Compares a configuration with the machine and with what the router has.
     fn check(&self, base: &Config, mut config: Config) -> Result<Config> {
         Binder::here().resolve(&mut config)?;
-        config::check_change(&config, base).map_err(|errors| anyhow!("{errors}"))?;
+        config::check_change(&config, base, check::virtual_drivers(&config))
+            .map_err(|errors| anyhow!("{errors}"))?;
         let file = config.file.clone();
         for import in &config.imports {
             if !base.imports.iter().any(|known| known.file == import.file) {
-                import::read_table(&import.file)
+                import::read_table(&import.file, &mut |_, _, _| true)
                     .with_context(|| format!("{}:{}: import", file.display(), import.line))?;
             }
         }
+        config.doubts().iter().for_each(|doubt| tracing::warn!("{doubt}"));
         config.align(base).map_err(|error| anyhow!("{}: {error}", file.display()))?;
         Ok(config)
     }

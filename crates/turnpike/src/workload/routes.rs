@@ -142,7 +142,8 @@ pub fn load<A: Family>(option: &str, source: &str, next_hops: NextHopId) -> Resu
         ensure!(count > 0, "{option} {source}: at least 1 prefix");
         return Ok(A::synthetic(count, next_hops));
     }
-    let table = control::import::read_table(source.as_ref()).context(option.to_owned())?;
+    let table = control::import::read_table(source.as_ref(), &mut |_, _, _| true);
+    let table = table.context(option.to_owned())?;
     let next_hop = |origin: u32| (origin % u32::from(next_hops)) as NextHopId + 1;
     let entries = table.entries.into_iter();
     let routes: Routes<A> = entries

@@ -17,6 +17,7 @@ use super::{Context, advertise, discovery, host, link, offloads, queues};
 const KNOWN: &[&str] = &[
     "device",
     "driver",
+    "take_over",
     "address",
     "mac",
     "mtu",
@@ -84,6 +85,7 @@ pub(super) fn read<'s>(
             queues: queues::read(&mut fields),
             offloads: offloads::read(&mut fields),
             link: link::read(&mut fields),
+            take_over: fields.flag("take_over"),
             promiscuous: fields.flag("promiscuous"),
             all_multicast: fields.flag("all_multicast"),
             reverse_path: reverse_path(&mut fields),

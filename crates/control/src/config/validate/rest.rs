@@ -169,8 +169,9 @@ pub(super) fn forwarding<'s>(
     statements: impl Iterator<Item = &'s Statement>,
 ) -> Forwarding {
     let Some(statement) = single(context, statements) else { return Forwarding::default() };
-    let mut fields = plain(context, statement, &["class_e"]);
-    Forwarding { class_e: fields.flag("class_e") }
+    let mut fields = plain(context, statement, &["class_e", "resolve_via_default"]);
+    let resolve_via_default = fields.flag_or("resolve_via_default", true);
+    Forwarding { class_e: fields.flag("class_e"), resolve_via_default }
 }
 
 pub(super) fn tx<'s>(

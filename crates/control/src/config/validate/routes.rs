@@ -11,7 +11,7 @@ use super::super::error::suggestion;
 use super::super::network::{Networks, NoGateway, Place, parse_prefix, place_of_gateway};
 use super::super::script::Statement;
 use super::super::value::{Fields, Value, whole_number};
-use super::super::{Import, Route};
+use super::super::{Forwarding, Import, Route};
 use super::Context;
 use crate::rib::{BUCKETS_MOST, PATHS_MOST, Path as NextHop, Resilient, RouteKind, WEIGHT_MOST};
 
@@ -393,6 +393,7 @@ pub(super) fn check_recursion(
     routes: &[Route],
     imports: &[Import],
     others: bool,
+    forwarding: &Forwarding,
 ) {
     if others || !context.ports_sound {
         return;
@@ -403,7 +404,7 @@ pub(super) fn check_recursion(
     };
     let (networks, names) = (&context.networks, &context.port_names);
     let reach = |via, seen: &mut Vec<usize>| {
-        follow(routes, via, seen)
+        follow(routes, via, seen, forwarding)
             .map_err(|reason| reason.unwrap_or_else(|| unreachable(networks, names, via)))
     };
     // A table may hold the way to a route's gateway, but not to its own.
@@ -438,13 +439,13 @@ fn recursive_gateways<'a>(
 
 /// Follows a gateway from route to route until one leaves by a port. The error says why it does
 /// not; `None`: there is no route to it but those that began with it.
-fn follow(routes: &[Route], via: IpAddr, seen: &mut Vec<usize>) -> Result<(), Option<String>> {
-    let best = routes
-        .iter()
-        .enumerate()
-        .filter(|(_, route)| route.prefix.contains(&via))
-        .min_by_key(|(_, route)| (std::cmp::Reverse(route.prefix.prefix_len()), route.metric));
-    let (index, route) = best.ok_or(None)?;
+fn follow(
+    routes: &[Route],
+    via: IpAddr,
+    seen: &mut Vec<usize>,
+    forwarding: &Forwarding,
+) -> Result<(), Option<String>> {
+    let (index, route) = best_to(routes, via, forwarding).ok_or(None)?;
     if seen.first() == Some(&index) {
         if seen.len() == 1 {
             return Err(None);
@@ -461,9 +462,51 @@ fn follow(routes: &[Route], via: IpAddr, seen: &mut Vec<usize>) -> Result<(), Op
         return Ok(());
     }
     seen.push(index);
-    let led = recursive_gateways(paths_of(route)).try_for_each(|via| follow(routes, via, seen));
+    let mut gateways = recursive_gateways(paths_of(route));
+    let led = gateways.try_for_each(|via| follow(routes, via, seen, forwarding));
     seen.pop();
     led
+}
+
+/// The route by which packets to a gateway go, and its place.
+fn best_to<'r>(
+    routes: &'r [Route],
+    via: IpAddr,
+    forwarding: &Forwarding,
+) -> Option<(usize, &'r Route)> {
+    let least = u8::from(!forwarding.resolve_via_default);
+    let leads = |(_, route): &(usize, &Route)| {
+        route.prefix.contains(&via) && route.prefix.prefix_len() >= least
+    };
+    routes
+        .iter()
+        .enumerate()
+        .filter(leads)
+        .min_by_key(|(_, route)| (std::cmp::Reverse(route.prefix.prefix_len()), route.metric))
+}
+
+/// Routes whose gateway is on no port's network, and to which of the configuration's routes only the default
+/// route leads: a line each.
+pub(in super::super) fn by_default_only(
+    routes: &[Route],
+    forwarding: &Forwarding,
+) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    for route in routes {
+        for via in recursive_gateways(paths_of(route)) {
+            if best_to(routes, via, forwarding)
+                .is_some_and(|(_, best)| best.prefix.prefix_len() == 0)
+            {
+                let message = format!(
+                    "{}: via \"{via}\" is on no port's network, and only the default route leads there; correct \
+                     it, or refuse such gateways: turnpike.forwarding {{ resolve_via_default = false }}",
+                    what(&route.prefix.to_string())
+                );
+                found.push((route.line, message));
+            }
+        }
+    }
+    found
 }
 
 fn port_id(index: usize) -> Option<PortId> {

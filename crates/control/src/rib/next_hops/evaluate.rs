@@ -10,7 +10,8 @@
 //! By the longest prefix that holds it, and there the best candidate; one that is dead is passed
 //! over, also to shorter prefixes. What the candidate leads to, the `Via` leads to; where that is
 //! the network itself, the gateway is a neighbour on its port. A route to a blackhole makes the
-//! `Via` one: announcing a gateway to be blackholed is how operators stop an attack (RFC 3882).
+//! `Via` one: announcing a gateway to be blackholed is how operators stop an attack (RFC 3882). A default
+//! route leads to gateways unless the configuration says otherwise.
 //!
 //! # Circles
 //!
@@ -196,6 +197,9 @@ impl NextHops {
         let mut length = 0;
         let mut outcome = Outcome::Dead(Inactive::GatewayUnreachable);
         routes.visit(address, &mut |len, hop| {
+            if len == 0 && self.not_by_default {
+                return ControlFlow::Continue(());
+            }
             length = len;
             // What is gone never returns, and the sweep that takes it out changes nothing here.
             if !self.is_gone(hop) {

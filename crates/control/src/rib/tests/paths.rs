@@ -160,6 +160,33 @@ fn a_named_group_changes_for_all_its_routes_and_takes_them_along() {
 }
 
 #[test]
+fn a_default_route_leads_to_gateways_unless_it_is_told_not_to() {
+    let mut bench = Bench::without_readers();
+    add(&mut bench, "0.0.0.0/0", Source::Static, over(0, "10.0.1.2"));
+    add(&mut bench, "198.51.100.0/24", Source::Static, via("172.16.0.1"));
+    finish(&mut bench);
+    let gateway = ip("172.16.0.1");
+    assert_eq!(
+        (bench.hop("198.51.100.1"), bench.rib.is_by_default(gateway)),
+        (unresolved(0), true)
+    );
+    bench.rib.resolve_without_default();
+    finish(&mut bench);
+    assert_eq!(why(&bench, "198.51.100.0/24"), [Some(Inactive::GatewayUnreachable)]);
+    assert!(!bench.rib.is_by_default(gateway));
+    // A longer route leads there, and its end is noticed.
+    add(&mut bench, "172.16.0.0/12", Source::Static, over(1, "10.0.2.2"));
+    finish(&mut bench);
+    assert_eq!(
+        (bench.hop("198.51.100.1"), bench.rib.is_by_default(gateway)),
+        (unresolved(1), false)
+    );
+    bench.rib.remove(net("172.16.0.0/12"), Source::Static);
+    finish(&mut bench);
+    assert_eq!(why(&bench, "198.51.100.0/24"), [Some(Inactive::GatewayUnreachable)]);
+}
+
+#[test]
 fn a_gateway_without_port_follows_the_best_route_to_it() {
     let mut bench = Bench::without_readers();
     add(&mut bench, "198.51.100.0/24", Source::Static, via("192.0.2.1"));

@@ -1,9 +1,12 @@
 //! Changes that commands ask for: routes of source `command`, neighbours whose MAC is given.
 
+use std::net::IpAddr;
+
 use anyhow::{Context, Result, bail};
 use control::config::{NoGateway, Place, place_of_gateway};
-use control::rib::{Path, Route, RouteKind, Source};
+use control::rib::{Inactive, Path, Route, RouteKind, Source};
 use dataplane::port::PortId;
+use ipnet::IpNet;
 use wire::MacAddr;
 
 use super::Owner;
@@ -15,11 +18,30 @@ use crate::api::report::Change;
 
 impl Owner {
     pub(super) fn change_route(&mut self, change: RouteChange) -> Result<Change> {
-        let change = match change {
-            RouteChange::Add(add) => self.add_route(add)?,
-            RouteChange::Del(del) => self.delete_route(&del)?,
+        let (change, note) = match change {
+            RouteChange::Add(add) => {
+                let (prefix, metric) = (add.prefix, u64::from(add.metric));
+                let gateways: Vec<IpAddr> = add.paths.iter().filter_map(|path| path.via).collect();
+                (self.add_route(add)?, self.note_on(prefix, metric, gateways))
+            }
+            RouteChange::Del(del) => (self.delete_route(&del)?, None),
         };
-        Ok(Change { change: change.to_owned() })
+        Ok(Change { change: change.to_owned(), note })
+    }
+
+    /// What whoever added a route has to know at once: it is not used, or is by a gateway that only the default
+    /// route leads to.
+    fn note_on(&self, prefix: IpNet, metric: u64, mut gateways: Vec<IpAddr>) -> Option<String> {
+        let mut routes = self.rib.routes_filtered(Some(Source::Command), Some(prefix), false);
+        let route = routes.find(|route| route.metric == metric)?;
+        match route.inactive {
+            Some(Inactive::Pending) => return None,
+            Some(why) => return Some(format!("not used: {} ({})", why.sentence(), why.name())),
+            None => gateways.retain(|&via| self.rib.is_by_default(via)),
+        }
+        let gateways: Vec<_> = gateways.iter().map(ToString::to_string).collect();
+        (!gateways.is_empty())
+            .then(|| format!("reached by the default route only: gateway {}", gateways.join(", ")))
     }
 
     fn add_route(&mut self, add: RouteAdd) -> Result<&'static str> {
@@ -113,7 +135,7 @@ impl Owner {
             NeighbourChange::Add(add) => self.add_neighbour(&add)?,
             NeighbourChange::Del(del) => self.delete_neighbour(&del)?,
         };
-        Ok(Change { change: change.to_owned() })
+        Ok(Change { change: change.to_owned(), note: None })
     }
 
     fn add_neighbour(&mut self, add: &NeighbourAdd) -> Result<&'static str> {

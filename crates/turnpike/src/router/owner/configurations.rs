@@ -20,6 +20,7 @@ use control::config::{Changes, Config, Diff, Route};
 use dataplane::port::PortId;
 use tokio::sync::{mpsc, oneshot};
 
+use super::super::graphs;
 use super::super::ports::Known;
 use super::super::prepare::{Prepared, Wanted, Workshop};
 use super::super::pulse::Pulse;
@@ -185,7 +186,7 @@ impl Configurations {
             "confirm: nothing waits to be confirmed; see turnpike history for what was applied",
         )?;
         tracing::info!("configuration {}: confirmed", pending.number);
-        Ok(Change { change: format!("configuration {} confirmed", pending.number) })
+        Ok(Change { change: format!("configuration {} confirmed", pending.number), note: None })
     }
 
     pub(super) fn report(&self) -> Vec<HistoryEntry> {
@@ -304,7 +305,11 @@ impl Owner {
             return Ok(Applied { number, summary, confirm_s: None, pause_us: None });
         }
         let (file, text) = (config.file.clone(), config.text.clone());
+        let graph = prepared.diff.graph;
         let pause = self.carry_out(prepared).await?;
+        if graph {
+            graphs::say_policies(&config);
+        }
         let known = self.known();
         let configurations = &mut self.configurations;
         configurations.known = known;

@@ -12,7 +12,9 @@ use dpdk::qsbr::Qsbr;
 use ipnet::IpNet;
 
 use super::super::ports::{OpenPort, Ports};
+use super::super::signals::Signals;
 use crate::grace::Grace;
+use crate::progress::Progress;
 
 /// Both families' lookup sides.
 pub type Readers = (Arc<dyn fib::Lookup<Ipv4Addr>>, Arc<dyn fib::Lookup<Ipv6Addr>>);
@@ -83,6 +85,7 @@ pub fn build_rib(
     ports: &Ports,
     next_hops: Arc<NextHopTable>,
     qsbr: &Arc<Qsbr>,
+    signals: &mut Signals,
 ) -> Result<(Rib, StaticRoutes, Readers)> {
     let grace = || Box::new(Grace(qsbr.clone()));
     let fib4 = fib::new_ipv4(config.fib.ipv4, grace())?;
@@ -92,6 +95,9 @@ pub fn build_rib(
     let mut rib = Rib::new(ports, fib4, fib6, next_hops, grace())?;
     if config.forwarding.class_e {
         rib.accept_class_e();
+    }
+    if !config.forwarding.resolve_via_default {
+        rib.resolve_without_default();
     }
     for neighbour in &config.neighbours {
         rib.add_static_neighbour(neighbour.port, neighbour.address, neighbour.mac)?;
@@ -103,8 +109,18 @@ pub fn build_rib(
             .with_context(|| format!("{}:{}", config.file.display(), route.line))?;
     }
     for (rank, import) in (0..).zip(&config.imports) {
-        let report = control::import::import(&mut rib, import, rank)
-            .with_context(|| format!("{}:{}: import", config.file.display(), import.line))?;
+        let file = import.file.display();
+        tracing::info!("import {file}: begins");
+        let (progress, mut stopped) = (Progress::of(format!("import {file}")), Ok(()));
+        let report = control::import::import(&mut rib, import, rank, &mut |stage, done, all| {
+            progress.import(stage, done, all);
+            stopped = signals.check();
+            stopped.is_ok()
+        });
+        drop(progress);
+        stopped?;
+        let report =
+            report.with_context(|| format!("{}:{}: import", config.file.display(), import.line))?;
         tracing::info!("{report}");
     }
     Ok((rib, routes, readers))

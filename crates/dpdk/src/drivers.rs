@@ -1,0 +1,86 @@
+//! Drivers of virtual devices, as DPDK's libraries name them.
+//!
+//! A library of a driver has a text for tools, which `dpdk-pmdinfo` reads: `PMD_INFO_STRING= {"name": "net_tap", …`.
+//! DPDK itself can be asked only once it has started.
+
+use std::collections::BTreeSet;
+use std::ffi::CStr;
+use std::fs;
+use std::path::Path;
+
+use dpdk_sys as sys;
+
+const MARK: &[u8] = b"PMD_INFO_STRING= {\"name\": \"";
+
+/// The most bytes of one library that are read.
+const MOST: u64 = 64 << 20;
+
+/// The names with which virtual devices can begin; none where DPDK's libraries are not found, or tell nothing.
+pub fn virtual_drivers() -> BTreeSet<String> {
+    let place =
+        CStr::from_bytes_until_nul(sys::RTE_EAL_PMD_PATH).ok().and_then(|path| path.to_str().ok());
+    place.map_or_else(BTreeSet::new, |path| virtual_drivers_in(Path::new(path)))
+}
+
+fn virtual_drivers_in(directory: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let libraries =
+        entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("librte_net_"));
+    let small = libraries.filter(|entry| entry.metadata().is_ok_and(|found| found.len() <= MOST));
+    let texts = small.filter_map(|entry| fs::read(entry.path()).ok());
+    texts.flat_map(|bytes| names(&bytes)).collect()
+}
+
+/// The drivers of virtual devices in a library: unlike others they are for no PCI device.
+fn names(bytes: &[u8]) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut rest = bytes;
+    while let Some(at) = find(rest, MARK) {
+        rest = &rest[at + MARK.len()..];
+        let end = rest.iter().position(|&byte| byte == 0).unwrap_or(rest.len());
+        let text = String::from_utf8_lossy(&rest[..end]);
+        if let Some((name, what)) = text.split_once('"')
+            && what.contains("\"pci_ids\": []")
+        {
+            names.push(name.to_owned());
+        }
+    }
+    names
+}
+
+fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
+    let first = wanted.first()?;
+    let mut from = 0;
+    loop {
+        let at = from + bytes.get(from..)?.iter().position(|byte| byte == first)?;
+        if bytes[at..].starts_with(wanted) {
+            return Some(at);
+        }
+        from = at + 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drivers_are_named_by_their_libraries() {
+        let taps = b"P PMD_INFO_STRING= {\"name\": \"net_tap\", \"pci_ids\": []}\0x\
+            PMD_INFO_STRING= {\"name\": \"net_tun\", \"params\": \"iface=<>\", \"pci_ids\": []}\0";
+        assert_eq!(names(taps), ["net_tap", "net_tun"]);
+        let nic = b"PMD_INFO_STRING= {\"name\": \"net_ixgbe\", \"pci_ids\": [[32902, 4278]]}\0";
+        assert!(names(nic).is_empty(), "it is a driver of PCI devices");
+        assert!(names(b"PMD_INFO_STRING= {\"name\": \"net_c").is_empty());
+        assert!(virtual_drivers_in(Path::new("/nonexistent")).is_empty());
+    }
+
+    /// Those that the scenarios use, where DPDK has its drivers in libraries.
+    #[test]
+    fn this_dpdk_has_the_drivers_that_the_router_uses() {
+        let found = virtual_drivers();
+        for name in ["net_af_packet", "net_af_xdp", "net_tap", "net_null"] {
+            assert!(found.is_empty() || found.contains(name), "{name}: {found:?}");
+        }
+    }
+}
