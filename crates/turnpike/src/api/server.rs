@@ -18,7 +18,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 
 use super::report::Route;
-use super::{Answer, Request, RouteFilter, Show};
+use super::{Answer, Request, RouteFilter, Show, audit};
 
 /// The longest request line, in bytes: a configuration with a million routes.
 const LINE_MAX: u64 = 256 << 20;
@@ -114,6 +114,7 @@ fn remove_stale(path: &Path) -> Result<()> {
 
 /// Answers one client's lines until it goes.
 async fn converse(stream: UnixStream, questions: mpsc::Sender<Question>) {
+    let client = audit::Client::of(&stream);
     let (read, mut write) = stream.into_split();
     let mut read = BufReader::new(read);
     loop {
@@ -132,7 +133,14 @@ async fn converse(stream: UnixStream, questions: mpsc::Sender<Question>) {
             Ok(Request::Show(Show::Routes(filter))) => {
                 write_routes(&mut write, filter, &questions).await
             }
-            Ok(request) => write_answer(&mut write, &ask(request, &questions).await).await,
+            Ok(request) => {
+                let change = audit::change(&request);
+                let answer = ask(request, &questions).await;
+                if let Some(change) = change {
+                    client.record(&change, &answer);
+                }
+                write_answer(&mut write, &answer).await
+            }
             Err(reason) => write_answer(&mut write, &Answer::Error(reason)).await,
         };
         if written.is_err() || too_long {
