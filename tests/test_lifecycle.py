@@ -219,6 +219,20 @@ def test_without_hugepages(lab):
     wires.router.stop()
 
 
+def test_changes_are_in_the_log_with_who_made_or_tried_them(lab):
+    # RFC 1812 10.4.1.
+    router = Wires(lab).router
+    router.command("route", "add", "192.0.2.0/24", "blackhole")
+    router.command("route", "del", "192.0.2.0/24")
+    assert router.command("route", "del", "192.0.2.0/24", check=False).returncode != 0
+    router.show("counters")
+    lines = re.findall(r"audit: uid (\d+), pid \d+: (.*): (done|refused: .*)", router.log())
+    assert [(uid, result.split(":")[0]) for uid, _, result in lines] == [("0", "done"), ("0", "done"), ("0", "refused")]
+    assert all("192.0.2.0/24" in request for _, request, _ in lines)
+    assert "there is none" in lines[2][2]
+    router.stop()
+
+
 def test_the_socket_is_for_its_owner_alone(lab):
     wires = Wires(lab)
     mode = wires.router.socket.stat().st_mode

@@ -45,7 +45,7 @@ def from_right(source):
     return ethernet(RIGHT_MAC, HOST_B_MAC, *packet(source, False))
 
 
-def expect(wires, frame, to_right, passes):
+def expect(wires, frame, to_right, passes, reason="reverse-path"):
     wires.drain()
     change = Change(wires.router)
     sender, receiver = (wires.left, wires.right) if to_right else (wires.right, wires.left)
@@ -55,7 +55,7 @@ def expect(wires, frame, to_right, passes):
         assert receiver.expect(1) == [forwarded(frame, *macs)]
         assert change(received=1) == {"received": 1, "sent": 1}
     else:
-        assert change(received=1) == {"received": 1, "dropped": {"reverse-path": 1}}
+        assert change(received=1) == {"received": 1, "dropped": {reason: 1}}
         assert wires.left.receive(0.02) == [] and wires.right.receive(0.02) == []
 
 
@@ -69,18 +69,22 @@ def expect(wires, frame, to_right, passes):
     pytest.param("198.18.0.1", False, id="behind the other port's gateway"),
     pytest.param("172.16.0.1", False, id="no route"),
     pytest.param("192.0.2.1", False, id="blackhole"),
-    pytest.param("10.0.1.255", False, id="the port's broadcast address"),
     pytest.param("10.0.2.255", False, id="the other port's broadcast address"),
-    pytest.param("10.0.1.1", False, id="the router's own address"),
     pytest.param("fd00:1::2", True, id="the neighbour, IPv6"),
     pytest.param("2001:db8:1::9", True, id="behind a gateway, IPv6"),
     pytest.param("2001:db8:2::9", False, id="behind the other port's gateway, IPv6"),
     pytest.param("2001:db8:dead::9", False, id="blackhole, IPv6"),
     pytest.param("3fff::9", False, id="no route, IPv6"),
-    pytest.param("fd00:1::1", False, id="the router's own address, IPv6"),
 ])
 def test_strict(wires, source, passes):
     expect(wires, from_left(source), True, passes)
+
+
+@pytest.mark.parametrize("source, name", [
+    ("10.0.1.255", "broadcast-source"), ("10.0.1.1", "own-source"), ("fd00:1::1", "own-source"),
+])
+def test_what_nobody_may_send_from_has_its_own_reason(wires, source, name):
+    expect(wires, from_left(source), True, False, name)
 
 
 @pytest.mark.provokes("reverse-path")

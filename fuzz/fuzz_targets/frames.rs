@@ -16,14 +16,14 @@ use dataplane::counters::ForwarderCounters;
 use dataplane::distribution::{Distribution, TxConfig, TxPath};
 use dataplane::forwarder::{Forwarder, ForwarderParts, IdlePolicy, RxSource};
 use dataplane::graph::{EdgeCounters, Shape, Target};
-use dataplane::punts::{Punts, class_rings};
+use dataplane::punts::{ClassQueue, Punts, class_rings};
 use dataplane::quarantine::{Quarantine, Suspect};
 use dataplane::reason::{DropReason, Punt};
 use dataplane::replicate::Replicator;
 use dataplane::tables::Tables;
 use dpdk::qsbr::Qsbr;
 use dpdk::{
-    BURST_MAX, Burst, Consumer, Device, Eal, EalConfig, HugeMode, Mbuf, Mempool, MempoolConfig,
+    BURST_MAX, Burst, Device, Eal, EalConfig, HugeMode, Mbuf, Mempool, MempoolConfig,
     PacketList, Port, PortConfig, RxQueue, TxQueue,
 };
 use libfuzzer_sys::fuzz_target;
@@ -68,7 +68,7 @@ struct Lab {
     /// Into the forwarder, as if from the wire.
     wires: Vec<TxQueue>,
     sent: Vec<RxQueue>,
-    punted: ByClass<Consumer>,
+    punted: ByClass<ClassQueue>,
     suspects: Receiver<Suspect>,
 }
 
@@ -196,9 +196,10 @@ impl Lab {
         let mut now = Duration::ZERO;
         engine.tick(now, &mut world);
         let mut given = 0;
-        for ring in &mut self.punted {
+        for ClassQueue { ring, backlog } in &mut self.punted {
             while let Some(packet) = ring.pop() {
                 let punt = Punt::from_tag(packet.tag()).expect("punted packets have a tag");
+                backlog.took(punt.port);
                 engine.packet(Held(packet), punt, now, &mut world);
                 given += 1;
                 assert_eq!(given, world.returned + engine.held(), "a packet was lost");

@@ -18,7 +18,8 @@ use std::time::Duration;
 use dataplane::flow::FlowHash;
 use dataplane::multicast::{MulticastRoute, MulticastRoutes, MulticastTable, Replication};
 use dataplane::next_hop::{self, NextHop, NextHopTable};
-use dataplane::port::{Mtus, PortId, PortInfo, RedirectGates, ReversePath};
+use dataplane::own::OwnAddresses;
+use dataplane::port::{Mtus, PortId, PortInfo, PortInfos, RedirectGates, ReversePath};
 use dataplane::reason::DropReason;
 use dataplane::tables::Tables;
 use fib::{Algorithm, NoReaders, Table};
@@ -74,7 +75,7 @@ pub fn info(number: u16) -> PortInfo {
             _ => ReversePath::Any,
         },
         redirects: number == 0,
-        least_ttl: 0,
+        least_ttl: if number == 3 { 255 } else { 0 },
     }
 }
 
@@ -147,11 +148,20 @@ pub fn tables() -> Arc<Tables> {
         next_hops: Arc::new(hops),
         mtus: Mtus::new(&ports),
         redirects: RedirectGates::default(),
-        ports,
+        ports: PortInfos::new(ports),
         flows: FlowHash::new(1),
-        own: Arc::new(dataplane::own::OwnAddresses::new(false)),
+        own: own(),
         multicast: multicast(),
     })
+}
+
+/// The addresses of the ports.
+fn own() -> Arc<OwnAddresses> {
+    let own = OwnAddresses::new(false);
+    let of = |number| addresses(number).iter().map(|net| net.parse().expect("a prefix")).collect();
+    let all: Vec<(_, Vec<_>)> = (0..PORTS).map(|number| (port(number), of(number))).collect();
+    own.publish(all.iter().map(|(port, nets)| (*port, &nets[..])), []);
+    Arc::new(own)
 }
 
 /// 239.1.2.3 and ff0e::101 from port 0 to 2, 3 and, beyond a TTL of 9, 4.

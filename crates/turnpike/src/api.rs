@@ -16,8 +16,10 @@
 //! The answer to `routes` is written piece by piece while the router works on, so it is one line of
 //! any length; between two pieces routes may change. All other answers are of one moment.
 //!
-//! The socket's mode is 0600: who may open it may read and change everything.
+//! The socket's mode is 0600: who may open it may read and change everything. Changes are in the log, with
+//! who made them (`api/audit.rs`).
 
+mod audit;
 pub mod change;
 pub mod client;
 pub mod configuration;

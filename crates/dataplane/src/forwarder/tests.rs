@@ -244,7 +244,8 @@ fn a_flood_fills_the_ring_of_its_own_class() {
     assert_eq!(lab.drops(DropReason::RefusedErrors), early + full);
     assert_eq!(errors.offered.get(), 1200);
     assert_eq!(lab.counters.punted.get() + early + full, 1200);
-    assert_eq!(lab.counters.punted.get(), PUNT_RING as u64 * 3 / 4, "a quarter is for other ports");
+    // Three times what is free of seven eighths.
+    assert_eq!(lab.counters.punted.get(), 42, "the rest is for other ports");
     let group = FrameBuilder::ip4().destination_mac([1, 0, 0x5e, 0, 0, 0x16]).protocol(2);
     let with_options = group.destination4("224.0.0.22").options(&[0x94, 4, 0, 0]).build();
     let arp = FrameBuilder::ethernet([0xff; 6], 0x0806).payload(&[0; 46]).build();
@@ -252,7 +253,7 @@ fn a_flood_fills_the_ring_of_its_own_class() {
     assert_eq!(lab.reasons(0, PuntClass::Host), [PuntReason::Local]);
     assert_eq!(lab.reasons(0, PuntClass::Neighbour), [PuntReason::Arp]);
     assert_eq!(lab.reasons(0, PuntClass::Routing), [PuntReason::Ip4Options]);
-    assert_eq!(lab.reasons(0, PuntClass::Errors).len(), PUNT_RING * 3 / 4);
+    assert_eq!(lab.reasons(0, PuntClass::Errors).len(), 42);
     lab.receive(&[to("10.0.4.1")]);
     assert_eq!(
         lab.reasons(0, PuntClass::Errors),

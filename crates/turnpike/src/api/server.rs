@@ -22,7 +22,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 
 use super::report::Route;
-use super::{Answer, Request, RouteFilter, Show};
+use super::{Answer, Request, RouteFilter, Show, audit};
 use crate::telnet::Telnet;
 
 /// The longest request line, in bytes: a configuration with a million routes.
@@ -172,6 +172,7 @@ fn remove_stale(path: &Path) -> Result<()> {
 
 /// Answers one client's lines until it goes.
 async fn converse(stream: UnixStream, questions: mpsc::Sender<Question>) {
+    let client = audit::Client::of(&stream);
     let (read, mut write) = stream.into_split();
     let mut read = BufReader::new(read);
     loop {
@@ -190,7 +191,14 @@ async fn converse(stream: UnixStream, questions: mpsc::Sender<Question>) {
             Ok(Request::Show(Show::Routes(filter))) => {
                 write_routes(&mut write, filter, &questions).await
             }
-            Ok(request) => write_answer(&mut write, &ask(request, &questions).await).await,
+            Ok(request) => {
+                let change = audit::change(&request);
+                let answer = ask(request, &questions).await;
+                if let Some(change) = change {
+                    client.record(&change, &answer);
+                }
+                write_answer(&mut write, &answer).await
+            }
             Err(reason) => write_answer(&mut write, &Answer::Error(reason)).await,
         };
         if written.is_err() || too_long {
