@@ -44,7 +44,7 @@ pub fn say_policies(config: &Config) {
 
 /// What becomes of packets over which a step fails, and of all of them once it has failed too often.
 fn policy(step: &StepSettings) -> String {
-    let StepSettings { name, outputs, limit, policy, budget_us: _ } = step;
+    let StepSettings { name, outputs, drops: _, limit, policy, budget_us: _ } = step;
     let each = format!("step \"{name}\": packets over which it fails are dropped (step-failed)");
     let then = match (limit, policy) {
         (0, _) => return format!("{each}; it is never disabled"),
@@ -171,6 +171,7 @@ mod tests {
             self::policy(&StepSettings {
                 name: "acl".to_owned(),
                 outputs,
+                drops: Vec::new(),
                 limit,
                 policy,
                 budget_us: 9,
