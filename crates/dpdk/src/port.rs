@@ -554,7 +554,7 @@ fn start_af_xdp_in_time(
         std::thread::sleep(time.saturating_sub(since.elapsed()));
         notes.truncate(before);
         let result = start_af_xdp(eal, config, pool, kernel, mtu, notes);
-        // A failure costs packets of the pool: again only where the kernel may have been too slow.
+        // Again only where the kernel may have been too slow.
         let next = FREED_AFTER.iter().find(|after| **after > since.elapsed());
         match (result, next) {
             (Err(_), Some(next)) => time = *next,
@@ -614,7 +614,20 @@ fn start_af_xdp(
             attached.start(config, pool, want, Some(mtu))
         })
     });
-    let mut started = started?;
+    let mut started = match started {
+        Ok(started) => started,
+        Err(error) => {
+            // Most often no queue was free yet. What the driver took for it is nobody's, and should not be
+            // missing when the next attempt succeeds.
+            if !sockets.receive() {
+                // SAFETY: a packet is written off where the driver of a port of this pool has ended: this
+                // one, by none of whose sockets the kernel receives, or one before it, which has closed its
+                // own.
+                unsafe { pool.recover() };
+            }
+            return Err(error);
+        }
+    };
     started.rings = sockets.rings();
     started.is_estimate = started.rings.is_none();
     if started.is_estimate {
