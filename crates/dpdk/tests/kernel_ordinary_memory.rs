@@ -334,14 +334,16 @@ fn frames_longer_than_the_mtu(driver: Driver, name: &str) {
     assert_eq!(end.port.stats().oerrors, 0);
     // What the kernel drops, since the other end takes less, is an error.
     ip(&format!("link set {name}1 mtu 1000"));
-    for len in [1514, 60, 1100] {
-        let sent = send(&mut end, &pool, &[of(len)]);
-        assert_eq!((sent.packets, sent.too_long), (1, 0));
+    let wire = Wire::new(&format!("{name}1"));
+    let sent = send(&mut end, &pool, &[of(1514), of(60), of(1100), of(61), of(62)]);
+    assert_eq!((sent.packets, sent.too_long), (5, 0));
+    let (mut received, patience) = (Vec::new(), Instant::now() + Duration::from_secs(5));
+    while received.len() < 3 || end.port.stats().oerrors < 2 {
+        end.tx.poll();
+        received.extend(wire.receive().map(|frame| frame.len()));
+        assert!(Instant::now() < patience, "{received:?} {:?}", end.port.stats());
     }
-    let patience = Instant::now() + Duration::from_secs(5);
-    while end.port.stats().oerrors < 2 {
-        assert!(Instant::now() < patience, "{:?}", end.port.stats());
-    }
+    assert_eq!(received, [60, 61, 62], "what follows a frame that is dropped");
     assert_eq!(end.port.changed_mac(), None);
     ip(&format!("link set {device} address 02:00:00:00:00:99"));
     assert_eq!(end.port.changed_mac(), Some([2, 0, 0, 0, 0, 0x99]));
@@ -367,7 +369,7 @@ fn af_packet_gets_no_frame_that_is_longer_than_the_mtu() {
 fn fragment(host: u8, offset: u16, more: bool, len: usize) -> Vec<u8> {
     let mut frame = vec![0xff; 6];
     frame.extend([2, 0, 0, 0, 0, 1, 8, 0]);
-    let flags = offset / 8 | if more { 0x2000 } else { 0 };
+    let flags = (offset / 8) | if more { 0x2000 } else { 0 };
     frame.extend([0x45, 0]);
     frame.extend((len as u16 + 20).to_be_bytes());
     frame.extend([0, host]);
