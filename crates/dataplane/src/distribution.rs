@@ -186,6 +186,8 @@ impl Distribution {
             if !burst.is_empty() && now.wrapping_sub(port.since) >= self.flush_cycles {
                 port.send(burst, 1, counters);
                 port.since = now;
+            } else if let TxPath::Queue(queue) = &mut port.path {
+                queue.poll();
             }
         }
     }

@@ -2,6 +2,7 @@
 
 mod memory;
 
+use std::collections::HashSet;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -173,6 +174,31 @@ impl Mempool {
     /// pool is just smaller by them.
     pub(crate) fn write_off(&self, count: usize) {
         self.inner.written_off.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Takes the packets back that were written off, if nobody else has one: those that are not free are they.
+    ///
+    /// # Safety
+    /// Nobody uses a packet that was written off, nor will.
+    pub(crate) unsafe fn recover(&self) {
+        let lost = self.inner.written_off.load(Ordering::Relaxed);
+        if self.inner.withheld > 0 || lost == 0 || self.in_use() > 0 {
+            return;
+        }
+        let free: Vec<Mbuf> = std::iter::from_fn(|| self.alloc()).collect();
+        // In the cache of another thread are others.
+        if free.len() + lost != self.size() {
+            return;
+        }
+        let free: HashSet<_> = free.iter().map(|packet| packet.raw().0).collect();
+        self.inner.written_off.store(0, Ordering::Relaxed);
+        for packet in memory::packets(self.inner.pool) {
+            if !free.contains(&packet) {
+                // SAFETY: it is the pool's and not free, so it was handed out, and by the caller it is
+                // nobody's now.
+                drop(unsafe { Mbuf::from_raw(RawMbuf(packet)) });
+            }
+        }
     }
 
     /// Never frees the pool: packets were written off by an estimate, and one that somebody has may be
@@ -368,6 +394,35 @@ mod tests {
             reader.quiescent();
             assert!(unused.free().is_ok());
         }
+    }
+
+    #[test]
+    fn packets_that_were_written_off_come_back_when_nobody_has_another() {
+        let pool = testing::pool(100);
+        let forget = |count| {
+            for _ in 0..count {
+                let _ = pool.alloc().unwrap().into_raw();
+            }
+            pool.write_off(count);
+        };
+        forget(30);
+        let other = pool.alloc().unwrap();
+        // SAFETY: what was written off is nobody's, here and below.
+        unsafe { pool.recover() };
+        let rest: Vec<_> = std::iter::from_fn(|| pool.alloc()).collect();
+        assert_eq!(rest.len(), 69, "one might be somebody's");
+        drop(rest);
+        drop(other);
+        // SAFETY: as above.
+        unsafe { pool.recover() };
+        forget(5);
+        // SAFETY: as above.
+        unsafe { pool.recover() };
+        let all: Vec<_> = std::iter::from_fn(|| pool.alloc()).collect();
+        let places: HashSet<_> = all.iter().map(|packet| packet.raw().0).collect();
+        assert_eq!((all.len(), places.len(), pool.in_use()), (100, 100, 100));
+        drop(all);
+        assert_eq!(pool.leaked(), 0);
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod kernel;
 mod link;
 mod multicast;
 mod offloads;
+pub(crate) mod packet_ring;
 mod packet_sockets;
 pub(crate) mod queues;
 mod record;
@@ -38,6 +39,7 @@ pub use self::kernel::interface_user;
 pub use self::link::{Fec, LinkDetails, LinkWish, Pause};
 pub use self::multicast::{MulticastFilter, Multicasts};
 use self::offloads::{Need, Negotiated, negotiate};
+use self::packet_ring::PacketRing;
 use self::queues::{Queues, Thresholds, Wish};
 use self::record::Record;
 use self::rings::Rings;
@@ -254,6 +256,18 @@ impl OpenPort {
         self.longest.load(Ordering::Relaxed)
     }
 
+    /// Packets that the kernel took and did not send, which its drivers in DPDK do not know.
+    fn unsent(&self) -> u64 {
+        let dropped = self.kernel.as_ref().map_or(0, KernelInterface::unsent);
+        let given_up = |ring: &PacketRing| ring.given_up.load(Ordering::Relaxed);
+        dropped + self.started.packet_rings.iter().map(given_up).sum::<u64>()
+    }
+
+    /// The ring of an AF_PACKET socket by which a queue sends.
+    pub(crate) fn packet_ring(&self, queue: u16) -> Option<&PacketRing> {
+        self.started.packet_rings.get(usize::from(queue))
+    }
+
     /// Where its receive queues take packets from.
     pub(crate) fn pool(&self) -> &Mempool {
         &self.started.pool
@@ -419,7 +433,7 @@ impl Port {
             rx_nombuf: stats.rx_nombuf,
             opackets: stats.opackets,
             obytes: stats.obytes,
-            oerrors: stats.oerrors + self.open.kernel.as_ref().map_or(0, KernelInterface::unsent),
+            oerrors: stats.oerrors + self.open.unsent(),
         }
     }
 
@@ -554,7 +568,7 @@ fn start_af_xdp_in_time(
         std::thread::sleep(time.saturating_sub(since.elapsed()));
         notes.truncate(before);
         let result = start_af_xdp(eal, config, pool, kernel, mtu, notes);
-        // A failure costs packets of the pool: again only where the kernel may have been too slow.
+        // Again only where the kernel may have been too slow.
         let next = FREED_AFTER.iter().find(|after| **after > since.elapsed());
         match (result, next) {
             (Err(_), Some(next)) => time = *next,
@@ -614,7 +628,20 @@ fn start_af_xdp(
             attached.start(config, pool, want, Some(mtu))
         })
     });
-    let mut started = started?;
+    let mut started = match started {
+        Ok(started) => started,
+        Err(error) => {
+            // Most often no queue was free yet. What the driver took for it is nobody's, and should not be
+            // missing when the next attempt succeeds.
+            if !sockets.receive() {
+                // SAFETY: a packet is written off where the driver of a port of this pool has ended: this
+                // one, by none of whose sockets the kernel receives, or one before it, which has closed its
+                // own.
+                unsafe { pool.recover() };
+            }
+            return Err(error);
+        }
+    };
     started.rings = sockets.rings();
     started.is_estimate = started.rings.is_none();
     if started.is_estimate {
@@ -639,8 +666,8 @@ fn start_af_packet(
     let queues = queue_pairs(config, AF_PACKET_QUEUES)
         .map_err(|problem| config.refuse(format!("device {}: {problem}", kernel.name)))?;
     let descriptors = config.rx_desc.max(config.tx_desc).unwrap_or(AF_PACKET_DESCRIPTORS);
-    let ring = PacketRing::for_mtu(mtu, pool.data_room(), descriptors).ok_or_else(|| {
-        let (room, needed) = (pool.data_room(), PacketRing::room_for(mtu));
+    let ring = Geometry::for_mtu(mtu, pool.data_room(), descriptors).ok_or_else(|| {
+        let (room, needed) = (pool.data_room(), Geometry::room_for(mtu));
         config.refuse(format!(
             "MTU {mtu} needs packet buffers of {needed} bytes with AF_PACKET; they have {room}"
         ))
@@ -654,18 +681,20 @@ fn start_af_packet(
     // has; ethdev would refuse one above 1,500.
     let want = Wish { rx: queues, tx: queues, ..Wish::of(config) };
     let attached = Attached::new(eal, config, "vdev", device, &args)?;
-    packet_sockets::stop_reassembly(kernel.index(), &ring).map_err(|errno| {
+    let rings = packet_sockets::stop_reassembly(kernel.index(), &ring).map_err(|errno| {
         let step = "packet sockets that do not reassemble IPv4 fragments";
         config.error(format!("{}: {step}", kernel.name), errno)
     })?;
-    attached.start(config, pool, want, None)
+    let mut started = attached.start(config, pool, want, None)?;
+    started.packet_rings = rings;
+    Ok(started)
 }
 
 /// Bytes of packet data that a pool's buffers need for a port with this MTU, whichever driver takes
 /// it; see [`MempoolConfig::data_room`](crate::MempoolConfig::data_room).
 pub fn data_room(mtu: u16) -> u16 {
     let with_af_xdp = usize::from(mtu) + FRAME_OVERHEAD + AF_XDP_HEADROOM;
-    let needed = with_af_xdp.max(PacketRing::room_for(mtu));
+    let needed = with_af_xdp.max(Geometry::room_for(mtu));
     u16::try_from(needed.next_multiple_of(64)).unwrap_or(u16::MAX)
 }
 
@@ -694,13 +723,13 @@ fn check_room(config: &PortConfig, pool: &Mempool, mtu: u16, extra: usize) -> Re
 
 /// The geometry of an AF_PACKET ring: frames of equal size in blocks of whole pages.
 #[derive(Debug, PartialEq, Eq)]
-struct PacketRing {
+struct Geometry {
     frame: usize,
     block: usize,
     frames: usize,
 }
 
-impl PacketRing {
+impl Geometry {
     const PAGE: usize = 4096;
     /// What TPACKET_V2 puts in front of a received packet: its header (48 bytes with alignment,
     /// a socket address of 20) and 16 more, before the Ethernet header.
@@ -793,6 +822,8 @@ struct Started {
     sockets: Sockets,
     /// An AF_XDP driver's, where the packets are that it does not return; mapped until it is closed.
     rings: Option<Vec<Rings>>,
+    /// An AF_PACKET driver's, by its queues; mapped until it is closed.
+    packet_rings: Vec<PacketRing>,
     driver: String,
     negotiated: Negotiated,
     /// It tells of changes of its link.
@@ -897,6 +928,7 @@ impl Attached {
             device: self,
             sockets: Sockets::default(),
             rings: None,
+            packet_rings: Vec::new(),
             driver,
             negotiated,
             link_interrupts: events::has_link_interrupts(&config.device, &info),

@@ -9,6 +9,7 @@ use dpdk_sys as sys;
 use crate::burst::{BURST_MAX, Burst, PacketList};
 use crate::mbuf::{Mbuf, REQUESTS};
 use crate::port::OpenPort;
+use crate::port::packet_ring::Watch;
 
 /// A receive queue of a port, which stays started as long as this lives. It can move to another
 /// thread, not be shared.
@@ -26,6 +27,8 @@ pub struct RxQueue {
 pub struct TxQueue {
     port: Arc<OpenPort>,
     queue: u16,
+    /// Of the ring, if it is an AF_PACKET socket's.
+    watch: Option<Watch>,
     not_sync: PhantomData<Cell<()>>,
 }
 
@@ -93,7 +96,20 @@ impl RxQueue {
 
 impl TxQueue {
     pub(crate) fn new(port: Arc<OpenPort>, queue: u16) -> Self {
-        Self { port, queue, not_sync: PhantomData }
+        let watch = port.packet_ring(queue).map(|_| Watch::new());
+        Self { port, queue, watch, not_sync: PhantomData }
+    }
+
+    /// Has the device go on with what it has taken and not sent. To be called from time to time, with
+    /// packets or without: an AF_PACKET socket stops at a packet that its interface drops.
+    #[inline]
+    pub fn poll(&mut self) {
+        if let Some(watch) = &mut self.watch
+            && let Some(ring) = self.port.packet_ring(self.queue)
+        {
+            // SAFETY: the port is open while we hold it, and `&mut self` of the queue's only owner calls.
+            unsafe { watch.poll(ring) };
+        }
     }
 
     /// Sends up to `max` packets from the front of the list. What the device does not take stays
@@ -139,6 +155,13 @@ impl TxQueue {
             bytes -= u64::from(unsafe { packet.pkt_len() });
         }
         list.forget_front(taken);
+        if let Some(watch) = &mut self.watch
+            && let Some(ring) = self.port.packet_ring(self.queue)
+        {
+            // SAFETY: as in `poll`. The driver has written a frame for each packet that it took: none is
+            // longer than one (`OpenPort::longest`).
+            unsafe { watch.sent(ring, taken) };
+        }
         Sent { packets: taken, bytes, ..Sent::default() }
     }
 

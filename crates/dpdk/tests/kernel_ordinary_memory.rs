@@ -168,6 +168,82 @@ fn an_interface_is_opened_again_and_again() {
     assert_eq!(state("tpk0"), before);
 }
 
+/// An AF_XDP socket that has the queue of an interface, and the memory that it must have for that.
+struct Occupier {
+    socket: OwnedFd,
+    _memory: Box<Memory>,
+}
+
+#[repr(C, align(4096))]
+struct Memory([u8; 4 * 4096]);
+
+impl Occupier {
+    fn of(name: &str) -> Self {
+        let mut memory = Box::new(Memory([0; 4 * 4096]));
+        let (name, entries) = (std::ffi::CString::new(name).unwrap(), 64u32);
+        // SAFETY: plain system calls; what they point to lives for the call, and the memory longer than the
+        // socket.
+        let socket = unsafe {
+            let socket = libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0);
+            let socket = OwnedFd::from_raw_fd(socket);
+            let set = |option, value: *const libc::c_void, size| {
+                let result =
+                    libc::setsockopt(socket.as_raw_fd(), libc::SOL_XDP, option, value, size);
+                assert_eq!(result, 0, "{option}: {}", std::io::Error::last_os_error());
+            };
+            let start = (&raw mut memory.0) as u64;
+            let umem = [start, 4 * 4096, 4096, 0];
+            set(libc::XDP_UMEM_REG, umem.as_ptr().cast(), 32);
+            for ring in
+                [libc::XDP_UMEM_FILL_RING, libc::XDP_UMEM_COMPLETION_RING, libc::XDP_RX_RING]
+            {
+                set(ring, (&raw const entries).cast(), 4);
+            }
+            let mut address: libc::sockaddr_xdp = mem::zeroed();
+            address.sxdp_family = libc::AF_XDP as u16;
+            address.sxdp_ifindex = libc::if_nametoindex(name.as_ptr());
+            let size = mem::size_of_val(&address) as u32;
+            let result = libc::bind(socket.as_raw_fd(), (&raw const address).cast(), size);
+            assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+            socket
+        };
+        Self { socket, _memory: memory }
+    }
+}
+
+#[test]
+fn a_queue_that_is_not_free_costs_no_packets() {
+    let (eal, _turn) = eal(HugeMode::Never);
+    namespace(&["tpq"]);
+    let config = MempoolConfig { count: 4095, cache: 64, ..Default::default() };
+    let pool = Mempool::new(eal, &config).unwrap();
+    ip("link set tpq0 up");
+    let occupier = Occupier::of("tpq0");
+    assert!(occupier.socket.as_raw_fd() >= 0);
+    let device = Device::parse("tpq0").unwrap();
+    let config = PortConfig { driver: Some(Driver::AfXdp), ..PortConfig::new("left", device) };
+    // Each takes half of the pool.
+    for _ in 0..3 {
+        let error = Port::open(eal, &config, &pool).map(drop).unwrap_err().to_string();
+        assert!(error.contains("setting up receive queue 0"), "{error}");
+        assert_eq!(pool.leaked(), 0);
+    }
+    let all: Vec<_> = std::iter::from_fn(|| pool.alloc()).collect();
+    assert_eq!(all.len(), 4095);
+    drop(all);
+    drop(occupier);
+    // The kernel frees the queue in the background.
+    let patience = Instant::now() + Duration::from_secs(20);
+    let end = loop {
+        match Port::open(eal, &config, &pool) {
+            Ok(opened) => break opened,
+            Err(error) => assert!(Instant::now() < patience, "{error}"),
+        }
+    };
+    drop(end);
+    assert_eq!(pool.leaked(), 0);
+}
+
 #[test]
 fn one_interface_is_one_port() {
     let (eal, _turn) = eal(HugeMode::Never);
@@ -258,14 +334,16 @@ fn frames_longer_than_the_mtu(driver: Driver, name: &str) {
     assert_eq!(end.port.stats().oerrors, 0);
     // What the kernel drops, since the other end takes less, is an error.
     ip(&format!("link set {name}1 mtu 1000"));
-    for len in [1514, 60, 1100] {
-        let sent = send(&mut end, &pool, &[of(len)]);
-        assert_eq!((sent.packets, sent.too_long), (1, 0));
+    let wire = Wire::new(&format!("{name}1"));
+    let sent = send(&mut end, &pool, &[of(1514), of(60), of(1100), of(61), of(62)]);
+    assert_eq!((sent.packets, sent.too_long), (5, 0));
+    let (mut received, patience) = (Vec::new(), Instant::now() + Duration::from_secs(5));
+    while received.len() < 3 || end.port.stats().oerrors < 2 {
+        end.tx.poll();
+        received.extend(wire.receive().map(|frame| frame.len()));
+        assert!(Instant::now() < patience, "{received:?} {:?}", end.port.stats());
     }
-    let patience = Instant::now() + Duration::from_secs(5);
-    while end.port.stats().oerrors < 2 {
-        assert!(Instant::now() < patience, "{:?}", end.port.stats());
-    }
+    assert_eq!(received, [60, 61, 62], "what follows a frame that is dropped");
     assert_eq!(end.port.changed_mac(), None);
     ip(&format!("link set {device} address 02:00:00:00:00:99"));
     assert_eq!(end.port.changed_mac(), Some([2, 0, 0, 0, 0, 0x99]));
@@ -291,7 +369,7 @@ fn af_packet_gets_no_frame_that_is_longer_than_the_mtu() {
 fn fragment(host: u8, offset: u16, more: bool, len: usize) -> Vec<u8> {
     let mut frame = vec![0xff; 6];
     frame.extend([2, 0, 0, 0, 0, 1, 8, 0]);
-    let flags = offset / 8 | if more { 0x2000 } else { 0 };
+    let flags = (offset / 8) | if more { 0x2000 } else { 0 };
     frame.extend([0x45, 0]);
     frame.extend((len as u16 + 20).to_be_bytes());
     frame.extend([0, host]);

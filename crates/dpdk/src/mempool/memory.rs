@@ -209,6 +209,31 @@ fn set_physical_address(pool: NonNull<sys::rte_mempool>, packet: *mut sys::rte_m
     }
 }
 
+/// All packets of a pool, whoever has them.
+pub(super) fn packets(pool: NonNull<sys::rte_mempool>) -> Vec<*mut sys::rte_mbuf> {
+    let mut all: Vec<*mut sys::rte_mbuf> = Vec::new();
+    // SAFETY: the pool is alive; the vector is the callback's for the call.
+    unsafe {
+        let all = (&raw mut all).cast();
+        sys::rte_mempool_obj_iter(pool.as_ptr(), Some(collect as _), all);
+    }
+    all
+}
+
+/// Called by DPDK for each packet of a pool.
+///
+/// # Safety
+/// `all` is the vector of [`packets`].
+unsafe extern "C" fn collect(
+    _: *mut sys::rte_mempool,
+    all: *mut c_void,
+    packet: *mut c_void,
+    _: u32,
+) {
+    // SAFETY: by the caller.
+    unsafe { (*all.cast::<Vec<*mut sys::rte_mbuf>>()).push(packet.cast()) };
+}
+
 /// A name that no other memory of this process has.
 fn serial_name(what: &str) -> CString {
     static MADE: AtomicUsize = AtomicUsize::new(0);

@@ -20,8 +20,10 @@
 use std::fs;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr::NonNull;
 
-use super::PacketRing;
+use super::Geometry;
+use super::packet_ring::PacketRing;
 use super::rings::mapping;
 use super::sockets::socket;
 use crate::Errno;
@@ -46,11 +48,20 @@ struct Original {
 }
 
 /// Replaces the driver's sockets on the interface with this index, whose device has not been started, if
-/// they have the kernel reassemble fragments.
-pub(super) fn stop_reassembly(index: u32, ring: &PacketRing) -> Result<(), Errno> {
-    let originals = originals(index);
+/// they have the kernel reassemble fragments. Returns the rings that they send from, by their queues.
+pub(super) fn stop_reassembly(index: u32, ring: &Geometry) -> Result<Vec<PacketRing>, Errno> {
+    // The driver makes them in the order of its queues, each with the lowest number that is free.
+    let mut originals = originals(index);
+    originals.sort_by_key(|original| original.descriptor);
+    if originals.iter().any(|original| original.fanout & DEFRAG != 0) {
+        replace(&originals, ring)?;
+    }
+    originals.iter().map(|original| original.sends_from(ring).ok_or(Errno(libc::EINVAL))).collect()
+}
+
+fn replace(originals: &[Original], ring: &Geometry) -> Result<(), Errno> {
     let mut twins: Vec<OwnedFd> = Vec::new();
-    for original in &originals {
+    for original in originals {
         let twin = original.twin(ring)?;
         // A socket alone needs no group.
         if originals.len() > 1 {
@@ -64,7 +75,7 @@ pub(super) fn stop_reassembly(index: u32, ring: &PacketRing) -> Result<(), Errno
     Ok(())
 }
 
-/// The sockets of this process on an interface that have rings and reassemble.
+/// The sockets of this process on an interface that have rings.
 fn originals(index: u32) -> Vec<Original> {
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let entries = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
@@ -75,14 +86,14 @@ fn originals(index: u32) -> Vec<Original> {
 fn original(descriptor: RawFd, index: u32, maps: &str) -> Option<Original> {
     let inode = socket(descriptor, libc::AF_PACKET)?;
     let address = bound_to(descriptor).filter(|to| u32::try_from(to.sll_ifindex) == Ok(index))?;
-    let fanout = option(descriptor, libc::PACKET_FANOUT).filter(|value| value & DEFRAG != 0)?;
+    let fanout = option(descriptor, libc::PACKET_FANOUT).unwrap_or(0);
     let rings = maps.lines().find_map(|line| mapping(line, inode, 0))?;
     Some(Original { descriptor, address, fanout, rings })
 }
 
 impl Original {
     /// A socket like it, in no group.
-    fn twin(&self, ring: &PacketRing) -> Result<OwnedFd, Errno> {
+    fn twin(&self, ring: &Geometry) -> Result<OwnedFd, Errno> {
         // With no protocol it receives nothing before it is bound.
         // SAFETY: makes a descriptor.
         let twin = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
@@ -96,13 +107,11 @@ impl Original {
                 set(&twin, name, &value)?;
             }
         }
-        // The mapping holds the ring to receive from and then that to send from, of equal sizes.
-        let blocks = (self.rings.1 - self.rings.0) / 2 / ring.block;
         let wanted = libc::tpacket_req {
             tp_block_size: ring.block as u32,
-            tp_block_nr: blocks as u32,
+            tp_block_nr: (self.size() / ring.block) as u32,
             tp_frame_size: ring.frame as u32,
-            tp_frame_nr: (blocks * (ring.block / ring.frame)) as u32,
+            tp_frame_nr: self.frames(ring),
         };
         set(&twin, libc::PACKET_RX_RING, &wanted)?;
         set(&twin, libc::PACKET_TX_RING, &wanted)?;
@@ -111,6 +120,24 @@ impl Original {
         let result =
             unsafe { libc::bind(twin.as_raw_fd(), (&raw const self.address).cast(), size) };
         if result < 0 { Err(Errno::of_system()) } else { Ok(twin) }
+    }
+
+    /// Bytes of each of its two rings: that to receive from is mapped first, that to send from behind it.
+    fn size(&self) -> usize {
+        (self.rings.1 - self.rings.0) / 2
+    }
+
+    /// Frames of each ring; blocks are full of them.
+    fn frames(&self, ring: &Geometry) -> u32 {
+        (self.size() / ring.frame) as u32
+    }
+
+    /// The ring to send from; `None` if it has no frame.
+    fn sends_from(&self, ring: &Geometry) -> Option<PacketRing> {
+        let first = NonNull::new((self.rings.0 + self.size()) as *mut u8)?;
+        let frames = self.frames(ring);
+        let (socket, frame, given_up) = (self.descriptor, ring.frame, 0.into());
+        (frames > 0).then_some(PacketRing { socket, first, frames, frame, given_up })
     }
 
     /// Puts its twin in its place; both the rings and the number of the descriptor.

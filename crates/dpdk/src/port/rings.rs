@@ -25,7 +25,7 @@ const TX: u64 = 0x8000_0000;
 const FILL: u64 = 0x1_0000_0000;
 const COMPLETION: u64 = 0x1_8000_0000;
 
-const SOL_XDP: i32 = 283;
+pub(super) const SOL_XDP: i32 = 283;
 const XDP_MMAP_OFFSETS: i32 = 1;
 
 /// `struct xdp_ring_offset`.

@@ -11,7 +11,11 @@ use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 use std::sync::{Mutex, PoisonError};
 
-use super::rings::Rings;
+use super::rings::{Rings, SOL_XDP};
+use crate::Errno;
+
+/// Makes the ring that a socket receives by.
+const XDP_RX_RING: i32 = 2;
 
 /// What a descriptor is, by a number that no other of its kind has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,6 +45,13 @@ impl Sockets {
 }
 
 impl Sockets {
+    /// By one of them the kernel may still receive.
+    pub(super) fn receive(&self) -> bool {
+        self.0
+            .iter()
+            .any(|&(descriptor, kind)| matches!(kind, Kind::Socket(_)) && is_bound(descriptor))
+    }
+
     /// Those that are made meanwhile and still there after it. One thread at a time.
     pub(super) fn of<T>(make: impl FnOnce() -> T) -> (T, Self) {
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -73,6 +84,18 @@ fn of_descriptor(descriptor: RawFd) -> Option<Descriptor> {
     let socket = socket(descriptor, libc::AF_XDP).map(Kind::Socket);
     let kind = socket.or_else(|| map(descriptor).map(Kind::Map))?;
     Some((descriptor, kind))
+}
+
+/// Whether an AF_XDP socket has a queue of an interface. The kernel makes no rings for one that has, before
+/// it looks at how large they are to be; nobody makes one of no entries.
+fn is_bound(descriptor: RawFd) -> bool {
+    let none = 0u32;
+    // SAFETY: a number that may be a descriptor's, a number and its size.
+    let result = unsafe {
+        let size = size_of::<u32>() as libc::socklen_t;
+        libc::setsockopt(descriptor, SOL_XDP, XDP_RX_RING, (&raw const none).cast(), size)
+    };
+    result < 0 && Errno::of_system() == Errno(libc::EBUSY)
 }
 
 /// The number of a BPF map.
