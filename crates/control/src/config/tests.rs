@@ -154,7 +154,7 @@ fn a_script_may_compute() {
 }
 
 /// The keys of a port, as errors list them.
-const PORT_KEYS: &str = "known: device, driver, address, mac, mtu, link, promiscuous, all_multicast, rx_queues, tx_queues, rx_descriptors, tx_descriptors, rx_burst, rx_thresholds, tx_thresholds, rx_cores, tx_cores, rss, spread, offloads, reverse_path, host, unreachables, redirects, dad, advertise, router_discovery";
+const PORT_KEYS: &str = "known: device, driver, address, mac, mtu, link, promiscuous, all_multicast, rx_queues, tx_queues, rx_descriptors, tx_descriptors, rx_burst, rx_thresholds, tx_thresholds, rx_cores, tx_cores, rss, spread, offloads, reverse_path, host, unreachables, redirects, ttl_security, dad, advertise, router_discovery";
 
 #[test]
 fn unknown_keys_of_ports_are_named_with_the_known_ones() {
@@ -1154,7 +1154,7 @@ fn the_other_statements_are_checked_too() {
         ),
         (
             "turnpike.slowpath { classes = { erors = {} } }",
-            "slowpath: classes: key \"erors\" unknown; did you mean \"errors\"? known: neighbour, routing, host, resolve, fragment, options, errors",
+            "slowpath: classes: key \"erors\" unknown; did you mean \"errors\"? known: neighbour, link, routing, host, resolve, fragment, options, errors",
         ),
         (
             "turnpike.slowpath { classes = { errors = { rate = 0 } } }",
@@ -1166,7 +1166,7 @@ fn the_other_statements_are_checked_too() {
         ),
         (
             "turnpike.slowpath { classes = { 5 } }",
-            "slowpath: classes: number 5 has no key; known: neighbour, routing, host, resolve, fragment, options, errors",
+            "slowpath: classes: number 5 has no key; known: neighbour, link, routing, host, resolve, fragment, options, errors",
         ),
         (
             "turnpike.memory { no_huge = 'yes' }",
