@@ -78,13 +78,13 @@ impl<P: Packet> SlowPath<P> {
         out: &mut impl Output<P>,
     ) {
         match replication {
-            Replication::Ports(ports) => self.to_group(packet, from, ports, now, out),
+            Replication::Ports(ports) => self.send_to_group(packet, from, ports, now, out),
             Replication::WrongPort => out.drop(packet, DropReason::MulticastWrongPort),
             Replication::Sample => self.local(packet, from, now, out),
         }
     }
 
-    fn to_group(
+    fn send_to_group(
         &mut self,
         packet: P,
         from: PortId,
