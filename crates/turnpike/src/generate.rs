@@ -50,7 +50,7 @@ pub struct GenerateArgs {
     /// Destination: ADDRESS, random:BITS@ADDRESS, table:FILE, zipf:FILE, flows:N@PREFIX
     #[arg(long)]
     to: String,
-    /// The source address; 198.18.0.1 or 2001:2::1 (RFC 2544, RFC 5180) if not given
+    /// The source address; 198.18.0.2 or 2001:2::2 if not given (RFC 2544, RFC 5180; the router under test has .1)
     #[arg(long)]
     from: Option<IpAddr>,
     /// Frame sizes with FCS: one, a list, or imix

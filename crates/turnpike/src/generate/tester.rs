@@ -208,9 +208,9 @@ impl Tester {
 
     fn template(&self, six: bool) -> Result<Template> {
         let default = if six {
-            IpAddr::from(Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1))
+            IpAddr::from(Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 2))
         } else {
-            IpAddr::from(Ipv4Addr::new(198, 18, 0, 1))
+            IpAddr::from(Ipv4Addr::new(198, 18, 0, 2))
         };
         let (from, to) = (self.ends.mac, self.to);
         match (self.from.unwrap_or(default), six) {
