@@ -82,13 +82,14 @@ fn config(device: &str, wishes: &[(Offload, bool)]) -> PortConfig {
     PortConfig { offloads, ..PortConfig::new("p", Device::parse(device).unwrap()) }
 }
 
-/// Sends packets, and returns how many were refused.
+/// Sends packets, and returns how many were refused, be it as too long.
 fn send(end: &mut End, packets: Vec<Mbuf>) -> usize {
     let mut list = PacketList::new();
     packets.into_iter().for_each(|packet| list.push(packet).unwrap());
     let mut refused = 0;
     while !list.is_empty() {
-        refused += end.tx.send(&mut list, 64).refused;
+        let sent = end.tx.send(&mut list, 64);
+        refused += sent.refused + sent.too_long;
     }
     refused
 }
