@@ -13,14 +13,15 @@ use std::time::Duration;
 use arbitrary::Arbitrary;
 use dataplane::class::{ByClass, default_limits};
 use dataplane::counters::ForwarderCounters;
-use dataplane::distribution::{Distribution, TxConfig, TxPath};
+use dataplane::distribution::{TxConfig, TxPath};
 use dataplane::forwarder::{Forwarder, ForwarderParts, IdlePolicy, RxSource};
 use dataplane::graph::{EdgeCounters, Shape, Target};
 use dataplane::punts::{ClassQueue, Punts, class_rings};
 use dataplane::quarantine::{Quarantine, Suspect};
 use dataplane::reason::{DropReason, Punt};
-use dataplane::replicate::Replicator;
+use dataplane::replicate::{Replicas, Replicator};
 use dataplane::tables::Tables;
+use dataplane::wires::{Exit, Rewiring, Wires};
 use dpdk::qsbr::Qsbr;
 use dpdk::{
     BURST_MAX, Burst, Device, Eal, EalConfig, HugeMode, Mbuf, Mempool, MempoolConfig,
@@ -31,7 +32,6 @@ use slowpath::Packet;
 use turnpike_fuzz::frame::Frame;
 use turnpike_fuzz::world::{self, PORTS, World};
 use turnpike_fuzz::check;
-use wire::MacAddr;
 
 #[derive(Arbitrary, Debug)]
 struct Input {
@@ -88,14 +88,16 @@ impl Lab {
         let config = MempoolConfig { name: "fuzz".into(), count: 2047, cache: 0, data_room: 2048, node: None };
         let pool = Mempool::new(&eal, &config).expect("64 MB hold 2047 packets");
         let tables = world::tables();
-        let (mut rx, mut paths, mut wires, mut sent) = (vec![], vec![], vec![], vec![]);
+        let (mut connections, mut wires, mut sent) = (Wires::default(), vec![], vec![]);
         for number in 0..PORTS {
             let port = world::port(number);
             let (wire, queue) = loop_device(&eal, &pool, number);
-            rx.push(RxSource { port, info: world::info(number), queue });
+            connections.rx.push(RxSource::of_queue(port, world::info(number), queue));
             wires.push(wire);
             let (queue, out) = loop_device(&eal, &pool, PORTS + number);
-            paths.push((port, TxPath::Queue(queue)));
+            // One port takes packets of several buffers, the others do not.
+            let replicas = Replicas { mac: world::port_mac(number), by_reference: number == 3 };
+            connections.exits.push(Exit { path: TxPath::Queue(queue), replicas, ..Exit::none(port) });
             sent.push(out);
         }
         let (ways, punted) = class_rings(&eal, "fuzz", &default_limits()).expect("rings");
@@ -103,22 +105,17 @@ impl Lab {
         let graph = dataplane::default_graph(&tables).expect("the default graph");
         let counters = Arc::new(ForwarderCounters::default());
         let (edges, shape) = (graph.counters().clone(), graph.shape().clone());
-        let forwarder = Forwarder::new(ForwarderParts {
-            rx,
-            inlets: Vec::new(),
+        let mut forwarder = Forwarder::new(ForwarderParts {
             graph,
-            distribution: Distribution::new(paths, TxConfig { burst: 1, flush: Duration::ZERO }),
+            tx: TxConfig { burst: 1, flush: Duration::ZERO },
             punts: Punts::new(vec![ways], 1),
-            replicator: Replicator::new(
-                pool.clone(),
-                // One port takes packets of several buffers, the others do not.
-                (0..PORTS).map(|port| (MacAddr(world::port_mac(port)), port == 3)),
-            ),
+            replicator: Replicator::new(pool.clone()),
             quiescent: Qsbr::new(1).register().expect("one reader"),
             counters: counters.clone(),
             quarantine,
             idle: IdlePolicy::default(),
         });
+        forwarder.rewire(&mut Rewiring { wires: connections, ..Rewiring::default() });
         Self { eal, pool, forwarder, counters, edges, shape, tables, wires, sent, punted, suspects }
     }
 

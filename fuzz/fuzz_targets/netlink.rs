@@ -65,6 +65,7 @@ fuzz_target!(|input: Input| {
         netns: None,
         ports: vec![(PortId::FIRST, String::new())],
         routes: true,
+        multicast: true,
         audit: None,
         receive_buffer: 0,
     };
