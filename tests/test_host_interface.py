@@ -99,6 +99,11 @@ def packet_socket(namespace, interface, ethertype=3):
     return opened
 
 
+def arrivals(change, received):
+    """What became of so many frames; the kernel may send some of its own accord meanwhile, to probe a neighbour, say."""
+    return {key: value for key, value in change(received=received).items() if key not in ("originated", "sent")}
+
+
 def received(listener, wanted, seconds=3.0):
     """True if this frame arrives; what else arrives is not looked at."""
     end = time.monotonic() + seconds
@@ -336,7 +341,7 @@ def test_groups_of_the_link_go_up_though_nobody_joined_them(wired):
     change = Change(wired.router)
     wired.left.send(ospf_hello())
     assert received(listener, ospf_hello())
-    assert change(received=1) == {"received": 1, "to_host": 1}
+    assert arrivals(change, 1) == {"received": 1, "to_host": 1}
     listener.close()
 
 
@@ -345,7 +350,7 @@ def test_other_groups_go_up_when_a_program_joins_them(wired):
     frame = ethernet("01:00:5e:01:02:03", HOST_A_MAC, 0x0800, ipv4("10.0.1.2", "239.1.2.3", datagram, ttl=4))
     change = Change(wired.router)
     wired.left.send(frame)
-    assert change(received=1) == {"received": 1, "dropped": {"multicast-not-routed": 1}}
+    assert arrivals(change, 1) == {"received": 1, "dropped": {"multicast-not-routed": 1}}
     with wired.space.entered():
         listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         listener.bind(("", 5000))
@@ -373,7 +378,7 @@ def test_isis_goes_both_ways(wired):
     change = Change(wired.router)
     wired.left.send(isis_hello())
     assert received(daemon, isis_hello())
-    assert change(received=1) == {"received": 1, "to_host": 1}
+    assert arrivals(change, 1) == {"received": 1, "to_host": 1}
     wired.wires.drain()
     own = mac_bytes(ISIS_GROUP) + mac_bytes(LEFT_MAC) + isis_hello()[12:]
     daemon.send(own)
@@ -389,7 +394,7 @@ def test_lldp_goes_up_and_other_link_protocols_do_not(wired):
     change = Change(wired.router)
     wired.left.send(lldp, other, to_us)
     assert received(daemon, lldp)
-    assert change(received=3) == {"received": 3, "to_host": 1, "dropped": {"unknown-ethertype": 2}}
+    assert arrivals(change, 3) == {"received": 3, "to_host": 1, "dropped": {"unknown-ethertype": 2}}
     daemon.close()
 
 
