@@ -23,16 +23,11 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::{Uid, User};
 
+use crate::netlink::message::{AF_INET, AF_INET6, HEADER, NLM_F_REQUEST, NLMSG_ERROR};
 use crate::netlink::{self, Received, Socket};
 
 /// `SOCK_DIAG_BY_FAMILY` of `linux/sock_diag.h`: both the request and its answer.
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
-const NLMSG_ERROR: u16 = 2;
-const NLM_F_REQUEST: u16 = 1;
-const NLM_HEADER: usize = 16;
-
-const AF_INET: u8 = 2;
-const AF_INET6: u8 = 10;
 const IPPROTO_TCP: u8 = 6;
 
 /// States of a TCP socket, `net/tcp_states.h`.
@@ -238,7 +233,7 @@ fn is_of_this_machine(local: SocketAddr, peer: SocketAddr) -> io::Result<bool> {
 /// `struct inet_diag_req_v2` behind its header, for one socket.
 fn request(sequence: u32, address: SocketAddr, to: SocketAddr) -> Vec<u8> {
     let v4 = address.ip().to_canonical().is_ipv4();
-    let length = (NLM_HEADER + REQUEST_HEAD + SOCKID) as u32;
+    let length = (HEADER + REQUEST_HEAD + SOCKID) as u32;
     let mut bytes = Vec::with_capacity(length as usize);
     bytes.extend(length.to_ne_bytes());
     bytes.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
@@ -283,10 +278,10 @@ fn read_answer(bytes: &[u8], address: SocketAddr, to: SocketAddr) -> io::Result<
     };
     let kind = bytes.get(4..6).ok_or_else(invalid)?;
     if kind == NLMSG_ERROR.to_ne_bytes() {
-        let error = io::Error::from_raw_os_error((word(NLM_HEADER)? as i32).wrapping_neg());
+        let error = io::Error::from_raw_os_error((word(HEADER)? as i32).wrapping_neg());
         return if error.kind() == io::ErrorKind::NotFound { Ok(None) } else { Err(error) };
     }
-    let answer = bytes.get(NLM_HEADER..NLM_HEADER + ANSWER).ok_or_else(invalid)?;
+    let answer = bytes.get(HEADER..HEADER + ANSWER).ok_or_else(invalid)?;
     let [family, state, ..] = *answer else { return Err(invalid()) };
     let id = &answer[ANSWER_SOCKID..];
     let ports = [address.port().to_be_bytes(), to.port().to_be_bytes()].concat();
@@ -297,7 +292,7 @@ fn read_answer(bytes: &[u8], address: SocketAddr, to: SocketAddr) -> io::Result<
     if !same || state == LISTEN {
         return Ok(None);
     }
-    let (uid, inode) = (word(NLM_HEADER + ANSWER_UID)?, word(NLM_HEADER + ANSWER_INODE)?);
+    let (uid, inode) = (word(HEADER + ANSWER_UID)?, word(HEADER + ANSWER_INODE)?);
     Ok(Some(End { state, uid, held: inode != 0 }))
 }
 
@@ -406,7 +401,7 @@ mod tests {
     fn answers_that_are_cut_short_are_errors() {
         let address = "127.0.0.1:1".parse().unwrap();
         let mut answer = request(7, address, address);
-        answer.resize(NLM_HEADER + ANSWER, 0);
+        answer.resize(HEADER + ANSWER, 0);
         for length in 0..answer.len() {
             assert!(read_answer(&answer[..length], address, address).is_err(), "{length}");
         }

@@ -9,6 +9,7 @@ use std::fs;
 use std::path::Path;
 
 use dpdk_sys as sys;
+use memchr::memmem;
 
 const MARK: &[u8] = b"PMD_INFO_STRING= {\"name\": \"";
 
@@ -33,31 +34,13 @@ fn virtual_drivers_in(directory: &Path) -> BTreeSet<String> {
 
 /// The drivers of virtual devices in a library: unlike others they are for no PCI device.
 fn names(bytes: &[u8]) -> Vec<String> {
-    let mut names = Vec::new();
-    let mut rest = bytes;
-    while let Some(at) = find(rest, MARK) {
-        rest = &rest[at + MARK.len()..];
-        let end = rest.iter().position(|&byte| byte == 0).unwrap_or(rest.len());
-        let text = String::from_utf8_lossy(&rest[..end]);
-        if let Some((name, what)) = text.split_once('"')
-            && what.contains("\"pci_ids\": []")
-        {
-            names.push(name.to_owned());
-        }
-    }
-    names
-}
-
-fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
-    let first = wanted.first()?;
-    let mut from = 0;
-    loop {
-        let at = from + bytes.get(from..)?.iter().position(|byte| byte == first)?;
-        if bytes[at..].starts_with(wanted) {
-            return Some(at);
-        }
-        from = at + 1;
-    }
+    let name = |at: usize| {
+        let text = bytes[at + MARK.len()..].split(|&byte| byte == 0).next()?;
+        let text = String::from_utf8_lossy(text);
+        let (name, what) = text.split_once('"')?;
+        what.contains("\"pci_ids\": []").then(|| name.to_owned())
+    };
+    memmem::find_iter(bytes, MARK).filter_map(name).collect()
 }
 
 #[cfg(test)]

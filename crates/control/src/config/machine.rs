@@ -7,7 +7,7 @@ use std::path::Path;
 
 use wire::MacAddr;
 
-use super::error::{Collector, ConfigErrors, did_you_mean};
+use super::error::{Collector, ConfigErrors, suggestion};
 use super::{Config, Device, Port};
 use crate::cores::{isolated_cores, parse_cores};
 use crate::gate::uid_of;
@@ -155,12 +155,8 @@ pub fn check_machine_with(config: &Config, machine: &Machine) -> Result<(), Conf
             }
         };
         if !known.contains(name) {
-            let mut message = format!("port \"{}\": {kind} {name} not found", port.name);
-            if let Some(guess) = did_you_mean(name, known.iter().map(String::as_str)) {
-                message += &format!("; did you mean \"{guess}\"?");
-            }
-            message += if message.ends_with('?') { " known: " } else { "; known: " };
-            message += &list_or_none(known.iter());
+            let rest = suggestion_or_none(name, known);
+            let message = format!("port \"{}\": {kind} {name} not found{rest}", port.name);
             errors.add(Some(port.line), message);
         }
     }
@@ -184,12 +180,9 @@ fn check_vdev(port: &Port, device: &str, known: &BTreeSet<String>, errors: &mut 
     }
     let name = device.split(',').next().unwrap_or(device);
     let driver = name.trim_end_matches(|c: char| c.is_ascii_digit());
-    let mut message = format!("port \"{}\": device {name}: DPDK has no driver {driver}", port.name);
-    if let Some(guess) = did_you_mean(driver, known.iter().map(String::as_str)) {
-        message += &format!("; did you mean \"{guess}\"?");
-    }
-    message += if message.ends_with('?') { " known: " } else { "; known: " };
-    message += &list_or_none(known.iter());
+    let rest = suggestion_or_none(driver, known);
+    let message =
+        format!("port \"{}\": device {name}: DPDK has no driver {driver}{rest}", port.name);
     errors.add(Some(port.line), message);
 }
 
@@ -247,6 +240,14 @@ fn readable(path: &std::path::Path) -> io::Result<()> {
         return Err(io::Error::new(io::ErrorKind::IsADirectory, "it is a directory"));
     }
     Ok(())
+}
+
+/// [`suggestion`] among what the machine has, which may be nothing.
+fn suggestion_or_none(word: &str, known: &BTreeSet<String>) -> String {
+    if known.is_empty() {
+        return "; known: none".to_owned();
+    }
+    suggestion(word, "known", &known.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 fn list_or_none(items: impl Iterator<Item = impl ToString>) -> String {

@@ -12,6 +12,7 @@
 
 use tokio::net::UnixStream;
 
+use super::configuration::ApplyRequest;
 use super::{Answer, Request};
 
 /// The longest text of a request, and of a refusal, in bytes.
@@ -45,10 +46,9 @@ impl Client {
 pub fn change(request: &Request) -> Option<String> {
     let request = match request {
         Request::Show(_) | Request::Plan(_) => return None,
-        Request::Apply(apply) => {
-            let mut apply = apply.clone();
-            apply.text = String::new();
-            Request::Apply(apply)
+        Request::Apply(ApplyRequest { file, confirm_s, text: _ }) => {
+            let (file, confirm_s) = (file.clone(), *confirm_s);
+            Request::Apply(ApplyRequest { file, confirm_s, text: String::new() })
         }
         other => other.clone(),
     };

@@ -101,16 +101,7 @@ fn shared(
     let record = record.clone();
     lua.create_function(move |lua, name: LuaValue| {
         let (line, record) = (calling_line(lua), record.clone());
-        let name = match Value::from_lua(&name) {
-            Value::Text(name) => name,
-            other => {
-                let message = format!(
-                    "{what}: expected a name, got {other}; write turnpike.{what} \"NAME\" {{ … }}"
-                );
-                record.borrow_mut().errors.add(line, message);
-                String::new()
-            }
-        };
+        let name = name_of(what, &name, line, &record);
         lua.create_function(move |lua, settings: LuaValue| {
             let mut record = record.borrow_mut();
             let read = read_shared(&Value::from_lua(&settings), known, read);
@@ -174,21 +165,24 @@ fn count(lua: &Lua, record: &Shared, name: &LuaValue, size: f64) -> mlua::Result
     lua.create_table()
 }
 
+/// The name that a function of the module was called with; empty when it is wrong and reported.
+fn name_of(what: &str, name: &LuaValue, line: Option<usize>, record: &Shared) -> String {
+    let other = match Value::from_lua(name) {
+        Value::Text(name) => return name,
+        other => other,
+    };
+    let message =
+        format!("{what}: expected a name, got {other}; write turnpike.{what} \"NAME\" {{ … }}");
+    record.borrow_mut().errors.add(line, message);
+    String::new()
+}
+
 /// `turnpike.step "NAME" { … }`
 fn step(lua: &Lua, record: &Shared) -> mlua::Result<Function> {
     let record = record.clone();
     lua.create_function(move |lua, name: LuaValue| {
         let line = calling_line(lua);
-        let name = match Value::from_lua(&name) {
-            Value::Text(name) => name,
-            other => {
-                let message = format!(
-                    "step: expected a name, got {other}; write turnpike.step \"NAME\" {{ … }}"
-                );
-                record.borrow_mut().errors.add(line, message);
-                String::new()
-            }
-        };
+        let name = name_of("step", &name, line, &record);
         let record = record.clone();
         lua.create_function(move |_, settings: LuaValue| {
             let mut record = record.borrow_mut();
