@@ -19,7 +19,7 @@ use dataplane::flow::FlowHash;
 use dataplane::multicast::{MulticastRoute, MulticastRoutes, MulticastTable, Replication};
 use dataplane::next_hop::{self, NextHop, NextHopTable};
 use dataplane::own::OwnAddresses;
-use dataplane::port::{Mtus, PortId, PortInfo, PortInfos, RedirectGates, ReversePath};
+use dataplane::port::{Mtus, PortId, PortInfo, PortInfos, ReversePath};
 use dataplane::reason::DropReason;
 use dataplane::tables::Tables;
 use fib::{Algorithm, NoReaders, Table};
@@ -146,12 +146,12 @@ pub fn tables() -> Arc<Tables> {
         fib4: fibs.v4.reader(),
         fib6: fibs.v6.reader(),
         next_hops: Arc::new(hops),
-        mtus: Mtus::new(&ports),
-        redirects: RedirectGates::default(),
-        ports: PortInfos::new(ports),
+        mtus: Arc::new(Mtus::new(&ports)),
+        redirects: Arc::default(),
+        ports: Arc::new(PortInfos::new(ports)),
         flows: FlowHash::new(1),
         own: own(),
-        multicast: multicast(),
+        multicast: Arc::new(multicast()),
     })
 }
 

@@ -100,3 +100,30 @@ def test_queues_are_served_near_to_their_nic(machine, kind):
         router.stop()
     finally:
         router.close()
+
+
+def placed(machine, router):
+    """Pages that the router's tables have on each node, by the node that they are to be on."""
+    pages = {}
+    for line in machine.read(f"/proc/{router.process.pid}/numa_maps").splitlines():
+        wanted = re.search(r" prefer(?:=relative)?:(\d+) ", line)
+        for node, count in re.findall(r" N(\d+)=(\d+)", line) if wanted else ():
+            here = pages.setdefault(int(wanted[1]), {})
+            here[int(node)] = here.get(int(node), 0) + int(count)
+    return pages
+
+
+def test_each_node_has_its_copy_of_the_tables(machine):
+    hosts = [Outside(machine, machine.nic("virtio", index), index + 1) for index in (0, 1)]
+    one_each = ", rx_queues = 1, tx_queues = 1"
+    router = machine.router(ports(*hosts, settings=one_each) + 'turnpike.forwarders { cores = "1,2" }\n')
+    try:
+        # Each direction is looked up by another forwarder, so in another copy.
+        for family in (4, 6):
+            ping(*hosts, family)
+        assert "route tables: a copy on each of 2 NUMA nodes" in router.log()
+        pages = placed(machine, router)
+        assert pages.keys() == {0, 1} and all(list(pages[node]) == [node] for node in pages), pages
+        router.stop()
+    finally:
+        router.close()

@@ -14,7 +14,9 @@ use crate::next_hop::{NextHopTable, Packed};
 use crate::own::OwnAddresses;
 use crate::port::{MAX_PORTS, Mtus, PortInfo, PortInfos, RedirectGates};
 
-/// The tables of a router.
+/// The tables of a router as some of its forwarders read them: those of one NUMA node may have copies of the
+/// FIBs of their own, and share everything else.
+#[derive(Clone)]
 pub struct Tables {
     /// IPv4 destinations to next-hop numbers.
     pub fib4: Arc<dyn fib::Lookup<Ipv4Addr>>,
@@ -23,13 +25,13 @@ pub struct Tables {
     /// Next-hop numbers to their meaning.
     pub next_hops: Arc<NextHopTable>,
     /// Which ports packets to groups leave by.
-    pub multicast: MulticastTable,
+    pub multicast: Arc<MulticastTable>,
     /// What steps that are being made are to know of the ports.
-    pub ports: PortInfos,
+    pub ports: Arc<PortInfos>,
     /// Their MTUs now.
-    pub mtus: Mtus,
+    pub mtus: Arc<Mtus>,
     /// Where a redirect may be sent now.
-    pub redirects: RedirectGates,
+    pub redirects: Arc<RedirectGates>,
     /// Chooses among equal-cost paths.
     pub flows: FlowHash,
     /// Sources that nobody else may use, and whether those in 240/4 are hosts'. Destinations there are

@@ -13,9 +13,8 @@ use crate::batch::{BATCH_MAX, Batch};
 use crate::flow::FlowHash;
 use crate::graph::{MAX_OUTPUTS, Output, Step};
 use crate::mask::Mask;
-use crate::multicast::MulticastTable;
 use crate::next_hop::{self, NextHop, NextHopTable};
-use crate::port::{Mtus, PortId, PortInfo, PortInfos, RedirectGates, ReversePath};
+use crate::port::{Mtus, PortId, PortInfo, PortInfos, ReversePath};
 use crate::tables::Tables;
 
 /// The MAC of the port that test batches come from.
@@ -336,10 +335,10 @@ impl TestTables {
             fib4: fib4.reader(),
             fib6: fib6.reader(),
             next_hops: Arc::new(next_hops),
-            multicast: MulticastTable::default(),
-            mtus: Mtus::new(&ports),
-            redirects: RedirectGates::default(),
-            ports: PortInfos::new(ports),
+            multicast: Arc::default(),
+            mtus: Arc::new(Mtus::new(&ports)),
+            redirects: Arc::default(),
+            ports: Arc::new(PortInfos::new(ports)),
             flows: FlowHash::new(1),
             own: Arc::new(crate::own::OwnAddresses::new(false)),
         })

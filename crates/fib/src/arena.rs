@@ -16,6 +16,14 @@ const HUGE_PAGE: usize = 2 << 20;
 /// Smaller arrays are not worth a huge page.
 const WORTH_A_HUGE_PAGE: usize = HUGE_PAGE / 8;
 
+/// Moves pages that are elsewhere: `linux/mempolicy.h`.
+#[cfg(all(target_os = "linux", not(miri)))]
+const MPOL_MF_MOVE: libc::c_int = 1 << 1;
+
+/// NUMA nodes that Linux can number.
+#[cfg(all(target_os = "linux", not(miri)))]
+const MOST_NODES: libc::c_ulong = 1024;
+
 /// `len` zeroed elements; those worth it begin at a huge page and have their last one to
 /// themselves.
 pub(crate) struct Arena<T> {
@@ -81,6 +89,39 @@ impl<T: Zeroable> Arena<T> {
     #[cfg(not(all(target_os = "linux", not(miri))))]
     pub fn discard(&self, _range: std::ops::Range<usize>) {}
 
+    /// Asks for pages of a NUMA node, and moves there what is elsewhere; where the node has no memory left,
+    /// another's serves. Arrays that are worth no huge page stay where they are: caches hold them.
+    #[cfg(all(target_os = "linux", not(miri)))]
+    pub fn place(&self, node: u32) {
+        let (address, bytes) = (self.all().as_ptr(), size_of_val(self.all()));
+        if bytes < WORTH_A_HUGE_PAGE || address.align_offset(HUGE_PAGE) != 0 {
+            return;
+        }
+        let bytes = bytes.next_multiple_of(HUGE_PAGE);
+        let mut nodes = [0_u64; MOST_NODES as usize / 64];
+        let Some(word) = nodes.get_mut(node as usize / 64) else { return };
+        *word = 1 << (node % 64);
+        // SAFETY: the range lies inside `self.storage`, since arrays that begin at a huge page have their
+        // last one to themselves (`new`); a policy of memory changes neither its contents nor its protection,
+        // only which pages hold it. `nodes` outlives the call and has as many bits as the kernel reads: one
+        // less than said. A kernel without NUMA refuses, and has nothing to choose.
+        let _ = unsafe {
+            libc::syscall(
+                libc::SYS_mbind,
+                address,
+                bytes,
+                libc::MPOL_PREFERRED,
+                nodes.as_ptr(),
+                MOST_NODES + 1,
+                MPOL_MF_MOVE,
+            )
+        };
+    }
+
+    /// Does nothing where the system cannot be asked.
+    #[cfg(not(all(target_os = "linux", not(miri))))]
+    pub fn place(&self, _node: u32) {}
+
     /// Asks for huge pages behind this many bytes from the first element on.
     #[cfg(all(target_os = "linux", not(miri)))]
     fn advise_huge_pages(&self, bytes: usize) {
@@ -124,5 +165,30 @@ mod tests {
         let array: &[AtomicU16; 5] = arena.array();
         array[4].store(7, Ordering::Relaxed);
         assert_eq!(arena.all()[4].load(Ordering::Relaxed), 7);
+    }
+
+    /// The line of this process's `numa_maps` for the memory at an address.
+    #[cfg(target_os = "linux")]
+    fn numa_line(address: *const AtomicU16) -> Option<String> {
+        let maps = std::fs::read_to_string("/proc/self/numa_maps").ok()?;
+        let start = format!("{:x} ", address.addr());
+        maps.lines().find(|line| line.starts_with(&start)).map(str::to_owned)
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn an_arena_is_placed_where_the_kernel_knows_nodes() {
+        if cfg!(miri) || !std::path::Path::new("/proc/self/numa_maps").exists() {
+            return;
+        }
+        let arena = Arena::<AtomicU16>::new(3 << 20);
+        arena.place(0);
+        let line =
+            numa_line(arena.all().as_ptr()).expect("a policy of its own is a line of its own");
+        assert!(line.split_whitespace().any(|word| word == "prefer:0"), "{line}");
+        // A node that does not exist, and one that cannot: ignored.
+        arena.place(1023);
+        arena.place(u32::MAX);
+        assert_eq!(arena.all()[1].load(Ordering::Relaxed), 0);
     }
 }

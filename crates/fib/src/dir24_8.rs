@@ -238,6 +238,11 @@ impl Table<Ipv4Addr> for Dir24 {
         Arc::clone(&self.shared) as _
     }
 
+    fn place(&mut self, node: u32) {
+        self.shared.tbl24.place(node);
+        self.shared.tbl_long.place(node);
+    }
+
     fn insert(
         &mut self,
         prefix: Prefix<Ipv4Addr>,

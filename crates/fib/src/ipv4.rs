@@ -568,6 +568,10 @@ impl Table<Ipv4Addr> for Runmap4 {
         lookup::reader(&self.shared)
     }
 
+    fn place(&mut self, node: u32) {
+        self.shared.place(node);
+    }
+
     fn insert(
         &mut self,
         prefix: Prefix<Ipv4Addr>,

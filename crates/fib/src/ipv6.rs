@@ -876,6 +876,10 @@ impl Table<Ipv6Addr> for Runmap6 {
         lookup::reader(&self.shared)
     }
 
+    fn place(&mut self, node: u32) {
+        self.shared.place(node);
+    }
+
     fn insert(
         &mut self,
         prefix: Prefix<Ipv6Addr>,

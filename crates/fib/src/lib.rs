@@ -66,6 +66,11 @@
 //! hop; it can never make it read memory outside the table, because no memory is unmapped while a
 //! reader exists.
 //!
+//! # NUMA nodes
+//!
+//! [`Replicas`] keeps a copy of a table in the memory of each node ([`Table::place`]); a reader of the own
+//! node's copy is one of [`Table::readers`].
+//!
 //! # How it is proved
 //!
 //! - Property tests (`tests/against_reference.rs`) and a fuzz target (`fib_ops`) follow sequences
@@ -106,6 +111,7 @@ mod poptrie;
 #[allow(unsafe_code, reason = "prefetching has no safe form")]
 mod prefetch;
 mod reference;
+mod replicas;
 mod rib;
 mod runs;
 pub mod synthetic;
@@ -113,6 +119,7 @@ mod words;
 
 pub use address::{Address, Bits, Prefix};
 pub use grace::{EpochReader, Epochs, GracePeriod, NoReaders};
+pub use replicas::Replicas;
 
 /// The number of a next hop: what a route leads to, 15 bits.
 pub type NextHopId = u16;
@@ -182,6 +189,14 @@ impl<A: Address> Change<A> {
 pub trait Table<A: Address>: Send {
     /// A reader of this table, to be shared between threads and kept as long as wanted.
     fn reader(&self) -> Arc<dyn Lookup<A>>;
+
+    /// A reader of each copy, where there are several ([`Replicas`]).
+    fn readers(&self) -> Vec<Arc<dyn Lookup<A>>> {
+        vec![self.reader()]
+    }
+
+    /// Asks that the memory which lookups read comes from a NUMA node, as long as that has some.
+    fn place(&mut self, _node: u32) {}
 
     /// Adds a route or replaces the next hop of the one there; returns the next hop before.
     ///

@@ -559,6 +559,12 @@ impl<A: Address> Table<A> for Poptrie<A> {
         reader(&self.shared)
     }
 
+    fn place(&mut self, node: u32) {
+        self.shared.direct.place(node);
+        self.shared.nodes.place(node);
+        self.shared.leaves.place(node);
+    }
+
     fn insert(
         &mut self,
         prefix: Prefix<A>,

@@ -17,6 +17,7 @@ mod fd_store;
 mod forwarders;
 mod graphs;
 pub mod host;
+mod node_tables;
 mod owner;
 mod ports;
 mod prepare;
@@ -41,10 +42,9 @@ use control::config::Config;
 use dataplane::catalogue::Catalogue;
 use dataplane::flow::FlowHash;
 use dataplane::forwarder::Forwarder;
-use dataplane::multicast::MulticastTable;
 use dataplane::next_hop::NextHopTable;
 use dataplane::own::OwnAddresses;
-use dataplane::port::{MAX_PORTS, Mtus, PortInfos, RedirectGates};
+use dataplane::port::{MAX_PORTS, Mtus, PortInfos};
 use dataplane::quarantine::Quarantine;
 use dataplane::tables::Tables;
 use dpdk::qsbr::Qsbr;
@@ -62,6 +62,7 @@ use crate::telnet::Telnet;
 use buffers::Buffers;
 use forwarders::Makings;
 use graphs::GraphMaker;
+use node_tables::{NodeTables, nodes_of};
 use owner::{Configurations, Owner, OwnerParts};
 use ports::{OpenPort, Opener, Ports};
 use prepare::Workshop;
@@ -211,23 +212,29 @@ impl Router {
         // There may be as many forwarders later as there are cores for them.
         let qsbr = Qsbr::new(cores.len().max(cores::allowed()?.len()) + count);
         let next_hops = Arc::new(NextHopTable::new());
-        let (mut rib, routes, readers) =
-            owner::build_rib(&config, &ports, next_hops.clone(), &qsbr, signals)?;
+        let (mut rib, routes, readers) = owner::build_rib(
+            &config,
+            (&ports, &nodes_of(&cpus)),
+            next_hops.clone(),
+            &qsbr,
+            signals,
+        )?;
         let infos = ports.infos();
         let own = Arc::new(OwnAddresses::new(config.forwarding.class_e));
         rib.share_addresses(own.clone());
         let tables = Arc::new(Tables {
-            fib4: readers.0,
-            fib6: readers.1,
+            fib4: readers.0[0].clone(),
+            fib6: readers.1[0].clone(),
             next_hops,
-            multicast: MulticastTable::default(),
-            mtus: Mtus::new(&infos),
-            ports: PortInfos::new(infos.clone()),
-            redirects: RedirectGates::default(),
+            multicast: Arc::default(),
+            mtus: Arc::new(Mtus::new(&infos)),
+            ports: Arc::new(PortInfos::new(infos.clone())),
+            redirects: Arc::default(),
             flows: FlowHash::new(seed),
             own,
         });
 
+        let near = NodeTables::new(&tables, readers, &cpus);
         let stop_slow_path = Arc::new(AtomicBool::new(false));
         let (events_out, events) = event_channel();
         let names = PortNames::of(&config);
@@ -252,11 +259,11 @@ impl Router {
             seed,
             cpus,
         };
-        let mut maker = GraphMaker::new(catalogue, &tables);
+        let mut maker = GraphMaker::new(catalogue, near);
         graphs::say_policies(&config);
         let (mut views, mut units, mut ends) = (Vec::new(), Vec::new(), Vec::new());
         for (number, &core) in cores.iter().enumerate() {
-            let graph = maker.make(&config, &infos)?;
+            let graph = maker.make(core, &config, &infos)?;
             let made =
                 makings.make((number, core), graph, settings::tx(config.tx), Arc::default())?;
             views.push(made.view);

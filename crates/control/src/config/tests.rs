@@ -1372,7 +1372,7 @@ fn compiled(text: &str) -> dataplane::graph::Shape {
 }
 
 fn tables(config: &Config) -> std::sync::Arc<dataplane::tables::Tables> {
-    use dataplane::port::{Mtus, PortInfo, PortInfos, RedirectGates};
+    use dataplane::port::{Mtus, PortInfo, PortInfos};
     let info = |port: &Port| PortInfo {
         mac: MacAddr::default(),
         mtu: 1500,
@@ -1387,10 +1387,10 @@ fn tables(config: &Config) -> std::sync::Arc<dataplane::tables::Tables> {
         fib4: fib::new_ipv4(Algorithm::Reference, Box::new(fib::NoReaders)).unwrap().reader(),
         fib6: fib::new_ipv6(Algorithm::Reference, Box::new(fib::NoReaders)).unwrap().reader(),
         next_hops: std::sync::Arc::new(dataplane::next_hop::NextHopTable::new()),
-        multicast: dataplane::multicast::MulticastTable::default(),
-        mtus: Mtus::new(&ports),
-        redirects: RedirectGates::default(),
-        ports: PortInfos::new(ports),
+        multicast: Arc::default(),
+        mtus: Arc::new(Mtus::new(&ports)),
+        redirects: Arc::default(),
+        ports: Arc::new(PortInfos::new(ports)),
         flows: dataplane::flow::FlowHash::new(1),
         own: Arc::new(dataplane::own::OwnAddresses::new(false)),
     })

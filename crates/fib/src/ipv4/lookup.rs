@@ -112,6 +112,13 @@ impl Shared {
         Self { words: Arena::new(WORDS), leaves: Arena::new(LEAVES), outline: Arena::new(OUTLINE) }
     }
 
+    /// Asks for memory of a NUMA node.
+    pub fn place(&self, node: u32) {
+        self.words.place(node);
+        self.leaves.place(node);
+        self.outline.place(node);
+    }
+
     fn lookup(&self, address: u32) -> NextHopId {
         let (words, leaves) = (self.words.all(), self.leaves.all());
         let word = words[block(address)].load(Ordering::Acquire);

@@ -116,6 +116,14 @@ impl Shared {
         }
     }
 
+    /// Asks for memory of a NUMA node.
+    pub fn place(&self, node: u32) {
+        self.directory.place(node);
+        self.words.place(node);
+        self.leaves.place(node);
+        self.nodes.place(node);
+    }
+
     fn lookup(&self, address: u128) -> NextHopId {
         let entry = self.directory.all()[(address >> 112) as usize].load(Ordering::Acquire);
         let word = self.words.all()[word_index(entry, address)].load(Ordering::Acquire);

@@ -10,11 +10,12 @@ use dataplane::catalogue::Catalogue;
 use dataplane::graph::{Graph, Step};
 use dataplane::plan::Plans;
 use dataplane::port::PortInfo;
-use dataplane::tables::Tables;
 use script::{
     ForwarderLua, JitStatus, LuaStep, Policy, ScriptCounters, SharedObjects, Source, StepSettings,
     StepStatus, Watchdog,
 };
+
+use super::node_tables::NodeTables;
 
 /// Between two reports of a step's failures.
 const REPORT: Duration = Duration::from_secs(1);
@@ -59,7 +60,7 @@ fn policy(step: &StepSettings) -> String {
 /// Makes graphs.
 pub struct GraphMaker {
     catalogue: Catalogue,
-    tables: Arc<Tables>,
+    tables: NodeTables,
     /// Looks after all Lua steps, once there are some.
     watchdog: Option<Watchdog>,
     /// What Lua steps of all forwarders have together.
@@ -68,9 +69,8 @@ pub struct GraphMaker {
 
 impl GraphMaker {
     /// Of these steps, for these tables.
-    pub fn new(catalogue: &Catalogue, tables: &Arc<Tables>) -> Self {
-        let (catalogue, tables) = (catalogue.clone(), tables.clone());
-        Self { catalogue, tables, watchdog: None, shared: Arc::default() }
+    pub fn new(catalogue: &Catalogue, tables: NodeTables) -> Self {
+        Self { catalogue: catalogue.clone(), tables, watchdog: None, shared: Arc::default() }
     }
 
     /// The steps that graphs are made of.
@@ -78,9 +78,20 @@ impl GraphMaker {
         &self.catalogue
     }
 
-    /// One forwarder's copy of the graph that the configuration describes, for ports like these.
-    pub fn make(&mut self, config: &Config, ports: &[PortInfo]) -> Result<ForwarderGraph> {
-        self.tables.ports.set(ports.to_vec());
+    /// The tables that graphs read.
+    pub fn tables(&self) -> &NodeTables {
+        &self.tables
+    }
+
+    /// One forwarder's copy of the graph that the configuration describes, for this core and ports like
+    /// these.
+    pub fn make(
+        &mut self,
+        core: usize,
+        config: &Config,
+        ports: &[PortInfo],
+    ) -> Result<ForwarderGraph> {
+        self.tables.common().ports.set(ports.to_vec());
         let plans = config.graphs.wanted_by(ports)?;
         let names = config.port_names();
         let (mut steps, view) = self.lua_steps(config, &plans, &names)?;
@@ -88,7 +99,7 @@ impl GraphMaker {
             let step = steps.get_mut(kind)?.pop()?;
             Some(Box::new(step))
         };
-        let graph = plans.build(&self.catalogue, &self.tables, &names, &mut script)?;
+        let graph = plans.build(&self.catalogue, self.tables.near(core), &names, &mut script)?;
         Ok((graph, view))
     }
 

@@ -96,7 +96,7 @@ use watch::{Watch, Word};
 
 pub use configurations::Configurations;
 pub use filters::WantedMulticasts;
-pub use initial::build_rib;
+pub use initial::{Readers, build_rib};
 pub use multicast::Groups;
 pub use sources::Sources;
 pub use watch::when_readable;

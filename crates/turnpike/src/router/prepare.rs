@@ -92,9 +92,13 @@ impl Workshop {
         let ports = infos(&base, &config, known, &ready);
         let (mut graphs, mut more) = (Vec::new(), Vec::new());
         if made {
-            let count = if diff.graph { before.len() } else { 0 };
-            graphs = self.graphs(count, &config, &ports)?;
-            more = self.graphs(cores.len().saturating_sub(before.len()), &config, &ports)?;
+            let (stay, new) = cores.split_at(before.len().min(cores.len()));
+            if diff.graph || self.move_to_other_nodes(&before, stay) {
+                // Those that are to end get one as well: they run until all have changed.
+                let ending = &before[stay.len()..];
+                graphs = self.graphs(&[stay, ending].concat(), &config, &ports)?;
+            }
+            more = self.graphs(new, &config, &ports)?;
         }
         Ok(Prepared { base, config, diff, graphs, more, cores, ports, ready })
     }
@@ -112,7 +116,8 @@ impl Workshop {
         driver: Option<&str>,
     ) -> Result<Reopened> {
         let wanted = config.port(id).context("no such port")?;
-        let forwarders = cores::of_forwarders(config)?.len();
+        let cores = cores::of_forwarders(config)?;
+        let forwarders = cores.len();
         // A device that the router has bound itself is bound again when it is opened.
         if let (config::Device::Pci(address), None, Some(driver)) =
             (&wanted.device, wanted.driver, driver)
@@ -124,7 +129,7 @@ impl Workshop {
         let mut infos = infos(config, config, known, &BTreeMap::new());
         let before = std::mem::replace(&mut infos[id.index()], opened.port.info);
         let other = before != opened.port.info;
-        let graphs = self.graphs(if other { forwarders } else { 0 }, config, &infos)?;
+        let graphs = self.graphs(if other { &cores } else { &[] }, config, &infos)?;
         Ok(Reopened { opened, graphs, infos })
     }
 
@@ -160,14 +165,21 @@ impl Workshop {
         Ok(config)
     }
 
+    /// Are there forwarders to read other copies of the tables on these cores than on those before?
+    fn move_to_other_nodes(&self, before: &[usize], cores: &[usize]) -> bool {
+        let maker = self.maker.lock().unwrap_or_else(PoisonError::into_inner);
+        before.iter().zip(cores).any(|(&before, &core)| !maker.tables().same(before, core))
+    }
+
+    /// A graph for a forwarder on each of these cores.
     fn graphs(
         &self,
-        count: usize,
+        cores: &[usize],
         config: &Config,
         ports: &[PortInfo],
     ) -> Result<Vec<ForwarderGraph>> {
         let mut maker = self.maker.lock().unwrap_or_else(PoisonError::into_inner);
-        (0..count).map(|_| maker.make(config, ports)).collect()
+        cores.iter().map(|&core| maker.make(core, config, ports)).collect()
     }
 }
 

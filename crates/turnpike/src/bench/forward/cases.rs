@@ -10,9 +10,8 @@ use dataplane::counters::ForwarderCounters;
 use dataplane::distribution::{TxConfig, TxPath};
 use dataplane::flow::FlowHash;
 use dataplane::forwarder::{Forwarder, ForwarderParts, IdlePolicy, RxSource};
-use dataplane::multicast::MulticastTable;
 use dataplane::next_hop::{FIRST_DYNAMIC, NextHop, NextHopTable};
-use dataplane::port::{Mtus, PortId, PortInfo, PortInfos, RedirectGates, ReversePath};
+use dataplane::port::{Mtus, PortId, PortInfo, PortInfos, ReversePath};
 use dataplane::punts::{Punts, class_rings};
 use dataplane::quarantine::Quarantine;
 use dataplane::replicate::Replicator;
@@ -330,10 +329,10 @@ fn tables(case: &Case, (fib4, fib6): Lookups) -> Result<Arc<Tables>> {
         fib4,
         fib6,
         next_hops: Arc::new(next_hops),
-        multicast: MulticastTable::default(),
-        mtus: Mtus::new(&ports),
-        redirects: RedirectGates::default(),
-        ports: PortInfos::new(ports),
+        multicast: Arc::default(),
+        mtus: Arc::new(Mtus::new(&ports)),
+        redirects: Arc::default(),
+        ports: Arc::new(PortInfos::new(ports)),
         flows: FlowHash::new(1),
         own: Arc::new(dataplane::own::OwnAddresses::new(false)),
     }))

@@ -9,6 +9,7 @@ use control::config::{self, Config};
 use control::rib::{self, GroupKey, GroupSpec, Rib, RibPort, RouteKind, Source};
 use dataplane::next_hop::NextHopTable;
 use dpdk::qsbr::Qsbr;
+use fib::{Address, Replicas, Table};
 use ipnet::IpNet;
 
 use super::super::ports::{OpenPort, Ports};
@@ -17,7 +18,7 @@ use crate::grace::Grace;
 use crate::progress::Progress;
 
 /// Both families' lookup sides.
-pub type Readers = (Arc<dyn fib::Lookup<Ipv4Addr>>, Arc<dyn fib::Lookup<Ipv6Addr>>);
+pub type Readers = (Vec<Arc<dyn fib::Lookup<Ipv4Addr>>>, Vec<Arc<dyn fib::Lookup<Ipv6Addr>>>);
 
 /// The configuration's routes in the RIB. The paths of a resilient route are a group of their own, so
 /// that other paths move no more flows than they must.
@@ -79,18 +80,39 @@ pub fn rib_port(port: &OpenPort) -> RibPort {
     }
 }
 
-/// Makes the RIB.
+/// A table with a copy on each of these NUMA nodes; one table, anywhere, if there is none to choose.
+fn on_nodes<A: Address>(
+    nodes: &[usize],
+    mut make: impl FnMut() -> Result<Box<dyn Table<A>>, fib::Error>,
+) -> Result<Box<dyn Table<A>>, fib::Error> {
+    let mut on = |&node: &usize| {
+        let mut table = make()?;
+        table.place(u32::try_from(node).unwrap_or(u32::MAX));
+        Ok(table)
+    };
+    let [first, others @ ..] = nodes else { return make() };
+    let mut replicas = Replicas::new(on(first)?);
+    for node in others {
+        replicas.push(on(node)?);
+    }
+    Ok(Box::new(replicas))
+}
+
+/// Makes the RIB, with a copy of the FIBs on each of these NUMA nodes.
 pub fn build_rib(
     config: &Config,
-    ports: &Ports,
+    (ports, nodes): (&Ports, &[usize]),
     next_hops: Arc<NextHopTable>,
     qsbr: &Arc<Qsbr>,
     signals: &mut Signals,
 ) -> Result<(Rib, StaticRoutes, Readers)> {
     let grace = || Box::new(Grace(qsbr.clone()));
-    let fib4 = fib::new_ipv4(config.fib.ipv4, grace())?;
-    let fib6 = fib::new_ipv6(config.fib.ipv6, grace())?;
-    let readers = (fib4.reader(), fib6.reader());
+    let fib4 = on_nodes(nodes, || fib::new_ipv4(config.fib.ipv4, grace()))?;
+    let fib6 = on_nodes(nodes, || fib::new_ipv6(config.fib.ipv6, grace()))?;
+    let readers = (fib4.readers(), fib6.readers());
+    if nodes.len() > 1 {
+        tracing::info!("route tables: a copy on each of {} NUMA nodes", nodes.len());
+    }
     let ports = ports.iter().map(rib_port).collect();
     let mut rib = Rib::new(ports, fib4, fib6, next_hops, grace())?;
     if config.forwarding.class_e {

@@ -8,9 +8,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use dataplane::class::{ByClass, default_limits};
 use dataplane::flow::FlowHash;
-use dataplane::multicast::MulticastTable;
 use dataplane::next_hop::NextHopTable;
-use dataplane::port::{MAX_PORTS, Mtus, PortId, PortInfo, PortInfos, RedirectGates, ReversePath};
+use dataplane::port::{MAX_PORTS, Mtus, PortId, PortInfo, PortInfos, ReversePath};
 use dataplane::punts::ClassRing;
 use dataplane::quarantine::Suspect;
 use dataplane::reason::PuntReason;
@@ -139,10 +138,10 @@ impl Lab {
             fib4: fib4.reader(),
             fib6: fib6.reader(),
             next_hops: Arc::new(NextHopTable::new()),
-            multicast: MulticastTable::default(),
-            mtus: Mtus::new(&[info]),
-            redirects: RedirectGates::default(),
-            ports: PortInfos::new(vec![info]),
+            multicast: Arc::default(),
+            mtus: Arc::new(Mtus::new(&[info])),
+            redirects: Arc::default(),
+            ports: Arc::new(PortInfos::new(vec![info])),
             flows: FlowHash::new(1),
             own: Arc::new(dataplane::own::OwnAddresses::new(false)),
         };
