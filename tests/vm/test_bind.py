@@ -10,11 +10,11 @@ from lib.netns import wait_for
 from lib.router import binary
 
 from .lib.hosts import Outside, ping, ports
-from .lib.nic import KINDS
+from .lib.nic import KINDS, SHARED
 
 FORWARDERS = 'turnpike.forwarders { cores = "1" }\n'
 # The kernel's driver of each kind, and the module that makes the interface.
-DRIVERS = {kind: (kind, kind) for kind in KINDS} | {"virtio": ("virtio-pci", "virtio_net")}
+DRIVERS = {kind: (kind, kind) for kind in KINDS} | {"virtio": ("virtio-pci", "virtio_net"), SHARED: ("e1000", "e1000")}
 RULES = "/etc/udev/rules.d"
 
 
@@ -156,6 +156,37 @@ def test_wrong_devices_and_drivers_are_named(machine):
     said = refused(machine, "bind", nic.pci, "--driver", "vmxnet3")
     assert f"{nic.pci} cannot be bound to vmxnet3" in said
     assert machine.driver(nic) == "e1000e"
+
+
+def test_a_group_that_nics_share_is_bound_as_a_whole(machine):
+    one, other = (machine.nic(SHARED, index) for index in (0, 1))
+    for nic in (one, other):
+        to_kernel(machine, nic)
+    told = listed(machine, one)
+    assert machine.iommu_group(one) == machine.iommu_group(other)
+    assert other.pci in [device["pci"] for device in told["group_others"]], told
+    said = refused(machine, "bind", one.pci)
+    group = int(machine.iommu_group(one))
+    assert f"{one.pci} is in IOMMU group {group} with {other.pci} (e1000), which the kernel uses" in said
+    assert machine.driver(one) == "e1000"
+    said = refused(machine, "bind", one.pci, "--driver", "uio_pci_generic")
+    assert f"this one translates for group {group}, in which are" in said and other.pci in said
+    # A port alone does not get it either; the two together do.
+    hosts = [Taken(machine, nic, side) for side, nic in enumerate((one, other), 1)]
+    machine.write("/run/one.lua", ports(hosts[0]) + FORWARDERS)
+    assert f"is in IOMMU group {group} with {other.pci}" in refused(machine, "check", "/run/one.lua")
+    router = machine.router(ports(*hosts) + FORWARDERS)
+    try:
+        for family in (4, 6):
+            ping(*hosts, family)
+        router.stop()
+    finally:
+        router.close()
+    assert all(is_back(machine, host) for host in hosts)
+    turnpike(machine, "bind", one.pci, other.pci)
+    assert [machine.driver(nic) for nic in (one, other)] == ["vfio-pci", "vfio-pci"]
+    turnpike(machine, "unbind", one.pci, other.pci)
+    assert [machine.driver(nic) for nic in (one, other)] == ["e1000", "e1000"]
 
 
 def test_what_is_remembered_is_a_rule_of_udev(machine):

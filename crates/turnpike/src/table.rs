@@ -336,19 +336,29 @@ pub fn multicast(routes: &[Multicast]) -> String {
     finish(&table)
 }
 
-/// Every drop reason, then the sum that must close.
-pub fn counters(counters: &Counters) -> String {
-    let mut table = columns(&["dropped because", "packets", "meaning"]);
-    for &reason in DropReason::ALL {
+/// Why packets were dropped, the most frequent reason first, then the sum that must close. `all`: with what is 0.
+pub fn counters(counters: &Counters, all: bool) -> String {
+    let dropped = DropReason::ALL.iter().map(|&reason| {
         let packets = counters.dropped.get(reason.name()).copied().unwrap_or(0);
-        table.add_row([reason.name(), &packets.to_string(), reason.help()]);
-    }
-    right_align(&mut table, 1..2);
-    let mut text = finish(&table);
-    if !counters.steps.is_empty() {
+        (reason.name(), packets, reason.help())
+    });
+    let mut text = match most_first(dropped, all) {
+        rows if rows.is_empty() => "nothing dropped (--all: every drop reason)".to_owned(),
+        rows => {
+            let mut table = columns(&["dropped because", "packets", "meaning"]);
+            for (name, packets, help) in rows {
+                table.add_row([name, &packets.to_string(), help]);
+            }
+            right_align(&mut table, 1..2);
+            finish(&table)
+        }
+    };
+    let counted = counters.steps.iter().map(|(name, &count)| (name.as_str(), count, ""));
+    let counted = most_first(counted, all);
+    if !counted.is_empty() {
         let mut table = columns(&["counted by steps", ""]);
-        for (name, count) in &counters.steps {
-            table.add_row([name.clone(), count.to_string()]);
+        for (name, count, _) in counted {
+            table.add_row([name, &count.to_string()]);
         }
         right_align(&mut table, 1..2);
         text += &format!("\n\n{}", finish(&table));
@@ -367,6 +377,16 @@ pub fn counters(counters: &Counters) -> String {
         counters.dropped_total,
         counters.in_flight,
     )
+}
+
+/// Counters with name, value and meaning, the largest first; those that are 0 only if `all` are wanted.
+fn most_first<'a>(
+    counters: impl Iterator<Item = (&'a str, u64, &'a str)>,
+    all: bool,
+) -> Vec<(&'a str, u64, &'a str)> {
+    let mut rows: Vec<_> = counters.filter(|&(_, count, _)| all || count > 0).collect();
+    rows.sort_by_key(|&(_, count, _)| std::cmp::Reverse(count));
+    rows
 }
 
 /// One line a step, then one a compiler.
@@ -544,25 +564,28 @@ mod tests {
     }
 
     #[test]
-    fn counters_list_every_reason_and_the_verdict() {
-        let text = |unaccounted| {
-            counters(&Counters {
-                steps: [("voip".to_owned(), 7)].into(),
-                received: 7,
-                originated: 1,
-                replicated: 0,
-                sent: 5,
-                to_host: 1,
-                dropped: [("runt".to_owned(), 2)].into(),
-                dropped_total: 2,
-                in_flight: 0,
-                unaccounted,
-            })
+    fn counters_list_what_was_dropped_and_the_verdict() {
+        let report = |unaccounted| Counters {
+            steps: [("voip".to_owned(), 7), ("never".to_owned(), 0)].into(),
+            received: 7,
+            originated: 1,
+            replicated: 0,
+            sent: 5,
+            to_host: 1,
+            dropped: [("runt".to_owned(), 2), ("no-route".to_owned(), 9)].into(),
+            dropped_total: 11,
+            in_flight: 0,
+            unaccounted,
         };
-        for reason in DropReason::ALL {
-            assert!(text(0).contains(reason.name()));
-        }
-        assert!(text(0).ends_with("the sum closes"));
-        assert!(text(-3).ends_with("-3 unaccounted: packets are moving, ask again"));
+        let all = counters(&report(0), true);
+        assert!(DropReason::ALL.iter().all(|reason| all.contains(reason.name())), "{all}");
+        assert!(all.contains("never") && all.ends_with("the sum closes"), "{all}");
+        let some = counters(&report(-3), false);
+        assert!(some.find("no-route").unwrap() < some.find("runt").unwrap(), "{some}");
+        assert!(some.contains("voip") && !some.contains("never"), "{some}");
+        assert!(!some.contains(DropReason::TtlExpired.name()), "{some}");
+        assert!(some.ends_with("-3 unaccounted: packets are moving, ask again"));
+        let nothing = Counters { dropped: [].into(), steps: [].into(), ..report(0) };
+        assert!(counters(&nothing, false).starts_with("nothing dropped (--all"));
     }
 }

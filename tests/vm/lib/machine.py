@@ -22,7 +22,7 @@ from lib.router import Router, binary
 
 from . import qemu
 from .kernel import Kernel
-from .nic import KINDS, Nic
+from .nic import KINDS, SHARED, Nic, bridge
 
 _HERE = Path(__file__).resolve().parent
 # NICs of each kind.
@@ -68,7 +68,7 @@ class Machine:
         self._directory = Path(tempfile.mkdtemp(prefix="turnpike-vm-"))
         self._made.callback(shutil.rmtree, self._directory, ignore_errors=True)
         self.nics = {}
-        kinds = [kind for kind in KINDS if qemu.emulates(KINDS[kind]["device"])]
+        kinds = [*(kind for kind in KINDS if qemu.emulates(KINDS[kind]["device"])), SHARED]
         for number, (kind, index) in enumerate(itertools.product(kinds, range(_EACH)), 1):
             nic = Nic(kind, index, number)
             self._made.callback(nic.close)
@@ -112,7 +112,7 @@ class Machine:
             "-device", "virtio-9p-pci,bus=pcie.0,fsdev=root,mount_tag=host",
             "-kernel", str(kernel.image), "-initrd", str(initramfs),
             "-append", f"{_KERNEL_ARGUMENTS} {settings}",
-            *(argument for nic in self.nics.values() for argument in nic.arguments()),
+            *bridge(), *(argument for nic in self.nics.values() for argument in nic.arguments()),
         ]  # fmt: skip
         with open(self._directory / "qemu", "wb") as output:
             process = qemu.start(arguments, descriptors, output)

@@ -21,6 +21,19 @@ KINDS = {
     "igb": {"device": "igb"},
 }
 
+# Two NICs of conventional PCI behind one bridge, which the IOMMU cannot tell apart: they share a group.
+SHARED = "shared"
+BRIDGE = "bridge"
+_OTHERS = {SHARED: {"device": "e1000", "express": False, "bus": BRIDGE}}
+
+
+def bridge():
+    """The bridge of the NICs that share a group, on QEMU's command line."""
+    return [
+        "-device", "pcie-root-port,id=port-bridge,bus=node0,chassis=99,slot=99",
+        "-device", f"pcie-pci-bridge,id={BRIDGE},bus=port-bridge",
+    ]  # fmt: skip
+
 
 class Nic:
     """One NIC of the virtual machine.
@@ -30,7 +43,7 @@ class Nic:
     """
 
     def __init__(self, kind, index, number):
-        spec = KINDS[kind]
+        spec = (KINDS | _OTHERS)[kind]
         self.kind, self.index = kind, index
         self.name = f"{kind}-{index}"
         self.netdev = f"net-{self.name}"
@@ -40,6 +53,7 @@ class Nic:
         self.express = spec.get("express", True)
         self.node = index % 2 if self.express else None
         self.queues = spec.get("queues", 1)
+        self._bus = self.port if self.express else spec.get("bus", "pcie.0")
         self._number = number
         self._device = spec["device"]
         self._options = spec.get("options", "")
@@ -72,7 +86,7 @@ class Nic:
     def properties(self):
         """The device and its properties, as the command line and the monitor's `device_add` have them."""
         properties = {"driver": self._device, "id": self.name, "netdev": self.netdev, "mac": self.mac}
-        properties["bus"] = self.port if self.express else "pcie.0"
+        properties["bus"] = self._bus
         properties["romfile"] = ""
         properties.update(option.split("=") for option in self._options.split(",") if option)
         return ",".join(f"{name}={value}" for name, value in properties.items())

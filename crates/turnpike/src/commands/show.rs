@@ -56,8 +56,12 @@ enum What {
     Rss,
     /// Multicast routes: groups, the ports they leave by, packets
     Multicast,
-    /// Where every packet went, and every drop reason
-    Counters,
+    /// Where every packet went, and why some were dropped
+    Counters {
+        /// The drop reasons and counters that are 0 as well
+        #[arg(long)]
+        all: bool,
+    },
     /// What the slow path takes of each kind of packet, and what it refused
     Protection,
     /// The steps of the graph, and how those in Lua do
@@ -137,7 +141,7 @@ pub fn show(args: &ShowArgs, console: &mut Console<'_>) -> Result<()> {
         What::Forwarders => Show::Forwarders,
         What::Rss => Show::Rss,
         What::Multicast => Show::Multicast,
-        What::Counters => Show::Counters,
+        What::Counters { .. } => Show::Counters,
         What::Protection => Show::Protection,
         What::Graph { .. } => Show::Graph,
         What::Steps => Show::Steps,
@@ -159,7 +163,7 @@ fn text(what: &What, report: Value) -> Result<String> {
         What::Forwarders => table::forwarders(&read::<Forwarders>(report)?),
         What::Rss => table::rss(&read::<Vec<Rss>>(report)?),
         What::Multicast => table::multicast(&read::<Vec<Multicast>>(report)?),
-        What::Counters => table::counters(&read::<Counters>(report)?),
+        What::Counters { all } => table::counters(&read::<Counters>(report)?, *all),
         What::Protection => table::protection(&read::<Protection>(report)?),
         What::Steps => table::steps(&read::<Steps>(report)?),
         What::Topology => picture::topology::text(&read(report)?),
