@@ -67,7 +67,7 @@ use wire::MacAddr;
 
 use crate::rib::{self, Resilient, RouteKind};
 
-pub use diff::{Changes, Diff, Setting};
+pub use diff::{Changes, Diff, Effect, Setting};
 pub use error::{ConfigError, ConfigErrors};
 pub use machine::{Machine, check_change, check_machine, check_machine_with, interfaces_by_mac};
 pub use network::{NoGateway, Place, not_a_host, place_of_gateway};

@@ -8,6 +8,7 @@ use std::collections::{HashMap, HashSet};
 use dataplane::port::{MAX_PORTS, PortId, ReversePath};
 use ipnet::IpNet;
 
+pub use super::settings::Effect;
 use super::settings::{self, Entry};
 use super::{Config, Port, Route};
 use crate::rib::{self, RouteKind};
@@ -45,14 +46,16 @@ pub struct Setting {
     pub from: Option<String>,
     /// What it is to be; `None`: it is not to be there.
     pub to: Option<String>,
-    /// It can be changed while the router runs.
-    pub live: bool,
+    /// The name of the port that it belongs to.
+    pub port: Option<String>,
+    /// What it takes to change it.
+    pub effect: Effect,
 }
 
 impl Setting {
-    /// It is one of the graph and its steps.
-    pub fn is_of_graph(&self) -> bool {
-        ["graph", "step in Lua", "steps in Lua"].iter().any(|begin| self.what.starts_with(begin))
+    /// It can be changed while the router runs.
+    pub fn is_live(&self) -> bool {
+        self.effect != Effect::Restart
     }
 }
 
@@ -81,21 +84,23 @@ impl Diff {
         if let (Some(before), Some(after)) = (host_namespace(old), host_namespace(new))
             && before != after
         {
-            let is_host = |setting: &&mut Setting| setting.what.ends_with("\": host");
-            settings.iter_mut().filter(is_host).for_each(|setting| setting.live = false);
+            let is_host = |setting: &&mut Setting| setting.effect == Effect::ReopenHost;
+            settings.iter_mut().filter(is_host).for_each(|host| host.effect = Effect::Restart);
         }
-        let another = |what: &str, to: &str| Setting {
+        let another = |what: &str, to: &str, effect: Effect| Setting {
             what: format!("{what}: the script's text"),
             from: Some("as it is".to_owned()),
             to: Some(to.to_owned()),
-            live: true,
+            port: None,
+            effect,
         };
         // The script runs on forwarders as a whole, and what its steps use may stand anywhere in it.
         if old.text != new.text && old.script.is_some() && new.script.is_some() {
-            settings.push(another("steps in Lua", "another, so their variables begin anew"));
+            let to = "another, so their variables begin anew";
+            settings.push(another("steps in Lua", to, Effect::Graph));
         }
         if old.text != new.text && !old.commands.is_empty() && !new.commands.is_empty() {
-            settings.push(another("commands in Lua", "another"));
+            settings.push(another("commands in Lua", "another", Effect::Live));
         }
         // Some steps are there only if a port asks for them.
         let asks = |config: &Config| {
@@ -104,7 +109,7 @@ impl Diff {
         };
         let ports = ports(old, new);
         // Graphs know the ports' MACs and names.
-        let graph = settings.iter().any(Setting::is_of_graph)
+        let graph = settings.iter().any(|setting| setting.effect == Effect::Graph)
             || asks(old) != asks(new)
             || !ports.is_empty();
         let routes = routes(&old.routes, &new.routes);
@@ -118,41 +123,19 @@ impl Diff {
 
     /// What only a restart changes.
     pub fn fixed(&self) -> impl Iterator<Item = &Setting> {
-        self.settings.iter().filter(|setting| !setting.live)
+        self.settings.iter().filter(|setting| !setting.is_live())
     }
 
     /// The setting is of a port that is new or gone.
     pub fn is_of_port(&self, setting: &Setting) -> bool {
         let ports = self.ports.added.iter().chain(&self.ports.removed);
-        ports.into_iter().any(|port| setting.what.starts_with(&format!("port \"{}\": ", port.name)))
+        ports.into_iter().any(|port| setting.port.as_ref() == Some(&port.name))
     }
 
     /// For this the port is closed and opened again.
     pub fn reopens(&self, setting: &Setting) -> bool {
-        const OPENED: [&str; 18] = [
-            "device",
-            "driver",
-            "mac",
-            "mtu",
-            "link",
-            "promiscuous",
-            "rx_queues",
-            "tx_queues",
-            "rx_descriptors",
-            "tx_descriptors",
-            "rx_thresholds",
-            "tx_thresholds",
-            "rx_cores",
-            "tx_cores",
-            "spread",
-            "rss",
-            "offloads",
-            "host",
-        ];
-        let is_one = |port: &Port| {
-            OPENED.iter().any(|name| setting.what == format!("port \"{}\": {name}", port.name))
-        };
-        self.ports.changed.iter().any(|(_, port)| is_one(port))
+        matches!(setting.effect, Effect::Reopen | Effect::ReopenHost)
+            && self.ports.changed.iter().any(|(_, port)| setting.port.as_ref() == Some(&port.name))
     }
 
     /// What a route is, as messages write it: `via 10.0.2.2 (right)`.
@@ -191,7 +174,8 @@ fn compare(old: &[Entry], new: &[Entry]) -> Vec<Setting> {
         what: entry.what.clone(),
         from: Some(entry.value.clone()),
         to: None,
-        live: entry.live,
+        port: entry.port.clone(),
+        effect: entry.effect,
     });
     let other = new.iter().filter_map(|entry| {
         let from = before.get(&*entry.what).map(|before| before.value.clone());
@@ -199,7 +183,8 @@ fn compare(old: &[Entry], new: &[Entry]) -> Vec<Setting> {
             what: entry.what.clone(),
             from,
             to: Some(entry.value.clone()),
-            live: entry.live,
+            port: entry.port.clone(),
+            effect: entry.effect,
         })
     });
     gone.chain(other).collect()

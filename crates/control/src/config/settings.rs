@@ -17,15 +17,33 @@ use super::{
 };
 use crate::rib;
 
+/// What it takes to change a setting of a router that runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Nothing: packets go on.
+    Live,
+    /// Its port is closed and opened again, if what the device is opened for changes with it.
+    Reopen,
+    /// As [`Self::Reopen`], unless the host interfaces are to be in another network namespace: that takes a
+    /// restart.
+    ReopenHost,
+    /// Other graphs for the forwarders.
+    Graph,
+    /// A restart.
+    Restart,
+}
+
 /// One setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     /// What it is, unique: `port "left": mtu`.
     pub(super) what: String,
+    /// The name of the port that it belongs to.
+    pub(super) port: Option<String>,
     /// What it is set to.
     pub(super) value: String,
-    /// It can be changed while the router runs.
-    pub(super) live: bool,
+    /// What a change takes.
+    pub(super) effect: Effect,
 }
 
 /// All settings, in the order in which they are shown; `names` has the ports by their numbers.
@@ -143,23 +161,83 @@ fn seconds(duration: Duration) -> u64 {
     duration.as_secs()
 }
 
+/// The settings of a port, as they are listed.
+struct OfPort<'a, 'b> {
+    list: &'a mut List<'b>,
+    port: &'a str,
+}
+
+impl OfPort<'_, '_> {
+    fn live(&mut self, setting: &str, value: impl Display) {
+        self.add(Effect::Live, setting, value);
+    }
+
+    /// What the device is opened for.
+    fn opened(&mut self, setting: &str, value: impl Display) {
+        self.add(Effect::Reopen, setting, value);
+    }
+
+    fn queues(&mut self, queues: &Queues) {
+        let Queues {
+            rx,
+            tx,
+            rx_descriptors,
+            tx_descriptors,
+            rx_burst,
+            rx_thresholds,
+            tx_thresholds,
+            rx_cores,
+            tx_cores,
+            rss,
+            spread,
+        } = queues;
+        let cores = |cores: &[usize]| some(cores.iter().map(ToString::to_string), "near and even");
+        self.opened("rx_queues", or(*rx, "one a forwarder"));
+        self.opened("tx_queues", or(*tx, "one a forwarder"));
+        self.opened("rx_descriptors", or(*rx_descriptors, "the driver's"));
+        self.opened("tx_descriptors", or(*tx_descriptors, "the driver's"));
+        self.live("rx_burst", or(*rx_burst, "the driver's"));
+        self.opened("rx_thresholds", rx_thresholds);
+        self.opened("tx_thresholds", tx_thresholds);
+        self.opened("rx_cores", cores(rx_cores));
+        self.opened("tx_cores", cores(tx_cores));
+        self.opened("rss", or(rss.as_ref(), "the device's"));
+        self.opened("spread", spread.name());
+    }
+
+    fn add(&mut self, effect: Effect, setting: &str, value: impl Display) {
+        let what = format!("port \"{}\": {setting}", self.port);
+        let port = Some(self.port.to_owned());
+        self.list.entries.push(Entry { what, port, value: value.to_string(), effect });
+    }
+}
+
 struct List<'a> {
     names: &'a [String],
     entries: Vec<Entry>,
 }
 
 impl List<'_> {
-    fn add(&mut self, live: bool, what: impl Into<String>, value: impl Display) {
-        self.entries.push(Entry { what: what.into(), value: value.to_string(), live });
+    fn add(&mut self, effect: Effect, what: impl Into<String>, value: impl Display) {
+        self.entries.push(Entry {
+            what: what.into(),
+            port: None,
+            value: value.to_string(),
+            effect,
+        });
     }
 
     /// What a running router has for good.
     fn fixed(&mut self, what: impl Into<String>, value: impl Display) {
-        self.add(false, what, value);
+        self.add(Effect::Restart, what, value);
     }
 
     fn live(&mut self, what: impl Into<String>, value: impl Display) {
-        self.add(true, what, value);
+        self.add(Effect::Live, what, value);
+    }
+
+    fn graph(&mut self, what: impl Into<String>, value: impl Display) {
+        self.add(Effect::Graph, what, value);
     }
 
     fn port(&mut self, port: &Port) {
@@ -187,7 +265,7 @@ impl List<'_> {
             advertise,
             discovery,
         } = port;
-        let key = |setting: &str| format!("port \"{name}\": {setting}");
+        let mut of = OfPort { list: self, port: name };
         let driver = driver.map(Driver::name);
         let segmentation = host.as_ref().map(|host| host.segmentation);
         let host = host.as_ref().map(|host| match &host.netns {
@@ -199,56 +277,28 @@ impl List<'_> {
             ReversePath::Loose => "loose",
             ReversePath::Strict => "strict",
         };
-        self.live(key("device"), device);
-        self.live(key("driver"), or(driver, "what works"));
-        self.live(key("take_over"), take_over);
-        self.live(key("address"), some(addresses.iter().map(ToString::to_string), "none"));
-        self.live(key("mac"), or(*mac, "the device's"));
-        self.live(key("mtu"), or(*mtu, "the device's"));
-        self.queues(&key, queues);
+        of.opened("device", device);
+        of.opened("driver", or(driver, "what works"));
+        of.live("take_over", take_over);
+        of.live("address", some(addresses.iter().map(ToString::to_string), "none"));
+        of.opened("mac", or(*mac, "the device's"));
+        of.opened("mtu", or(*mtu, "the device's"));
+        of.queues(queues);
         let offloads = offloads.iter().map(|(offload, on)| format!("{offload} {on}"));
-        self.live(key("offloads"), some(offloads, "those of the device that help"));
+        of.opened("offloads", some(offloads, "those of the device that help"));
         let wished = (*link != LinkWish::default()).then_some(link);
-        self.live(key("link"), or(wished, "the device's"));
-        self.live(key("promiscuous"), promiscuous);
-        self.live(key("all_multicast"), all_multicast);
-        self.live(key("host"), or(host, "false"));
-        self.live(key("host segmentation"), or(segmentation, "true"));
-        self.live(key("reverse_path"), reverse_path);
-        self.live(key("unreachables"), unreachables);
-        self.live(key("redirects"), redirects);
-        self.live(key("ttl_security"), or(*ttl_security, "none"));
-        self.live(key("dad"), dad);
-        self.live(key("advertise"), or(advertise.as_ref().map(advertised), "false"));
-        self.live(key("router_discovery"), or(discovery.as_ref().map(discovered), "false"));
-    }
-
-    fn queues(&mut self, key: &dyn Fn(&str) -> String, queues: &Queues) {
-        let Queues {
-            rx,
-            tx,
-            rx_descriptors,
-            tx_descriptors,
-            rx_burst,
-            rx_thresholds,
-            tx_thresholds,
-            rx_cores,
-            tx_cores,
-            rss,
-            spread,
-        } = queues;
-        let cores = |cores: &[usize]| some(cores.iter().map(ToString::to_string), "near and even");
-        self.live(key("rx_queues"), or(*rx, "one a forwarder"));
-        self.live(key("tx_queues"), or(*tx, "one a forwarder"));
-        self.live(key("rx_descriptors"), or(*rx_descriptors, "the driver's"));
-        self.live(key("tx_descriptors"), or(*tx_descriptors, "the driver's"));
-        self.live(key("rx_burst"), or(*rx_burst, "the driver's"));
-        self.live(key("rx_thresholds"), rx_thresholds);
-        self.live(key("tx_thresholds"), tx_thresholds);
-        self.live(key("rx_cores"), cores(rx_cores));
-        self.live(key("tx_cores"), cores(tx_cores));
-        self.live(key("rss"), or(rss.as_ref(), "the device's"));
-        self.live(key("spread"), spread.name());
+        of.opened("link", or(wished, "the device's"));
+        of.opened("promiscuous", promiscuous);
+        of.live("all_multicast", all_multicast);
+        of.add(Effect::ReopenHost, "host", or(host, "false"));
+        of.opened("host segmentation", or(segmentation, "true"));
+        of.live("reverse_path", reverse_path);
+        of.live("unreachables", unreachables);
+        of.live("redirects", redirects);
+        of.live("ttl_security", or(*ttl_security, "none"));
+        of.live("dad", dad);
+        of.live("advertise", or(advertise.as_ref().map(advertised), "false"));
+        of.live("router_discovery", or(discovery.as_ref().map(discovered), "false"));
     }
 
     fn neighbour(&mut self, neighbour: &Neighbour) {
@@ -329,13 +379,13 @@ impl List<'_> {
 
     fn graphs(&mut self, plans: &Plans) {
         for (what, value) in plans.main.described() {
-            self.live(format!("graph: {what}"), value);
+            self.graph(format!("graph: {what}"), value);
         }
         for (ports, plan) in &plans.by_port {
             let ports =
                 some(ports.iter().map(|&port| port_name(self.names, port).to_owned()), "none");
             for (what, value) in plan.described() {
-                self.live(format!("graph of {ports}: {what}"), value);
+                self.graph(format!("graph of {ports}: {what}"), value);
             }
         }
     }
@@ -350,7 +400,7 @@ impl List<'_> {
         let value = format!(
             "outputs {outputs}; drops {drops}; limit {limit}, on_failure {on_failure}, budget_us {budget_us}"
         );
-        self.live(format!("step in Lua \"{name}\""), value);
+        self.graph(format!("step in Lua \"{name}\""), value);
     }
 }
 

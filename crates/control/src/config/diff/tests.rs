@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use dataplane::catalogue::Catalogue;
@@ -27,7 +27,7 @@ fn settings(old: &str, new: &str) -> Vec<String> {
     let none = || "-".to_owned();
     let line = |s: &Setting| {
         let (from, to) = (s.from.clone().unwrap_or_else(none), s.to.clone().unwrap_or_else(none));
-        format!("{}: {from} => {to}{}", s.what, if s.live { "" } else { " (restart)" })
+        format!("{}: {from} => {to}{}", s.what, if s.is_live() { "" } else { " (restart)" })
     };
     diff.settings.iter().map(line).collect()
 }
@@ -197,7 +197,7 @@ fn other_offloads_open_the_port_again() {
     assert_eq!(setting.what, "port \"a\": offloads");
     assert_eq!(setting.from.as_deref(), Some("vlan false"));
     assert_eq!(setting.to.as_deref(), Some("vlan false, scatter true"));
-    assert!(setting.live && diff.reopens(setting));
+    assert!(setting.is_live() && diff.reopens(setting));
     assert_eq!(diff.ports.changed.len(), 1);
     let unsaid = Diff::between(&with(""), &port("vlan = true"));
     assert_eq!(unsaid.settings[0].from.as_deref(), Some("those of the device that help"));
@@ -215,7 +215,7 @@ fn a_script_with_steps_counts_as_a_whole() {
     let (plain, other) = (read(&script("")), read(&script("local answer = 42")));
     assert!(!Diff::between(&plain, &read(&script(""))).graph);
     let diff = Diff::between(&plain, &other);
-    assert!(diff.graph && diff.settings.len() == 1 && diff.settings[0].live, "{diff:?}");
+    assert!(diff.graph && diff.settings.len() == 1 && diff.settings[0].is_live(), "{diff:?}");
     // One with steps and one without: the graph says it.
     assert!(Diff::between(&with(""), &plain).graph);
 }
@@ -297,4 +297,77 @@ proptest! {
         prop_assert_eq!(settings, map(&new));
         prop_assert_eq!(Diff::between(&old, &new).is_empty(), Diff::between(&new, &old).is_empty());
     }
+}
+
+/// A port that says nothing but what it must, and a change of each of its settings.
+const PORT: &str = "device = 'eth0'";
+const CHANGES: &[(&str, &str)] = &[
+    ("device", "device = 'eth7'"),
+    ("driver", "driver = 'af_packet'"),
+    ("take_over", "take_over = true"),
+    ("address", "address = '10.0.9.1/24'"),
+    ("mac", "mac = '02:00:00:00:00:09'"),
+    ("mtu", "mtu = 1400"),
+    ("rx_queues", "rx_queues = 1"),
+    ("tx_queues", "tx_queues = 1"),
+    ("rx_descriptors", "rx_descriptors = 512"),
+    ("tx_descriptors", "tx_descriptors = 512"),
+    ("rx_burst", "rx_burst = 9"),
+    ("rx_thresholds", "rx_thresholds = { free = 1 }"),
+    ("tx_thresholds", "tx_thresholds = { free = 1 }"),
+    ("rx_cores", "rx_cores = { 1, 2 }"),
+    ("tx_cores", "tx_cores = { 1, 2 }"),
+    ("rss", "rss = { symmetric = true }"),
+    ("spread", "spread = 'software'"),
+    ("offloads", "offloads = { vlan = false }"),
+    ("link", "link = { speed = '10G' }"),
+    ("promiscuous", "promiscuous = true"),
+    ("all_multicast", "all_multicast = true"),
+    ("host", "host = true"),
+    ("host segmentation", "host = { segmentation = false }"),
+    ("reverse_path", "reverse_path = 'loose'"),
+    ("unreachables", "unreachables = false"),
+    ("redirects", "redirects = false"),
+    ("ttl_security", "ttl_security = 254"),
+    ("dad", "dad = 2"),
+    ("advertise", "address = 'fd00::1/64', advertise = true"),
+    ("router_discovery", "address = '10.0.9.1/24', router_discovery = true"),
+    // Settings of which some changes reopen the port and some do not.
+    ("rss", "rss = { fields = 'l3' }"),
+    ("spread", "rx_queues = 1, spread = 'software'"),
+    ("rx_burst", "rx_burst = 8"),
+];
+
+#[test]
+fn a_port_is_reopened_for_settings_that_say_so_and_for_no_others() {
+    let with = |port: &str| {
+        read(&format!(
+            "local turnpike = require 'turnpike'\nturnpike.forwarders {{ cores = '1,2' }}\n\
+             turnpike.port 'a' {{ {port} }}\n"
+        ))
+    };
+    let before = with(PORT);
+    let mut known: BTreeSet<String> = BTreeSet::new();
+    for &(setting, change) in CHANGES {
+        let port =
+            if setting == "device" { change.to_owned() } else { format!("{PORT}, {change}") };
+        let diff = Diff::between(&before, &with(&port));
+        let reopens = |setting: &Setting| {
+            matches!(setting.effect, Effect::Reopen | Effect::ReopenHost) && diff.reopens(setting)
+        };
+        let changed = !diff.ports.changed.is_empty();
+        assert_eq!(changed, diff.settings.iter().any(reopens), "{change}: {:?}", diff.settings);
+        assert!(
+            diff.settings.iter().all(|setting| setting.port.as_deref() == Some("a")),
+            "{diff:?}"
+        );
+        let what = format!("port \"a\": {setting}");
+        assert!(diff.settings.iter().any(|setting| setting.what == what), "{change}: {diff:?}");
+        known.insert(what);
+    }
+    let all: BTreeSet<String> = settings::of_port(&with("device = 'eth0', host = true").ports[0])
+        .into_iter()
+        .map(|entry| entry.what)
+        .collect();
+    assert_eq!(known, all, "a change of each setting");
 }

@@ -412,7 +412,7 @@ mod tests {
             let (before, after) = (with(before, "'1-3'").unwrap(), with(after, "'1-3'").unwrap());
             let diff = Diff::between(&before, &after);
             assert_eq!(diff.settings.len(), 1, "{:?}", diff.settings);
-            assert!(diff.settings[0].live);
+            assert!(diff.settings[0].is_live());
             (diff.ports.changed.len(), diff.reopens(&diff.settings[0]))
         };
         for (before, after) in [

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use control::config::{Changes, Config, Diff, Route};
+use control::config::{Changes, Config, Diff, Effect, Route};
 use dataplane::port::PortId;
 use tokio::sync::{mpsc, oneshot};
 
@@ -417,7 +417,8 @@ fn summary(diff: &Diff) -> String {
     if diff.graph {
         parts.push("graph".to_owned());
     }
-    let others = diff.settings.iter().filter(|s| !s.is_of_graph() && !diff.is_of_port(s)).count();
+    let others =
+        diff.settings.iter().filter(|s| s.effect != Effect::Graph && !diff.is_of_port(s)).count();
     if others > 0 {
         parts.push(format!("{others} setting{}", if others == 1 { "" } else { "s" }));
     }
@@ -448,10 +449,10 @@ fn plan(prepared: &Prepared, all: bool) -> Plan {
         .cloned()
         .map(|setting| PlannedChange {
             reopens: diff.reopens(&setting),
+            live: setting.is_live(),
             what: setting.what,
             from: setting.from,
             to: setting.to,
-            live: setting.live,
         })
         .collect();
     changes.extend(removed.iter().take(shown).map(|gone| route(Some(gone), None)));
