@@ -168,13 +168,18 @@ impl Running {
         Ok(std::mem::replace(&mut self.core, core))
     }
 
+    /// Has it end behind its round, and does not wait for that.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
     /// Ends it, and gives back what it holds; `None` if it panicked.
     pub fn end(mut self) -> Option<Forwarder> {
         self.join()
     }
 
     fn join(&mut self) -> Option<Forwarder> {
-        self.stop.store(true, Ordering::Relaxed);
+        self.stop();
         self.handle.take()?.join().ok()
     }
 }
