@@ -27,6 +27,8 @@ mod shared;
 mod state;
 mod status;
 mod step;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod watchdog;
 
 pub use pattern::install as bound_libraries;

@@ -259,6 +259,7 @@ impl Router {
             quarantine,
             workers: count,
             classes: config.slowpath.classes,
+            next_hops: tables.next_hops.clone(),
             seed,
             cpus,
         };

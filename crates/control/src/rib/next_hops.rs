@@ -606,7 +606,7 @@ impl NextHops {
             self.freed = true;
             match self.retired.pop_front() {
                 Some((_, Retired::Number(id))) => {
-                    self.table.set(id, NextHop::NoRoute);
+                    self.table.take_back(id);
                     self.free.push(id);
                 }
                 Some((_, Retired::Places { first, count })) => self.places.give(first, count),
