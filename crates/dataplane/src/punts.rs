@@ -39,8 +39,8 @@ use crate::batch::{Batch, HEAD};
 use crate::class::{ByClass, ClassLimits, is_from_afar};
 use crate::counters::{Counter, ForwarderCounters};
 use crate::mask::Mask;
-use crate::port::{MAX_PORTS, PortId};
 use crate::next_hop::NextHopTable;
+use crate::port::{MAX_PORTS, PortId};
 use crate::reason::{DropReason, Punt, PuntClass, PuntReason};
 
 /// The most slow path workers.

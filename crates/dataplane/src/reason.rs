@@ -244,7 +244,12 @@ mod tests {
     #[test]
     fn a_punt_survives_its_tag() {
         for &reason in PuntReason::ALL {
-            let punt = Punt { reason, port: PortId::new(63).unwrap(), next_hop: 0x7fff, generation: 0xfffe };
+            let punt = Punt {
+                reason,
+                port: PortId::new(63).unwrap(),
+                next_hop: 0x7fff,
+                generation: 0xfffe,
+            };
             assert_eq!(Punt::from_tag(punt.to_tag()), Some(punt));
         }
         assert_eq!(Punt::from_tag(u64::MAX), None);

@@ -32,37 +32,215 @@ const PATTERN: u8 = 0xa5;
 const OPERATIONS: usize = 60;
 
 const METHODS: &[&str] = &[
-    "each", "len", "port", "mirror", "ethernet", "vlan", "arp", "ip4", "ip6", "udp", "tcp", "icmp", "u8", "u16",
-    "u32", "set_u8", "set_u16", "set_u32", "mark", "set_mark", "has", "add", "remove", "count", "empty", "equals",
-    "copy", "set_dst", "set_src", "set_type", "set_id", "set_pcp", "set_dscp", "set_ecn", "set_ttl",
-    "set_hop_limit", "src", "dst", "take", "get", "set", "now", "hash", "prefix", "mac", "ports", "ip4_text",
-    "mac_text", "counter", "counters", "buckets", "table", "mask", "step", "rep", "format", "find", "gsub",
-    "match", "byte", "upper",
+    "each",
+    "len",
+    "port",
+    "mirror",
+    "ethernet",
+    "vlan",
+    "arp",
+    "ip4",
+    "ip6",
+    "udp",
+    "tcp",
+    "icmp",
+    "u8",
+    "u16",
+    "u32",
+    "set_u8",
+    "set_u16",
+    "set_u32",
+    "mark",
+    "set_mark",
+    "has",
+    "add",
+    "remove",
+    "count",
+    "empty",
+    "equals",
+    "copy",
+    "set_dst",
+    "set_src",
+    "set_type",
+    "set_id",
+    "set_pcp",
+    "set_dscp",
+    "set_ecn",
+    "set_ttl",
+    "set_hop_limit",
+    "src",
+    "dst",
+    "take",
+    "get",
+    "set",
+    "now",
+    "hash",
+    "prefix",
+    "mac",
+    "ports",
+    "ip4_text",
+    "mac_text",
+    "counter",
+    "counters",
+    "buckets",
+    "table",
+    "mask",
+    "step",
+    "rep",
+    "format",
+    "find",
+    "gsub",
+    "match",
+    "byte",
+    "upper",
 ];
 
 const FIELDS: &[&str] = &[
-    "slot", "at", "size", "bits", "unused", "type", "dst", "src", "id", "pcp", "ttl", "dscp", "protocol",
-    "total_length", "df", "checksum", "next_header", "flow", "hop_limit", "length", "flags", "syn", "sequence",
-    "code", "operation", "sender_mac", "no_such_field", "__index", "a", "b",
+    "slot",
+    "at",
+    "size",
+    "bits",
+    "unused",
+    "type",
+    "dst",
+    "src",
+    "id",
+    "pcp",
+    "ttl",
+    "dscp",
+    "protocol",
+    "total_length",
+    "df",
+    "checksum",
+    "next_header",
+    "flow",
+    "hop_limit",
+    "length",
+    "flags",
+    "syn",
+    "sequence",
+    "code",
+    "operation",
+    "sender_mac",
+    "no_such_field",
+    "__index",
+    "a",
+    "b",
 ];
 
 const LITERALS: &[&str] = &[
-    "0", "1", "2", "3", "63", "64", "-1", "13", "41", "42", "53", "54", "65", "127", "128", "1513", "1514",
-    "2^31", "2^31-1", "-2^31", "2^32", "2^45", "2^53", "2^63", "-2^63", "0/0", "1/0", "-1/0", "0.5", "63.5",
-    "63.99999999999999", "1-2^-53", "4-2^-51", "'left'", "'right'", "'x'", "'63'", "''", "nil", "true", "false",
-    "{}", "{1,2,3}", "{ slot = 0, at = -10000, bits = -1, size = 2^45 }", "('x'):rep(1000)", "'%s%d'", "'.-'",
-    "'10.0.0.1/33'", "'fe80::1'", "function() return 1 end", "function() error({}) end",
+    "0",
+    "1",
+    "2",
+    "3",
+    "63",
+    "64",
+    "-1",
+    "13",
+    "41",
+    "42",
+    "53",
+    "54",
+    "65",
+    "127",
+    "128",
+    "1513",
+    "1514",
+    "2^31",
+    "2^31-1",
+    "-2^31",
+    "2^32",
+    "2^45",
+    "2^53",
+    "2^63",
+    "-2^63",
+    "0/0",
+    "1/0",
+    "-1/0",
+    "0.5",
+    "63.5",
+    "63.99999999999999",
+    "1-2^-53",
+    "4-2^-51",
+    "'left'",
+    "'right'",
+    "'x'",
+    "'63'",
+    "''",
+    "nil",
+    "true",
+    "false",
+    "{}",
+    "{1,2,3}",
+    "{ slot = 0, at = -10000, bits = -1, size = 2^45 }",
+    "('x'):rep(1000)",
+    "'%s%d'",
+    "'.-'",
+    "'10.0.0.1/33'",
+    "'fe80::1'",
+    "function() return 1 end",
+    "function() error({}) end",
 ];
 
 const LIBRARY: &[&str] = &[
-    "string.rep", "string.format", "string.find", "string.gsub", "string.sub", "string.byte", "string.char",
-    "string.reverse", "table.concat", "table.sort", "table.insert", "table.remove", "table.maxn", "math.floor",
-    "math.random", "math.huge", "math.max", "bit.band", "bit.bor", "bit.lshift", "bit.tobit", "bit.tohex",
-    "bit.bswap", "rawset", "rawget", "rawequal", "setmetatable", "getmetatable", "tostring", "tonumber", "type",
-    "next", "pairs", "ipairs", "unpack", "select", "error", "assert", "pcall", "xpcall", "require", "print",
-    "turnpike.hash", "turnpike.ip4", "turnpike.ip6", "turnpike.mac", "turnpike.prefix", "turnpike.set",
-    "turnpike.ports", "turnpike.now", "turnpike.mask", "turnpike.counter", "turnpike.counters",
-    "turnpike.step", "turnpike.buckets", "turnpike.table", "turnpike.route", "turnpike.port",
+    "string.rep",
+    "string.format",
+    "string.find",
+    "string.gsub",
+    "string.sub",
+    "string.byte",
+    "string.char",
+    "string.reverse",
+    "table.concat",
+    "table.sort",
+    "table.insert",
+    "table.remove",
+    "table.maxn",
+    "math.floor",
+    "math.random",
+    "math.huge",
+    "math.max",
+    "bit.band",
+    "bit.bor",
+    "bit.lshift",
+    "bit.tobit",
+    "bit.tohex",
+    "bit.bswap",
+    "rawset",
+    "rawget",
+    "rawequal",
+    "setmetatable",
+    "getmetatable",
+    "tostring",
+    "tonumber",
+    "type",
+    "next",
+    "pairs",
+    "ipairs",
+    "unpack",
+    "select",
+    "error",
+    "assert",
+    "pcall",
+    "xpcall",
+    "require",
+    "print",
+    "turnpike.hash",
+    "turnpike.ip4",
+    "turnpike.ip6",
+    "turnpike.mac",
+    "turnpike.prefix",
+    "turnpike.set",
+    "turnpike.ports",
+    "turnpike.now",
+    "turnpike.mask",
+    "turnpike.counter",
+    "turnpike.counters",
+    "turnpike.step",
+    "turnpike.buckets",
+    "turnpike.table",
+    "turnpike.route",
+    "turnpike.port",
 ];
 
 const OPERATORS: &[&str] = &["+", "-", "*", "/", "%", "^", "..", "==", "<", "<=", "and", "or"];
@@ -169,16 +347,22 @@ impl Choices<'_> {
             // Often enough to be compiled.
             1 => {
                 let (expression, value) = (self.expression(), self.value());
-                format!("T({place}, function() local x for n = 1, 90 do x = {expression} end return x end, {value})")
+                format!(
+                    "T({place}, function() local x for n = 1, 90 do x = {expression} end return x end, {value})"
+                )
             }
             2 => {
                 let expression = self.expression();
-                format!("T(1, function() for i in K[1]:each(K[{place}]) do K[12] = i K[13] = {expression} end end)")
+                format!(
+                    "T(1, function() for i in K[1]:each(K[{place}]) do K[12] = i K[13] = {expression} end end)"
+                )
             }
             // In the handler of an error, and out of it.
             3 => {
                 let (one, other) = (self.expression(), self.expression());
-                format!("T({place}, xpcall, function() return {one} end, function() return {other} end)")
+                format!(
+                    "T({place}, xpcall, function() return {one} end, function() return {other} end)"
+                )
             }
             4 => format!("K[{place}] = {}", self.value()),
             _ => format!("T({place}, function() return {} end)", self.expression()),
@@ -200,7 +384,8 @@ impl Choices<'_> {
 /// The script that these bytes make.
 pub fn hostile_script(bytes: &[u8]) -> String {
     let mut choices = Choices(bytes);
-    let answer = choices.one_of(&["mask", "out.a", "nil", "K[14]", "K[14], K[15]", "batch", "mask, mask"]);
+    let answer =
+        choices.one_of(&["mask", "out.a", "nil", "K[14]", "K[14], K[15]", "batch", "mask, mask"]);
     let loading = choices.operations();
     let running = choices.operations();
     format!(
@@ -280,7 +465,9 @@ pub fn run_hostile(text: &str) {
         assert_eq!(*batch.lens(), lens, "{text}");
         let given = out.iter().fold(Mask::EMPTY, |all, &one| all | one);
         assert_eq!(given.0 & !input.0, 0, "packets of another step\n{text}");
-        guard(&mut batch, frames.len(), |byte| assert_eq!(*byte, PATTERN, "beside a packet\n{text}"));
+        guard(&mut batch, frames.len(), |byte| {
+            assert_eq!(*byte, PATTERN, "beside a packet\n{text}")
+        });
     }
 }
 
@@ -322,15 +509,15 @@ mod tests {
     #[test]
     fn hostile_scripts_harm_nothing_beside_their_packets() {
         let all = std::env::var("SCRIPTS").ok().and_then(|count| count.parse().ok());
-        for seed in 1..=all.unwrap_or(150) {
+        for seed in 1..=all.unwrap_or(300) {
             run_hostile(&hostile_script(&bytes(seed, 1500)));
         }
     }
 
     #[test]
     fn most_hostile_scripts_are_loaded_and_do_much() {
-        let scripts: Vec<_> = (1..=40).map(|seed| hostile_script(&bytes(seed, 1500))).collect();
-        let loaded = scripts.iter().filter(|text| step_of(text).is_some()).count();
+        let scripts: Vec<_> = (1..=300).map(|seed| hostile_script(&bytes(seed, 1500))).collect();
+        let loaded = scripts.iter().take(40).filter(|text| step_of(text).is_some()).count();
         assert!(loaded >= 30, "{loaded} of 40");
         let text = scripts.concat();
         for part in METHODS.iter().chain(FIELDS).chain(LIBRARY).chain(LITERALS) {

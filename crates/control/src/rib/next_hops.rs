@@ -28,9 +28,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use dataplane::next_hop::{
-    BLACKHOLE, FIRST_DYNAMIC, GROUP_MEMBERS, NEXT_HOPS, NextHop, NextHopTable,
-};
+use dataplane::next_hop::{BLACKHOLE, FIRST_DYNAMIC, GROUP_MEMBERS, NEXT_HOPS, NextHopTable};
 use dataplane::port::{MAX_PORTS, PortId};
 use fib::GracePeriod;
 use wire::MacAddr;

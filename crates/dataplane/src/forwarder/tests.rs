@@ -10,6 +10,7 @@ use crate::distribution::{TX_BURST_MAX, TxPath};
 use crate::exchange::Replacement;
 use crate::graph::{GraphBuilder, Output, Outputs, Step};
 use crate::multicast::{MulticastRoute, MulticastRoutes};
+use crate::next_hop::NextHopTable;
 use crate::punts::{ClassQueue, ClassRing};
 use crate::quarantine::Suspect;
 use crate::reason::{Punt, PuntClass, PuntReason};
@@ -218,7 +219,8 @@ fn punts_carry_their_reason_and_go_to_the_worker_of_their_port() {
     assert_eq!(lab.reasons(0, PuntClass::Host), [PuntReason::Local]);
     let first = lab.punted[1][PuntClass::Resolve.index()].ring.pop().unwrap();
     let punt = Punt::from_tag(first.tag()).unwrap();
-    let expected = Punt { reason: PuntReason::Unresolved, port: PortId::FIRST, next_hop: 18, generation: 2 };
+    let expected =
+        Punt { reason: PuntReason::Unresolved, port: PortId::FIRST, next_hop: 18, generation: 2 };
     assert_eq!(punt, expected);
     assert_eq!(lab.reasons(1, PuntClass::Resolve), [PuntReason::Glean]);
     assert_eq!(lab.counters.punted.get(), 3);

@@ -32,8 +32,7 @@ struct Book {
     pages: BTreeMap<u64, Page>,
 }
 
-static BOOK: Mutex<Book> =
-    Mutex::new(Book { closed: false, last: 0, pages: BTreeMap::new() });
+static BOOK: Mutex<Book> = Mutex::new(Book { closed: false, last: 0, pages: BTreeMap::new() });
 
 fn book() -> MutexGuard<'static, Book> {
     BOOK.lock().unwrap_or_else(PoisonError::into_inner)
@@ -56,6 +55,12 @@ pub(super) fn write(number: u64, page: Page) {
         }
     }
     book.pages.insert(number, page);
+}
+
+/// What a page says, which is in the book no more.
+#[cfg(test)]
+pub(super) fn take(number: u64) -> Option<Changes> {
+    book().pages.remove(&number).map(|page| page.changes)
 }
 
 /// Everything on the page is undone.

@@ -432,6 +432,7 @@ fn unsent_in(line: &str, interface: &str) -> Option<u64> {
 }
 
 /// What is to be undone on an interface.
+#[derive(Debug)]
 pub(super) struct Changes {
     name: String,
     index: u32,
@@ -470,9 +471,7 @@ impl Undo {
             Self::Sysctl { path, value } => fs::write(path, value).map_err(|_| Errno(0)),
             Self::Flags(flags) => interface.set_flags(flags),
             Self::Mtu(mtu) => interface.set_mtu(mtu),
-            Self::Ethtool { command, value } => {
-                ethtool_value(interface, command, value).map(drop)
-            }
+            Self::Ethtool { command, value } => ethtool_value(interface, command, value).map(drop),
             Self::Xdp(program) => {
                 // By now it may be another's.
                 let now = bpf::xdp_program(index);
@@ -575,6 +574,43 @@ mod tests {
         drop(second);
         assert_eq!(state(), before);
         assert!(!directory.exists());
+    }
+
+    /// As the book does when a process ends by force: without the one that has the interface.
+    #[test]
+    fn changes_are_undone_without_whoever_made_them() {
+        // SAFETY: no memory is involved.
+        let result = unsafe { libc::unshare(libc::CLONE_NEWNET) };
+        assert_eq!(result, 0, "this test makes a network namespace and needs root");
+        let ip = |words: &str| {
+            let done = std::process::Command::new("ip").args(words.split(' ')).status().unwrap();
+            assert!(done.success(), "ip {words}");
+        };
+        ip("link add tpk4 type veth peer name tpk5");
+        let state = |name: &str| {
+            let key = |(family, key, _): &(&str, &str, &str)| {
+                fs::read_to_string(format!("/proc/sys/net/{family}/conf/{name}/{key}")).unwrap()
+            };
+            let mtu = KernelInterface::open(name).unwrap().mtu().unwrap();
+            (SYSCTLS.iter().map(key).collect::<String>(), mtu)
+        };
+        let before = state("tpk4");
+        let mut held = KernelInterface::open("tpk4").unwrap();
+        held.set_mtu(1300).unwrap();
+        held.take_over().unwrap();
+        assert_ne!(state("tpk4"), before);
+        let mut page = book::take(held.page).expect("what is changed is in the book");
+        // Somebody has given it another name meanwhile.
+        ip("link set tpk4 down");
+        ip("link set tpk4 name tpk6");
+        // Twice, since changes may be made just now.
+        (0..2).for_each(|_| page.revert_all());
+        assert_eq!(state("tpk6"), before);
+        held.write_record();
+        let number = held.page;
+        drop(held);
+        assert!(book::take(number).is_none(), "who has undone all has no page any more");
+        assert_eq!(state("tpk6"), before);
     }
 
     #[test]

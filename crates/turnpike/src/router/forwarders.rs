@@ -100,8 +100,7 @@ impl Makings {
     ) -> Result<Made> {
         let node = self.seats(&[core])[0].node;
         let Self { eal, classes, next_hops, workers, seed, .. } = self;
-        let ways =
-            SlowPathWays::new(eal, (number, node), *workers, classes, next_hops, *seed)?;
+        let ways = SlowPathWays::new(eal, (number, node), *workers, classes, next_hops, *seed)?;
         let edges = graph.counters().clone();
         let view = ForwarderView { counters: counters.clone(), edges, lua, running: true };
         let mut unit = Forwarder::new(ForwarderParts {

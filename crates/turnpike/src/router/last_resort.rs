@@ -173,10 +173,9 @@ fn words(course: &Course, asked: Option<(Instant, bool)>) -> String {
         (inner.part.clone(), inner.since, inner.bindings.upgrade())
     };
     let why = match asked {
-        Some((first, false)) => format!(
-            "{part} has not come to its end for {} s",
-            first.max(since).elapsed().as_secs()
-        ),
+        Some((first, false)) => {
+            format!("{part} has not come to its end for {} s", first.max(since).elapsed().as_secs())
+        }
         _ => format!("asked a second time, while {part} has not come to its end"),
     };
     let mut text = format!("{why}: the process ends without it (status {STATUS})");

@@ -407,7 +407,8 @@ impl Owner {
     /// The name of a thread of the packets' ways that has ended although nobody asked it to.
     fn dead_thread(&self) -> Option<String> {
         let dead = |alive: &Weak<()>| alive.strong_count() == 0;
-        let forwarder = self.wiring.as_ref().and_then(Wiring::dead).map(|number| format!("forwarder {number}"));
+        let forwarder =
+            self.wiring.as_ref().and_then(Wiring::dead).map(|number| format!("forwarder {number}"));
         let worker = || self.workers.iter().position(dead);
         forwarder.or_else(|| worker().map(|number| format!("slow path worker {number}")))
     }

@@ -110,7 +110,8 @@ impl Owner {
         work: impl AsyncFnOnce(&mut Wiring) -> Result<T>,
     ) -> Result<T> {
         // Nothing that is done meanwhile comes here again.
-        let mut wiring = self.wiring.take().context("the wiring is in use: a defect, please report")?;
+        let mut wiring =
+            self.wiring.take().context("the wiring is in use: a defect, please report")?;
         let outcome = {
             let mut work = pin!(work(&mut wiring));
             match timeout(MOMENT, &mut work).await {

@@ -364,8 +364,8 @@ impl Owner {
                 is_static: info.is_static,
                 queued: info.queued,
             };
-            let listed = table
-                .and_then(|table| json(&table.into_iter().map(neighbour).collect::<Vec<_>>()));
+            let listed =
+                table.and_then(|table| json(&table.into_iter().map(neighbour).collect::<Vec<_>>()));
             // Whoever asked may be gone.
             let _ = answer.send(Answer::from(listed));
         });

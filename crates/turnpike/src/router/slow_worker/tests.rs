@@ -308,7 +308,8 @@ fn ports_have_their_turns_alike_however_much_each_has() {
     for (number, count) in [(5, 40), (63, 1), (0, 2)] {
         for _ in 0..count {
             let mut packet = Lab::packet(PuntReason::Arp, [10, 0, 1, 1], 1);
-            let punt = Punt { reason: PuntReason::Arp, port: port(number), next_hop: 0, generation: 0 };
+            let punt =
+                Punt { reason: PuntReason::Arp, port: port(number), next_hop: 0, generation: 0 };
             packet.set_tag(punt.to_tag());
             assert!(into[class.index()].ring.push(packet).is_ok());
         }
@@ -473,7 +474,8 @@ fn tcp(port: u16, sequence: u32, flags: u8, data: &[u8]) -> Vec<u8> {
 impl Lab {
     fn push_frame(&mut self, frame: &[u8]) {
         let mut packet = shared().1.copy_of(frame).unwrap();
-        let punt = Punt { reason: PuntReason::Local, port: PortId::FIRST, next_hop: 0, generation: 0 };
+        let punt =
+            Punt { reason: PuntReason::Local, port: PortId::FIRST, next_hop: 0, generation: 0 };
         packet.set_tag(punt.to_tag());
         self.push(PuntClass::Host, packet);
     }
