@@ -269,3 +269,53 @@ def test_a_port_that_loses_packets_says_so_once_and_when_it_has_ended(lab):
     assert int(re.search(ended, router.log())[1]) == ports(router)["left"]["rx_missed"]
     assert "troubles" not in ports(router)["left"]
     router.stop()
+
+
+# --- a forwarder that is in a step for long ---------------------------------------------------------
+
+BUSY = "another change is being made"
+
+
+def test_a_device_that_goes_while_a_forwarder_is_stuck_holds_nobody_up(lab):
+    # A step of the scenarios' binary does not end over this packet while there is a file "stuck".
+    faulty = 'turnpike.graph:insert_after("ip4-mtu", "faulty")\n'
+    wires = Wires(lab, faulty, calm=True)
+    router, stuck = wires.router, wires.router.directory / "stuck"
+    stuck.touch()
+    wires.left.send(ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, ipv4("10.0.1.2", "10.0.2.2", bytes(40), ident=0xDEA1)))
+    assert wait_for(lambda: router.show("counters")["unaccounted"] == 1, 60)
+    wires.inside.run("ip", "link", "delete", "tp-right")
+    assert wait_for(lambda: router.show("route", "10.0.2.2")["type"] == "no-route", 60)
+
+    def busy():
+        return BUSY in router.command("rollback", check=False).stderr
+
+    # The router waits for the forwarder, which has packets of the port, and answers.
+    assert wait_for(busy, 60), router.log()
+    router.command("route", "add", "203.0.113.0/24", "blackhole")
+    assert router.show("route", "203.0.113.1")["type"] == "blackhole"
+    wires.ns_left.run("ip", "link", "set", "wire", "down")
+    assert wait_for(lambda: router.show("route", "10.0.1.2")["type"] == "no-route", 60)
+    # What needs the forwarders is answered behind the change.
+    assert len(router.show("forwarders")["forwarders"]) == 1
+    assert wait_for(lambda: "tried again" in router.log(), 60)
+    stuck.unlink()
+    assert wait_for(lambda: link(router, "right") == "gone", 60), router.log()
+    wires.ns_left.run("ip", "link", "set", "wire", "up")
+    assert wait_for(lambda: link(router, "left") == "up", 60), router.log()
+    router.stop()
+
+
+def test_a_router_ends_while_it_waits_for_a_forwarder(lab):
+    wires = Wires(lab, 'turnpike.graph:insert_after("ip4-mtu", "faulty")\n', calm=True)
+    router, stuck = wires.router, wires.router.directory / "stuck"
+    stuck.touch()
+    wires.left.send(ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, ipv4("10.0.1.2", "10.0.2.2", bytes(40), ident=0xDEA1)))
+    assert wait_for(lambda: router.show("counters")["unaccounted"] == 1, 60)
+    wires.inside.run("ip", "link", "delete", "tp-right")
+    assert wait_for(lambda: BUSY in router.command("rollback", check=False).stderr, 60), router.log()
+    router.process.send_signal(signal.SIGTERM)
+    assert wait_for(lambda: "SIGTERM: stopping" in router.log(), 60), router.log()
+    # What has been exchanged meanwhile is given back, and nothing is lost.
+    stuck.unlink()
+    router.stop(timeout=60)

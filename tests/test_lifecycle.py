@@ -177,6 +177,105 @@ def test_an_end_leaves_no_trace(lab, driver):
     assert vars(Traces(wires.inside)) == vars(before)
 
 
+# --- an end that does not come to its end -----------------------------------------------------------
+
+# The exit status of a process that was ended by force.
+BY_FORCE = 3
+
+# A step of the scenarios' binary does not end over this packet while there is a file "stuck".
+STUCK = 'turnpike.graph:insert_after("ip4-mtu", "faulty")\n'
+
+# A script that is ready at once where it is checked, and not at all on a forwarder, where functions of the
+# configuration do nothing.
+ENDLESS = """
+turnpike.step("mine") { outputs = { "next" }, process = function(batch) return batch.all end }
+turnpike.graph:insert_after("ip4-mtu", "mine")
+if tostring(turnpike.route) == "" then while true do end end
+"""
+
+
+def stick(wires):
+    """Sends a packet over which a step of the only forwarder does not end."""
+    (wires.router.directory / "stuck").touch()
+    wires.left.send(eth(ipv4("10.0.1.2", "10.0.2.2", pattern(40), ident=0xDEA1)))
+    assert wait_for(lambda: wires.router.show("counters")["unaccounted"] == 1, 60)
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("again", [False, True])
+def test_a_forwarder_that_never_returns_does_not_keep_it_from_ending(lab, driver, again):
+    wires = Wires(lab, start=False)
+    before = Traces(wires.inside)
+    wires.router = lab.router(wires.inside, ports_by(driver) + STATIC_NEIGHBOURS + STUCK)
+    stick(wires)
+    wires.router.process.send_signal(signal.SIGTERM)
+    if again:
+        # Until it is gone: one that comes within a second of the first is the same wish.
+        def gone():
+            wires.router.process.send_signal(signal.SIGTERM)
+            return wires.router.process.poll() is not None
+
+        assert wait_for(gone, 60, 0.5), "it runs still"
+    assert wires.router.process.wait(60) == BY_FORCE, wires.router.log()
+    why = r"asked a second time, while forwarder 0" if again else r"forwarder 0 has not come to its end for \d+ s"
+    assert re.search(why + r".*threads that run still: forwarder-0 \(\w\)", wires.router.log()), wires.router.log()
+    assert not wires.router.socket.exists()
+    assert vars(Traces(wires.inside)) == vars(before)
+    # And nothing is in the way of the next one.
+    following = lab.router(wires.inside, ports_by(driver) + STATIC_NEIGHBOURS)
+    assert "a router that was killed" not in following.log()
+    following.stop()
+
+
+def test_an_owner_that_is_held_does_not_keep_it_from_ending(lab):
+    # Whoever takes its log has stopped reading.
+    wires = Wires(lab, start=False)
+    before = Traces(wires.inside)
+    router = wires.router = lab.router(wires.inside, PORTS + STATIC_NEIGHBOURS)
+    config, socket = router.config, router.directory / "held.sock"
+    router.stop()
+    read, write = os.pipe()
+    held = wires.inside.spawn(binary(), "run", config, "--socket", socket, stdout=write, stderr=write)
+    os.close(write)
+    try:
+        said = b""
+        while b"ready: " not in said:
+            said += os.read(read, 65536)
+        owner = Path(f"/proc/{held.pid}/task/{held.pid}/wchan")
+
+        def is_held():
+            held.send_signal(signal.SIGUSR1)
+            return "pipe_write" in owner.read_text()
+
+        assert wait_for(is_held, 60, 0.001), owner.read_text()
+        held.send_signal(signal.SIGTERM)
+        assert held.wait(60) == BY_FORCE
+        assert not socket.exists()
+        assert vars(Traces(wires.inside)) == vars(before)
+    finally:
+        stop_process(held)
+        os.close(read)
+
+
+def test_a_script_that_is_being_loaded_does_not_keep_it_from_ending(lab):
+    wires = Wires(lab, start=False)
+    before = Traces(wires.inside)
+    router = lab.router(wires.inside, PORTS + STATIC_NEIGHBOURS + ENDLESS, wait=False)
+    process = Path(f"/proc/{router.process.pid}")
+    names = lambda: [name.read_text().strip() for name in process.glob("task/*/comm")]  # noqa: E731
+    assert wait_for(lambda: "lua-watchdog" in names(), 60, 0.005), router.log()
+    ticks = lambda: sum(map(int, (process / "stat").read_text().rsplit(")", 1)[1].split()[11:13]))  # noqa: E731
+    before_signal = used = ticks()
+    router.process.send_signal(signal.SIGTERM)
+    while router.process.poll() is None:
+        used = ticks() or used
+    assert router.process.returncode == 0, router.log()
+    assert "ended while it started" in router.log() and "budget" not in router.log()
+    # Of processor time: the script may have 5 s of it.
+    assert (used - before_signal) / os.sysconf("SC_CLK_TCK") < 3
+    assert vars(Traces(wires.inside)) == vars(before)
+
+
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_a_kill_leaves_no_trace_once_the_router_has_run_again(lab, driver):
     wires = Wires(lab, start=False)

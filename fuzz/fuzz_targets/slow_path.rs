@@ -18,7 +18,7 @@ use turnpike_fuzz::world::{self, PORTS, World};
 
 #[derive(Arbitrary, Debug)]
 enum Event {
-    Packet { frame: Frame, reason: u8, next_hop: u8 },
+    Packet { frame: Frame, reason: u8, next_hop: u8, generation: bool },
     Pass { milliseconds: u16 },
     Order { kind: u8, port: u8, address: [u8; 2] },
 }
@@ -61,11 +61,11 @@ fuzz_target!(|input: Input| {
     let mut given = 0;
     for event in input.events.iter().take(100) {
         match event {
-            Event::Packet { frame, reason, next_hop } => {
+            Event::Packet { frame, reason, next_hop, generation } => {
                 let reason = PuntReason::ALL[usize::from(*reason) % PuntReason::COUNT];
                 // Those that the tables have, and some that they have not.
                 let next_hop = u16::from(next_hop % 48);
-                let punt = Punt { reason, port: world::port(frame.port()), next_hop };
+                let punt = Punt { reason, port: world::port(frame.port()), next_hop, generation: u16::from(*generation) };
                 engine.packet(frame.bytes(), punt, now, &mut world);
                 given += 1;
             }

@@ -20,7 +20,7 @@ use dataplane::multicast::{MulticastRoute, MulticastRoutes, MulticastTable, Repl
 use dataplane::next_hop::{self, NextHop, NextHopTable};
 use dataplane::own::OwnAddresses;
 use dataplane::port::{Mtus, PortId, PortInfo, PortInfos, ReversePath};
-use dataplane::reason::DropReason;
+use dataplane::reason::{DropReason, Punt};
 use dataplane::tables::Tables;
 use fib::{Algorithm, NoReaders, Table};
 use slowpath::{
@@ -298,6 +298,10 @@ impl<P: Packet> Output<P> for World {
             hop = self.tables.next_hops.get(next_hop_id);
         }
         RouteAnswer { next_hop_id, hop: NextHop::from(hop) }
+    }
+
+    fn punted_to(&self, punt: Punt) -> Option<NextHop> {
+        self.tables.next_hops.get_of(punt.next_hop, punt.generation).map(NextHop::from)
     }
 
     fn next_hop(&self, id: u16) -> NextHop {

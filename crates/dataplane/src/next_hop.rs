@@ -189,6 +189,9 @@ pub struct NextHopTable {
     /// As an array, so that a number of 15 bits is known to be in it.
     hops: Box<[AtomicU64; NEXT_HOPS]>,
     members: Box<[AtomicU16]>,
+    /// How often each number was taken back, so that a packet that was put aside with a number is not
+    /// taken for one of the number's next use.
+    generations: Box<[AtomicU16]>,
 }
 
 impl NextHopTable {
@@ -197,6 +200,7 @@ impl NextHopTable {
         let table = Self {
             hops: Box::new([const { AtomicU64::new(KIND_NO_ROUTE) }; NEXT_HOPS]),
             members: (0..GROUP_MEMBERS).map(|_| AtomicU16::new(NO_ROUTE)).collect(),
+            generations: (0..NEXT_HOPS).map(|_| AtomicU16::new(0)).collect(),
         };
         table.set(LOCAL, NextHop::Local);
         table.set(BLACKHOLE, NextHop::Blackhole);
@@ -216,6 +220,25 @@ impl NextHopTable {
     pub fn set(&self, id: u16, hop: NextHop) {
         let index = usize::from(id) & (NEXT_HOPS - 1);
         self.hops[index].store(Packed::from(hop).0, Ordering::Release);
+    }
+
+    /// Takes a number back, which leads nowhere until it is given a meaning again. No forwarder may have it any
+    /// more (wait for a grace period); packets that wait outside of a round may, with its generation.
+    pub fn take_back(&self, id: u16) {
+        // First: who sees the next meaning sees this, too.
+        self.generations[usize::from(id) & (NEXT_HOPS - 1)].fetch_add(1, Ordering::Release);
+        self.set(id, NextHop::NoRoute);
+    }
+
+    /// Which use of the number this is.
+    pub fn generation(&self, id: u16) -> u16 {
+        self.generations[usize::from(id) & (NEXT_HOPS - 1)].load(Ordering::Acquire)
+    }
+
+    /// The entry with this number if that has been in the same use since it had this generation.
+    pub fn get_of(&self, id: u16, generation: u16) -> Option<Packed> {
+        let hop = self.get(id);
+        (self.generation(id) == generation).then_some(hop)
     }
 
     /// Writes a group's members; `first..first + members.len()` must not be read by any group
@@ -295,6 +318,22 @@ mod tests {
         ] {
             assert_eq!(NextHop::from(Packed::from(hop)), hop);
         }
+    }
+
+    #[test]
+    fn a_number_that_was_taken_back_is_another_one() {
+        let table = NextHopTable::new();
+        let (id, hop) = (FIRST_DYNAMIC, NextHop::Glean { port: port(3) });
+        table.set(id, hop);
+        let first = table.generation(id);
+        table.set(id, NextHop::Unresolved { port: port(3) });
+        assert_eq!(table.get_of(id, first), Some(table.get(id)), "the same next hop has changed");
+        table.take_back(id);
+        assert_eq!(NextHop::from(table.get(id)), NextHop::NoRoute);
+        table.set(id, hop);
+        assert_eq!(table.get_of(id, first), None);
+        assert_eq!(table.get_of(id, table.generation(id)), Some(table.get(id)));
+        assert_eq!(table.generation(id + 1), first, "others are not touched");
     }
 
     #[test]

@@ -39,6 +39,7 @@ use crate::batch::{Batch, HEAD};
 use crate::class::{ByClass, ClassLimits, is_from_afar};
 use crate::counters::{Counter, ForwarderCounters};
 use crate::mask::Mask;
+use crate::next_hop::NextHopTable;
 use crate::port::{MAX_PORTS, PortId};
 use crate::reason::{DropReason, Punt, PuntClass, PuntReason};
 
@@ -140,6 +141,7 @@ pub fn class_rings(
 /// A forwarder's rings to the slow path; a packet's tag is a [`Punt`].
 pub struct Punts {
     workers: Vec<ByClass<ClassRing>>,
+    next_hops: Arc<NextHopTable>,
     /// For each port, the worker that owns it.
     owners: [u8; MAX_PORTS],
     list: PacketList,
@@ -148,12 +150,13 @@ pub struct Punts {
 
 impl Punts {
     /// `workers` has the rings to each worker, at least one and at most [`WORKERS_MAX`]; `seed` is
-    /// for the choice of what is dropped early.
-    pub fn new(workers: Vec<ByClass<ClassRing>>, seed: u64) -> Self {
+    /// for the choice of what is dropped early. `next_hops` is what steps choose from.
+    pub fn new(workers: Vec<ByClass<ClassRing>>, next_hops: Arc<NextHopTable>, seed: u64) -> Self {
         let count = workers.len().clamp(1, WORKERS_MAX);
         Self {
             owners: std::array::from_fn(|port| owner(port, count) as u8),
             workers,
+            next_hops,
             list: PacketList::new(),
             random: seed | 1,
         }
@@ -172,7 +175,10 @@ impl Punts {
         let least_ttl = batch.in_port_info.least_ttl;
         for slot in mask.slots() {
             let reason = reason(slot);
-            let punt = Punt { reason, port: batch.in_port, next_hop: batch.next_hop[slot] };
+            let (port, next_hop) = (batch.in_port, batch.next_hop[slot]);
+            // The number keeps its meaning for the rest of this round.
+            let generation = self.next_hops.generation(next_hop);
+            let punt = Punt { reason, port, next_hop, generation };
             batch.burst.set_tag(slot, punt.to_tag());
             let class = PuntClass::of(reason, batch.link_multicast.has(slot), batch.head(slot));
             if class == PuntClass::Routing && is_from_afar(least_ttl, batch.head(slot)) {

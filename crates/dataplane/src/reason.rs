@@ -188,6 +188,9 @@ pub struct Punt {
     /// The next hop's number, after the choice among equal-cost paths; [`crate::next_hop::NO_ROUTE`]
     /// when the packet was punted before the lookup.
     pub next_hop: u16,
+    /// Which use of the number that was ([`crate::next_hop::NextHopTable::generation`]): a packet may wait
+    /// longer than the number has its meaning.
+    pub generation: u16,
 }
 
 impl Punt {
@@ -196,6 +199,7 @@ impl Punt {
         self.reason.index() as u64
             | (self.port.index() as u64) << 16
             | u64::from(self.next_hop) << 32
+            | u64::from(self.generation) << 48
     }
 
     /// Unpacks a tag made by [`Self::to_tag`]; `None` for anything else.
@@ -204,6 +208,7 @@ impl Punt {
             reason: PuntReason::from_index(usize::from(tag as u16))?,
             port: crate::port::PortId::new((tag >> 16) as u16)?,
             next_hop: (tag >> 32) as u16,
+            generation: (tag >> 48) as u16,
         })
     }
 }
@@ -239,7 +244,12 @@ mod tests {
     #[test]
     fn a_punt_survives_its_tag() {
         for &reason in PuntReason::ALL {
-            let punt = Punt { reason, port: PortId::new(63).unwrap(), next_hop: 0x7fff };
+            let punt = Punt {
+                reason,
+                port: PortId::new(63).unwrap(),
+                next_hop: 0x7fff,
+                generation: 0xfffe,
+            };
             assert_eq!(Punt::from_tag(punt.to_tag()), Some(punt));
         }
         assert_eq!(Punt::from_tag(u64::MAX), None);

@@ -50,6 +50,7 @@ pub use error::{Errno, Error};
 pub use inherited::inherited;
 pub use mbuf::{Layers, Mbuf, Transport};
 pub use mempool::{Mempool, MempoolConfig, Unused};
+pub use port::book::{give_back_interfaces, leave};
 pub use port::queues::{DESCRIPTORS_MOST, Thresholds};
 pub use port::rss::{Rss, RssConfig, RssTable, SYMMETRIC as SYMMETRIC_RSS_KEY};
 pub use port::{

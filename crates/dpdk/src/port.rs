@@ -7,6 +7,7 @@
 //! A kernel interface is taken over by AF_XDP if that works through the whole sequence, else by
 //! AF_PACKET; [`Port::driver`] and [`Port::notes`] say which, and why.
 
+pub(crate) mod book;
 mod bpf;
 mod events;
 mod filter;

@@ -27,6 +27,8 @@ mod shared;
 mod state;
 mod status;
 mod step;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod watchdog;
 
 pub use pattern::install as bound_libraries;
@@ -34,7 +36,7 @@ pub use shared::{SHARED_SIZE, SharedObjects, SharedSettings};
 pub use state::{ForwarderLua, JitStatus, LoadError, Source};
 pub use status::{COUNTERS_MAX, CounterNames, Failure, ScriptCounters, StepStatus};
 pub use step::{LuaStep, Policy, StepSettings};
-pub use watchdog::Watchdog;
+pub use watchdog::{Watchdog, is_loading_stopped, stop_loading};
 
 /// What scripts have wherever they run: addresses to numbers and back.
 pub const HELPERS: &str = include_str!("lua/helpers.lua");

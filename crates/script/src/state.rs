@@ -235,8 +235,10 @@ impl State {
         &self,
         work: impl FnOnce(&Self) -> Result<T, LoadError>,
     ) -> Result<T, LoadError> {
+        self.watch.set_loading(true);
         self.watch.enter(LOAD_BUDGET_US);
         let result = work(self);
+        self.watch.set_loading(false);
         if self.watch.leave() {
             // SAFETY: the state is this thread's.
             unsafe { ffi::lua_sethook(self.stack, None, 0, 0) };

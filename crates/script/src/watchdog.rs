@@ -33,6 +33,19 @@ const SIGNAL: Signal = Signal::SIGURG;
 /// Between two looks.
 const PERIOD: Duration = Duration::from_millis(1);
 
+/// The process is to end, and no script to be loaded any more.
+static NO_LOADING: AtomicBool = AtomicBool::new(false);
+
+/// Stops scripts that are being loaded, now and later: the process is to end.
+pub fn stop_loading() {
+    NO_LOADING.store(true, Ordering::Relaxed);
+}
+
+/// Whether scripts are not to be loaded any more.
+pub fn is_loading_stopped() -> bool {
+    NO_LOADING.load(Ordering::Relaxed)
+}
+
 /// What a forwarder's Lua state and the watchdog share.
 #[derive(Debug)]
 pub(crate) struct Watch {
@@ -43,6 +56,8 @@ pub(crate) struct Watch {
     /// The handler has set the hook.
     fired: AtomicBool,
     budget_us: AtomicU64,
+    /// The script is being loaded: no packet waits for it.
+    loading: AtomicBool,
     state: AtomicPtr<ffi::lua_State>,
     /// The thread that runs the steps, and the clock of its processor time.
     thread: Mutex<Option<(Pthread, ClockId)>>,
@@ -74,6 +89,7 @@ impl Watch {
             late: AtomicU64::new(u64::MAX),
             fired: AtomicBool::new(false),
             budget_us: AtomicU64::new(0),
+            loading: AtomicBool::new(false),
             state: AtomicPtr::new(state),
             thread: Mutex::new(None),
         })
@@ -96,6 +112,16 @@ impl Watch {
         let call = self.call.load(Ordering::Relaxed);
         self.call.store(call + 1, Ordering::Release);
         self.fired.load(Ordering::Relaxed) && self.fired.swap(false, Ordering::Relaxed)
+    }
+
+    /// From now on calls are, or are not, parts of the script's loading.
+    pub(crate) fn set_loading(&self, loading: bool) {
+        self.loading.store(loading, Ordering::Relaxed);
+    }
+
+    /// A call may go on for no time at all.
+    fn is_unwanted(&self, stopped: bool) -> bool {
+        stopped && self.loading.load(Ordering::Relaxed)
     }
 
     /// Says which thread the signal is for.
@@ -239,7 +265,8 @@ fn look(looked: &mut Looked) {
         return;
     }
     let budget = Duration::from_micros(looked.watch.budget_us.load(Ordering::Relaxed));
-    if now.saturating_sub(looked.since) >= budget {
+    let unwanted = looked.watch.is_unwanted(is_loading_stopped());
+    if unwanted || now.saturating_sub(looked.since) >= budget {
         looked.watch.late.store(call, Ordering::Release);
         let _ = pthread_kill(thread, SIGNAL);
     }

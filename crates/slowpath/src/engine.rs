@@ -241,18 +241,25 @@ impl<P: Packet> SlowPath<P> {
             | PuntReason::Unresolved
             | PuntReason::TooBig
             | PuntReason::Scope
-            | PuntReason::Redirect => (punt.next_hop, out.next_hop(punt.next_hop)),
+            | PuntReason::Redirect => match out.punted_to(punt) {
+                Some(hop) => (punt.next_hop, hop),
+                // It has waited for long, and routes have changed.
+                None => self.look_up(&ip, out),
+            },
             // Punted before the lookup.
             PuntReason::Ip4Options
             | PuntReason::HopByHop
             | PuntReason::Local
             | PuntReason::Arp
-            | PuntReason::NonIp => {
-                let answer = out.route(ip.destination(), self.flow.of_packet(ip.bytes()));
-                (answer.next_hop_id, answer.hop)
-            }
+            | PuntReason::NonIp => self.look_up(&ip, out),
         };
         self.forward(packet, punt.port, hop, now, out);
+    }
+
+    /// The next hop of a packet as routes are now.
+    fn look_up(&self, ip: &IpPacket<'_>, out: &impl Output<P>) -> (u16, NextHop) {
+        let answer = out.route(ip.destination(), self.flow.of_packet(ip.bytes()));
+        (answer.next_hop_id, answer.hop)
     }
 
     /// Takes a command of control.

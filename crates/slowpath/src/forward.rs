@@ -448,6 +448,25 @@ mod tests {
     }
 
     #[test]
+    fn a_next_hop_that_was_taken_back_while_the_packet_waited_is_sought_again() {
+        // What was the gateway's number has become that of somebody on the other port.
+        for reason in [PuntReason::Unresolved, PuntReason::TooBig, PuntReason::Redirect] {
+            let mut bench = bench();
+            bench.net.hops.insert(GATEWAY, NextHop::Forward { port: LEFT, mac: A });
+            let frame = || v4("10.0.1.3", "192.0.2.1", 17, &udp(4));
+            let by = |outs: &[Out]| match outs {
+                [Out::Forward(port, frame), ..] => (*port, frame[..6].to_vec()),
+                _ => panic!("{outs:?}"),
+            };
+            let outs = bench.punt(reason, LEFT, GATEWAY, frame());
+            assert_eq!(by(&outs), (LEFT, A.0.to_vec()), "the number means what it did");
+            bench.net.generation = 1;
+            let outs = bench.punt(reason, LEFT, GATEWAY, frame());
+            assert_eq!(by(&outs), (right(), B.0.to_vec()), "routes say who has the packet now");
+        }
+    }
+
+    #[test]
     fn what_must_not_be_forwarded_is_not() {
         let cases = [
             (BLACKHOLE, DropReason::Blackhole, None),

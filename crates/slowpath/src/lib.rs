@@ -92,7 +92,7 @@ use dataplane::flow::FlowHash;
 use dataplane::multicast::Replication;
 use dataplane::next_hop::NextHop;
 use dataplane::port::PortId;
-use dataplane::reason::DropReason;
+use dataplane::reason::{DropReason, Punt};
 use ipnet::{IpNet, Ipv6Net};
 use wire::MacAddr;
 
@@ -437,6 +437,9 @@ pub trait Output<P> {
     fn route(&self, destination: IpAddr, flow_hash: u32) -> RouteAnswer;
     /// What a next hop's number means now.
     fn next_hop(&self, id: u16) -> NextHop;
+    /// What the number that a packet was punted with means; `None` if it was taken back meanwhile, and may
+    /// be another next hop's by now.
+    fn punted_to(&self, punt: Punt) -> Option<NextHop>;
     /// What a multicast entry says of a packet from this source to this group, which came by this port
     /// with this TTL and has so many bytes; `None` without an entry. Counts it for the entry.
     fn replication(

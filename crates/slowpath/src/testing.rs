@@ -77,6 +77,8 @@ pub(crate) enum Out {
 pub(crate) struct Net {
     pub routes: Vec<(IpNet, u16)>,
     pub hops: HashMap<u16, NextHop>,
+    /// Of all next hops: those of another one were taken back.
+    pub generation: u16,
     pub outs: Vec<Out>,
     /// Groups that the kernel listens to.
     pub joined: Vec<MacAddr>,
@@ -136,6 +138,10 @@ impl Output<Vec<u8>> for Net {
 
     fn next_hop(&self, id: u16) -> NextHop {
         self.hops.get(&id).copied().unwrap_or(NextHop::NoRoute)
+    }
+
+    fn punted_to(&self, punt: Punt) -> Option<NextHop> {
+        (punt.generation == self.generation).then(|| self.next_hop(punt.next_hop))
     }
 
     fn replication(
@@ -268,7 +274,7 @@ impl Bench {
         frame: Vec<u8>,
     ) -> Vec<Out> {
         self.given += 1;
-        let punt = Punt { reason, port, next_hop };
+        let punt = Punt { reason, port, next_hop, generation: 0 };
         self.router.packet(frame, punt, self.now, &mut self.net);
         self.take()
     }

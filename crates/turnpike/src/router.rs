@@ -17,6 +17,7 @@ mod fd_store;
 mod forwarders;
 mod graphs;
 pub mod host;
+mod last_resort;
 mod node_tables;
 mod owner;
 mod ports;
@@ -37,7 +38,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use control::config::Config;
 use dataplane::catalogue::Catalogue;
 use dataplane::flow::FlowHash;
@@ -62,6 +63,7 @@ use crate::telnet::Telnet;
 use buffers::Buffers;
 use forwarders::Makings;
 use graphs::GraphMaker;
+use last_resort::NIC_PATIENCE;
 use node_tables::{NodeTables, nodes_of};
 use owner::{Configurations, Owner, OwnerParts};
 use ports::{OpenPort, Opener, Ports};
@@ -88,11 +90,16 @@ pub fn run(
     let signals = Signals::block()?;
     resident::stay();
     let telnet = config.telnet.as_ref().map(|telnet| Telnet::bind(telnet, socket)).transpose()?;
-    let socket = Socket::bind(socket)?;
+    let (course, socket) = (signals.course().clone(), Socket::bind(socket)?);
+    course.owns_socket(socket.path());
+    course.enter_for("binding NICs", NIC_PATIENCE);
     let bindings = Bindings::at_start(Binder::here(), &config)?;
+    course.owns_bindings(&bindings);
     let outcome =
         run_on((config, source), catalogue, (socket, telnet), signals, no_huge, &bindings);
+    course.enter_for("giving NICs back", NIC_PATIENCE);
     bindings.give_back_all();
+    course.enter("the process");
     match outcome.as_ref().err().and_then(|error| error.downcast_ref::<Ended>()) {
         Some(ended) => tracing::info!("{ended}"),
         None => return outcome,
@@ -115,17 +122,20 @@ fn run_on(
     let plan = buffers::Plan::of(&config, cores.len(), buffers::Nodes::new(machine, &cpus, &cores));
     let memory = memory_for(&plan, cores.len());
     room::check_now(&Machine::here(), memory.0, no_huge, config.memory.mbufs)?;
+    let course = signals.course().clone();
+    signals.enter("the start of DPDK")?;
     let eal = start_dpdk(&config, memory, no_huge)?;
-    signals.check()?;
+    signals.enter("packet memory")?;
     let progress = Progress::working(format!("packet memory: {} MB", memory.0));
     let buffers = Buffers::new(&eal, &plan)?;
     drop(progress);
-    signals.check()?;
+    signals.enter("the opening of the ports")?;
     let place = (&cores[..], cpus);
     let opener = Opener::new(eal.clone(), buffers.clone(), bindings.clone());
     let described = (config, source.clone());
     let router = Router::start(described, catalogue, place, opener, &buffers, &mut signals)?;
     let outcome = router.serve(socket, telnet, signals);
+    course.enter("DPDK");
     count_buffers(&buffers)?;
     outcome
 }
@@ -206,7 +216,7 @@ impl Router {
         let eal = opener.eal().clone();
         let devices = DeviceEvents::listen(&eal)?;
         let (ports, queues) = opener.open_all(&config, cores.len())?;
-        signals.check()?;
+        signals.enter("the loading of routes")?;
         let seed = seed();
         let count = config.slowpath.workers;
         // There may be as many forwarders later as there are cores for them.
@@ -256,14 +266,17 @@ impl Router {
             quarantine,
             workers: count,
             classes: config.slowpath.classes,
+            next_hops: tables.next_hops.clone(),
             seed,
             cpus,
         };
+        signals.enter("the making of forwarders")?;
         let mut maker = GraphMaker::new(catalogue, near);
         graphs::say_policies(&config);
         let (mut views, mut units, mut ends) = (Vec::new(), Vec::new(), Vec::new());
         for (number, &core) in cores.iter().enumerate() {
-            let graph = maker.make(core, &config, &infos)?;
+            signals.check()?;
+            let graph = signals.unless_ended(maker.make(core, &config, &infos))?;
             let made =
                 makings.make((number, core), graph, settings::tx(config.tx), Arc::default())?;
             views.push(made.view);
@@ -317,24 +330,29 @@ impl Router {
             slow_path.push(spawn_slow_path(worker, index, eal.clone(), stop, life)?);
         }
         owner.look_after(alive);
-        owner.wiring().start()?;
+        owner.wiring().context(NO_WIRING)?.start()?;
         owner.warn_of_distance();
         Ok(Self { owner, stop_slow_path, slow_path, quarantine: keeper })
     }
 
     /// Answers questions until a signal comes, then stops everything in order.
     fn serve(mut self, socket: Socket, telnet: Option<Telnet>, signals: Signals) -> Result<()> {
+        let course = signals.course().clone();
+        course.enter("the owner's thread");
         let served = self.owner.serve(socket, telnet, signals);
-        let (mut units, complete) = self.owner.wiring().end();
+        let wiring = self.owner.wiring().context(NO_WIRING)?;
+        let (mut units, complete) = wiring.end(&course);
         let mut failed = !complete;
         self.stop_slow_path.store(true, Ordering::Relaxed);
         let mut workers = Vec::new();
-        for thread in self.slow_path {
+        for (number, thread) in self.slow_path.into_iter().enumerate() {
+            course.enter(format!("slow path worker {number}"));
             match thread.join() {
                 Ok(worker) => workers.push(worker),
                 Err(_) => failed = true,
             }
         }
+        course.enter("what rings hold");
         // What one worker sent to another after that one's end.
         workers.iter_mut().for_each(SlowWorker::shut_down);
         // What the slow path and other forwarders put into a forwarder's rings after its end: one
@@ -345,8 +363,11 @@ impl Router {
         self.owner.farewell();
         drop((units, workers));
         let devices = self.owner.into_ports().into_devices();
+        course.enter("the writer of the quarantine");
         // It ends when nobody is left who could have something for it.
         failed |= self.quarantine.join().is_err();
+        let names: Vec<_> = devices.iter().map(|port| port.name().to_owned()).collect();
+        course.enter_for(format!("the closing of {}", names.join(", ")), NIC_PATIENCE);
         Port::close_all(devices);
         if failed {
             bail!("a thread ended by a panic: a defect, please report what stands above");
@@ -354,6 +375,9 @@ impl Router {
         served
     }
 }
+
+/// The owner lends its wiring only while it serves.
+const NO_WIRING: &str = "the forwarders are being changed: a defect, please report";
 
 fn spawn_slow_path(
     mut worker: SlowWorker,

@@ -283,7 +283,7 @@ fn restrict(lua: &Lua) -> mlua::Result<()> {
 fn limit_time(lua: &Lua, time: Duration) -> mlua::Result<()> {
     const CHECK_EVERY: u32 = 10_000;
     let deadline = Instant::now() + time;
-    let late = move || Instant::now() >= deadline;
+    let late = move || Instant::now() >= deadline || ::script::is_loading_stopped();
     let stop = || mlua::Error::runtime(STOPPED);
     lua.set_global_hook(HookTriggers::new().every_nth_instruction(CHECK_EVERY), move |lua, _| {
         if !late() {

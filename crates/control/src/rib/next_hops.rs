@@ -28,9 +28,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use dataplane::next_hop::{
-    BLACKHOLE, FIRST_DYNAMIC, GROUP_MEMBERS, NEXT_HOPS, NextHop, NextHopTable,
-};
+use dataplane::next_hop::{BLACKHOLE, FIRST_DYNAMIC, GROUP_MEMBERS, NEXT_HOPS, NextHopTable};
 use dataplane::port::{MAX_PORTS, PortId};
 use fib::GracePeriod;
 use wire::MacAddr;
@@ -606,7 +604,7 @@ impl NextHops {
             self.freed = true;
             match self.retired.pop_front() {
                 Some((_, Retired::Number(id))) => {
-                    self.table.set(id, NextHop::NoRoute);
+                    self.table.take_back(id);
                     self.free.push(id);
                 }
                 Some((_, Retired::Places { first, count })) => self.places.give(first, count),

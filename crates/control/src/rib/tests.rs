@@ -400,9 +400,13 @@ fn running_out_of_next_hops_is_an_error_and_heals() {
         )
     );
     assert_eq!(bench.id(prefix(room).addr()), 0);
+    let number = bench.id(prefix(7).addr());
+    let generation = bench.table.generation(number);
     assert_eq!(bench.rib.remove(prefix(7), Source::Static), 1);
     bench.rib.add(route(room)).unwrap();
-    assert_ne!(bench.id(prefix(room).addr()), 0);
+    assert_eq!(bench.id(prefix(room).addr()), number, "the only one that is free");
+    let known = bench.table.get_of(number, generation);
+    assert_eq!(known, None, "a packet that waits with the number must not take it for the old one");
 }
 
 #[test]

@@ -10,6 +10,7 @@ use crate::distribution::{TX_BURST_MAX, TxPath};
 use crate::exchange::Replacement;
 use crate::graph::{GraphBuilder, Output, Outputs, Step};
 use crate::multicast::{MulticastRoute, MulticastRoutes};
+use crate::next_hop::NextHopTable;
 use crate::punts::{ClassQueue, ClassRing};
 use crate::quarantine::Suspect;
 use crate::reason::{Punt, PuntClass, PuntReason};
@@ -61,6 +62,13 @@ fn exit(n: u16, path: TxPath) -> Exit {
     Exit { port: port(n), path, express: None, replicas }
 }
 
+/// What punts look at: number 18 has been two other next hops' before.
+fn used_before() -> Arc<NextHopTable> {
+    let table = NextHopTable::new();
+    (0..2).for_each(|_| table.take_back(18));
+    Arc::new(table)
+}
+
 /// A forwarder with one receiving port and five sending ones, as the test tables have.
 struct Lab {
     forwarder: Forwarder,
@@ -104,7 +112,7 @@ impl Lab {
             graph,
             tx,
             replicator: Replicator::new(shared().1.clone()),
-            punts: Punts::new(vec![into_0, into_1], 1),
+            punts: Punts::new(vec![into_0, into_1], used_before(), 1),
             quiescent: Qsbr::new(1).register().unwrap(),
             counters: counters.clone(),
             quarantine,
@@ -211,7 +219,8 @@ fn punts_carry_their_reason_and_go_to_the_worker_of_their_port() {
     assert_eq!(lab.reasons(0, PuntClass::Host), [PuntReason::Local]);
     let first = lab.punted[1][PuntClass::Resolve.index()].ring.pop().unwrap();
     let punt = Punt::from_tag(first.tag()).unwrap();
-    let expected = Punt { reason: PuntReason::Unresolved, port: PortId::FIRST, next_hop: 18 };
+    let expected =
+        Punt { reason: PuntReason::Unresolved, port: PortId::FIRST, next_hop: 18, generation: 2 };
     assert_eq!(punt, expected);
     assert_eq!(lab.reasons(1, PuntClass::Resolve), [PuntReason::Glean]);
     assert_eq!(lab.counters.punted.get(), 3);

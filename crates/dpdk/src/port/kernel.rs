@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::{fs, ptr};
 
+use super::book::{self, Page};
 use super::bpf;
 use super::multicast::{Memberships, MulticastFilter, Multicasts};
 use super::record::{Claim, Record};
@@ -35,6 +36,8 @@ pub(super) struct KernelInterface {
     /// It keeps to the network namespace that the port was opened in.
     interface: Interface,
     undo: Vec<Undo>,
+    /// Its page in the book.
+    page: u64,
     links: Vec<OwnedFd>,
     /// The groups that are joined on it, once it is taken over.
     memberships: Option<Mutex<Memberships>>,
@@ -135,8 +138,9 @@ impl KernelInterface {
         let index = interface.index()?;
         let (undo, links) = (Vec::new(), Vec::new());
         let counters = Counters::of(name);
-        let name = name.to_owned();
-        Ok(Self { name, index, interface, undo, links, memberships: None, record: None, counters })
+        let (name, page) = (name.to_owned(), book::new_page());
+        let (memberships, record) = (None, None);
+        Ok(Self { name, index, interface, undo, page, links, memberships, record, counters })
     }
 
     /// The kernel's number for it, which it keeps when its name changes.
@@ -155,7 +159,7 @@ impl KernelInterface {
                     return Ok(Vec::new());
                 }
                 for step in left.iter().rev().filter_map(|line| Undo::from_line(line)) {
-                    self.revert(step);
+                    step.revert(&self.interface, self.index);
                 }
                 let name = &self.name;
                 Ok(vec![format!("{name} was put back as it was before a router that was killed")])
@@ -207,6 +211,13 @@ impl KernelInterface {
         // A file in memory, a few lines long. Should it fail, a kill leaves what it would
         // without a record.
         let _ = self.record.as_ref().map(|record| record.write(&lines));
+        // Without a descriptor for it, the book has no page: as without a record.
+        if let Ok(interface) = self.interface.renamed(&self.name) {
+            let (name, index, undo) = (self.name.clone(), self.index, self.undo.clone());
+            let changes = Changes { name, index, interface, undo };
+            let record = self.record.as_ref().map(|record| record.path().to_owned());
+            book::write(self.page, Page { changes, record });
+        }
     }
 
     /// Lets AF_XDP's driver do something, and remembers the program that it attaches. There must
@@ -365,9 +376,7 @@ impl KernelInterface {
     }
 
     fn ethtool_value(&self, command: u32, data: u32) -> Result<u32, Errno> {
-        let mut value = EthtoolValue { command, data };
-        self.interface.ethtool(&mut value)?;
-        Ok(value.data)
+        ethtool_value(&self.interface, command, data)
     }
 
     /// Writes a setting if the kernel has it, and remembers what it was.
@@ -422,40 +431,63 @@ fn unsent_in(line: &str, interface: &str) -> Option<u64> {
     Some(next()? + next()?)
 }
 
-impl KernelInterface {
-    /// Uses the name that the interface has by now: somebody may have changed it, and what is to be undone
-    /// is found by it.
-    fn follow_name(&mut self) {
-        let Some(now) = self.interface.name_of(self.index).filter(|now| *now != self.name) else {
-            return;
-        };
-        let Ok(interface) = self.interface.renamed(&now) else { return };
-        let (old, new) = (format!("/conf/{}/", self.name), format!("/conf/{now}/"));
-        for step in &mut self.undo {
-            if let Undo::Sysctl { path, .. } = step {
-                *path = path.replace(&old, &new);
-            }
-        }
-        (self.interface, self.name) = (interface, now);
-    }
+/// What is to be undone on an interface.
+#[derive(Debug)]
+pub(super) struct Changes {
+    name: String,
+    index: u32,
+    interface: Interface,
+    undo: Vec<Undo>,
+}
 
+impl Changes {
+    /// Undoes all of it, the last change first. It may be done again: some may be made just now.
+    pub(super) fn revert_all(&mut self) {
+        follow_name(&mut self.interface, &mut self.name, self.index, &mut self.undo);
+        for step in self.undo.iter().rev() {
+            step.clone().revert(&self.interface, self.index);
+        }
+    }
+}
+
+/// Uses the name that an interface has by now: somebody may have changed it, and what is to be undone is
+/// found by it.
+fn follow_name(interface: &mut Interface, name: &mut String, index: u32, undo: &mut [Undo]) {
+    let Some(now) = interface.name_of(index).filter(|now| now != name) else { return };
+    let Ok(renamed) = interface.renamed(&now) else { return };
+    let (old, new) = (format!("/conf/{name}/"), format!("/conf/{now}/"));
+    for step in undo {
+        if let Undo::Sysctl { path, .. } = step {
+            *path = path.replace(&old, &new);
+        }
+    }
+    (*interface, *name) = (renamed, now);
+}
+
+impl Undo {
     /// Whatever cannot be undone (the interface may be gone) stays; nobody is there to ask.
-    fn revert(&self, step: Undo) {
-        let _ = match step {
-            Undo::Sysctl { path, value } => fs::write(path, value).map_err(|_| Errno(0)),
-            Undo::Flags(flags) => self.interface.set_flags(flags),
-            Undo::Mtu(mtu) => self.interface.set_mtu(mtu),
-            Undo::Ethtool { command, value } => self.ethtool_value(command, value).map(drop),
-            Undo::Xdp(program) => {
+    fn revert(self, interface: &Interface, index: u32) {
+        let _ = match self {
+            Self::Sysctl { path, value } => fs::write(path, value).map_err(|_| Errno(0)),
+            Self::Flags(flags) => interface.set_flags(flags),
+            Self::Mtu(mtu) => interface.set_mtu(mtu),
+            Self::Ethtool { command, value } => ethtool_value(interface, command, value).map(drop),
+            Self::Xdp(program) => {
                 // By now it may be another's.
-                let now = bpf::xdp_program(self.index);
+                let now = bpf::xdp_program(index);
                 if now.is_some() && (program.is_none() || program == now) {
-                    bpf::detach_xdp(self.index);
+                    bpf::detach_xdp(index);
                 }
                 Ok(())
             }
         };
     }
+}
+
+fn ethtool_value(interface: &Interface, command: u32, data: u32) -> Result<u32, Errno> {
+    let mut value = EthtoolValue { command, data };
+    interface.ethtool(&mut value)?;
+    Ok(value.data)
 }
 
 /// The process that has a kernel interface of the caller's network namespace as a port, as that process
@@ -469,10 +501,11 @@ impl Drop for KernelInterface {
     fn drop(&mut self) {
         self.links.clear();
         self.memberships = None;
-        self.follow_name();
+        follow_name(&mut self.interface, &mut self.name, self.index, &mut self.undo);
         while let Some(step) = self.undo.pop() {
-            self.revert(step);
+            step.revert(&self.interface, self.index);
         }
+        book::tear_out(self.page);
     }
 }
 
@@ -541,6 +574,43 @@ mod tests {
         drop(second);
         assert_eq!(state(), before);
         assert!(!directory.exists());
+    }
+
+    /// As the book does when a process ends by force: without the one that has the interface.
+    #[test]
+    fn changes_are_undone_without_whoever_made_them() {
+        // SAFETY: no memory is involved.
+        let result = unsafe { libc::unshare(libc::CLONE_NEWNET) };
+        assert_eq!(result, 0, "this test makes a network namespace and needs root");
+        let ip = |words: &str| {
+            let done = std::process::Command::new("ip").args(words.split(' ')).status().unwrap();
+            assert!(done.success(), "ip {words}");
+        };
+        ip("link add tpk4 type veth peer name tpk5");
+        let state = |name: &str| {
+            let key = |(family, key, _): &(&str, &str, &str)| {
+                fs::read_to_string(format!("/proc/sys/net/{family}/conf/{name}/{key}")).unwrap()
+            };
+            let mtu = KernelInterface::open(name).unwrap().mtu().unwrap();
+            (SYSCTLS.iter().map(key).collect::<String>(), mtu)
+        };
+        let before = state("tpk4");
+        let mut held = KernelInterface::open("tpk4").unwrap();
+        held.set_mtu(1300).unwrap();
+        held.take_over().unwrap();
+        assert_ne!(state("tpk4"), before);
+        let mut page = book::take(held.page).expect("what is changed is in the book");
+        // Somebody has given it another name meanwhile.
+        ip("link set tpk4 down");
+        ip("link set tpk4 name tpk6");
+        // Twice, since changes may be made just now.
+        (0..2).for_each(|_| page.revert_all());
+        assert_eq!(state("tpk6"), before);
+        held.write_record();
+        let number = held.page;
+        drop(held);
+        assert!(book::take(number).is_none(), "who has undone all has no page any more");
+        assert_eq!(state("tpk6"), before);
     }
 
     #[test]

@@ -66,6 +66,11 @@ impl Record {
         lines(&mut file).ok()?.into_iter().next()
     }
 
+    /// Its file.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Writes the record anew: this process, and these lines.
     pub(super) fn write(&self, lines: &[String]) -> io::Result<()> {
         let mut text = format!("process {}\n", std::process::id());

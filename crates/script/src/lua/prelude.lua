@@ -625,7 +625,8 @@ local counters_type = ffi.metatype("tp_counters", {
     __index = {
         add = function(v, k, n)
             if not istype(counters_view, v) then no_view "counters" end
-            if type(k) ~= "number" or not (k >= 0 and k < v.size) then
+            -- The sum, too: of the largest fraction below 1 and a large number it is the next number.
+            if type(k) ~= "number" or not (k >= 0 and k < v.size and v.at + k < v.at + v.size) then
                 error(format("counter %s: there are 0 to %d", tostring(k), v.size - 1), 2)
             end
             local at = v.at + k

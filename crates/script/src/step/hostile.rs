@@ -137,6 +137,25 @@ fn counters_take_places_that_there_are() {
     assert!(load("turnpike.counters('numbers', '4')").is_err());
 }
 
+/// The last counter of all, by an index that is below its number and becomes it when places are added.
+#[test]
+fn an_index_that_is_rounded_up_stays_in_its_counter() {
+    let code = format!(
+        "local before = turnpike.counters('before', {}) local last = turnpike.counters('last', 1)
+         turnpike.step 'test' {{ process = function(batch, mask)
+           for _ = 1, 100 do if pcall(last.add, last, 1 - 2^-53) then error('beyond the last') end end
+           last:add(0.5)
+           return mask
+         end }}",
+        crate::COUNTERS_MAX - 1
+    );
+    let lua = load(&code).unwrap();
+    let counters = lua.counters();
+    let mut step = lua.into_steps(&[settings(&["next"])]).unwrap().remove(0);
+    assert_eq!(run(&mut step, &[udp_to(1)]).0, [1, 0], "{:?}", step.status().last_for_tests());
+    assert_eq!(counters.get(crate::COUNTERS_MAX - 1), 1);
+}
+
 /// The code that calls a step is made by strings; a script that replaces their methods must not write it.
 #[test]
 fn methods_of_strings_that_a_script_replaces_are_its_own_affair() {

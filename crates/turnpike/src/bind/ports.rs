@@ -280,6 +280,12 @@ impl Bindings {
         }
     }
 
+    /// The addresses of the devices, unless somebody is changing them.
+    pub fn addresses(&self) -> Vec<String> {
+        let Ok(taken) = self.taken.try_lock() else { return Vec::new() };
+        taken.iter().map(|taken| taken.record.address.clone()).collect()
+    }
+
     /// Gives all devices back, at the end, when DPDK has closed them.
     pub fn give_back_all(&self) {
         for taken in self.taken().drain(..) {

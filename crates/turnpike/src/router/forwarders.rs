@@ -11,6 +11,7 @@ use dataplane::counters::ForwarderCounters;
 use dataplane::distribution::TxConfig;
 use dataplane::exchange::Exchange;
 use dataplane::forwarder::{Forwarder, ForwarderParts, IdlePolicy};
+use dataplane::next_hop::NextHopTable;
 use dataplane::quarantine::Quarantine;
 use dataplane::replicate::Replicator;
 use dataplane::wires::{Rewiring, Wires};
@@ -39,6 +40,8 @@ pub struct Makings {
     pub workers: usize,
     /// What bounds the rings to them.
     pub classes: ByClass<ClassLimits>,
+    /// What packets carry numbers of.
+    pub next_hops: Arc<NextHopTable>,
     /// For the choice of what is dropped early.
     pub seed: u64,
     /// The machine's cores and NUMA nodes.
@@ -96,8 +99,8 @@ impl Makings {
         counters: Arc<ForwarderCounters>,
     ) -> Result<Made> {
         let node = self.seats(&[core])[0].node;
-        let (eal, classes) = (&self.eal, &self.classes);
-        let ways = SlowPathWays::new(eal, (number, node), self.workers, classes, self.seed)?;
+        let Self { eal, classes, next_hops, workers, seed, .. } = self;
+        let ways = SlowPathWays::new(eal, (number, node), *workers, classes, next_hops, *seed)?;
         let edges = graph.counters().clone();
         let view = ForwarderView { counters: counters.clone(), edges, lua, running: true };
         let mut unit = Forwarder::new(ForwarderParts {
@@ -168,13 +171,18 @@ impl Running {
         Ok(std::mem::replace(&mut self.core, core))
     }
 
+    /// Has it end behind its round, and does not wait for that.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
     /// Ends it, and gives back what it holds; `None` if it panicked.
     pub fn end(mut self) -> Option<Forwarder> {
         self.join()
     }
 
     fn join(&mut self) -> Option<Forwarder> {
-        self.stop.store(true, Ordering::Relaxed);
+        self.stop();
         self.handle.take()?.join().ok()
     }
 }

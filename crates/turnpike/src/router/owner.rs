@@ -35,6 +35,7 @@
 //! | `multicast.rs` | multicast routes |
 //! | `configurations.rs`, `apply.rs`, `history.rs` | changes to another configuration |
 //! | `ports.rs` | ports that come, go and change |
+//! | `meanwhile.rs` | what goes on while a change waits for forwarders |
 //! | `load.rs` | how busy forwarders are, and where queues are served |
 
 mod apply;
@@ -52,6 +53,7 @@ mod initial;
 mod limiter;
 mod links;
 mod load;
+mod meanwhile;
 mod multicast;
 mod ports;
 mod questions;
@@ -84,13 +86,14 @@ use super::quarantine::PortNames;
 use super::reports::Ledger;
 use super::signals::{Signals, Wish};
 use super::slow_worker::{EventReceiver, Orders};
-use super::wiring::Wiring;
+use super::wiring::{Hurry, Wiring};
 use crate::api::server::{Service, Socket};
 use crate::telnet::Telnet;
 use health::Health;
 use hotplug::Absentees;
 use links::Link;
 use load::Loads;
+use meanwhile::{Inputs, Later};
 use turn::Turn;
 use watch::{Watch, Word};
 
@@ -99,7 +102,6 @@ pub use filters::WantedMulticasts;
 pub use initial::{Readers, build_rib};
 pub use multicast::Groups;
 pub use sources::Sources;
-pub use watch::when_readable;
 
 /// How often it is looked at what nobody says anything of.
 const TICK: Duration = Duration::from_millis(10);
@@ -162,7 +164,10 @@ pub struct Owner {
     sources: Sources,
     groups: Groups,
     ledger: Ledger,
-    wiring: Wiring,
+    /// `None` while a change works with it.
+    wiring: Option<Wiring>,
+    /// Set when forwarders are not to be waited for any longer.
+    hurry: Hurry,
     configurations: Configurations,
     failures: FailureLog,
     loads: Loads,
@@ -189,6 +194,9 @@ pub struct Owner {
     ready: bool,
     /// Slow path workers: each lives as long as this can be upgraded.
     workers: Vec<Weak<()>>,
+    /// What is waited for, once it serves.
+    inputs: Option<Inputs>,
+    later: Later,
 }
 
 impl Owner {
@@ -219,7 +227,8 @@ impl Owner {
             sources,
             groups,
             ledger,
-            wiring,
+            hurry: wiring.exchanges.hurry(),
+            wiring: Some(wiring),
             configurations,
             failures: FailureLog::default(),
             loads: Loads::default(),
@@ -239,6 +248,8 @@ impl Owner {
             socket: PathBuf::new(),
             ready: false,
             workers: Vec::new(),
+            inputs: None,
+            later: Later::default(),
         };
         owner.pass_commands();
         for port in owner.ports.iter() {
@@ -254,9 +265,9 @@ impl Owner {
         self.workers = workers;
     }
 
-    /// The forwarders and their connections.
-    pub fn wiring(&mut self) -> &mut Wiring {
-        &mut self.wiring
+    /// The forwarders and their connections; `None` never, but while the owner serves.
+    pub fn wiring(&mut self) -> Option<&mut Wiring> {
+        self.wiring.as_mut()
     }
 
     /// Serves the API and telnet until a signal ends the router.
@@ -276,16 +287,23 @@ impl Owner {
         telnet: Option<Telnet>,
         signals: Signals,
     ) -> Result<()> {
-        let mut signals = signals.wait()?;
-        let (ask, mut questions) = mpsc::channel(16);
+        let course = signals.course().clone();
+        let signals = signals.wait();
+        let (ask, questions) = mpsc::channel(16);
         socket.path().clone_into(&mut self.socket);
         let service = Service::start(socket, telnet, ask)?;
-        let mut watch = self.watch()?;
+        let watch = self.watch()?;
+        self.inputs = Some(Inputs { signals, watch, questions });
         self.follow_interfaces().await;
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut count = 0u32;
         let ended_by = loop {
+            self.see_to_later().await;
+            if self.later.ended.is_some() {
+                break self.later.ended;
+            }
+            let Some(Inputs { signals, watch, .. }) = &mut self.inputs else { break None };
             // First, and whatever else waits.
             tokio::select! {
                 biased;
@@ -297,6 +315,7 @@ impl Owner {
                 () = std::future::ready(()) => {}
             }
             let busy = self.is_busy();
+            let Some(Inputs { signals, watch, questions }) = &mut self.inputs else { break None };
             tokio::select! {
                 wish = signals.next() => match wish {
                     Wish::End(signal) => break Some(signal),
@@ -335,8 +354,9 @@ impl Owner {
                         }
                     }
                     if count.is_multiple_of(SLOW_TICKS) {
-                        self.poll_devices(watch.hears_kernel());
-                        if !watch.hears_kernel() {
+                        let kernel_tells = self.hears_kernel();
+                        self.poll_devices(kernel_tells);
+                        if !kernel_tells {
                             self.follow_interfaces().await;
                         }
                         self.look_for_absent().await;
@@ -357,15 +377,38 @@ impl Owner {
             None => tracing::info!("stopping"),
         }
         // Who waits for an answer is told that there will be none.
-        drop(questions);
+        self.inputs = None;
+        self.later = Later::default();
+        course.enter("the API's thread");
         drop(service);
+        // Which the runtime waits for.
+        course.enter("what is prepared beside the owner");
         Ok(())
+    }
+
+    /// Deals with what has come while a change was made.
+    async fn see_to_later(&mut self) {
+        while let Some(word) = self.later.word() {
+            self.hear_of_ports(word).await;
+        }
+        while let Some(question) = self.later.question() {
+            self.answer(question).await;
+        }
+        if self.later.take_reload() {
+            self.reload();
+        }
+    }
+
+    /// The kernel says when an interface changes.
+    fn hears_kernel(&self) -> bool {
+        self.inputs.as_ref().is_some_and(|inputs| inputs.watch.hears_kernel())
     }
 
     /// The name of a thread of the packets' ways that has ended although nobody asked it to.
     fn dead_thread(&self) -> Option<String> {
         let dead = |alive: &Weak<()>| alive.strong_count() == 0;
-        let forwarder = self.wiring.dead().map(|number| format!("forwarder {number}"));
+        let forwarder =
+            self.wiring.as_ref().and_then(Wiring::dead).map(|number| format!("forwarder {number}"));
         let worker = || self.workers.iter().position(dead);
         forwarder.or_else(|| worker().map(|number| format!("slow path worker {number}")))
     }

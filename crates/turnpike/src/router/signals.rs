@@ -1,9 +1,10 @@
-//! Signals to the router. All threads block them and the owner reads them from a descriptor, so that none
-//! ends the process in the middle of its work, with programs on interfaces and settings changed.
+//! Signals to the router. All threads block them and one reads them from a descriptor, so that none ends the
+//! process in the middle of its work, with programs on interfaces and settings changed. That thread tells the
+//! owner, and ends the process if the owner does not (`last_resort.rs`).
 //!
 //! | signal | what it does |
 //! |---|---|
-//! | SIGTERM, SIGINT, SIGQUIT, SIGPWR, SIGXCPU | end the router in order, also while it starts |
+//! | SIGTERM, SIGINT, SIGQUIT, SIGPWR, SIGXCPU | end the router in order, also while it starts; a second one at once |
 //! | SIGHUP | applies the configuration file of the start again; so does a closed terminal |
 //! | SIGURG | the watchdog's of steps in Lua, see crate `script` |
 //! | SIGTSTP, SIGTTIN, SIGTTOU, SIGCONT, SIGSTOP | stop the process and let it go on, as any other |
@@ -11,13 +12,17 @@
 //! | any other but SIGKILL | ignored, with a line in the log; SIGCHLD, SIGPIPE and SIGWINCH without |
 
 use std::io;
+use std::os::fd::AsFd;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use tokio::io::unix::AsyncFd;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::owner::when_readable;
+use super::last_resort::{Course, Deadline};
 
 /// Signals that are left as they are.
 const LEFT: [Signal; 15] = [
@@ -64,21 +69,30 @@ impl std::error::Error for Ended {}
 
 /// The signals that have come.
 pub struct Signals {
-    source: SignalFd,
+    /// Their numbers.
+    came: UnboundedReceiver<u32>,
     /// A reload was asked for during the start.
     reload: bool,
+    course: Course,
 }
 
 impl Signals {
-    /// Blocks signals in the calling thread and in those that it starts from now on.
+    /// Blocks signals in the calling thread and in those that it starts from now on, and has one of these read
+    /// them.
     pub fn block() -> Result<Self> {
-        let mut set = SigSet::all();
-        LEFT.iter().for_each(|&signal| set.remove(signal));
-        let open = || -> nix::Result<SignalFd> {
-            set.thread_block()?;
-            SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
-        };
-        Ok(Self { source: open().context("signals cannot be waited for")?, reload: false })
+        let source = open().context("signals cannot be waited for")?;
+        let (out, came) = unbounded_channel();
+        let course = Course::default();
+        let deadline = Deadline::new(course.clone());
+        let body = move || attend(&source, &out, deadline);
+        // It is there as long as the process is.
+        thread::Builder::new().name("signals".to_owned()).spawn(body).context("signals")?;
+        Ok(Self { came, reload: false, course })
+    }
+
+    /// Where the router says what it is at.
+    pub fn course(&self) -> &Course {
+        &self.course
     }
 
     /// Between two parts of the start.
@@ -86,7 +100,7 @@ impl Signals {
     /// # Errors
     /// The router has been asked to end: [`Ended`].
     pub fn check(&mut self) -> Result<()> {
-        while let Ok(Some(number)) = read(&self.source) {
+        while let Ok(number) = self.came.try_recv() {
             match wish(number) {
                 Some(Wish::End(signal)) => return Err(Ended(signal).into()),
                 Some(Wish::Reload) => self.reload = true,
@@ -96,16 +110,33 @@ impl Signals {
         Ok(())
     }
 
-    /// Waits for signals in the runtime that the caller runs in.
-    pub fn wait(self) -> Result<Waiting> {
-        let Self { source, reload } = self;
-        Ok(Waiting { source: when_readable(source).context("signals")?, reload })
+    /// Another part of the start begins.
+    ///
+    /// # Errors
+    /// As [`Self::check`].
+    pub fn enter(&mut self, part: &str) -> Result<()> {
+        self.course.enter(part);
+        self.check()
+    }
+
+    /// What came of a part of the start; that it was asked to end is why it failed, if it was.
+    ///
+    /// # Errors
+    /// [`Ended`], or the part's own.
+    pub fn unless_ended<T>(&mut self, outcome: Result<T>) -> Result<T> {
+        outcome.or_else(|error| self.check().and(Err(error)))
+    }
+
+    /// For the owner, who waits for what comes from now on.
+    pub fn wait(self) -> Waiting {
+        let Self { came, reload, .. } = self;
+        Waiting { came, reload }
     }
 }
 
 /// Signals that are waited for.
 pub struct Waiting {
-    source: AsyncFd<SignalFd>,
+    came: UnboundedReceiver<u32>,
     reload: bool,
 }
 
@@ -116,23 +147,54 @@ impl Waiting {
             return Wish::Reload;
         }
         loop {
-            let Ok(mut ready) = self.source.readable().await else {
-                // The runtime is gone, and with it whoever waits.
+            let Some(number) = self.came.recv().await else {
+                // The thread that reads signals has ended, which it does not.
                 return std::future::pending().await;
             };
-            match ready
-                .try_io(|source| read(source.get_ref())?.ok_or(io::ErrorKind::WouldBlock.into()))
-            {
-                Ok(Ok(number)) => {
-                    if let Some(wish) = wish(number) {
-                        return wish;
-                    }
-                }
-                Ok(Err(error)) => tracing::warn!("signals: {error}"),
-                Err(_would_block) => {}
+            if let Some(wish) = wish(number) {
+                return wish;
             }
         }
     }
+}
+
+/// Blocks signals in the calling thread, and opens the descriptor that they are read from.
+fn open() -> nix::Result<SignalFd> {
+    let mut set = SigSet::all();
+    LEFT.iter().for_each(|&signal| set.remove(signal));
+    set.thread_block()?;
+    SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
+}
+
+/// The thread that reads signals. It waits for nobody and writes nothing: whoever takes what is logged may be
+/// what is held.
+fn attend(source: &SignalFd, out: &UnboundedSender<u32>, mut deadline: Deadline) {
+    loop {
+        wait(source, deadline.left(Instant::now()));
+        while let Ok(Some(number)) = read(source) {
+            // Without an owner, the deadline is what is left.
+            let _ = out.send(number);
+            if is_ending(number) {
+                deadline.ask(Instant::now());
+                // Whose error the owner asks about has its reason above by then.
+                script::stop_loading();
+            }
+        }
+        if deadline.left(Instant::now()).is_some_and(|left| left.is_zero()) {
+            deadline.force();
+        }
+    }
+}
+
+/// Waits until something can be read, at most so long.
+fn wait(source: &SignalFd, most: Option<Duration>) {
+    let timeout = most.map_or(PollTimeout::NONE, |most| {
+        // The next millisecond: behind it, the time is over.
+        let millis = u16::try_from(most.as_millis() + 1).unwrap_or(u16::MAX);
+        PollTimeout::from(millis)
+    });
+    // Whatever it says, the descriptor is read next.
+    let _ = poll(&mut [PollFd::new(source.as_fd(), PollFlags::POLLIN)], timeout);
 }
 
 /// The number of the next signal, if there is one.
@@ -140,9 +202,16 @@ fn read(source: &SignalFd) -> io::Result<Option<u32>> {
     Ok(source.read_signal()?.map(|signal| signal.ssi_signo))
 }
 
+fn signal(number: u32) -> Option<Signal> {
+    i32::try_from(number).ok().and_then(|number| Signal::try_from(number).ok())
+}
+
+fn is_ending(number: u32) -> bool {
+    signal(number).is_some_and(|signal| ENDING.contains(&signal))
+}
+
 fn wish(number: u32) -> Option<Wish> {
-    let signal = i32::try_from(number).ok().and_then(|number| Signal::try_from(number).ok());
-    match signal {
+    match signal(number) {
         Some(Signal::SIGHUP) => Some(Wish::Reload),
         Some(signal) if ENDING.contains(&signal) => Some(Wish::End(signal)),
         other => {
@@ -162,30 +231,65 @@ mod tests {
 
     use super::*;
 
+    /// The numbers that have come to a descriptor.
+    fn all(source: &SignalFd) -> Vec<u32> {
+        std::iter::from_fn(|| read(source).unwrap()).collect()
+    }
+
+    fn number(signal: Signal) -> u32 {
+        signal as u32
+    }
+
     /// On a thread of its own, to which `raise` sends; it may be left with its signals blocked.
     #[test]
     fn signals_wait_until_they_are_read() {
         let body = || {
-            let mut signals = Signals::block().unwrap();
-            signals.check().unwrap();
-            for signal in [Signal::SIGUSR1, Signal::SIGALRM, Signal::SIGHUP] {
+            let source = open().unwrap();
+            assert_eq!(all(&source), []);
+            for signal in [Signal::SIGUSR1, Signal::SIGHUP, Signal::SIGTERM] {
                 raise(signal).unwrap();
             }
-            signals.check().unwrap();
-            assert!(signals.reload);
+            let mut came = all(&source);
+            came.sort_unstable();
+            assert_eq!(came, [1, 10, 15]);
+            // What waits is read without waiting, what does not come is not waited for.
             raise(Signal::SIGQUIT).unwrap();
-            let error = signals.check().unwrap_err();
-            assert_eq!(error.downcast_ref::<Ended>().unwrap().0, Signal::SIGQUIT);
-            let runtime =
-                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async {
-                let mut waiting = signals.wait().unwrap();
-                assert_eq!(waiting.next().await, Wish::Reload);
-                raise(Signal::SIGUSR2).unwrap();
-                raise(Signal::SIGTERM).unwrap();
-                assert_eq!(waiting.next().await, Wish::End(Signal::SIGTERM));
-            });
+            wait(&source, None);
+            assert_eq!(all(&source), [3]);
+            wait(&source, Some(Duration::from_millis(1)));
+            assert_eq!(all(&source), []);
         };
-        std::thread::spawn(body).join().unwrap();
+        thread::spawn(body).join().unwrap();
+    }
+
+    #[test]
+    fn what_came_during_the_start_is_heard_later() {
+        let (out, came) = unbounded_channel();
+        let mut signals = Signals { came, reload: false, course: Course::default() };
+        signals.check().unwrap();
+        for signal in [Signal::SIGUSR1, Signal::SIGALRM, Signal::SIGHUP] {
+            out.send(number(signal)).unwrap();
+        }
+        signals.check().unwrap();
+        assert!(signals.reload);
+        let failed = || Err::<(), _>(anyhow::anyhow!("a script"));
+        assert_eq!(signals.unless_ended(failed()).unwrap_err().to_string(), "a script");
+        out.send(number(Signal::SIGQUIT)).unwrap();
+        let error = signals.unless_ended(failed()).unwrap_err();
+        assert_eq!(error.downcast_ref::<Ended>().unwrap().0, Signal::SIGQUIT);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut waiting = signals.wait();
+            assert_eq!(waiting.next().await, Wish::Reload);
+            out.send(number(Signal::SIGUSR2)).unwrap();
+            out.send(number(Signal::SIGTERM)).unwrap();
+            assert_eq!(waiting.next().await, Wish::End(Signal::SIGTERM));
+        });
+    }
+
+    #[test]
+    fn only_some_signals_end_it() {
+        assert!(ENDING.into_iter().all(|signal| is_ending(number(signal))));
+        assert!(![1, 10, 34, u32::MAX].into_iter().any(is_ending));
     }
 }

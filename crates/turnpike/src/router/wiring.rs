@@ -38,7 +38,7 @@ use dataplane::spread::{Input, Spreader};
 use dataplane::wires::{Exit, Inlet, Rewiring, Wires};
 use dpdk::{Consumer, Eal, Producer, Ring, RxQueue, TxQueue};
 
-pub use exchanges::Exchanges;
+pub use exchanges::{Exchanges, Hurry};
 pub use layout::{CoreMap, Seat};
 use layout::{Demand, Layout};
 pub use slow_path::{SlowPathWays, WorkerEnds};
@@ -46,6 +46,7 @@ pub use spread::Spread;
 
 use super::forwarders::{Made, Makings, Running};
 use super::host::HostInterface;
+use super::last_resort::Course;
 use super::queues::PortPlan;
 use super::slow_worker::Orders;
 
@@ -242,9 +243,15 @@ impl Wiring {
     }
 
     /// Ends the forwarders, which come back; false if one panicked.
-    pub fn end(&mut self) -> (Vec<Forwarder>, bool) {
+    pub fn end(&mut self, course: &Course) -> (Vec<Forwarder>, bool) {
         let all = self.running.len();
-        let units: Vec<_> = self.running.drain(..).filter_map(Running::end).collect();
+        // All at once: who can, ends even though another is held.
+        self.running.iter().for_each(Running::stop);
+        let end = |(number, running): (usize, Running)| {
+            course.enter(format!("forwarder {number}"));
+            running.end()
+        };
+        let units: Vec<_> = self.running.drain(..).enumerate().filter_map(end).collect();
         let complete = units.len() == all;
         (units, complete)
     }

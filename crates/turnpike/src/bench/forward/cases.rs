@@ -221,7 +221,7 @@ impl Router {
             graph: steps.build()?,
             tx,
             replicator: Replicator::new(bench.pool()),
-            punts: Punts::new(vec![rings], 1),
+            punts: Punts::new(vec![rings], Arc::default(), 1),
             quiescent: Qsbr::new(1).register()?,
             counters: counters.clone(),
             quarantine: Quarantine::new().0,

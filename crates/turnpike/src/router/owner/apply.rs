@@ -28,7 +28,7 @@ use super::super::prepare::{Prepared, Ready};
 use super::super::queues;
 use super::super::reports::Former;
 use super::super::settings;
-use super::super::wiring::Spread;
+use super::super::wiring::{Spread, Wiring};
 use super::Owner;
 use super::ports::Moves;
 
@@ -164,7 +164,7 @@ impl Owner {
 
     /// Hash and table of ports whose device stays.
     fn change_rss(&mut self, old: &Config, new: &Config) -> Result<()> {
-        let forwarders = self.wiring.exchanges.len();
+        let forwarders = self.forwarders();
         for (id, before, after) in ports(old, new) {
             let Some(open) = self.ports.get(id) else { continue };
             if queues::device_rss(before) != queues::device_rss(after) {
@@ -265,7 +265,7 @@ impl Owner {
         let views: Vec<_> =
             graphs.iter().map(|(graph, lua)| (graph.counters().clone(), lua.clone())).collect();
         let mut graphs = graphs.drain(..).map(|(graph, _)| graph);
-        let count = self.wiring.exchanges.len();
+        let count = self.forwarders();
         let replacement = |_| Replacement {
             graph: graphs.next(),
             ports: infos.clone(),
@@ -274,9 +274,11 @@ impl Owner {
         };
         let replacements = (0..count).map(replacement).collect();
         let before = tx.map(|_| tx_before);
-        let exchanges = &self.wiring.exchanges;
-        let old = exchanges.exchange(replacements, before).await?;
-        let pause = exchanges.pause().await;
+        let exchange = async |wiring: &mut Wiring| {
+            let old = wiring.exchanges.exchange(replacements, before).await?;
+            Ok((old, wiring.exchanges.pause().await))
+        };
+        let (old, pause) = self.with_wiring(exchange).await?;
         let graphs = shape.map(|shape| {
             // What the old steps have to say, before they are forgotten.
             self.failures.look(self.ledger.lua());
@@ -292,7 +294,8 @@ impl Owner {
     async fn exchange_back(&mut self, exchanged: Exchanged) {
         let Exchanged { old, tx, graphs } = exchanged;
         let old = old.into_iter().map(|old| Replacement { tx, ..old }).collect();
-        if let Err(error) = self.wiring.exchanges.exchange(old, None).await {
+        let exchange = async |wiring: &mut Wiring| wiring.exchanges.exchange(old, None).await;
+        if let Err(error) = self.with_wiring(exchange).await {
             tracing::error!("what forwarders had before cannot be put back: {error:#}");
             return;
         }
@@ -300,6 +303,11 @@ impl Owner {
             self.failures = FailureLog::default();
             self.ledger.put_back(former);
         }
+    }
+
+    /// How many forwarders run.
+    fn forwarders(&self) -> usize {
+        self.wiring.as_ref().map_or(0, |wiring| wiring.exchanges.len())
     }
 
     /// Has a forwarder on each of these cores, which serve queues as the configuration says; those that there
@@ -310,15 +318,16 @@ impl Owner {
         more: Vec<ForwarderGraph>,
         config: &Config,
     ) -> Result<Option<Duration>> {
-        let first = self.wiring.exchanges.len();
-        let makings = self.wiring.makings();
+        let first = self.forwarders();
+        let makings = self.wiring.as_ref().context("no wiring")?.makings();
         let make = |(number, graph): (usize, ForwarderGraph)| {
             let (core, counters) = (cores[number], self.ledger.counters_of(number));
             makings.make((number, core), graph, settings::tx(config.tx), counters)
         };
         let more = (first..).zip(more).map(make).collect::<Result<Vec<_>>>()?;
         let plans = queues::plans(config);
-        let Spread { joined, pause } = self.wiring.spread(cores, &plans, more).await?;
+        let spread = async |wiring: &mut Wiring| wiring.spread(cores, &plans, more).await;
+        let Spread { joined, pause } = self.with_wiring(spread).await?;
         self.ledger.set_forwarders(cores.len(), joined);
         Ok(pause)
     }

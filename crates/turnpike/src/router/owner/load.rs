@@ -49,7 +49,10 @@ impl Loads {
 impl Owner {
     /// What each forwarder does.
     pub(super) fn forwarder_reports(&self) -> Forwarders {
-        let seats = self.wiring.seats();
+        let Some(wiring) = &self.wiring else {
+            return Forwarders { forwarders: Vec::new(), advice: Vec::new() };
+        };
+        let seats = wiring.seats();
         let report = |(number, view): (usize, &ForwarderView)| {
             let (counters, seat) = (&view.counters, seats.get(number)?);
             let received: u64 =
@@ -57,12 +60,12 @@ impl Owner {
             let (spread_out, spread_in) = (counters.spread_out.get(), counters.spread_in.get());
             let own = |queues: &[Option<usize>]| queues.get(number).copied().flatten();
             let rx = |port: &OpenPort| {
-                let queues = self.wiring.receivers(port.id).iter().enumerate();
+                let queues = wiring.receivers(port.id).iter().enumerate();
                 let own = queues.filter(|(_, forwarder)| **forwarder == number);
                 own.map(|(queue, _)| format!("{}:{queue}", port.name)).collect::<Vec<_>>()
             };
             let tx = |port: &OpenPort| {
-                let queue = own(self.wiring.senders(port.id))?;
+                let queue = own(wiring.senders(port.id))?;
                 Some(format!("{}:{queue}", port.name))
             };
             Some(Forwarder {
@@ -102,8 +105,9 @@ impl Owner {
             queues: port.queues.0,
             table: Vec::new(),
         };
-        let forwarders = self.wiring.seats().len();
-        let plan = self.wiring.plan_of(port.id).and_then(|plan| plan.spread.as_ref());
+        let Some(wiring) = &self.wiring else { return none };
+        let forwarders = wiring.seats().len();
+        let plan = wiring.plan_of(port.id).and_then(|plan| plan.spread.as_ref());
         if let Some(software) = plan.filter(|_| forwarders > 1) {
             let names = match software.hashes_ports() {
                 true => &["ipv4", "ipv4-tcp", "ipv4-udp", "ipv6", "ipv6-tcp", "ipv6-udp"][..],
@@ -144,7 +148,7 @@ impl Owner {
     /// The queues of a port that are served from far, in a sentence.
     fn distance(&self, port: &OpenPort) -> Option<String> {
         let node = port.node?;
-        let far = self.wiring.remote(port.id);
+        let far = self.wiring.as_ref()?.remote(port.id);
         let queues: Vec<_> =
             far.iter().map(|(queue, core)| format!("{queue} (core {core})")).collect();
         (!queues.is_empty()).then(|| {

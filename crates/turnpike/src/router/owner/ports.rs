@@ -140,7 +140,7 @@ impl Owner {
             return Ok(Gone { wanted, kept: None, host: absent.and_then(|absent| absent.host) });
         }
         self.quiet(id);
-        let disconnected = self.wiring.disconnect(id).await;
+        let disconnected = self.with_wiring(async |wiring| wiring.disconnect(id).await).await;
         let mut queues = match disconnected {
             Ok(queues) => queues,
             Err(error) => {
@@ -173,7 +173,8 @@ impl Owner {
         } else {
             Link::down()
         };
-        let connected = self.wiring.connect(opened.queues).await;
+        let queues = opened.queues;
+        let connected = self.with_wiring(async |wiring| wiring.connect(queues).await).await;
         connected.with_context(|| format!("port \"{}\"", wanted.name))?;
         self.rib.set_device(id, info.mac, info.mtu);
         self.ports.insert(opened.port);

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::Bound;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use control::config;
 use control::netlink::SourceStatus;
 use control::rib::{LivePath, LookupInfo, RouteInfo, Source, Target};
@@ -15,6 +15,7 @@ use dpdk::{MulticastFilter, OffloadState};
 use ipnet::IpNet;
 use serde::Serialize;
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 use wire::MacAddr;
 
 use super::super::ports::OpenPort;
@@ -30,6 +31,9 @@ use crate::machine::Machine;
 /// The most prefixes that are looked at for one page: less than a millisecond's work.
 const PAGE: usize = 1000;
 
+/// How long slow path workers are waited for.
+const WORKERS_PATIENCE: Duration = Duration::from_secs(5);
+
 impl Owner {
     pub(super) async fn answer(&mut self, question: Question) {
         // Whoever asked may be gone.
@@ -41,8 +45,11 @@ impl Owner {
                 if let Request::Show(Show::Topology) = request {
                     return self.draw_topology(answer);
                 }
+                if let Request::Show(Show::Neighbours) = request {
+                    return self.list_neighbours(answer);
+                }
                 let Some((request, answer)) = self.begin(request, answer) else { return };
-                let report = Answer::from(self.report(request).await);
+                let report = Answer::from(self.report(request));
                 let _ = answer.send(report);
             }
             Question::Page(filter, after, answer) => {
@@ -60,7 +67,7 @@ impl Owner {
         });
     }
 
-    async fn report(&mut self, request: Request) -> Result<serde_json::Value> {
+    fn report(&mut self, request: Request) -> Result<serde_json::Value> {
         let show = match request {
             Request::Show(show) => show,
             Request::Route(change) => return json(&self.change_route(change)?),
@@ -79,7 +86,7 @@ impl Owner {
             Show::Routes(_) => bail!("routes are asked for by pages"),
             Show::Summary => json(&self.summary()),
             Show::Route { address, flow } => json(&self.lookup(address, flow)?),
-            Show::Neighbours => json(&self.neighbours().await?),
+            Show::Neighbours => bail!("slow path workers are asked"),
             Show::Forwarders => json(&self.forwarder_reports()),
             Show::Rss => json(&self.rss_reports()),
             Show::Multicast => json(&self.multicast()),
@@ -335,17 +342,33 @@ impl Owner {
         reports
     }
 
-    async fn neighbours(&self) -> Result<Vec<Neighbour>> {
-        let table = self.orders.neighbours().await.context("the slow path has ended")?;
-        let neighbour = |info: slowpath::NeighbourInfo| Neighbour {
-            address: info.address,
-            port: self.port_name(info.port),
-            mac: info.mac.map(|mac| mac.to_string()),
-            state: info.state.name().to_owned(),
-            is_static: info.is_static,
-            queued: info.queued,
-        };
-        Ok(table.into_iter().map(neighbour).collect())
+    /// Answers when the slow path's workers have, one of which may be held: the owner does not wait for them.
+    fn list_neighbours(&self, answer: oneshot::Sender<Answer>) {
+        let ports = &self.configurations.current.ports;
+        let names: BTreeMap<_, _> = ports.iter().map(|port| (port.id, port.name.clone())).collect();
+        let orders = self.orders.clone();
+        tokio::spawn(async move {
+            let table = match timeout(WORKERS_PATIENCE, orders.neighbours()).await {
+                Ok(Some(table)) => Ok(table),
+                Ok(None) => Err(anyhow!("the slow path has ended")),
+                Err(_) => Err(anyhow!(
+                    "a slow path worker does not answer for {} s; see the log",
+                    WORKERS_PATIENCE.as_secs()
+                )),
+            };
+            let neighbour = |info: slowpath::NeighbourInfo| Neighbour {
+                address: info.address,
+                port: names.get(&info.port).cloned().unwrap_or_else(|| info.port.to_string()),
+                mac: info.mac.map(|mac| mac.to_string()),
+                state: info.state.name().to_owned(),
+                is_static: info.is_static,
+                queued: info.queued,
+            };
+            let listed =
+                table.and_then(|table| json(&table.into_iter().map(neighbour).collect::<Vec<_>>()));
+            // Whoever asked may be gone.
+            let _ = answer.send(Answer::from(listed));
+        });
     }
 }
 

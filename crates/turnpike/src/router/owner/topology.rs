@@ -31,14 +31,24 @@ impl Owner {
                 device: port.device.clone(),
                 driver: port.port.driver().to_owned(),
                 node: None,
-                rx: self.wiring.receivers(port.id).to_vec(),
+                rx: self
+                    .wiring
+                    .iter()
+                    .flat_map(|wiring| wiring.receivers(port.id))
+                    .copied()
+                    .collect(),
                 tx_queues: port.queues.1,
             };
             (shown, wanted.map(|wanted| wanted.device.clone()))
         });
         Placement {
             ports: ports.collect(),
-            cores: self.wiring.seats().iter().map(|seat| seat.core).collect(),
+            cores: self
+                .wiring
+                .iter()
+                .flat_map(|wiring| wiring.seats())
+                .map(|seat| seat.core)
+                .collect(),
         }
     }
 }

@@ -13,7 +13,7 @@ use dataplane::multicast::Replication;
 use dataplane::next_hop::NextHop;
 use dataplane::port::{MAX_PORTS, PortId};
 use dataplane::punts::owner;
-use dataplane::reason::DropReason;
+use dataplane::reason::{DropReason, Punt};
 use dataplane::tables::Tables;
 use dpdk::{Mbuf, Producer};
 use nix::poll::{PollFd, PollFlags, ppoll};
@@ -333,6 +333,10 @@ impl Output<Frame> for Outbox {
 
     fn next_hop(&self, id: u16) -> NextHop {
         NextHop::from(self.tables.next_hops.get(id))
+    }
+
+    fn punted_to(&self, punt: Punt) -> Option<NextHop> {
+        self.tables.next_hops.get_of(punt.next_hop, punt.generation).map(NextHop::from)
     }
 
     fn replication(

@@ -194,7 +194,7 @@ impl Lab {
         frame.extend(to);
         frame.resize(frame.len() + number, 0);
         let mut packet = shared().1.copy_of(&frame).unwrap();
-        let punt = Punt { reason, port: PortId::FIRST, next_hop: 0 };
+        let punt = Punt { reason, port: PortId::FIRST, next_hop: 0, generation: 0 };
         packet.set_tag(punt.to_tag());
         packet
     }
@@ -307,7 +307,8 @@ fn ports_have_their_turns_alike_however_much_each_has() {
     for (number, count) in [(5, 40), (63, 1), (0, 2)] {
         for _ in 0..count {
             let mut packet = Lab::packet(PuntReason::Arp, [10, 0, 1, 1], 1);
-            let punt = Punt { reason: PuntReason::Arp, port: port(number), next_hop: 0 };
+            let punt =
+                Punt { reason: PuntReason::Arp, port: port(number), next_hop: 0, generation: 0 };
             packet.set_tag(punt.to_tag());
             assert!(into[class.index()].ring.push(packet).is_ok());
         }
@@ -472,7 +473,8 @@ fn tcp(port: u16, sequence: u32, flags: u8, data: &[u8]) -> Vec<u8> {
 impl Lab {
     fn push_frame(&mut self, frame: &[u8]) {
         let mut packet = shared().1.copy_of(frame).unwrap();
-        let punt = Punt { reason: PuntReason::Local, port: PortId::FIRST, next_hop: 0 };
+        let punt =
+            Punt { reason: PuntReason::Local, port: PortId::FIRST, next_hop: 0, generation: 0 };
         packet.set_tag(punt.to_tag());
         self.push(PuntClass::Host, packet);
     }
@@ -726,7 +728,7 @@ fn a_halted_worker_goes_on_with_other_forwarders() {
     let mut lab = Lab::new();
     let (eal, _) = shared();
     let limits = default_limits();
-    let ways = SlowPathWays::new(eal, (1, None), 1, &limits, 1).unwrap();
+    let ways = SlowPathWays::new(eal, (1, None), 1, &limits, &Arc::default(), 1).unwrap();
     let mut inlets = ways.forwarder.inlets;
     let halt = |lab: &mut Lab, plugs: Option<Plugs>| {
         let ((halted, answer), (sender, go)) = (tokio::sync::oneshot::channel(), mpsc::channel());

@@ -1,6 +1,7 @@
 //! The ways to all running forwarders: each is given something, or none is.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -15,13 +16,37 @@ const PAUSES: Duration = Duration::from_millis(200);
 /// At first a forwarder is looked at often: between the parts of a change packets may wait.
 const SOON: Duration = Duration::from_millis(2);
 
+/// The longest that a forwarder is waited for when the router is to end. One that is not in a step for long
+/// needs a thousandth of it.
+const HURRIED: Duration = Duration::from_millis(250);
+
+/// Says that forwarders are not to be waited for any longer than [`HURRIED`]. Clones are of one.
+#[derive(Clone, Default)]
+pub struct Hurry(Arc<AtomicBool>);
+
+impl Hurry {
+    /// From now on.
+    pub fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    fn patience(&self, else_: Duration) -> Duration {
+        if self.0.load(Ordering::Relaxed) { HURRIED.min(else_) } else { else_ }
+    }
+}
+
 /// The ways to the forwarders, by their numbers.
-pub struct Exchanges(Vec<Arc<Exchange>>);
+pub struct Exchanges(Vec<Arc<Exchange>>, Hurry);
 
 impl Exchanges {
     /// To these.
     pub fn new(forwarders: Vec<Arc<Exchange>>) -> Self {
-        Self(forwarders)
+        Self(forwarders, Hurry::default())
+    }
+
+    /// What ends waiting.
+    pub fn hurry(&self) -> Hurry {
+        self.1.clone()
     }
 
     /// To these from now on.
@@ -66,14 +91,17 @@ impl Exchanges {
         for (exchange, new) in self.0.iter().zip(new) {
             exchange.put(new);
         }
-        self.wait(Duration::MAX).await;
+        let waiting = || self.0.iter().any(|exchange| exchange.is_waiting());
+        while waiting() {
+            self.wait(PATIENCE).await;
+        }
         self.0.iter().filter_map(|exchange| exchange.take()?.ok()).collect()
     }
 
     async fn wait(&self, patience: Duration) {
         let begin = Instant::now();
         let waiting = || self.0.iter().any(|exchange| exchange.is_waiting());
-        while waiting() && begin.elapsed() < patience {
+        while waiting() && begin.elapsed() < self.1.patience(patience) {
             if begin.elapsed() < SOON {
                 std::thread::sleep(Duration::from_micros(10));
             } else {

@@ -1,7 +1,10 @@
 //! The rings between forwarders and slow path workers.
 
+use std::sync::Arc;
+
 use anyhow::{Context, Result};
 use dataplane::class::{ByClass, ClassLimits};
+use dataplane::next_hop::NextHopTable;
 use dataplane::punts::{ClassQueue, Punts, class_rings};
 use dataplane::wires::Inlet;
 use dpdk::{Eal, Producer};
@@ -40,6 +43,7 @@ impl SlowPathWays {
         (forwarder, node): (usize, Option<usize>),
         workers: usize,
         classes: &ByClass<ClassLimits>,
+        next_hops: &Arc<NextHopTable>,
         seed: u64,
     ) -> Result<Self> {
         let (mut ways, mut inlets, mut ends) = (Vec::new(), Vec::new(), Vec::new());
@@ -53,7 +57,7 @@ impl SlowPathWays {
             inlets.push(Inlet { port: None, ring: inlet });
             ends.push(WorkerEnds { punted, injector });
         }
-        let punts = Punts::new(ways, seed.wrapping_add(forwarder as u64));
+        let punts = Punts::new(ways, next_hops.clone(), seed.wrapping_add(forwarder as u64));
         Ok(Self { forwarder: ForwarderEnds { punts, inlets }, workers: ends })
     }
 }
