@@ -80,10 +80,12 @@ impl HostView {
         self.file.groups_of(&self.name)
     }
 
-    /// As `show ports` has it.
-    pub fn report(&self) -> report::HostInterface {
+    /// As `show ports` has it; `state` is a word and a reason.
+    pub fn report(&self, state: (&str, Option<&str>)) -> report::HostInterface {
         let HostCounters { up, down, refused } = &*self.counters;
         report::HostInterface {
+            state: state.0.to_owned(),
+            reason: state.1.map(str::to_owned),
             index: self.index,
             netns: self.netns.as_ref().map(|path| path.display().to_string()),
             up_packets: up.packets.get(),
