@@ -186,7 +186,7 @@ def test_after_a_kill_the_next_start_goes_on_with_the_same_interface(lab):
     before = link(machine.space, "left")
     machine.router.process.send_signal(signal.SIGKILL)
     machine.router.process.wait()
-    router = lab.router(machine.inside, ports(machine.space))
+    router = lab.router(machine.inside, ports(machine.space), socket=machine.router.socket)
     after = link(machine.space, "left")
     assert after["ifindex"] == before["ifindex"] and "LOWER_UP" in after["flags"]
     assert "192.0.2.0/24 via 10.0.1.2" in machine.space.run("ip", "route").stdout
@@ -316,6 +316,52 @@ def test_a_device_without_link_takes_the_carrier_and_gives_it_back(lab):
     machine.right.run("ip", "link", "set", "eth0", "up")
     assert wait_for(lambda: "LOWER_UP" in link(machine.space, "right")["flags"])
     machine.router.stop()
+
+
+def test_show_says_how_the_interface_is_and_why(lab):
+    machine = Machine(lab)
+    elsewhere = lab.namespace("elsewhere")
+
+    def says(state, reason):
+        def seen():
+            host = machine.router.show("ports")[1]["host"]
+            return (host["state"], host.get("reason")) == (state, reason)
+
+        assert wait_for(seen, 10), machine.router.show("ports")[1]["host"]
+        words = f"{state}: {reason}" if reason else state
+        for table in (["ports"], ["ports", "--link"]):
+            lines = machine.router.command("show", *table).stdout.splitlines()
+            place = lines[0].index(" HOST ")
+            assert lines[2][place:].strip().startswith(words), lines
+
+    says("up", None)
+    machine.space.run("ip", "link", "set", "right", "down")
+    says("down", "set down in the kernel")
+    machine.space.run("ip", "link", "set", "right", "up")
+    says("up", None)
+    machine.right.run("ip", "link", "set", "eth0", "down")
+    says("no carrier", "the port's device has no link")
+    machine.right.run("ip", "link", "set", "eth0", "up")
+    says("up", None)
+    machine.space.run("ip", "link", "set", "right", "carrier", "off")
+    says("no carrier", "taken away in the kernel")
+    machine.space.run("ip", "link", "set", "right", "carrier", "on")
+    says("up", None)
+    machine.inside.run("ip", "link", "set", "tp-right", "name", "tp-away")
+    says("no carrier", "the port's device is gone")
+    machine.inside.run("ip", "link", "set", "tp-away", "name", "tp-right")
+    machine.inside.run("ip", "link", "set", "tp-right", "up")
+    says("up", None)
+    machine.space.run("ip", "link", "set", "right", "name", "wrong")
+    says("gone", "renamed in the kernel")
+    machine.space.run("ip", "link", "set", "wrong", "name", "right")
+    says("up", None)
+    machine.space.run("ip", "link", "set", "right", "netns", elsewhere.name)
+    says("gone", "moved to another network namespace")
+    elsewhere.run("ip", "link", "del", "right")
+    machine.space.run("ip", "link", "del", "left")
+    assert wait_for(lambda: machine.router.show("ports")[0]["host"]["state"] == "gone", 10)
+    assert machine.router.show("ports")[0]["host"]["reason"] == "removed in the kernel"
 
 
 def test_the_mtu_of_the_interface_is_the_ports(lab):

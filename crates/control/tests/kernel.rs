@@ -190,7 +190,7 @@ impl State {
             SourceEvent::Group { key, change: Change::Withdraw } => {
                 assert!(self.groups.remove(&key).is_some(), "{key:?} withdrawn and never told");
             }
-            SourceEvent::Link { port, admin_up, carrier, mtu } => {
+            SourceEvent::Link { port, admin_up, carrier, mtu, .. } => {
                 self.links.insert(port, (admin_up, carrier, mtu));
             }
             SourceEvent::Addresses { port, addresses } => {

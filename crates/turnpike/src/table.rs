@@ -39,6 +39,7 @@ pub fn ports(ports: &[Port]) -> String {
         "device",
         "driver",
         "link",
+        "host",
         "mtu",
         "mac",
         "rx packets",
@@ -59,6 +60,7 @@ pub fn ports(ports: &[Port]) -> String {
             port.device.clone(),
             port.driver.clone(),
             port.link.clone(),
+            host_state(port),
             port.mtu.to_string(),
             port.mac.clone(),
             port.rx_packets.to_string(),
@@ -74,10 +76,16 @@ pub fn ports(ports: &[Port]) -> String {
     finish(&table)
 }
 
+/// How its host interface is, and why.
+fn host_state(port: &Port) -> String {
+    let Some(HostInterface { state, reason, .. }) = &port.host else { return "-".to_owned() };
+    reason.as_ref().map_or_else(|| state.clone(), |reason| format!("{state}: {reason}"))
+}
+
 /// One line a port: its link, and what its device receives.
 pub fn links(ports: &[Port]) -> String {
     let mut table = columns(&[
-        "port", "device", "link", "told by", "speed", "duplex", "autoneg", "pause", "fec",
+        "port", "device", "link", "host", "told by", "speed", "duplex", "autoneg", "pause", "fec",
         "receives",
     ]);
     for port in ports {
@@ -93,6 +101,7 @@ pub fn links(ports: &[Port]) -> String {
             port.name.clone(),
             port.device.clone(),
             port.link.clone(),
+            host_state(port),
             port.link_by.clone(),
             or_dash(details.speed_mbps.map(|mbps| format!("{mbps} Mb/s"))),
             or_dash(details.duplex.clone()),

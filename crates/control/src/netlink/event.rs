@@ -59,6 +59,17 @@ impl NeighbourState {
     }
 }
 
+/// How a port's host interface went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Departure {
+    /// Somebody has removed it.
+    Removed,
+    /// Somebody has moved it to another network namespace.
+    Moved,
+    /// Somebody has given it another name.
+    Renamed,
+}
+
 /// One change at a source. They come in batches and in an order that can be applied one by one: a
 /// group before the routes over it, a link's end before the withdrawals that follow from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,6 +102,8 @@ pub enum SourceEvent {
         carrier: bool,
         /// The largest IP packet, in bytes; 0 if the interface does not exist.
         mtu: u16,
+        /// Why it does not exist.
+        gone: Option<Departure>,
     },
     /// Whether a port's host interface takes all multicasts, joined or not.
     AllMulticast {

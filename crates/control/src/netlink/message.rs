@@ -111,6 +111,8 @@ const NEXTHOP_GRP_TYPE_RES: u16 = 1;
 
 const IFLA_IFNAME: u16 = 3;
 pub(super) const IFLA_MTU: u16 = 4;
+/// In `RTM_DELLINK`: where it went.
+const IFLA_NEW_NETNSID: u16 = 45;
 const IFLA_ALLMULTI: u16 = 61;
 
 const IFA_ADDRESS: u16 = 1;
@@ -327,6 +329,8 @@ pub struct LinkMessage {
     pub mtu: Option<u32>,
     /// It takes all multicasts: somebody asked for that, a multicast routing daemon say.
     pub all_multicast: bool,
+    /// It is gone from here because it is in another network namespace now.
+    pub moved: bool,
 }
 
 /// `RTM_NEWADDR`, `RTM_DELADDR`.
@@ -749,6 +753,7 @@ fn parse_link(raw: &Raw<'_>) -> Result<Message, Malformed> {
         flags: u32_at(fixed, 8).unwrap_or_default(),
         mtu: None,
         all_multicast: u32_at(fixed, 8).is_some_and(|flags| flags & IFF_ALLMULTI != 0),
+        moved: false,
     };
     attributes(raw.kind, rest, |attribute| {
         match attribute.kind {
@@ -758,6 +763,7 @@ fn parse_link(raw: &Raw<'_>) -> Result<Message, Malformed> {
             }
             IFLA_MTU => link.mtu = Some(attribute.u32()?),
             // The flag says what commands asked for, this how many did, daemons included.
+            IFLA_NEW_NETNSID => link.moved = true,
             IFLA_ALLMULTI => link.all_multicast |= attribute.u32()? > 0,
             _ => {}
         }

@@ -20,7 +20,7 @@ use dataplane::port::PortId;
 use ipnet::IpNet;
 use wire::MacAddr;
 
-use super::event::{NeighbourState, SourceEvent};
+use super::event::{Departure, NeighbourState, SourceEvent};
 use super::message::{
     AddressMessage, IFF_LOWER_UP, IFF_RUNNING, IFF_UP, LinkMessage, Malformed, Message,
     NLMSG_ERROR, NeighbourMessage, Nexthop, RTM_GETADDR, RTM_GETLINK, RTM_GETNEIGH, RTM_GETNEXTHOP,
@@ -110,6 +110,7 @@ impl Link {
             flags: self.flags,
             mtu: Some(self.mtu),
             all_multicast: self.all_multicast,
+            moved: false,
         }
     }
 
@@ -119,6 +120,7 @@ impl Link {
             admin_up: self.up(),
             carrier: self.flags & IFF_LOWER_UP != 0,
             mtu: u16::try_from(self.mtu).unwrap_or(u16::MAX),
+            gone: None,
         }
     }
 }
@@ -256,7 +258,10 @@ impl Model {
 
     fn change(&mut self, message: Message, flags: u16, gone: bool) {
         match message {
-            Message::Link(link) if gone => self.link_gone(link.index),
+            Message::Link(link) if gone && link.moved => {
+                self.link_gone(link.index, Departure::Moved)
+            }
+            Message::Link(link) if gone => self.link_gone(link.index, Departure::Removed),
             Message::Link(link) => self.link(link),
             Message::Address(address) => self.address(address, gone),
             Message::Neighbour(neighbour) => self.neighbour(neighbour, gone),
@@ -291,7 +296,7 @@ impl Model {
             seen: true,
         };
         if known.port != link.port && old.is_some() {
-            self.port_gone(index);
+            self.port_gone(index, Departure::Renamed);
             self.stale_ports = true;
         }
         if let Some(port) = link.port
@@ -348,8 +353,8 @@ impl Model {
         ports.map(|(index, _)| *index).collect()
     }
 
-    fn link_gone(&mut self, index: u32) {
-        self.port_gone(index);
+    fn link_gone(&mut self, index: u32, how: Departure) {
+        self.port_gone(index, how);
         if self.links.remove(&index).is_none() {
             return;
         }
@@ -363,10 +368,11 @@ impl Model {
     }
 
     /// Tells that a port has no host interface any more.
-    fn port_gone(&mut self, index: u32) {
+    fn port_gone(&mut self, index: u32, how: Departure) {
         let Some(link) = self.links.get_mut(&index) else { return };
         let Some(port) = link.port.take() else { return };
-        self.routes.push(SourceEvent::Link { port, admin_up: false, carrier: false, mtu: 0 });
+        let (admin_up, carrier, gone) = (false, false, Some(how));
+        self.routes.push(SourceEvent::Link { port, admin_up, carrier, mtu: 0, gone });
         self.routes.push(SourceEvent::Addresses { port, addresses: Vec::new() });
         let on_port = self.neighbours.iter().filter(|((on, _), _)| *on == index);
         for ((_, address), _) in on_port {
@@ -534,7 +540,7 @@ impl Model {
             Part::Links => {
                 let gone = self.links.iter().filter(|(_, link)| !link.seen);
                 let gone: Vec<u32> = gone.map(|(index, _)| *index).collect();
-                gone.into_iter().for_each(|index| self.link_gone(index));
+                gone.into_iter().for_each(|index| self.link_gone(index, Departure::Removed));
             }
             Part::Addresses => self.end_addresses(),
             Part::Neighbours => {

@@ -170,6 +170,12 @@ pub struct LinkDetails {
 /// A port's host interface. Packets and bytes since the start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostInterface {
+    /// `up`, `down`, `no carrier` or `gone`.
+    #[serde(default)]
+    pub state: String,
+    /// Why it is not up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
     /// The kernel's number for it, in its network namespace.
     pub index: u32,
     /// The file of its network namespace; none: the router's own.

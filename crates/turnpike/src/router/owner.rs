@@ -76,6 +76,7 @@ use dataplane::port::{MAX_PORTS, PortId};
 use dataplane::tables::Tables;
 use dpdk::DeviceEvents;
 use dpdk::qsbr::Qsbr;
+use nix::sys::signal::Signal;
 use slowpath::{Command, Event};
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
@@ -276,7 +277,7 @@ impl Owner {
         socket: Socket,
         telnet: Option<Telnet>,
         signals: Signals,
-    ) -> Result<()> {
+    ) -> Result<Option<Signal>> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(self.attend(socket, telnet, signals))
     }
@@ -286,7 +287,7 @@ impl Owner {
         socket: Socket,
         telnet: Option<Telnet>,
         signals: Signals,
-    ) -> Result<()> {
+    ) -> Result<Option<Signal>> {
         let course = signals.course().clone();
         let signals = signals.wait();
         let (ask, questions) = mpsc::channel(16);
@@ -383,7 +384,7 @@ impl Owner {
         drop(service);
         // Which the runtime waits for.
         course.enter("what is prepared beside the owner");
-        Ok(())
+        Ok(ended_by)
     }
 
     /// Deals with what has come while a change was made.
@@ -444,6 +445,7 @@ impl Owner {
     }
 
     fn say_ready(&self) {
+        self.opener.ready();
         let summary = self.rib.summary();
         tracing::info!(
             "ready: {} ports, {} IPv4 and {} IPv6 routes",

@@ -5,6 +5,7 @@
 //! | signal | what it does |
 //! |---|---|
 //! | SIGTERM, SIGINT, SIGQUIT, SIGPWR, SIGXCPU | end the router in order, also while it starts; a second one at once |
+//! | SIGUSR2 | ends it likewise, for a restart: its host interfaces keep their carrier, see `hold.rs` |
 //! | SIGHUP | applies the configuration file of the start again; so does a closed terminal |
 //! | SIGURG | the watchdog's of steps in Lua, see crate `script` |
 //! | SIGTSTP, SIGTTIN, SIGTTOU, SIGCONT, SIGSTOP | stop the process and let it go on, as any other |
@@ -43,8 +44,19 @@ const LEFT: [Signal; 15] = [
     Signal::SIGWINCH,
 ];
 
-const ENDING: [Signal; 5] =
-    [Signal::SIGTERM, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGPWR, Signal::SIGXCPU];
+const ENDING: [Signal; 6] = [
+    Signal::SIGTERM,
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGPWR,
+    Signal::SIGXCPU,
+    Signal::SIGUSR2,
+];
+
+/// Whether the router that a signal ends is to be started again soon.
+pub fn is_restart(signal: Signal) -> bool {
+    signal == Signal::SIGUSR2
+}
 
 /// What a signal asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -281,7 +293,7 @@ mod tests {
         runtime.block_on(async {
             let mut waiting = signals.wait();
             assert_eq!(waiting.next().await, Wish::Reload);
-            out.send(number(Signal::SIGUSR2)).unwrap();
+            out.send(number(Signal::SIGUSR1)).unwrap();
             out.send(number(Signal::SIGTERM)).unwrap();
             assert_eq!(waiting.next().await, Wish::End(Signal::SIGTERM));
         });

@@ -7,7 +7,7 @@
 //! A port's MTU is the least of three: what it was opened for, its kernel interface's, its host
 //! interface's. The host interface follows the kernel interface's.
 
-use control::netlink::KernelOrder;
+use control::netlink::{Departure, KernelOrder};
 use dataplane::port::PortId;
 use dpdk::LinkWatch;
 use slowpath::Command;
@@ -20,17 +20,50 @@ use super::Owner;
 pub struct Link {
     /// The device has one.
     device: bool,
-    /// The host interface is up, or there is none.
-    host: bool,
+    /// How the host interface is; as if it were up if there is none, and before anybody said.
+    host: HostLink,
     /// What the host interface's MTU was, in bytes; 0 without one.
     mtu: u16,
     /// What the MTU of the device's kernel interface was; none before it is looked at, or without one.
     device_mtu: Option<u16>,
 }
 
+/// How a host interface is in the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostLink {
+    /// Nobody has set it down.
+    pub admin_up: bool,
+    /// It has carrier.
+    pub carrier: bool,
+    /// Why it is not there.
+    pub gone: Option<Departure>,
+}
+
+impl HostLink {
+    const UP: Self = Self { admin_up: true, carrier: true, gone: None };
+
+    /// For an operator: a word, and the reason unless it is up. `device`: the port's device, if it has one, has a
+    /// link.
+    fn state(self, device: Option<bool>) -> (&'static str, Option<&'static str>) {
+        let gone = self.gone.map(|how| match how {
+            Departure::Removed => "removed in the kernel",
+            Departure::Moved => "moved to another network namespace",
+            Departure::Renamed => "renamed in the kernel",
+        });
+        match (gone, device) {
+            (Some(why), _) => ("gone", Some(why)),
+            (None, _) if !self.admin_up => ("down", Some("set down in the kernel")),
+            (None, _) if self.carrier => ("up", None),
+            (None, None) => ("no carrier", Some("the port's device is gone")),
+            (None, Some(false)) => ("no carrier", Some("the port's device has no link")),
+            (None, Some(true)) => ("no carrier", Some("taken away in the kernel")),
+        }
+    }
+}
+
 impl Default for Link {
     fn default() -> Self {
-        Self { device: true, host: true, mtu: 0, device_mtu: None }
+        Self { device: true, host: HostLink::UP, mtu: 0, device_mtu: None }
     }
 }
 
@@ -52,15 +85,21 @@ impl Link {
     }
 
     fn up(self) -> bool {
-        self.device && self.host
+        self.device && self.host.admin_up
     }
 }
 
 impl Owner {
     /// Looks at all devices, as nothing was said of them yet.
     pub(super) fn look_at_all(&mut self) {
-        let all: Vec<_> = self.ports.iter().map(|open| open.id).collect();
-        all.into_iter().for_each(|id| self.look_at_change(id));
+        let all: Vec<_> = self.ports.iter().map(|open| (open.id, open.host.is_some())).collect();
+        for (id, has_host) in all {
+            match has_host {
+                // An interface that was held has the carrier that it had at the end of the router before.
+                true => self.look_at_link(id),
+                false => self.look_at_change(id),
+            }
+        }
     }
 
     /// Looks at devices that do not say when their link changes; without `kernel_tells` interfaces of the
@@ -113,10 +152,16 @@ impl Owner {
         self.follow_mtu(id);
     }
 
-    /// The host interface of a port is up or down, and takes packets of this size.
-    pub(super) fn host_link(&mut self, port: PortId, admin_up: bool, mtu: u16) {
+    /// How a port's host interface is, for those who ask.
+    pub(super) fn host_state(&self, port: PortId) -> (&'static str, Option<&'static str>) {
+        let device = self.ports.get(port).map(|open| open.port.link().up);
+        self.links[port.index()].host.state(device)
+    }
+
+    /// How the host interface of a port is, and that it takes packets of this size.
+    pub(super) fn host_link(&mut self, port: PortId, host: HostLink, mtu: u16) {
         let old = self.links[port.index()];
-        self.set_link(port, Link { host: admin_up, mtu, ..old });
+        self.set_link(port, Link { host, mtu, ..old });
         if mtu != 0 && mtu != old.mtu {
             self.put_mtu(port);
         }
@@ -164,11 +209,39 @@ impl Owner {
         // First of all: no packet is to take a way that has ended.
         self.rib.set_link(port, new.up());
         self.orders.tell(&Command::PortLink { port, up: new.up() });
-        let reason = match (new.device, new.host) {
-            (true, true) => "up",
-            (false, _) => "down, its device has no link",
-            (true, false) => "down, its host interface is",
+        let reason = match (new.device, new.host.state(Some(true)).1) {
+            _ if new.up() => "up".to_owned(),
+            (false, _) => "down, its device has no link".to_owned(),
+            (true, why) => format!("down, its host interface is: {}", why.unwrap_or("down")),
         };
         tracing::info!("port \"{name}\": {reason}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_interface_that_is_not_up_has_a_reason() {
+        let state = |admin_up, carrier, gone, device| {
+            let (word, why) = HostLink { admin_up, carrier, gone }.state(device);
+            format!("{word}: {}", why.unwrap_or("-"))
+        };
+        assert_eq!(state(true, true, None, Some(true)), "up: -");
+        assert_eq!(state(false, false, None, Some(false)), "down: set down in the kernel");
+        assert_eq!(state(true, false, None, Some(true)), "no carrier: taken away in the kernel");
+        assert_eq!(
+            state(true, false, None, Some(false)),
+            "no carrier: the port's device has no link"
+        );
+        assert_eq!(state(true, false, None, None), "no carrier: the port's device is gone");
+        for (how, why) in [
+            (Departure::Removed, "removed in the kernel"),
+            (Departure::Moved, "moved to another network namespace"),
+            (Departure::Renamed, "renamed in the kernel"),
+        ] {
+            assert_eq!(state(false, false, Some(how), Some(true)), format!("gone: {why}"));
+        }
     }
 }

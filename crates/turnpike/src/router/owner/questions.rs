@@ -132,7 +132,9 @@ impl Owner {
 
     /// A port that waits for its device.
     fn absent_port(&self, port: &config::Port) -> Port {
-        let last = self.absentees.ports.get(&port.id).and_then(|absent| absent.last.as_ref());
+        let absent = self.absentees.ports.get(&port.id);
+        let last = absent.and_then(|absent| absent.last.as_ref());
+        let host = absent.and_then(|absent| absent.host.as_ref());
         let counted = last.map_or([0; 4], |last| last.counted);
         let known = self.rib.ports().iter().find(|known| known.id == port.id);
         let addresses = known.map_or(&port.addresses, |known| &known.addresses);
@@ -161,7 +163,7 @@ impl Owner {
             tx_errors: 0,
             dma_faults: self.health.faults(port.id),
             troubles: Vec::new(),
-            host: None,
+            host: host.map(|host| host.view().report(self.host_state(port.id))),
             offloads: Vec::new(),
         }
     }
@@ -195,7 +197,7 @@ impl Owner {
             tx_errors: stats.oerrors,
             dma_faults: self.health.faults(port.id),
             troubles: self.health.troubles(port.id),
-            host: port.host.as_ref().map(|host| host.report()),
+            host: port.host.as_ref().map(|host| host.report(self.host_state(port.id))),
             offloads: port.port.offloads().iter().map(offload).collect(),
         }
     }

@@ -27,6 +27,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::Owner;
 use super::limiter::Limiter;
+use super::links::HostLink;
 use super::turn::Turn;
 
 /// Batches between the sources' threads and the owner.
@@ -262,10 +263,10 @@ impl Owner {
         let mut next = Some(first);
         while let Some(batch) = next {
             for event in &batch {
-                if let &SourceEvent::Link { port, admin_up, mtu, .. } = event
+                if let &SourceEvent::Link { port, admin_up, carrier, mtu, gone } = event
                     && self.sources.is_host(port)
                 {
-                    self.host_link(port, admin_up, mtu);
+                    self.host_link(port, HostLink { admin_up, carrier, gone }, mtu);
                 }
             }
             self.sources.backlog.push_back(batch.into_iter());
