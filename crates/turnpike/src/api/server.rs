@@ -324,9 +324,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("router.sock");
         let before = nix::sys::stat::umask(Mode::empty());
-        let bound = bind_private(&path);
+        let bound = bind_private(&path, SockType::Stream);
         nix::sys::stat::umask(before);
-        let listener = bound.unwrap();
+        let listener = std::os::unix::net::UnixListener::from(bound.unwrap());
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let client = StdStream::connect(&path).unwrap();
         let (_, from) = (client, listener.accept().unwrap());
