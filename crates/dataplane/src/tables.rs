@@ -13,6 +13,7 @@ use crate::multicast::MulticastTable;
 use crate::next_hop::{NextHopTable, Packed};
 use crate::own::OwnAddresses;
 use crate::port::{MAX_PORTS, Mtus, PortInfo, PortInfos, RedirectGates};
+use crate::steps::NamedHops;
 
 /// The tables of a router as some of its forwarders read them: those of one NUMA node may have copies of the
 /// FIBs of their own, and share everything else.
@@ -24,6 +25,8 @@ pub struct Tables {
     pub fib6: Arc<dyn fib::Lookup<Ipv6Addr>>,
     /// Next-hop numbers to their meaning.
     pub next_hops: Arc<NextHopTable>,
+    /// Next hops that the configuration has given names, for steps that send packets there.
+    pub named_hops: Arc<NamedHops>,
     /// Which ports packets to groups leave by.
     pub multicast: Arc<MulticastTable>,
     /// What steps that are being made are to know of the ports.

@@ -261,6 +261,7 @@ impl Router {
         let own = Arc::new(OwnAddresses::new(config.forwarding.class_e));
         rib.share_addresses(own.clone());
         let tables = Arc::new(Tables {
+            named_hops: Arc::default(),
             fib4: readers.0[0].clone(),
             fib6: readers.1[0].clone(),
             next_hops,
@@ -272,6 +273,7 @@ impl Router {
             own,
         });
 
+        routes.publish_next_hops(&rib, &tables.named_hops);
         let near = NodeTables::new(&tables, readers, &cpus);
         let stop_slow_path = Arc::new(AtomicBool::new(false));
         let (events_out, events) = event_channel();
@@ -302,9 +304,10 @@ impl Router {
         let mut maker = GraphMaker::new(catalogue, near);
         graphs::say_policies(&config);
         let (mut views, mut units, mut ends) = (Vec::new(), Vec::new(), Vec::new());
-        for (number, &core) in cores.iter().enumerate() {
+        signals.check()?;
+        let graphs = signals.unless_ended(maker.make_all(cores, &config, &infos))?;
+        for ((number, &core), graph) in cores.iter().enumerate().zip(graphs) {
             signals.check()?;
-            let graph = signals.unless_ended(maker.make(core, &config, &infos))?;
             let made =
                 makings.make((number, core), graph, settings::tx(config.tx), Arc::default())?;
             views.push(made.view);

@@ -4,15 +4,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Error, Result};
 use control::config::Config;
-use dataplane::catalogue::Catalogue;
+use dataplane::catalogue::{Catalogue, Facts};
 use dataplane::graph::{Graph, Step};
 use dataplane::plan::Plans;
 use dataplane::port::PortInfo;
+use dataplane::steps::named_hop;
 use script::{
-    ForwarderLua, JitStatus, LuaStep, Policy, ScriptCounters, SharedObjects, Source, StepSettings,
-    StepStatus, Watchdog,
+    ForwarderLua, JitStatus, LuaStep, Peers, Policy, ScriptCounters, SharedObjects, Source,
+    StepSettings, StepStatus, Watchdog,
 };
 
 use super::node_tables::NodeTables;
@@ -83,23 +84,43 @@ impl GraphMaker {
         &self.tables
     }
 
-    /// One forwarder's copy of the graph that the configuration describes, for this core and ports like
-    /// these.
-    pub fn make(
+    /// A copy of the graph that the configuration describes for a forwarder on each of these cores, for ports
+    /// like these.
+    pub fn make_all(
+        &mut self,
+        cores: &[usize],
+        config: &Config,
+        ports: &[PortInfo],
+    ) -> Result<Vec<ForwarderGraph>> {
+        let peers = Arc::default();
+        let make = |&core| self.make(core, config, ports, &peers);
+        let graphs: Result<_> = cores.iter().map(make).collect();
+        peers.seal();
+        graphs
+    }
+
+    /// One forwarder's copy.
+    fn make(
         &mut self,
         core: usize,
         config: &Config,
         ports: &[PortInfo],
+        peers: &Arc<Peers>,
     ) -> Result<ForwarderGraph> {
         self.tables.common().ports.set(ports.to_vec());
         let plans = config.graphs.wanted_by(ports)?;
         let names = config.port_names();
-        let (mut steps, view) = self.lua_steps(config, &plans, &names)?;
+        let (mut steps, view) = self.lua_steps(config, &plans, &names, peers)?;
         let mut script = |kind: &str| -> Option<Box<dyn Step>> {
             let step = steps.get_mut(kind)?.pop()?;
             Some(Box::new(step))
         };
-        let graph = plans.build(&self.catalogue, self.tables.near(core), &names, &mut script)?;
+        let mut catalogue = self.catalogue.clone();
+        for hop in &config.next_hops {
+            // What they take was checked where the configuration was read.
+            catalogue.add(named_hop(&hop.name, Facts::VALID)).map_err(Error::msg)?;
+        }
+        let graph = plans.build(&catalogue, self.tables.near(core), &names, &mut script)?;
         Ok((graph, view))
     }
 
@@ -109,6 +130,7 @@ impl GraphMaker {
         config: &Config,
         plans: &Plans,
         ports: &[String],
+        peers: &Arc<Peers>,
     ) -> Result<(LuaSteps, Option<LuaView>)> {
         let Some(script) = &config.script else { return Ok((HashMap::new(), None)) };
         if self.watchdog.is_none() {
@@ -118,7 +140,8 @@ impl GraphMaker {
         let file = config.file.display().to_string();
         let name =
             config.file.file_name().map_or(file.clone(), |name| name.to_string_lossy().into());
-        let source = Source { text: &config.text, file: &name, ports, shared: &self.shared };
+        let shared = &self.shared;
+        let source = Source { text: &config.text, file: &name, ports, shared, peers };
         let lua = ForwarderLua::load(&source, watchdog)
             .with_context(|| format!("{file}: the script cannot be run on a forwarder"))?;
         let (counters, jit) = (lua.counters(), lua.jit());

@@ -93,12 +93,14 @@ impl Workshop {
         let (mut graphs, mut more) = (Vec::new(), Vec::new());
         if made {
             let (stay, new) = cores.split_at(before.len().min(cores.len()));
-            if diff.graph || self.move_to_other_nodes(&before, stay) {
-                // Those that are to end get one as well: they run until all have changed.
-                let ending = &before[stay.len()..];
-                graphs = self.graphs(&[stay, ending].concat(), &config, &ports)?;
-            }
-            more = self.graphs(new, &config, &ports)?;
+            // Those that are to end get one as well: they run until all have changed.
+            let running = [stay, &before[stay.len()..]].concat();
+            // What steps in Lua count is added up over the forwarders whose graphs are made together.
+            let joined = config.script.is_some() && !new.is_empty();
+            let others = diff.graph || joined || self.move_to_other_nodes(&before, stay);
+            let count = if others { running.len() } else { 0 };
+            graphs = self.graphs(&[&running[..count], new].concat(), &config, &ports)?;
+            more = graphs.split_off(count);
         }
         Ok(Prepared { base, config, diff, graphs, more, cores, ports, ready })
     }
@@ -157,7 +159,7 @@ impl Workshop {
         for import in &config.imports {
             if !base.imports.iter().any(|known| known.file == import.file) {
                 import::read_table(&import.file, &mut |_, _, _| true)
-                    .with_context(|| format!("{}:{}: import", file.display(), import.line))?;
+                    .with_context(|| format!("{}:{}", file.display(), import.line))?;
             }
         }
         config.doubts().iter().for_each(|doubt| tracing::warn!("{doubt}"));
@@ -179,7 +181,7 @@ impl Workshop {
         ports: &[PortInfo],
     ) -> Result<Vec<ForwarderGraph>> {
         let mut maker = self.maker.lock().unwrap_or_else(PoisonError::into_inner);
-        cores.iter().map(|&core| maker.make(core, config, ports)).collect()
+        maker.make_all(cores, config, ports)
     }
 }
 
