@@ -95,6 +95,7 @@ mod tests {
             fib6: readers.1[0].clone(),
             next_hops: Arc::new(NextHopTable::new()),
             multicast: Arc::default(),
+            named_hops: Arc::default(),
             ports: Arc::new(PortInfos::new(Vec::new())),
             mtus: Arc::new(Mtus::new(&[])),
             redirects: Arc::default(),
