@@ -141,6 +141,7 @@ impl Lab {
             quarantine: Quarantine::new().0,
             workers: 1,
             classes: default_limits(),
+            next_hops: Arc::default(),
             seed: 1,
             cpus: Arc::default(),
         };
@@ -181,7 +182,7 @@ impl Lab {
 
     /// Ends it all; received and sent.
     fn end(mut self) -> (u64, u64) {
-        let (mut units, complete) = self.wiring.end();
+        let (mut units, complete) = self.wiring.end(&Course::default());
         assert!(complete);
         for _ in 0..2 {
             units.iter_mut().for_each(Forwarder::shut_down);
