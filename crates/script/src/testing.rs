@@ -407,7 +407,9 @@ fn watchdog() -> &'static Watchdog {
 fn step_of(text: &str) -> Option<LuaStep> {
     let ports = ["left", "right"].map(str::to_owned);
     let shared = Arc::<SharedObjects>::default();
-    let source = Source { text, file: "hostile.lua", ports: &ports, shared: &shared };
+    let peers = Arc::default();
+    let source =
+        Source { text, file: "hostile.lua", ports: &ports, shared: &shared, peers: &peers };
     let lua = ForwarderLua::load(&source, watchdog()).ok()?;
     let settings = StepSettings {
         name: "test".into(),
