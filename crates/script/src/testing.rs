@@ -328,7 +328,15 @@ impl Choices<'_> {
                 let (function, values) = (self.one_of(LIBRARY), self.values());
                 format!("{function}({values})")
             }
-            // A view of a packet of the batch.
+            // A packet of the batch, at its end or a little behind.
+            8 if self.byte().is_multiple_of(2) => {
+                let (method, slot) = (self.one_of(&METHODS[12..18]), self.byte() % 9);
+                format!(
+                    "K[1]:{method}({slot}, K[1]:len({slot}) + {}, 90)",
+                    (self.byte() % 8) as i32 - 4
+                )
+            }
+            // A view of one.
             8 => {
                 let view = self.one_of(&METHODS[4..12]);
                 format!("K[1]:{view}({})", self.byte() % 9)
