@@ -61,7 +61,7 @@ def rfc2544(given, *argv):
 
 def loss(given):
     found = rfc2544(given, "--test", "loss", "--size", 64)[0]
-    points = [(rate / 1e6, share * 100) for rate, share in found["loss"]]
+    points = [(at["rate_pps"] / 1e6, at["share"] * 100) for at in found["loss"]]
     drawn = common.figure("Loss by offered rate, memif", "million packets/s offered", "lost, %", {"64 bytes": points})
     said = "Lost at " + ", ".join(f"{rate:.1f} Mpps: {share:.2f} %" for rate, share in points[:: max(1, len(points) // 4)]) + "."
     return common.Part(drawn, found, said, MISSING)

@@ -139,8 +139,8 @@ def test_rfc2544_finds_what_the_router_can(family, tmp_path):
     assert [one["size"] for one in found] == [128]
     # How much gets through says what else the machine does; what is found must fit together.
     assert 0 <= found[0]["ndr_pps"] <= found[0]["pdr_pps"] <= found[0]["highest_pps"]
-    assert all(0 <= share <= 1 for _, share in found[0]["loss"])
-    assert min(share for _, share in found[0]["loss"]) < 1
+    assert all(0 <= at["share"] <= 1 for at in found[0]["loss"])
+    assert min(at["share"] for at in found[0]["loss"]) < 1
     if found[0]["pdr_pps"] > 0:
         assert found[0]["latency"]["delay_ns"]["min"] > 0
     assert len(found[0]["loss"]) >= 2

@@ -175,7 +175,7 @@ def test_more_routes_than_a_page_holds(router):
         try:
             routes = router.show("routes", "--source", "command")
             assert len(routes) == len({r["prefix"] for r in routes}) == 2500
-            assert router.show("routes", "--summary")["sources"]["command"] == [2500, 0]
+            assert router.show("routes", "--summary")["sources"]["command"] == {"ipv4": 2500, "ipv6": 0}
             text = router.command("show", "routes", "--all").stdout.splitlines()
             assert sum(" command " in line for line in text) == 2500
         finally:

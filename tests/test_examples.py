@@ -9,7 +9,7 @@ from scapy.utils import rdpcap
 from lib.apply import apply
 from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, PORTS, RIGHT_MAC, STATIC_NEIGHBOURS, Wires
 from lib.netns import wait_for
-from lib.packets import ethernet, forwarded, ipv4, udp
+from lib.packets import ethernet, forwarded, ipv4, tcp, udp
 from lib.router import ROOT, Change
 
 INSIDE, OUTSIDE, RIGHT = "10.0.1.2", "198.51.100.2", "10.0.2.2"
@@ -43,7 +43,7 @@ def saved(file):
 def test_all_are_here():
     text = (ROOT / "docs/steps.md").read_text()
     section = text[text.index("## Examples"):text.index("## Steps in Rust")]
-    assert section.count("```lua") == 7
+    assert section.count("```lua") == 9
 
 
 def test_count_by_dscp(lab):
@@ -151,3 +151,65 @@ def test_firewall(lab):
     wires.left.send(other)
     assert wires.right.expect(1) == [sent_on(other)]
     assert wires.router.counters()["dropped"]["prohibited"] == 1
+
+
+def syn(port, source=INSIDE, flags=2, data=b"", **header):
+    return from_left(tcp(source, RIGHT, 1000, port, 7, 0, flags, data), source=source, protocol=6, **header)
+
+
+GATEWAY_MAC = "02:00:00:00:00:c3"
+
+
+def test_another_gateway(lab):
+    neighbour = f'turnpike.neighbour "10.0.2.3" {{ mac = "{GATEWAY_MAC}" }}\n'
+    text = PORTS + STATIC_NEIGHBOURS + neighbour + example("Send what one host asks")
+    wires = Wires(lab, ports=text, calm=True)
+
+    def by_gateway(frame):
+        return forwarded(frame, RIGHT_MAC, GATEWAY_MAC)
+
+    web, mail, foreign = syn(443), syn(25), syn(443, source="10.0.1.9")
+    wires.left.send(web, mail, foreign)
+    assert sorted(wires.right.expect(3)) == sorted([by_gateway(web), sent_on(mail), sent_on(foreign)])
+    # Another gateway by apply; while its network has no port the packets take the ordinary way.
+    apply(wires.router, text.replace('"10.0.2.3" {', '"10.0.2.4" {').replace('via = "10.0.2.3"', 'via = "10.0.2.4"'))
+    wires.left.send(web)
+    assert wires.right.expect(1) == [by_gateway(web)]
+    wires.ns_right.run("ip", "link", "set", "wire", "down")
+    assert wait_for(lambda: wires.router.show("ports")[1]["link"] == "down")
+    wires.left.send(web)
+
+    def took(output):
+        graph = wires.router.show("graph")["steps"]
+        edges = next(step["outputs"] for step in graph if step["name"] == "other-gateway")
+        return next(edge["packets"] for edge in edges if edge["name"] == output)
+
+    assert wait_for(lambda: took("down") == 1)
+    assert wait_for(lambda: wires.router.counters()["dropped"]["no-route"] == 1)
+    wires.ns_right.run("ip", "link", "set", "wire", "up")
+    assert wait_for(lambda: wires.router.show("ports")[1]["link"] == "up")
+    wires.right.drain()
+    wires.left.send(web)
+    assert wires.right.expect(1) == [by_gateway(web)]
+
+
+def test_refuse_by_reset(lab):
+    wires = Wires(lab, example("Refuse connections to Telnet"), calm=True)
+    web, telnet = syn(80), syn(23)
+    wires.left.send(web)
+    assert wires.right.expect(1) == [sent_on(web)]
+    wires.left.send(telnet)
+    answer = wires.left.expect(1)[0]
+    assert answer[:12] == telnet[6:12] + telnet[:6], "back the way it came"
+    assert answer[23] == 6 and answer[26:34] == telnet[30:34] + telnet[26:30], "in the name of its destination"
+    assert answer[34:] == tcp(RIGHT, INSIDE, 23, 1000, 0, 8, 0x14), "RFC 9293 3.10.7.1"
+    # Neither a reset nor part of a segment is answered, and UDP is not TCP.
+    wires.left.send(syn(23, flags=4), from_left(datagram(23)))
+    assert wires.right.expect(1) == [sent_on(from_left(datagram(23)))]
+    assert wait_for(lambda: wires.router.counters()["dropped"]["prohibited"] == 2)
+    assert not wires.left.receive(0.2)
+    # What all forwarders have counted is known to each.
+    wires.left.send(*[syn(23)] * 998)
+    assert wait_for(lambda: wires.router.counters()["steps"]["telnet-tried"] == 1000)
+    wires.left.send(web)
+    assert wait_for(lambda: wires.router.counters()["dropped"]["prohibited"] + wires.router.counters()["dropped"]["refused-errors"] == 1001)

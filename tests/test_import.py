@@ -236,7 +236,7 @@ def test_an_import_shows_how_far_it_is(at_a_terminal):
     terminal = start("check")
     terminal.wait_for(r"import .*table: reading \[[=> ]+", 60)
     assert terminal.ends(60) == 0
-    assert "500000 prefixes, 0 refused" in terminal.screen
+    assert "500000 prefixes, 0 lines refused" in terminal.screen
 
 
 def test_a_router_that_imports_can_be_ended(at_a_terminal, tmp_path):

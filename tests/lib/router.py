@@ -64,7 +64,7 @@ class Router:
 
     def is_ready(self):
         """Has it said that packets flow?"""
-        return re.search(r"\bready: \d+ ports", self.log()) is not None
+        return re.search(r"\bready: \d+ ports?", self.log()) is not None
 
     def wait_ready(self):
         """Returns once packets flow; raises with the log if the router ended or took too long."""

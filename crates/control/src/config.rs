@@ -86,6 +86,8 @@ pub struct Config {
     pub ports: Vec<Port>,
     /// The static routes.
     pub routes: Vec<Route>,
+    /// Next hops with names, to which steps send packets.
+    pub next_hops: Vec<NamedNextHop>,
     /// The static neighbours.
     pub neighbours: Vec<Neighbour>,
     /// The tables to load.
@@ -131,6 +133,17 @@ pub struct Script {
     pub steps: Vec<StepSettings>,
     /// Its counters.
     pub counters: CounterNames,
+}
+
+/// `turnpike.next_hop`: where a step sends packets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedNextHop {
+    /// The line of the statement.
+    pub line: usize,
+    /// Its name, which is that of its step, too.
+    pub name: String,
+    /// Its paths, all of one family.
+    pub paths: Vec<rib::Path>,
 }
 
 /// `turnpike.multicast`: packets to a group, from a source or from any.

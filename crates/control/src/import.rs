@@ -23,6 +23,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path as FilePath, PathBuf};
 
 use bzip2::read::MultiBzDecoder;
+use dataplane::words::count;
 use flate2::read::MultiGzDecoder;
 use ipnet::IpNet;
 
@@ -65,7 +66,7 @@ impl fmt::Display for Format {
 
 impl Format {
     /// What a report counts: lines or records.
-    fn unit(self) -> &'static str {
+    pub fn unit(self) -> &'static str {
         match self {
             Self::Mrt => "record",
             Self::Text => "line",
@@ -167,7 +168,8 @@ fn first_refusal(format: &Format, refused: &u64, first: &Option<Refusal>) -> Str
         Some(Refusal { place, reason }) => {
             let unit = format.unit();
             format!(
-                ": {refused} {unit}s refused, the first at {unit} {place}: {reason}; {expected}"
+                ": {} refused, the first at {unit} {place}: {reason}; {expected}",
+                count(*refused as usize, unit)
             )
         }
     }
@@ -313,45 +315,45 @@ impl fmt::Display for ImportReport {
         let file = self.file.display();
         write!(
             f,
-            "import {file}: {} IPv4 and {} IPv6 routes ({})",
-            self.ipv4, self.ipv6, self.format
+            "import {file}: {} IPv4 and {} ({})",
+            self.ipv4,
+            count(self.ipv6, "IPv6 route"),
+            self.format
         )?;
         if self.duplicates > 0 {
-            write!(f, ", {} duplicates left out", self.duplicates)?;
+            write!(f, ", {} left out", count(self.duplicates as usize, "duplicate"))?;
         }
-        for (count, family) in [(self.without_gateway4, "IPv4"), (self.without_gateway6, "IPv6")] {
-            if count > 0 {
-                write!(
-                    f,
-                    "\n  {count} {family} prefixes left out: via has no {family} gateway, add one"
-                )?;
+        for (left, family) in [(self.without_gateway4, "IPv4"), (self.without_gateway6, "IPv6")] {
+            if left > 0 {
+                let prefixes = count(left, &format!("{family} prefix"));
+                write!(f, "\n  {prefixes} left out: via has no {family} gateway, add one")?;
             }
         }
         let unit = self.format.unit();
-        list(f, self.refused, &format!("{unit}s refused"), &self.refusals, |refusal| {
+        list(f, self.refused, (unit, "refused"), &self.refusals, |refusal| {
             format!("{unit} {}: {}", refusal.place, refusal.reason)
         })?;
         let by_rib = self.refused_by_rib as u64;
-        list(f, by_rib, "routes refused by the RIB", &self.rib_errors, ToString::to_string)
+        list(f, by_rib, ("route", "refused by the RIB"), &self.rib_errors, ToString::to_string)
     }
 }
 
-/// `COUNT what:` and the examples that were kept, or nothing.
+/// `NUMBER units done:` and the examples that were kept, or nothing.
 fn list<T>(
     f: &mut fmt::Formatter<'_>,
-    count: u64,
-    what: &str,
+    number: u64,
+    (unit, done): (&str, &str),
     kept: &[T],
     text: impl Fn(&T) -> String,
 ) -> fmt::Result {
-    if count == 0 {
+    if number == 0 {
         return Ok(());
     }
-    write!(f, "\n  {count} {what}:")?;
+    write!(f, "\n  {} {done}:", count(number as usize, unit))?;
     for item in kept {
         write!(f, "\n    {}", text(item))?;
     }
-    let more = count - kept.len() as u64;
+    let more = number - kept.len() as u64;
     if more > 0 { write!(f, "\n    and {more} more") } else { Ok(()) }
 }
 

@@ -119,6 +119,7 @@ impl PuntClass {
             | PuntReason::Truncated
             | PuntReason::NoRoute
             | PuntReason::Prohibited
+            | PuntReason::Reset
             | PuntReason::Unreachable
             | PuntReason::Scope => Self::Errors,
         }

@@ -31,6 +31,7 @@ pub mod tables;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod wires;
+pub mod words;
 
 pub use batch::Batch;
 pub use default_graph::{default_graph, default_steps};

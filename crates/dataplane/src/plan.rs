@@ -18,6 +18,7 @@ use crate::graph::{Graph, GraphBuilder, GraphError, MAX_OUTPUTS, Output, Step};
 use crate::port::{PortId, PortInfo, ReversePath};
 use crate::steps::ByPort;
 use crate::tables::Tables;
+use crate::words::suggestion;
 
 /// When a step is in the graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,10 +129,6 @@ impl Node {
     /// What follows the main output.
     fn next(&self) -> Option<&Way> {
         self.edges.first().and_then(|edge| edge.to.as_ref())
-    }
-
-    fn outputs(&self) -> String {
-        self.edges.iter().map(|edge| edge.output).collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -246,8 +243,8 @@ impl Plan {
 
     fn find(&self, name: &str, line: Option<usize>) -> Result<usize, PlanError> {
         self.nodes.iter().position(|node| node.name == name).ok_or_else(|| {
-            let known = self.names().collect::<Vec<_>>().join(", ");
-            PlanError::new(line, format!("step \"{name}\" not found in the graph; known: {known}"))
+            let known = suggestion(name, "known", &self.names().collect::<Vec<_>>());
+            PlanError::new(line, format!("step \"{name}\" not found in the graph{known}"))
         })
     }
 
@@ -266,11 +263,10 @@ impl Plan {
         let wanted = |edge: &&Edge| output.is_none_or(|output| edge.output == output);
         let outputs: Vec<_> = node.edges.iter().filter(wanted).map(|edge| edge.output).collect();
         if outputs.is_empty() {
-            let message = format!(
-                "step \"{name}\": output \"{}\" not found; known: {}",
-                output.unwrap_or_default(),
-                node.outputs()
-            );
+            let output = output.unwrap_or_default();
+            let outputs: Vec<_> = node.edges.iter().map(|edge| edge.output).collect();
+            let known = suggestion(output, "known", &outputs);
+            let message = format!("step \"{name}\": output \"{output}\" not found{known}");
             return Err(PlanError::new(line, message));
         }
         Ok((at, outputs))
@@ -424,8 +420,8 @@ impl Plan {
         }
         for node in &self.nodes {
             if catalogue.find(&node.kind).is_none() {
-                let known = catalogue.names().collect::<Vec<_>>().join(", ");
-                let message = format!("step \"{}\": unknown; known: {known}", node.kind);
+                let known = suggestion(&node.kind, "known", &catalogue.names().collect::<Vec<_>>());
+                let message = format!("step \"{}\": unknown{known}", node.kind);
                 errors.push(PlanError::new(node.line, message));
             }
             for edge in &node.edges {

@@ -106,7 +106,7 @@ reasons! {
         // slow path
         TtlExpired = "ttl-expired", "TTL or hop limit ran out; the sender was told, within the rate limit.";
         NoRoute = "no-route", "No route to the destination; the sender was told, within the rate limit.";
-        Prohibited = "prohibited", "A route refuses the destination; the sender was told, within the rate limit.";
+        Prohibited = "prohibited", "A route or a step refuses the packet; the sender was told, within the rate limit.";
         Unreachable = "unreachable", "A route says that the destination is unreachable; the sender was told, within the rate limit.";
         TooBig = "too-big", "Larger than the next link takes and not to be fragmented; the sender was told.";
         BeyondScope = "beyond-scope", "An IPv6 link-local source cannot be forwarded (RFC 4443 3.1 code 2).";
@@ -141,12 +141,13 @@ reasons! {
         HopByHop = "hop-by-hop", "An IPv6 packet with a hop-by-hop options header.";
         Ttl = "ttl", "TTL or hop limit is 0 or 1, the packet is not for the router.";
         NoRoute = "no-route", "The FIB has no route.";
-        Prohibited = "prohibited", "The route says: refuse, administratively.";
+        Prohibited = "prohibited", "The route or a step says: refuse, administratively.";
         Unreachable = "unreachable", "The route says: refuse, unreachable.";
         Glean = "glean", "The destination is on a connected network, its MAC is unknown.";
         Unresolved = "unresolved", "The gateway's MAC is unknown.";
         TooBig = "too-big", "Larger than the MTU of the port it should leave by; to a group: of one of its ports.";
         Scope = "scope", "The source is link-local, the destination is not.";
+        Reset = "reset", "A step of the configuration refuses the packet, TCP by a reset.";
         Truncated = "truncated", "The total length is beyond the frame, the header is right: dropped, and the sender is told.";
         Redirect = "redirect", "It leaves by the port it came by: forwarded, and the sender may be told of a better first hop.";
     }

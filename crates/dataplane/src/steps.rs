@@ -20,8 +20,10 @@ mod mtu;
 mod multicast;
 mod prohibit;
 mod redirect;
+mod reset;
 mod resolve;
 mod reverse_path;
+mod steer;
 
 pub use by_port::ByPort;
 pub use classify::Classify;
@@ -41,4 +43,6 @@ pub use mtu::Mtu;
 pub use multicast::{Ip4Multicast, Ip6Multicast};
 pub use prohibit::Prohibit;
 pub use redirect::Redirect;
+pub use reset::Reset;
 pub use reverse_path::{Ip4ReversePath, Ip6ReversePath};
+pub use steer::{NamedHops, named_hop};

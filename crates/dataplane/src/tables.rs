@@ -13,6 +13,7 @@ use crate::multicast::MulticastTable;
 use crate::next_hop::{NextHopTable, Packed};
 use crate::own::OwnAddresses;
 use crate::port::{MAX_PORTS, Mtus, PortInfo, PortInfos, RedirectGates};
+use crate::steps::NamedHops;
 
 /// The tables of a router.
 pub struct Tables {
@@ -22,6 +23,8 @@ pub struct Tables {
     pub fib6: Arc<dyn fib::Lookup<Ipv6Addr>>,
     /// Next-hop numbers to their meaning.
     pub next_hops: Arc<NextHopTable>,
+    /// Next hops that the configuration has given names, for steps that send packets there.
+    pub named_hops: NamedHops,
     /// Which ports packets to groups leave by.
     pub multicast: MulticastTable,
     /// What steps that are being made are to know of the ports.

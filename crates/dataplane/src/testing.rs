@@ -333,6 +333,7 @@ impl TestTables {
             fib6.insert(format!("2001:db8:{n}::/48").parse().unwrap(), id).unwrap();
         }
         Arc::new(Tables {
+            named_hops: Default::default(),
             fib4: fib4.reader(),
             fib6: fib6.reader(),
             next_hops: Arc::new(next_hops),

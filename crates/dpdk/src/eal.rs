@@ -11,7 +11,7 @@ use std::{fmt, fs, mem};
 
 use dpdk_sys as sys;
 
-use crate::{Errno, Error};
+use crate::{Errno, Error, log};
 
 /// Whether to use hugepages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -207,13 +207,16 @@ impl Eal {
         if STARTED.swap(true, Ordering::SeqCst) {
             return Err(Error::EalStarted);
         }
+        log::keep();
         let result = start(arguments);
+        let said = log::kept();
         // The EAL pins its caller to the main core.
         allowed.apply_to_this_thread();
         if let Err(errno) = result {
             STARTED.store(false, Ordering::SeqCst);
-            return Err(Error::EalInit { memory: memory.to_string(), errno });
+            return Err(Error::EalInit { memory: memory.to_string(), errno, said });
         }
+        log::release(&said);
         if config.log_level < LogLevel::Info {
             silence_bpf_libraries();
         }

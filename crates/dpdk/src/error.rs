@@ -30,6 +30,11 @@ impl fmt::Display for Errno {
     }
 }
 
+/// The lines behind `; DPDK says: `.
+fn quoted(lines: &[String]) -> String {
+    if lines.is_empty() { String::new() } else { format!("; DPDK says: {}", lines.join("; ")) }
+}
+
 /// Why something could not be set up: the thing, the value, and the way out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
@@ -37,12 +42,14 @@ pub enum Error {
     #[error("DPDK's EAL was already started by this process, which can do so only once")]
     EalStarted,
     /// `rte_eal_init` refused.
-    #[error("DPDK's EAL did not start ({memory}): {errno}; a higher log level shows its own words")]
+    #[error("DPDK's EAL did not start ({memory}): {errno}{}", quoted(.said))]
     EalInit {
         /// The memory it was asked to use.
         memory: String,
         /// DPDK's error number.
         errno: Errno,
+        /// What DPDK said meanwhile, line by line.
+        said: Vec<String>,
     },
     /// Devices need physical addresses, which only hugepages have.
     #[error(

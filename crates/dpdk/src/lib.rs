@@ -27,6 +27,7 @@ mod eal;
 mod error;
 mod inherited;
 mod interface;
+pub mod log;
 pub mod lookup;
 mod mbuf;
 mod mempool;

@@ -22,14 +22,18 @@
 //! could take longer than that.
 #![deny(unsafe_code)]
 
+mod missing;
 mod pattern;
+mod peers;
 mod shared;
 mod state;
 mod status;
 mod step;
 mod watchdog;
 
+pub use missing::way_out;
 pub use pattern::install as bound_libraries;
+pub use peers::Peers;
 pub use shared::{SHARED_SIZE, SharedObjects, SharedSettings};
 pub use state::{ForwarderLua, JitStatus, LoadError, Source};
 pub use status::{COUNTERS_MAX, CounterNames, Failure, ScriptCounters, StepStatus};

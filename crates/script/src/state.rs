@@ -20,6 +20,7 @@ use dataplane::mask::Mask;
 use dataplane::port::{MAX_PORTS, PortId};
 use mlua::{Function, LightUserData, Lua, LuaOptions, StdLib, Table, ffi};
 
+use crate::peers::Peers;
 use crate::shared::{
     Buckets, Key, SHARED_MAX, SHARED_SIZE, SharedObjects, SharedSettings, Table as SharedTable,
 };
@@ -107,6 +108,8 @@ pub(crate) struct State {
     jit: Arc<JitStatus>,
     /// What the script has together with those of other forwarders: its pointers are in the interpreter.
     shared: Shared,
+    /// Whose counters are added up: the interpreter has the address.
+    peers: Arc<Peers>,
     /// Last, so that it goes last.
     lua: Lua,
 }
@@ -131,6 +134,8 @@ pub struct Source<'a> {
     pub ports: &'a [String],
     /// What the forwarders' scripts have together.
     pub shared: &'a Arc<SharedObjects>,
+    /// Those whose counters are added up with this one's.
+    pub peers: &'a Arc<Peers>,
 }
 
 impl ForwarderLua {
@@ -165,13 +170,15 @@ impl ForwarderLua {
             traces: jit.counts.as_ptr(),
             mirrored: [0; MAX_PORTS],
         });
-        let stack = new_stack(&lua)?;
+        let stack = new_stack(&lua, source.file)?;
         let watch = Watch::new(stack);
         let (context, shared) = (UnsafeCell::new(context), Shared::default());
-        let state = State { context, stack, watch, counters, jit, shared, lua };
+        let peers = source.peers.clone();
+        let state = State { context, stack, watch, counters, jit, shared, peers, lua };
         state.find_out_whether_loops_can_be_stopped()?;
         watchdog.add(state.watch.clone());
         let runner = state.within_budget(|state| state.run_prelude(source))?;
+        source.peers.join(&state.counters);
         Ok(Self { state: Arc::new(state), runner })
     }
 
@@ -208,13 +215,10 @@ impl ForwarderLua {
 }
 
 /// A thread of the state whose stack begins with what makes a traceback.
-fn new_stack(lua: &Lua) -> Result<*mut ffi::lua_State, LoadError> {
+fn new_stack(lua: &Lua, file: &str) -> Result<*mut ffi::lua_State, LoadError> {
     let debug: Table = lua.globals().get("debug")?;
-    let traceback: Function = debug.get("traceback")?;
-    let handler: Function = lua
-        .load("local trace = ... return function(e) return trace(tostring(e), 2) end")
-        .set_name("=turnpike")
-        .call(traceback)?;
+    let handler = lua.load(include_str!("lua/traceback.lua")).set_name("=traceback.lua");
+    let handler: Function = handler.call((debug, file))?;
     let mut stack = ptr::null_mut();
     // SAFETY: within `exec_raw` the stack has the handler on top and room; the new thread is kept in
     // the registry, so it lives as long as the state.
@@ -271,6 +275,9 @@ impl State {
         };
         host.set("counter", self.lua.create_function(counter)?)?;
         self.add_shared(&host, source.shared)?;
+        let sum = counter_sum as extern "C" fn(_, _) -> _ as *const c_void;
+        host.set("counter_sum", light(sum))?;
+        host.set("peers", light(Arc::as_ptr(&self.peers).cast()))?;
         let helpers = self.lua.load(crate::HELPERS).set_name("=helpers.lua").into_function()?;
         host.set("helpers", helpers)?;
         let bound = |lua: &Lua, (string, table): (Table, Table)| {
@@ -420,7 +427,8 @@ impl State {
             message
         };
         let overrun = message.contains(OVERRUN);
-        (message, overrun)
+        let (first, calls) = message.split_at(message.find('\n').unwrap_or(message.len()));
+        (format!("{first}{}{calls}", crate::way_out(first)), overrun)
     }
 
     /// Sets the hook in a loop that is compiled, and looks how far the loop goes on.
@@ -469,6 +477,12 @@ fn keep_shared<T: Any + Send + Sync>(
         kept.push((object, settings));
     }
     Ok(LightUserData(Arc::as_ptr(&typed).cast_mut().cast()))
+}
+
+/// The sum of a counter over the forwarders.
+extern "C" fn counter_sum(peers: *const Peers, index: i32) -> f64 {
+    // SAFETY: the prelude gives the address that `run_prelude` has, of what the state keeps.
+    unsafe { &*peers }.sum(index as usize) as f64
 }
 
 /// Takes tokens out of the bucket of a key.

@@ -21,6 +21,11 @@ impl ScriptCounters {
         self.0.get(index).map_or(0, |counter| counter.load(Ordering::Relaxed))
     }
 
+    #[cfg(test)]
+    pub(crate) fn add_for_tests(&self, index: usize, number: u64) {
+        self.0[index].fetch_add(number, Ordering::Relaxed);
+    }
+
     pub(crate) fn as_ptr(&self) -> *const AtomicU64 {
         self.0.as_ptr()
     }

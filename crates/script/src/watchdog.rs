@@ -160,14 +160,14 @@ pub(crate) const OVERRUN: &str = "ran longer than its budget and was stopped";
 /// The hook. It stays set, so that every further instruction fails: `pcall` does not help a step to go
 /// on. Whoever called the step resets it.
 pub(crate) unsafe extern "C-unwind" fn stop(state: *mut ffi::lua_State, _: *mut ffi::lua_Debug) {
-    // SAFETY: called by LuaJIT as a hook, which may raise errors; both texts end with a zero.
+    // SAFETY: called by LuaJIT as a hook, which may raise errors, with room for a few values on the stack.
+    // The text ends with a zero. A hook has no frame of its own: level 0 is the function that it interrupts.
     unsafe {
-        ffi::luaL_error(
-            state,
-            c"%s".as_ptr(),
-            c"ran longer than its budget and was stopped".as_ptr(),
-        )
-    };
+        ffi::luaL_where(state, 0);
+        ffi::lua_pushstring(state, c"ran longer than its budget and was stopped".as_ptr());
+        ffi::lua_concat(state, 2);
+        ffi::lua_error(state);
+    }
 }
 
 /// A state that is looked after, the call it was in at the last look, and its thread's clock when that

@@ -208,7 +208,9 @@ impl<P: Packet> SlowPath<P> {
             Err(reason) => return out.drop(packet, reason),
         };
         // Whatever the reason, what is addressed to the router is for the router.
-        let own = self.ports.is_own(ip.destination(), punt.port);
+        // But for what a step of the configuration refuses before the lookup.
+        let refused = matches!(punt.reason, PuntReason::Prohibited | PuntReason::Reset);
+        let own = !refused && self.ports.is_own(ip.destination(), punt.port);
         // Packets for another host on the link they came from stay on it (RFC 4007, 9).
         let link = !host && self.ports.is_neighbours_link_local(ip.destination(), punt.port);
         let local = (punt.reason == PuntReason::Local && !link) || own;
@@ -234,6 +236,7 @@ impl<P: Packet> SlowPath<P> {
             }
             // What is whole after all was not punted for this.
             PuntReason::Truncated => return out.drop(packet, DropReason::Ip4TotalLength),
+            PuntReason::Reset => return self.refuse_by_reset(packet, punt.port, now, out),
             PuntReason::NoRoute => (punt.next_hop, NextHop::NoRoute),
             PuntReason::Prohibited => (punt.next_hop, NextHop::Prohibited),
             PuntReason::Unreachable => (punt.next_hop, NextHop::Unreachable),

@@ -12,9 +12,15 @@
 //! A reset is no longer than what it answers, and one answers one, so like echo replies resets are
 //! bounded by the rate of their class alone.
 //!
-//! Drops (by [`crate::local`]): `udp-malformed`, `tcp-malformed`, `no-listener`.
+//! What a filter of the configuration refuses by the step `reset` is answered by a reset in the name of its
+//! destination, on the conditions above but that it is the router's. These resets, which whoever sends
+//! from other people's addresses can call forth, keep to the rates of ICMP errors. Part of a segment, in
+//! a fragment, has no answer: its checksum cannot be verified.
+//!
+//! Drops (by [`crate::local`]): `udp-malformed`, `tcp-malformed`, `no-listener`; here `prohibited`.
 
 use dataplane::port::PortId;
+use dataplane::reason::DropReason;
 use wire::build::{self, Ipv4Fields, Ipv6Fields};
 use wire::checksum::{Checksum, pseudo_header_v4, pseudo_header_v6};
 use wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
@@ -25,6 +31,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::echo::NO_LINK;
 use crate::frame::IpPacket;
+use crate::icmp::Error;
 use crate::{Output, Packet, SlowPath, Time};
 
 /// Control bits (RFC 9293, 3.1).
@@ -126,9 +133,59 @@ impl<P: Packet> SlowPath<P> {
         now: Time,
         out: &mut impl Output<P>,
     ) {
-        if segment.flags & RST != 0 || !self.ports.is_own(ip.destination(), from) {
-            return;
+        if segment.flags & RST == 0 && self.ports.is_own(ip.destination(), from) {
+            self.send_reset(ip, segment, from, now, out);
         }
+    }
+
+    /// Drops a packet that a filter refuses: a TCP segment is answered by a reset, anything else by an ICMP
+    /// error.
+    pub(crate) fn refuse_by_reset(
+        &mut self,
+        packet: P,
+        from: PortId,
+        now: Time,
+        out: &mut impl Output<P>,
+    ) {
+        let reason = DropReason::Prohibited;
+        if self.reset_in_transit(packet.bytes(), from, now, out) {
+            out.drop(packet, reason);
+        } else {
+            self.refuse(packet, from, Error::Prohibited, reason, now, out);
+        }
+    }
+
+    /// Answers a segment on its way, if that is allowed; false if it is none.
+    fn reset_in_transit(
+        &mut self,
+        frame: &[u8],
+        from: PortId,
+        now: Time,
+        out: &mut impl Output<P>,
+    ) -> bool {
+        let Ok(ip) = IpPacket::parse(frame) else { return true };
+        let Some(upper) = ip.upper().filter(|upper| upper.protocol == PROTOCOL_TCP) else {
+            return false;
+        };
+        let whole = upper.fragment.is_none().then(|| Segment::parse(&ip, upper.offset)).flatten();
+        if let Some(segment) = whole
+            && segment.flags & RST == 0
+            && self.rates.error(ip.source(), false, now)
+        {
+            self.send_reset(&ip, &segment, from, now, out);
+        }
+        true
+    }
+
+    /// Sends a reset from the packet's destination to its source, unless one of them is no host's.
+    fn send_reset(
+        &mut self,
+        ip: &IpPacket<'_>,
+        segment: &Segment,
+        from: PortId,
+        now: Time,
+        out: &mut impl Output<P>,
+    ) {
         // From the packet's destination to its source: the pseudo-header has the same sum.
         let mut header = segment.reset();
         let mut sum = pseudo_header(ip, PROTOCOL_TCP, TCP_MIN_LEN);
@@ -173,10 +230,11 @@ impl<P: Packet> SlowPath<P> {
 #[cfg(test)]
 mod tests {
     use crate::testing::{
-        Bench, Out, config, drops, fix_v4_checksum, icmp_type, originated, udp, v4, v6,
+        Bench, LEFT, Out, config, drops, fix_v4_checksum, icmp_type, originated, udp, v4, v6,
         with_l4_checksum,
     };
-    use dataplane::reason::DropReason;
+    use dataplane::next_hop::NO_ROUTE;
+    use dataplane::reason::{DropReason, PuntReason};
 
     fn bench() -> Bench {
         Bench::with_hosts(config())
@@ -223,6 +281,78 @@ mod tests {
                 assert_eq!(with_l4_checksum(answer.to_vec()), answer, "checksum");
             }
         }
+    }
+
+    /// Between two hosts.
+    fn on_the_way(protocol: u8, upper: &[u8]) -> [Vec<u8>; 2] {
+        [
+            with_l4_checksum(v4("10.0.1.2", "10.0.2.2", protocol, upper)),
+            with_l4_checksum(v6("fd00:1::2", "fd00:2::2", protocol, upper)),
+        ]
+    }
+
+    fn refused(frame: Vec<u8>) -> Vec<Out> {
+        bench().punt(PuntReason::Reset, LEFT, NO_ROUTE, frame)
+    }
+
+    #[test]
+    fn what_a_filter_refuses_is_reset_in_the_name_of_its_destination() {
+        for frame in on_the_way(6, &tcp(1000, 0, 2, &[])) {
+            let outs = refused(frame.clone());
+            assert_eq!(drops(&outs), [DropReason::Prohibited]);
+            let [answer] = originated(&outs)[..] else { panic!("{outs:?}") };
+            let at = if frame[12] == 8 { 34 } else { 54 };
+            let size = if frame[12] == 8 { 4 } else { 16 };
+            assert_eq!(answer[at - 2 * size..at - size], frame[at - size..at], "from");
+            assert_eq!(answer[at - size..at], frame[at - 2 * size..at - size], "to");
+            assert_eq!(
+                (&answer[at..at + 2], &answer[at + 2..at + 4]),
+                (&[0, 179][..], &[0xc3, 0x50][..])
+            );
+            assert_eq!(answer[at + 8..at + 12], u32::to_be_bytes(1001));
+            assert_eq!(answer[at + 13], 0x14);
+            assert_eq!(with_l4_checksum(answer.to_vec()), answer, "checksum");
+        }
+        // The router's own addresses are refused as all others.
+        for frame in to_router(6, &tcp(1000, 0, 2, &[])) {
+            let outs = refused(frame);
+            assert_eq!(drops(&outs), [DropReason::Prohibited]);
+            assert_eq!(originated(&outs).len(), 1);
+        }
+    }
+
+    #[test]
+    fn what_is_no_whole_segment_is_not_reset() {
+        let silent = [Out::Drop(DropReason::Prohibited)];
+        for frame in on_the_way(6, &tcp(1, 2, 0x14, &[])) {
+            assert_eq!(refused(frame), silent, "a reset");
+        }
+        let mut wrong = on_the_way(6, &tcp(1, 0, 2, &[]));
+        wrong.iter_mut().for_each(|frame| *frame.last_mut().unwrap() ^= 1);
+        for frame in wrong {
+            assert_eq!(refused(frame), silent, "a wrong checksum");
+        }
+        for bits in [0x20, 0x01] {
+            let [mut part, _] = on_the_way(6, &tcp(1, 0, 2, b"12345678"));
+            part[if bits == 1 { 21 } else { 20 }] = bits;
+            fix_v4_checksum(&mut part);
+            assert_eq!(refused(part), silent, "a fragment");
+        }
+        for (frame, code) in on_the_way(17, &udp(20)).into_iter().zip([(3, 13), (1, 1)]) {
+            let outs = refused(frame);
+            assert_eq!(drops(&outs), [DropReason::Prohibited]);
+            assert_eq!(icmp_type(originated(&outs)[0]), code);
+        }
+    }
+
+    #[test]
+    fn resets_of_a_filter_keep_to_the_rate_of_errors() {
+        let mut bench = bench();
+        let [syn, _] = on_the_way(6, &tcp(1000, 0, 2, &[]));
+        let answers = (0..500)
+            .map(|_| originated(&bench.punt(PuntReason::Reset, LEFT, NO_ROUTE, syn.clone())).len());
+        let answers: usize = answers.sum();
+        assert!((1..500).contains(&answers), "{answers}");
     }
 
     #[test]

@@ -16,6 +16,7 @@ pub mod run;
 pub mod show;
 pub mod words;
 
+use std::fmt;
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -155,6 +156,25 @@ impl Console<'_> {
         self.print(&text)
     }
 }
+
+/// An error where JSON was asked for: `{"error": "…"}`.
+#[derive(Debug)]
+pub struct JsonError(String);
+
+impl JsonError {
+    /// The error with its causes.
+    pub fn of(error: &anyhow::Error) -> Self {
+        Self(format!("{error:#}"))
+    }
+}
+
+impl fmt::Display for JsonError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", serde_json::json!({ "error": self.0 }))
+    }
+}
+
+impl std::error::Error for JsonError {}
 
 /// Does nobody read what is printed? A reader that has seen enough (`show routes | head`) is not an
 /// error.

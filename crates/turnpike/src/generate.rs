@@ -114,6 +114,15 @@ pub struct Outcome {
     pub received: Option<Received>,
 }
 
+/// A bar of a histogram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Bin {
+    /// The longest delay in it, in nanoseconds.
+    pub to_ns: u64,
+    /// Packets.
+    pub packets: u64,
+}
+
 /// What came back.
 #[derive(Debug, Serialize)]
 pub struct Received {
@@ -135,8 +144,8 @@ pub struct Received {
     pub delay_ns: Distribution,
     /// Between consecutive packets (RFC 3393), in nanoseconds.
     pub jitter_ns: Distribution,
-    /// Upper bounds in nanoseconds and packets.
-    pub histogram: Vec<(u64, u64)>,
+    /// The delays' histogram.
+    pub histogram: Vec<Bin>,
 }
 
 /// Sends, receives, prints.

@@ -11,6 +11,7 @@ mod generate;
 mod grace;
 mod machine;
 mod picture;
+mod place;
 mod processor;
 mod progress;
 mod router;
@@ -19,20 +20,21 @@ mod table;
 mod telnet;
 #[cfg(test)]
 mod testing;
+mod usage;
 mod workload;
 mod wrap;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Result;
-use clap::{Parser, Subcommand};
+use anyhow::{Error, Result, anyhow};
+use clap::{CommandFactory, Parser, Subcommand};
 use dataplane::catalogue::{Catalogue, Entry};
 
 use crate::commands::bind::{BindArgs, DevicesArgs, UnbindArgs};
 use crate::commands::doctor::DoctorArgs;
 use crate::commands::run::RunArgs;
-use crate::commands::{Console, RouterCommand};
+use crate::commands::{Console, JsonError, RouterCommand};
 
 /// A software router: packets by DPDK, routes by a Lua file, the kernel or FRR
 #[derive(Debug, Parser)]
@@ -97,20 +99,77 @@ pub fn main_with(steps: impl IntoIterator<Item = Entry>) -> ExitCode {
             return ExitCode::FAILURE;
         }
     }
-    match processor::check().and_then(|()| execute(Cli::parse().command, &catalogue)) {
+    dpdk::log::listen(hear_dpdk);
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return refuse(&error),
+    };
+    match processor::check().and_then(|()| execute(cli.command, &catalogue)) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("{error:#}");
+            report(&error);
             ExitCode::FAILURE
         }
     }
+}
+
+/// What DPDK says is part of the log where there is one.
+fn hear_dpdk(line: &str) {
+    match tracing::dispatcher::has_been_set() {
+        true => tracing::warn!("DPDK: {line}"),
+        false => eprintln!("DPDK: {line}"),
+    }
+}
+
+/// Says what is wrong with the command line; or shows the help that was asked for.
+fn refuse(error: &clap::Error) -> ExitCode {
+    use clap::error::ErrorKind;
+    if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        error.exit();
+    }
+    let mut root = Cli::command();
+    root.build();
+    let words: Vec<_> =
+        std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    report(&anyhow!("{}", usage::said(error, &root, &words)));
+    ExitCode::from(2)
+}
+
+/// Prints an error: on standard output where JSON was asked for.
+fn report(error: &Error) {
+    let json = std::env::args_os().any(|word| word == "--json");
+    let printed = match error.downcast_ref::<JsonError>() {
+        Some(error) => print(&error.to_string()),
+        None if json => print(&JsonError::of(&as_root(error)).to_string()),
+        None => {
+            eprintln!("{:#}", as_root(error));
+            Ok(())
+        }
+    };
+    // Nobody is left to be told.
+    drop(printed);
+}
+
+/// The error with the advice to be root, where the kernel refused this user something.
+fn as_root(error: &Error) -> Error {
+    const REFUSALS: [&str; 2] = ["Permission denied", "Operation not permitted"];
+    let text = format!("{error:#}");
+    // Some causes are known as text only.
+    let refused = REFUSALS.iter().any(|refusal| text.contains(refusal));
+    let user = nix::unistd::geteuid();
+    if !refused || user.is_root() || text.contains("as root") {
+        return anyhow!("{text}");
+    }
+    anyhow!("{text}\nuser {user} may not do that; run it as root (sudo)")
 }
 
 fn execute(command: Command, catalogue: &Catalogue) -> Result<ExitCode> {
     match command {
         Command::Run(args) => commands::run::run(&args, catalogue),
         Command::Check { source, offline } => {
-            print(&commands::check::check(&source, offline, catalogue)?)
+            let (report, code) = commands::check::check(&source, offline, catalogue)?;
+            print(&report)?;
+            return Ok(code);
         }
         Command::Doctor(args) => {
             let (report, code) = commands::doctor::doctor(&args, catalogue)?;

@@ -5,13 +5,15 @@ pub mod topology;
 
 use std::fmt::Write;
 
+use dataplane::words::count;
+
 use crate::api::report::{Edge, Graph};
 
 /// Steps in the order in which they run, each with its outputs.
 pub fn text(graph: &Graph) -> String {
     let mut text = String::new();
     for step in &graph.steps {
-        let _ = writeln!(text, "{}  {} packets", step.name, step.packets);
+        let _ = writeln!(text, "{}  {}", step.name, count(step.packets as usize, "packet"));
         let width = step.outputs.iter().map(|edge| edge.name.len()).max().unwrap_or(0);
         for (index, edge) in step.outputs.iter().enumerate() {
             let corner = if index + 1 == step.outputs.len() { '`' } else { '|' };

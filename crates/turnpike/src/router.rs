@@ -217,6 +217,7 @@ impl Router {
         let own = Arc::new(OwnAddresses::new(config.forwarding.class_e));
         rib.share_addresses(own.clone());
         let tables = Arc::new(Tables {
+            named_hops: Default::default(),
             fib4: readers.0,
             fib6: readers.1,
             next_hops,
@@ -228,6 +229,7 @@ impl Router {
             own,
         });
 
+        routes.publish_next_hops(&rib, &tables.named_hops);
         let stop_slow_path = Arc::new(AtomicBool::new(false));
         let (events_out, events) = event_channel();
         let names = PortNames::of(&config);
@@ -255,8 +257,8 @@ impl Router {
         let mut maker = GraphMaker::new(catalogue, &tables);
         graphs::say_policies(&config);
         let (mut views, mut units, mut ends) = (Vec::new(), Vec::new(), Vec::new());
-        for (number, &core) in cores.iter().enumerate() {
-            let graph = maker.make(&config, &infos)?;
+        let graphs = maker.make_all(&config, &infos, cores.len())?;
+        for ((number, &core), graph) in cores.iter().enumerate().zip(graphs) {
             let made =
                 makings.make((number, core), graph, settings::tx(config.tx), Arc::default())?;
             views.push(made.view);

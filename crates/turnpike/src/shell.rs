@@ -21,6 +21,7 @@ use anyhow::{Context, Result, anyhow};
 use clap::Args;
 
 use crate::api::DEFAULT_SOCKET;
+use crate::commands::JsonError;
 use engine::{Engine, Then};
 
 /// How the shell is started.
@@ -57,6 +58,7 @@ fn run_all(engine: &Engine, lines: impl Iterator<Item = io::Result<String>>) -> 
         match engine.run(&line, &mut out) {
             Ok(Then::GoOn) => {}
             Ok(Then::Quit) => break,
+            Err(error) if error.is::<JsonError>() => return Err(error),
             Err(error) => return Err(anyhow!("line {number}: {line}: {error:#}")),
         }
         match out.flush() {

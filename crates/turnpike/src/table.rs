@@ -9,11 +9,12 @@ use std::collections::BTreeSet;
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 use dataplane::reason::{DropReason, PuntClass};
+use dataplane::words::count;
 use serde_json::Value;
 
 use crate::api::report::{
-    Compiler, Counters, HostInterface, Multicast, MulticastPort, Neighbour, Offload, Path, Port,
-    Protection, Remote, ResolvedPath, Route, RouteAnswer, RouteSummary, Source, Steps,
+    Compiler, Counters, Families, HostInterface, Multicast, MulticastPort, Neighbour, Offload,
+    Path, Port, Protection, Remote, ResolvedPath, Route, RouteAnswer, RouteSummary, Source, Steps,
 };
 
 pub use configurations::{history, plan};
@@ -87,7 +88,7 @@ pub fn links(ports: &[Port]) -> String {
         let receives = match (details.promiscuous, &details.all_multicast_because) {
             (true, _) => "all frames".to_owned(),
             (false, Some(why)) => format!("its address, all multicasts: {why}"),
-            (false, None) => format!("its address, {} groups", details.groups.len()),
+            (false, None) => format!("its address, {}", count(details.groups.len(), "group")),
         };
         table.add_row([
             port.name.clone(),
@@ -119,14 +120,14 @@ pub fn offloads(ports: &[Port]) -> String {
 
 /// The counters that show trouble.
 fn troubles(port: &Port) -> String {
-    let count = |name: &str| match name {
+    let of = |name: &str| match name {
         "dma_faults" => port.dma_faults,
         "rx_nombuf" => port.rx_nombuf,
         "rx_missed" => port.rx_missed - port.rx_nombuf,
         "rx_errors" => port.rx_errors,
         _ => port.tx_errors,
     };
-    let words = port.troubles.iter().map(|name| format!("{name} {}", count(name)));
+    let words = port.troubles.iter().map(|name| format!("{name} {}", of(name)));
     words.collect::<Vec<_>>().join(", ")
 }
 
@@ -181,19 +182,19 @@ fn resolved_path(path: &ResolvedPath) -> String {
 /// Routes by source, then what forwarders have of them.
 pub fn summary(summary: &RouteSummary) -> String {
     let mut table = columns(&["source", "ipv4", "ipv6"]);
-    for (name, [ipv4, ipv6]) in &summary.sources {
+    for (name, Families { ipv4, ipv6 }) in &summary.sources {
         table.add_row([name.clone(), ipv4.to_string(), ipv6.to_string()]);
     }
     let RouteSummary { fib, fib_bytes, next_hops, .. } = summary;
-    table.add_row(["in use".to_owned(), fib[0].to_string(), fib[1].to_string()]);
+    table.add_row(["in use".to_owned(), fib.ipv4.to_string(), fib.ipv6.to_string()]);
     let mib = |bytes: usize| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
-    table.add_row(["memory".to_owned(), mib(fib_bytes[0]), mib(fib_bytes[1])]);
+    table.add_row(["memory".to_owned(), mib(fib_bytes.ipv4), mib(fib_bytes.ipv6)]);
     right_align(&mut table, 1..3);
     format!(
         "{}\n\nnext hops {} of {}; routes refused {}, waiting for room {}, pending {}",
         finish(&table),
-        next_hops[0],
-        next_hops[1],
+        next_hops.used,
+        next_hops.most,
         summary.refused,
         summary.waiting,
         summary.pending
@@ -251,9 +252,10 @@ fn remote(remote: &Remote) -> [String; 7] {
         let differences = audit.missing + audit.stale + audit.different + audit.fib;
         let verdict = match differences {
             0 => "equal".to_owned(),
-            count => format!("{count} DIFFERENCES"),
+            1 => "1 DIFFERENCE".to_owned(),
+            number => format!("{number} DIFFERENCES"),
         };
-        format!("{} s ago, {} routes, {verdict}", audit.age_s, audit.compared)
+        format!("{} s ago, {}, {verdict}", audit.age_s, count(audit.compared, "route"))
     });
     [
         remote.messages.to_string(),
@@ -379,7 +381,7 @@ pub fn steps(report: &Steps) -> String {
             Some(lua) => {
                 let state = match lua.disabled {
                     0 => "lua".to_owned(),
-                    n => format!("lua, disabled on {n} forwarders"),
+                    n => format!("lua, disabled on {}", count(n, "forwarder")),
                 };
                 [lua.failures.to_string(), lua.overruns.to_string(), lua.dropped.to_string(), state]
             }

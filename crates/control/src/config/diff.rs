@@ -303,6 +303,9 @@ impl Config {
                 paths.iter_mut().for_each(path);
             }
         }
+        for hop in &mut self.next_hops {
+            hop.paths.iter_mut().for_each(path);
+        }
         for import in &mut self.imports {
             import.via4.iter_mut().chain(&mut import.via6).for_each(path);
         }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+pub(super) use dataplane::words::{did_you_mean, suggestion};
+
 /// One thing wrong with a configuration, said so that it can be put right.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
@@ -71,67 +73,9 @@ impl Collector {
     }
 }
 
-/// The known word that was probably meant: at most two typing errors away, and not more than a
-/// third of the word; else one that begins as the word does or with which the word begins.
-pub(super) fn did_you_mean<'a>(
-    word: &str,
-    known: impl IntoIterator<Item = &'a str>,
-) -> Option<&'a str> {
-    let limit = (word.chars().count() / 3).clamp(1, 2);
-    let known: Vec<&str> = known.into_iter().collect();
-    let near = known
-        .iter()
-        .map(|&candidate| (distance(word, candidate), candidate))
-        .filter(|&(distance, _)| distance <= limit)
-        .min_by_key(|&(distance, _)| distance)
-        .map(|(_, candidate)| candidate);
-    let begins = |longer: &str, shorter: &str| shorter.len() >= 3 && longer.starts_with(shorter);
-    near.or_else(|| known.into_iter().find(|c| begins(word, c) || begins(c, word)))
-}
-
-/// `; did you mean "x"?` or nothing, then the list of what is known.
-pub(super) fn suggestion(word: &str, label: &str, known: &[&str]) -> String {
-    let guess = did_you_mean(word, known.iter().copied())
-        .map(|guess| format!("; did you mean \"{guess}\"?"))
-        .unwrap_or_else(|| ";".to_owned());
-    format!("{guess} {label}: {}", known.join(", "))
-}
-
-/// The number of insertions, deletions, replacements and swaps of neighbours between two words
-/// (optimal string alignment).
-fn distance(a: &str, b: &str) -> usize {
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
-    let mut rows = vec![(0..=b.len()).collect::<Vec<_>>()];
-    for i in 1..=a.len() {
-        let mut row = vec![i];
-        for j in 1..=b.len() {
-            let cost = usize::from(a[i - 1] != b[j - 1]);
-            let mut best = (rows[i - 1][j] + 1).min(row[j - 1] + 1).min(rows[i - 1][j - 1] + cost);
-            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                best = best.min(rows[i - 2][j - 2] + 1);
-            }
-            row.push(best);
-        }
-        rows.push(row);
-    }
-    rows[a.len()][b.len()]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn typing_errors_are_recognised_and_other_words_are_not() {
-        let known = ["device", "driver", "address", "mac", "mtu"];
-        assert_eq!(did_you_mean("adress", known), Some("address"));
-        assert_eq!(did_you_mean("addresses", known), Some("address"));
-        assert_eq!(did_you_mean("deivce", known), Some("device"));
-        assert_eq!(did_you_mean("mut", known), Some("mtu"));
-        assert_eq!(did_you_mean("addr", known), Some("address"));
-        assert_eq!(did_you_mean("macaddr", known), Some("mac"));
-        assert_eq!(did_you_mean("colour", known), None);
-    }
 
     #[test]
     fn errors_are_listed_by_line() {

@@ -52,6 +52,7 @@ pub(super) enum Keyword {
     Port,
     Route,
     Neighbour,
+    NextHop,
     Import,
     Multicast,
     RoutesFrom,
@@ -69,10 +70,11 @@ pub(super) enum Keyword {
 }
 
 impl Keyword {
-    const ALL: [Self; 17] = [
+    const ALL: [Self; 18] = [
         Self::Port,
         Self::Route,
         Self::Neighbour,
+        Self::NextHop,
         Self::Import,
         Self::Multicast,
         Self::RoutesFrom,
@@ -94,6 +96,7 @@ impl Keyword {
             Self::Port => "port",
             Self::Route => "route",
             Self::Neighbour => "neighbour",
+            Self::NextHop => "next_hop",
             Self::Import => "import",
             Self::Multicast => "multicast",
             Self::RoutesFrom => "routes_from",
@@ -114,7 +117,7 @@ impl Keyword {
     /// What the name in `turnpike.port "NAME" {…}` is called; `None` for statements without one.
     fn named_by(self) -> Option<&'static str> {
         match self {
-            Self::Port => Some("NAME"),
+            Self::Port | Self::NextHop => Some("NAME"),
             Self::Route => Some("PREFIX"),
             Self::Neighbour => Some("ADDRESS"),
             Self::Multicast => Some("GROUP"),
@@ -284,19 +287,31 @@ fn limit_time(lua: &Lua, time: Duration) -> mlua::Result<()> {
     const CHECK_EVERY: u32 = 10_000;
     let deadline = Instant::now() + time;
     let late = move || Instant::now() >= deadline;
-    let stop = || mlua::Error::runtime(STOPPED);
     lua.set_global_hook(HookTriggers::new().every_nth_instruction(CHECK_EVERY), move |lua, _| {
         if !late() {
             return Ok(VmState::Continue);
         }
+        let line = running_line(lua).map_or_else(String::new, |line| line.to_string());
+        let stop = move || mlua::Error::runtime(format!("{STOPPED} {line}"));
+        let error = stop();
         // From here on every instruction fails: a script cannot outlive its time in `pcall`.
         lua.set_global_hook(HookTriggers::new().every_nth_instruction(1), move |_, _| Err(stop()))?;
-        Err(stop())
+        Err(error)
     })
 }
 
-/// Marks the error that ends a script at its deadline.
-const STOPPED: &str = "turnpike: out of time";
+/// The line that the script is at; one of its own, whatever it has called there.
+fn running_line(lua: &Lua) -> Option<usize> {
+    const OTHERS: [&str; 4] = ["[C]", "turnpike", "helpers.lua", "default_graph.lua"];
+    let line = |frame: &mlua::debug::Debug<'_>| {
+        let of_script = frame.source().short_src.is_some_and(|name| !OTHERS.contains(&&*name));
+        frame.current_line().filter(|_| of_script)
+    };
+    (0..8).find_map(|level| lua.inspect_stack(level, line).flatten())
+}
+
+/// Marks the error that ends a script at its deadline; the line where it was stands behind it.
+const STOPPED: &str = "turnpike: out of time at";
 
 /// `require`, which knows one module.
 fn require(lua: &Lua, module: LuaTable) -> mlua::Result<Function> {
@@ -343,7 +358,8 @@ fn unknown_keyword(lua: &Lua, functions: LuaTable, record: &Shared) -> mlua::Res
         if !found.is_nil() {
             return Ok(found);
         }
-        let known: Vec<&str> = Keyword::ALL.iter().map(|keyword| keyword.name()).collect();
+        let known = known_names(&functions);
+        let known: Vec<&str> = known.iter().map(String::as_str).collect();
         let message = match Value::from_lua(&key) {
             Value::Text(name) => {
                 format!("turnpike.{name} unknown{}", suggestion(&name, "known", &known))
@@ -353,6 +369,18 @@ fn unknown_keyword(lua: &Lua, functions: LuaTable, record: &Shared) -> mlua::Res
         record.borrow_mut().errors.add(calling_line(lua), message);
         Ok(LuaValue::Function(sink.clone()))
     })
+}
+
+/// What the module has: the keywords of statements first, then everything else by name.
+fn known_names(functions: &LuaTable) -> Vec<String> {
+    let statements: Vec<_> = Keyword::ALL.iter().map(|known| known.name().to_owned()).collect();
+    let mut others: Vec<String> = functions
+        .pairs::<String, LuaValue>()
+        .filter_map(|pair| pair.ok().map(|(name, _)| name))
+        .filter(|name| !statements.contains(name))
+        .collect();
+    others.sort_unstable();
+    [statements, others].concat()
 }
 
 /// Nothing in the module can be assigned but the graph.
@@ -419,11 +447,17 @@ fn named_statement(lua: &Lua, keyword: Keyword, record: &Shared) -> mlua::Result
         if arguments.len() > 1 {
             record.borrow_mut().close(ticket, line, &arguments[1..]);
         }
+        let named =
+            arguments.first().and_then(|name| name.as_string().map(|s| s.to_string_lossy()));
+        let step = named.filter(|_| keyword == Keyword::NextHop);
         let record = record.clone();
         lua.create_function(move |lua, arguments: Variadic<LuaValue>| {
             let line = calling_line(lua);
             record.borrow_mut().close(ticket, line, &arguments);
-            Ok(())
+            // A next hop is a step as well.
+            let Some(name) = &step else { return Ok(LuaValue::Nil) };
+            steps::add_next_hop(name, arguments.first(), line, &record);
+            Ok(LuaValue::UserData(lua.create_userdata(graph::StepHandle(name.clone()))?))
         })
     })
 }
@@ -510,10 +544,11 @@ fn describe(error: &mlua::Error, limits: Limits) -> (Option<usize>, String) {
         }
         other => other.to_string(),
     };
-    if text.contains(STOPPED) {
+    if let Some((_, behind)) = text.split_once(STOPPED) {
         let seconds = limits.time.as_secs_f64();
+        let line = behind.split_whitespace().next().and_then(|line| line.parse().ok());
         return (
-            None,
+            line,
             format!(
                 "the script ran longer than {seconds} s and was stopped; is there a loop that does not end?"
             ),
@@ -523,7 +558,7 @@ fn describe(error: &mlua::Error, limits: Limits) -> (Option<usize>, String) {
     let first = first.strip_prefix("runtime error: ").unwrap_or(first);
     let first = first.strip_prefix("syntax error: ").unwrap_or(first);
     let (line, message) = split_line(first);
-    (line, message.to_owned())
+    (line, format!("{message}{}", ::script::way_out(message)))
 }
 
 /// Splits `script:3: message` as the interpreter writes it.

@@ -12,8 +12,8 @@ use dataplane::reason::PuntClass;
 
 use super::{
     Advertise, Command, Config, Discovery, Driver, Fib, Forwarders, Forwarding, Fpm, Icmp, Import,
-    KernelRoutes, LinkWish, Log, Memory, MulticastRoute, Neighbour, Port, Preference, Prefix,
-    Quarantine, Queues, RoutesFrom, Slowpath, Telnet, Tx,
+    KernelRoutes, LinkWish, Log, Memory, MulticastRoute, NamedNextHop, Neighbour, Port, Preference,
+    Prefix, Quarantine, Queues, RoutesFrom, Slowpath, Telnet, Tx,
 };
 use crate::rib;
 
@@ -36,6 +36,7 @@ pub(super) fn list(config: &Config, names: &[String]) -> Vec<Entry> {
         text: _,
         ports,
         routes: _,
+        next_hops,
         neighbours,
         imports,
         multicast,
@@ -58,6 +59,9 @@ pub(super) fn list(config: &Config, names: &[String]) -> Vec<Entry> {
     let mut list = List { names, entries: Vec::new() };
     ports.iter().for_each(|port| list.port(port));
     neighbours.iter().for_each(|neighbour| list.neighbour(neighbour));
+    for NamedNextHop { line: _, name, paths: over } in next_hops {
+        list.live(format!("next_hop \"{name}\""), paths(over, names));
+    }
     multicast.iter().for_each(|route| list.multicast(route));
     (1..).zip(imports).for_each(|(rank, import)| list.import(rank, import));
     list.sources(routes_from, fpm.as_ref());

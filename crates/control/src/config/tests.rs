@@ -1205,7 +1205,7 @@ fn the_other_statements_are_checked_too() {
 
 #[test]
 fn statements_that_are_not_understood_are_explained() {
-    const KNOWN: &str = "known: port, route, neighbour, import, multicast, routes_from, fpm, forwarders, forwarding, tx, slowpath, icmp, memory, fib, log, quarantine, telnet";
+    const KNOWN: &str = "known: port, route, neighbour, next_hop, import, multicast, routes_from, fpm, forwarders, forwarding, tx, slowpath, icmp, memory, fib, log, quarantine, telnet, buckets, command, counter, counters, graph, hash, ip4, ip4_text, ip6, mac, mac_text, mask, new_graph, now, ports, prefix, set, step, table";
     for (statement, expected) in [
         ("turnpike.prot 'x' { 1 }", format!("turnpike.prot unknown; did you mean \"port\"? {KNOWN}")),
         ("turnpike.interface 'x' { 1 }", format!("turnpike.interface unknown; {KNOWN}")),
@@ -1216,7 +1216,7 @@ fn statements_that_are_not_understood_are_explained() {
         ("turnpike.tx(1)", "tx: expected a table of settings, got number 1; write turnpike.tx { … }".to_owned()),
         ("turnpike.port = 5", "turnpike.port cannot be assigned; statements are calls: turnpike.port \"NAME\" { … }".to_owned()),
         ("local p = turnpike.route '::/0' p { blackhole = true } p {}", "a statement got its settings twice; write it twice in full".to_owned()),
-        ("foo.bar()", "attempt to index global 'foo' (a nil value)".to_owned()),
+        ("foo.bar()", "attempt to index global 'foo' (a nil value); nothing before this line gives it a value".to_owned()),
         ("error('stop here')", "stop here".to_owned()),
         ("turnpike.port 'x' {", "unexpected symbol near '<eof>'".to_owned()),
         ("require 'socket'", "require: no module string \"socket\"; known: \"turnpike\"".to_owned()),
@@ -1288,8 +1288,9 @@ fn a_loop_that_does_not_end_is_stopped() {
         let errors = parse(Path::new("r.lua"), &text, limits, &Catalogue::default())
             .unwrap_err()
             .to_string();
+        let line = text.lines().count();
         assert!(
-            errors.starts_with("r.lua: the script ran longer than 0.05 s and was stopped; is there a loop that does not end?"),
+            errors.contains(&format!("r.lua:{line}: the script ran longer than 0.05 s and was stopped; is there a loop that does not end?")),
             "{body}: {}",
             &errors[..errors.len().min(300)]
         );
@@ -1384,6 +1385,7 @@ fn tables(config: &Config) -> std::sync::Arc<dataplane::tables::Tables> {
     };
     let ports: Vec<_> = config.ports.iter().map(info).collect();
     std::sync::Arc::new(dataplane::tables::Tables {
+        named_hops: Default::default(),
         fib4: fib::new_ipv4(Algorithm::Reference, Box::new(fib::NoReaders)).unwrap().reader(),
         fib6: fib::new_ipv6(Algorithm::Reference, Box::new(fib::NoReaders)).unwrap().reader(),
         next_hops: std::sync::Arc::new(dataplane::next_hop::NextHopTable::new()),
@@ -1469,7 +1471,7 @@ fn what_is_wrong_with_a_graph_is_said_with_its_line() {
     assert_eq!(
         graph("g:insert_after('ip4-validat', 'ip4-ttl')"),
         [
-            "5: graph: step \"ip4-validat\" not found in the graph; known: classify, ip4-prefetch, ip4-checksum-offload, \
+            "5: graph: step \"ip4-validat\" not found in the graph; did you mean \"ip4-validate\"? known: classify, ip4-prefetch, ip4-checksum-offload, \
           ip4-validate, ip4-reverse-path, ip4-lookup, ip4-ttl, ip4-redirect, ip4-mtu, ip4-rewrite, \
           ip6-checksum-offload, ip6-validate, ip6-reverse-path, ip6-lookup, ip6-hop-limit, ip6-redirect, \
           ip6-mtu, ip6-rewrite, ip4-multicast, ip6-multicast"

@@ -84,9 +84,10 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
     let forwarders = rest::forwarders(&mut context, of(Keyword::Forwarders));
     queues::check(&mut context, &ports, &forwarders);
     let routes = routes::read(&mut context, of(Keyword::Route));
+    let next_hops = routes::next_hops(&mut context, of(Keyword::NextHop));
     let imports = routes::imports(&mut context, of(Keyword::Import), file);
     let others = routes_from.any();
-    routes::check_recursion(&mut context, &routes, &imports, others, &forwarding);
+    routes::check_recursion(&mut context, (&routes, &next_hops), &imports, others, &forwarding);
     let graphs = graphs::read(&mut context, graphs, &ports);
     let steps: Vec<_> = steps.into_iter().map(|step| step.settle(&graphs)).collect();
     let script = (!steps.is_empty()).then_some(Script { steps, counters });
@@ -101,6 +102,7 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
         routes_from,
         neighbours: rest::neighbours(&mut context, &routes, of(Keyword::Neighbour)),
         routes,
+        next_hops,
         imports,
         multicast: multicast::read(&mut context, of(Keyword::Multicast)),
         forwarding,

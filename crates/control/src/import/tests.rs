@@ -252,7 +252,7 @@ fn files_that_are_no_tables_are_refused() {
     assert_eq!(
         error(&mrt_record(16, 4, &[0; 40])),
         format!(
-            "no route in it: 1 records refused, the first at record 1: MRT type 16; only TABLE_DUMP_V2 (13) is read; {expected}"
+            "no route in it: 1 record refused, the first at record 1: MRT type 16; only TABLE_DUMP_V2 (13) is read; {expected}"
         )
     );
     assert_eq!(error(b"\xfd7zXZ\0"), "compressed by xz; unpack it, or use gzip or bzip2");
@@ -286,8 +286,8 @@ fn prefixes_are_spread_by_origin_over_the_gateways_of_their_family() {
     assert_eq!(
         report.to_string(),
         format!(
-            "import {}: 2 IPv4 and 0 IPv6 routes (text)\n  1 IPv6 prefixes left out: via has no \
-             IPv6 gateway, add one\n  1 lines refused:\n    line 4: \"foo\": expected PREFIX<TAB>AS",
+            "import {}: 2 IPv4 and 0 IPv6 routes (text)\n  1 IPv6 prefix left out: via has no \
+             IPv6 gateway, add one\n  1 line refused:\n    line 4: \"foo\": expected PREFIX<TAB>AS",
             file.display()
         )
     );

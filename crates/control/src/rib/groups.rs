@@ -146,6 +146,11 @@ impl Rib {
         })
     }
 
+    /// The number of a group, for steps that send packets there; `None` while it waits for one.
+    pub fn group_hop(&self, key: GroupKey) -> Option<u16> {
+        self.groups.get(&key)?.hop
+    }
+
     /// The groups by their names, with what they are.
     pub fn groups(&self) -> impl Iterator<Item = (GroupKey, &GroupSpec)> {
         self.groups.iter().map(|(&key, group)| (key, &group.spec))

@@ -207,7 +207,7 @@ fn mistakes_are_named_with_step_and_line() {
     let mut plan = good;
     assert_eq!(
         plan.lead("classify.ip5", &Way::Drop, Some(2)).unwrap_err().to_string(),
-        "line 2: step \"classify\": output \"ip5\" not found; known: ip4, ip6"
+        "line 2: step \"classify\": output \"ip5\" not found; did you mean \"ip4\"? known: ip4, ip6"
     );
     plan.lead("classify.ip6", &Way::Step("ip4-validate".into()), Some(4)).unwrap();
     assert_eq!(

@@ -84,6 +84,7 @@ pub(crate) fn entries() -> Vec<Entry> {
             Box::new(Ip6Rewrite::new(tables))
         }),
         step("prohibit", prohibit::OUTPUTS, Facts::VALID, &[], |_| Box::new(Prohibit)),
+        step("reset", reset::OUTPUTS, Facts::VALID, &[], |_| Box::new(Reset)),
     ];
     #[cfg(feature = "faulty-step")]
     entries.push(step("faulty", faulty::OUTPUTS, IP4, &[], |_| Box::new(Faulty)));

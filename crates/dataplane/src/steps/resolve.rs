@@ -22,17 +22,17 @@ use crate::mask::Mask;
 use crate::next_hop::{NextHop, NextHopTable};
 use crate::reason::{DropReason, PuntReason};
 
-const FORWARD: usize = 0;
+pub(super) const FORWARD: usize = 0;
 const LOCAL: usize = 1;
 const NO_ROUTE: usize = 2;
 const PROHIBITED: usize = 3;
 const UNREACHABLE: usize = 4;
-const GLEAN: usize = 5;
-const UNRESOLVED: usize = 6;
-const SCOPE: usize = 7;
+pub(super) const GLEAN: usize = 5;
+pub(super) const UNRESOLVED: usize = 6;
+pub(super) const SCOPE: usize = 7;
 const BLACKHOLE: usize = 8;
 const MARTIAN_DESTINATION: usize = 9;
-const L2_BROADCAST: usize = 10;
+pub(super) const L2_BROADCAST: usize = 10;
 const MULTICAST: usize = 11;
 
 /// The outputs of both lookups.

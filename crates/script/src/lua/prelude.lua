@@ -611,6 +611,8 @@ local batch = ffi.metatype("tp_batch", { __index = batches })()
 
 ------------------------------------------------------------------------------------------- counters
 
+local counter_sum = cast("double (*)(void *, int32_t)", host.counter_sum)
+local peers = cast("void *", host.peers)
 local counter_view, counters_view = ffi.typeof "tp_counter", ffi.typeof "tp_counters"
 local counter_type = ffi.metatype("tp_counter", {
     __index = {
@@ -618,6 +620,11 @@ local counter_type = ffi.metatype("tp_counter", {
             if not istype(counter_view, v) then no_view "counter" end
             local at = v.at
             ctx.counters[at] = ctx.counters[at] + (n or 1)
+        end,
+        -- Over all forwarders.
+        sum = function(v)
+            if not istype(counter_view, v) then no_view "counter" end
+            return counter_sum(peers, v.at)
         end,
     },
 })
@@ -630,6 +637,13 @@ local counters_type = ffi.metatype("tp_counters", {
             end
             local at = v.at + k
             ctx.counters[at] = ctx.counters[at] + (n or 1)
+        end,
+        sum = function(v, k)
+            if not istype(counters_view, v) then no_view "counters" end
+            if type(k) ~= "number" or not (k >= 0 and k < v.size) then
+                error(format("counter %s: there are 0 to %d", tostring(k), v.size - 1), 2)
+            end
+            return counter_sum(peers, v.at + k)
         end,
     },
 })

@@ -20,7 +20,9 @@ fn shared() -> &'static Arc<SharedObjects> {
 pub(super) fn load(text: &str) -> Result<ForwarderLua, String> {
     let text = format!("local turnpike = require 'turnpike'\n{text}");
     let ports = ["left", "right"].map(str::to_owned);
-    let source = Source { text: &text, file: "router.lua", ports: &ports, shared: shared() };
+    let peers = Arc::default();
+    let source =
+        Source { text: &text, file: "router.lua", ports: &ports, shared: shared(), peers: &peers };
     ForwarderLua::load(&source, watchdog()).map_err(|error| error.to_string())
 }
 
@@ -391,6 +393,70 @@ fn a_step_that_fails_too_often_is_disabled() {
         assert_eq!(run(&mut step, &frames).0, expected);
         assert_eq!(step.status().dropped(), 4);
     }
+}
+
+#[test]
+fn the_sum_of_a_counter_is_that_of_all_forwarders() {
+    let text = "local turnpike = require 'turnpike'
+        local all, some = turnpike.counter 'all', turnpike.counters('some', 4)
+        turnpike.step 'test' { outputs = { 'next', 'many' }, process = function(batch, mask, out)
+          all:add(mask:count())
+          some:add(3, 2)
+          if all:sum() > 5 and some:sum(3) >= 4 and some:sum(0) == 0 then return nil, mask end
+          return mask
+        end }";
+    let (ports, peers) = (["left".to_owned()], Arc::default());
+    let source =
+        Source { text, file: "router.lua", ports: &ports, shared: shared(), peers: &peers };
+    let mut steps = [(); 2].map(|()| {
+        let lua = ForwarderLua::load(&source, watchdog()).unwrap();
+        lua.into_steps(&[settings(&["next", "many"])]).unwrap().remove(0)
+    });
+    peers.seal();
+    let frames = vec![udp_to(1); 3];
+    assert_eq!(run(&mut steps[0], &frames).0, [0b111, 0, 0]);
+    assert_eq!(run(&mut steps[1], &frames).0, [0, 0b111, 0], "the other's are among them");
+    let wrong = "local c = turnpike.counters('c', 2)
+        turnpike.step 'test' { outputs = { 'next' }, process = function() c:sum(2) end }";
+    let mut step = load(wrong).unwrap().into_steps(&[settings(&["next"])]).unwrap().remove(0);
+    assert_eq!(run(&mut step, &[udp_to(1)]).0, [0, 1], "no such counter");
+}
+
+#[test]
+fn an_error_has_the_line_of_the_configuration() {
+    let text = "
+        local function inner() while true do end end
+        turnpike.step 'test' { outputs = { 'next' }, process = function(batch, mask)
+          if batch:len(0) > 60 then
+            inner()
+          end
+          local nothing
+          return nothing.field
+        end }";
+    let mut step = load(text).unwrap().into_steps(&[settings(&["next"])]).unwrap().remove(0);
+    let message = |step: &mut LuaStep, frame: Vec<u8>| {
+        run(step, &[frame]);
+        step.status().take_failure().unwrap().message
+    };
+    let endless = message(&mut step, FrameBuilder::ip4().udp(1, 2, &[0; 60]).build());
+    assert!(endless.starts_with(&format!("router.lua:3: {OVERRUN_TEXT}")), "{endless}");
+    assert!(endless.contains("router.lua:6: in function"), "{endless}");
+    let short = message(&mut step, udp_to(1));
+    assert!(short.starts_with("router.lua:9: attempt to index local 'nothing'"), "{short}");
+    assert!(!short.contains("test:"), "{short}");
+    // What ends within the prelude, and a library that is not there.
+    let text = "turnpike.step 'test' { outputs = { 'next' }, process = function(batch, mask)
+          if mask:count() > 1 then os.exit() end
+          while true do for i in batch:each(mask) do end end
+        end }";
+    let mut step = load(text).unwrap().into_steps(&[settings(&["next"])]).unwrap().remove(0);
+    let within = message(&mut step, udp_to(1));
+    assert!(within.starts_with("router.lua:4: ran longer"), "{within}");
+    let limit = StepSettings { limit: 1, ..settings(&["next"]) };
+    let mut step = load(text).unwrap().into_steps(&[limit]).unwrap().remove(0);
+    run(&mut step, &[udp_to(1), udp_to(2)]);
+    let absent = step.status().take_failure().unwrap().message;
+    assert!(absent.contains("global 'os' (a nil value); a configuration has no files"), "{absent}");
 }
 
 #[test]

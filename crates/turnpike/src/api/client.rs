@@ -1,12 +1,12 @@
 //! Asks a running router.
 
 use std::fmt;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
-use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use anyhow::{Context, Error, Result, bail};
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
 use super::report::Route;
@@ -56,11 +56,17 @@ pub fn ask_routes(
 
 /// Connects and sends; the answer can be read from what is returned.
 fn send(socket: &Path, request: &Request) -> Result<BufReader<UnixStream>> {
-    let mut stream = UnixStream::connect(socket).with_context(|| {
-        format!(
-            "socket {}: cannot reach a router; is `turnpike run` up, and with the same --socket?",
-            socket.display()
-        )
+    let mut stream = UnixStream::connect(socket).map_err(|error| {
+        let shown = socket.display();
+        let what = match error.kind() {
+            ErrorKind::PermissionDenied => format!(
+                "socket {shown}: not for this user; who runs the router may ask it: run as root (sudo)"
+            ),
+            _ => format!(
+                "socket {shown}: cannot reach a router; is `turnpike run` up, and with the same --socket?"
+            ),
+        };
+        Error::from(error).context(what)
     })?;
     let mut line = serde_json::to_string(request)?;
     line.push('\n');

@@ -231,20 +231,38 @@ pub struct Route {
 /// How many routes there are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteSummary {
-    /// IPv4 and IPv6 routes by source, those not in use included.
-    pub sources: BTreeMap<String, [usize; 2]>,
-    /// Prefixes that forwarders know, IPv4 and IPv6.
-    pub fib: [usize; 2],
-    /// Bytes that forwarders read to look prefixes up, IPv4 and IPv6.
-    pub fib_bytes: [usize; 2],
-    /// Next hops in use, and the most there can be.
-    pub next_hops: [usize; 2],
+    /// Routes by source, those not in use included.
+    pub sources: BTreeMap<String, Families>,
+    /// Prefixes that forwarders know.
+    pub fib: Families,
+    /// Bytes that forwarders read to look prefixes up.
+    pub fib_bytes: Families,
+    /// Next hops.
+    pub next_hops: Room,
     /// Routes that were refused since the start.
     pub refused: u64,
     /// Routes that wait for room among the next hops, or for their group.
     pub waiting: usize,
     /// Prefixes whose change the route table has no room for yet.
     pub pending: usize,
+}
+
+/// A number for each family of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Families {
+    /// Of IPv4.
+    pub ipv4: usize,
+    /// Of IPv6.
+    pub ipv6: usize,
+}
+
+/// Places in a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Room {
+    /// Those in use.
+    pub used: usize,
+    /// All.
+    pub most: usize,
 }
 
 /// A path, and whether packets can take it now.
@@ -423,7 +441,7 @@ pub struct HistoryEntry {
     /// Its number.
     pub number: u64,
     /// When, in seconds since 1970.
-    pub time: u64,
+    pub time_s: u64,
     /// Its file.
     pub file: String,
     /// `start`, `apply`, `rollback to N`, `N was not confirmed`.

@@ -13,7 +13,7 @@ use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
 use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, bail};
 use ipnet::IpNet;
 use nix::sys::stat::{Mode, fchmod};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -65,8 +65,14 @@ impl Socket {
         }
         // Bound under another name, then renamed: who finds it can connect.
         let draft = path.with_extension(format!("{}.new", std::process::id()));
-        let listener = bind_private(&draft).with_context(|| {
-            format!("socket {shown}: cannot be made; choose a --socket in a directory that exists")
+        let listener = bind_private(&draft).map_err(|error| {
+            let way_out = match error.kind() {
+                io::ErrorKind::PermissionDenied => {
+                    "run as root (sudo), or choose a --socket in a directory of your own"
+                }
+                _ => "choose a --socket in a directory that exists",
+            };
+            Error::from(error).context(format!("socket {shown}: cannot be made; {way_out}"))
         })?;
         if let Err(error) = fs::rename(&draft, path) {
             let _ = fs::remove_file(&draft);

@@ -147,11 +147,19 @@ struct Found {
     at_most_the_testers: bool,
     /// The trial that the latency was taken from.
     latency: Option<Latency>,
-    /// Rate and share lost.
-    loss: Vec<(f64, f64)>,
+    /// What is lost at some rates.
+    loss: Vec<Loss>,
     /// Packets of the longest burst without loss: the median, and all.
     back_to_back: Option<f64>,
     back_to_back_all: Vec<f64>,
+}
+
+/// What is lost at a rate.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Loss {
+    rate_pps: f64,
+    /// 0 to 1.
+    share: f64,
 }
 
 /// Delays at a rate, in nanoseconds.
@@ -160,7 +168,7 @@ struct Latency {
     rate_pps: f64,
     delay_ns: crate::generate::Distribution,
     jitter_ns: crate::generate::Distribution,
-    histogram: Vec<(u64, u64)>,
+    histogram: Vec<crate::generate::Bin>,
 }
 
 /// Tests and prints.
@@ -286,9 +294,11 @@ impl<'a> Bench<'a> {
             found.latency = self.latency(size, &found)?;
         }
         if loss {
-            found.loss = search::loss_by_rate(found.highest_pps, |rate| {
+            let points = search::loss_by_rate(found.highest_pps, |rate| {
                 Ok(lost_share(&self.trial(size, Rate::Packets(rate), self.args.seconds)?))
             })?;
+            let named = |(rate_pps, share)| Loss { rate_pps, share };
+            found.loss = points.into_iter().map(named).collect();
         }
         Ok(found)
     }
@@ -423,7 +433,7 @@ fn report(found: &[Found], args: &Rfc2544Args) -> String {
         let points: Vec<_> = f
             .loss
             .iter()
-            .map(|(rate, loss)| format!("{:.3}: {:.3} %", rate / 1e6, loss * 100.0))
+            .map(|at| format!("{:.3}: {:.3} %", at.rate_pps / 1e6, at.share * 100.0))
             .collect();
         lines.push(format!("{} bytes, lost at: {}", f.size, points.join(", ")));
     }
@@ -452,7 +462,7 @@ fn figure(found: &[Found], args: &Rfc2544Args) -> Figure {
     }
     let series = |f: &Found| Series {
         name: format!("{} bytes", f.size),
-        points: f.loss.iter().map(|(rate, loss)| (rate / 1e6, loss * 100.0)).collect(),
+        points: f.loss.iter().map(|at| (at.rate_pps / 1e6, at.share * 100.0)).collect(),
     };
     Figure {
         title: format!("Loss by offered rate, {family}"),

@@ -10,6 +10,7 @@ use control::config::{Config, Device, Port};
 use super::check::in_use;
 use super::record::{Record, Records};
 use super::{Binder, Wish, record, users};
+use crate::place::of_port;
 
 /// Devices that a router has bound.
 pub struct Bindings {
@@ -219,7 +220,7 @@ impl Bindings {
         for port in &config.ports {
             if let Err(error) = bindings.take(port) {
                 bindings.give_back_all();
-                return Err(error.context(format!("port \"{}\"", port.name)));
+                return Err(of_port(error, &port.name));
             }
         }
         Ok(bindings)

@@ -85,7 +85,9 @@ impl Records {
     pub fn open(machine: &Machine) -> Result<Self> {
         let directory = machine.path(DIRECTORY);
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&directory);
-        made.with_context(|| format!("{}: cannot be made; be root", directory.display()))?;
+        made.with_context(|| {
+            format!("{}: cannot be made; run as root (sudo)", directory.display())
+        })?;
         check_owner(&directory, 0o077)?;
         if let Some(parent) = directory.parent() {
             check_owner(parent, 0o022)?;

@@ -105,7 +105,7 @@ fn named<const N: usize>(words: &[String], keywords: [&str; N]) -> Result<[Strin
             (Some(place), [_, value]) if values[place].is_none() => {
                 values[place] = Some(value.clone());
             }
-            _ => bail!("\"{}\": not expected here; known: {}", pair[0], keywords.join(", ")),
+            _ => bail!("{}", words::unexpected(&pair[0], &keywords, &keywords.join(", "))),
         }
     }
     // As many pairs as keywords, none twice: all are there.

@@ -1,13 +1,15 @@
 //! `turnpike check`: reads a configuration as `run` would, and touches nothing.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use control::config::{self, Command, Config, Device};
 use control::import;
 use dataplane::catalogue::Catalogue;
+use dataplane::words::count;
 
 use crate::bind::Binder;
 use crate::machine::Machine;
@@ -66,8 +68,12 @@ pub fn virtual_drivers(config: &Config) -> BTreeSet<String> {
 }
 
 /// Checks a configuration with the tables it imports, and unless `offline` whether this machine
-/// can run it.
-pub fn check(source: &SourceArgs, offline: bool, catalogue: &Catalogue) -> Result<String> {
+/// can run it. The exit status is 1 if lines of a table are refused.
+pub fn check(
+    source: &SourceArgs,
+    offline: bool,
+    catalogue: &Catalogue,
+) -> Result<(String, ExitCode)> {
     let (mut config, mut warnings) = source.load(catalogue)?;
     if !offline {
         let binder = Binder::here();
@@ -86,15 +92,16 @@ pub fn check(source: &SourceArgs, offline: bool, catalogue: &Catalogue) -> Resul
     let doubts = config.doubts();
     let file = &config.file;
     let mut report = format!(
-        "{}: right: {} ports, {} routes, {} neighbours",
+        "{}: right: {}, {}, {}",
         file.display(),
-        config.ports.len(),
-        config.routes.len(),
-        config.neighbours.len(),
+        count(config.ports.len(), "port"),
+        count(config.routes.len(), "route"),
+        count(config.neighbours.len(), "neighbour"),
     );
     for warning in warnings.into_iter().chain(doubts) {
         report += &format!("\nwarning: {warning}");
     }
+    let mut code = ExitCode::SUCCESS;
     for import in &config.imports {
         let progress = Progress::of(format!("import {}", import.file.display()));
         let mut watch = |stage, done, all| {
@@ -102,10 +109,61 @@ pub fn check(source: &SourceArgs, offline: bool, catalogue: &Catalogue) -> Resul
             true
         };
         let table = import::read_table(&import.file, &mut watch)
-            .with_context(|| format!("{}:{}: import", file.display(), import.line))?;
-        let (entries, refused) = (table.entries.len(), table.refused);
-        let name = import.file.display();
-        report += &format!("\nimport {name}: {entries} prefixes, {refused} refused");
+            .with_context(|| format!("{}:{}", file.display(), import.line))?;
+        report += &format!("\n{}", imported(&import.file, &table));
+        if table.refused > 0 {
+            code = ExitCode::FAILURE;
+        }
     }
-    Ok(report)
+    Ok((report, code))
+}
+
+/// What a table has, and the lines of it that cannot be used.
+fn imported(file: &Path, table: &import::Table) -> String {
+    let (name, unit) = (file.display(), table.format.unit());
+    let entries = count(table.entries.len(), "prefix");
+    let mut text =
+        format!("import {name}: {entries}, {} refused", count(table.refused as usize, unit));
+    for refusal in &table.refusals {
+        // Records have no lines that an editor could go to.
+        text += &match table.format {
+            import::Format::Text => format!("\n{name}:{}: {}", refusal.place, refusal.reason),
+            import::Format::Mrt => {
+                format!("\n{name}: {unit} {}: {}", refusal.place, refusal.reason)
+            }
+        };
+    }
+    let more = table.refused - table.refusals.len() as u64;
+    if more > 0 {
+        text + &format!("\n{name}: {} refused", count(more as usize, &format!("more {unit}")))
+    } else {
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use control::import::{Compression, Format, Refusal, Table};
+
+    use super::*;
+
+    #[test]
+    fn refused_lines_have_their_numbers() {
+        let refusal = |place| Refusal { place, reason: "\"x\" is not a prefix".to_owned() };
+        let mut table = Table {
+            format: Format::Text,
+            compression: Compression::None,
+            entries: vec![("10.0.0.0/8".parse().unwrap(), 1)],
+            duplicates: 0,
+            refused: 3,
+            refusals: vec![refusal(2), refusal(7)],
+        };
+        let text = "import t: 1 prefix, 3 lines refused\nt:2: \"x\" is not a prefix\nt:7: \"x\" is \
+                    not a prefix\nt: 1 more line refused";
+        assert_eq!(imported(Path::new("t"), &table), text);
+        table.format = Format::Mrt;
+        assert!(imported(Path::new("t"), &table).contains("\nt: record 7: "));
+        (table.refused, table.refusals) = (0, Vec::new());
+        assert_eq!(imported(Path::new("t"), &table), "import t: 1 prefix, 0 records refused");
+    }
 }

@@ -133,7 +133,11 @@ mod tests {
         ];
         let devices = devices.map(|(name, device)| (name.to_owned(), device)).into();
         let of_machine = |error: dpdk::Error| is_of_machine(&error, &devices);
-        assert!(of_machine(EalInit { memory: "none".to_owned(), errno: errno(Errno::EINVAL) }));
+        assert!(of_machine(EalInit {
+            memory: "none".to_owned(),
+            errno: errno(Errno::EINVAL),
+            said: Vec::new(),
+        }));
         assert!(of_machine(port("wan", Errno::ENODEV)) && of_machine(port("lan", Errno::EPERM)));
         assert!(!of_machine(port("lan", Errno::ENODEV)) && !of_machine(port("tap", Errno::EPERM)));
         assert!(!of_machine(PortConfig { port: "wan".to_owned(), problem: "MTU".to_owned() }));

@@ -4,11 +4,23 @@
 use std::net::IpAddr;
 
 use anyhow::{Context, Result, bail};
+use dataplane::words::did_you_mean;
 use ipnet::IpNet;
 
 use crate::api::change::{PathSpec, RouteAdd, RouteDel, RouteType};
 
 const KNOWN: &str = "via ADDRESS, dev PORT, weight N, metric N, blackhole, unreachable, prohibit";
+
+const KEYWORDS: [&str; 7] =
+    ["via", "dev", "weight", "metric", "blackhole", "unreachable", "prohibit"];
+
+/// A word that is no keyword, with the one that was probably meant and what is known.
+pub fn unexpected(word: &str, keywords: &[&str], known: &str) -> String {
+    let guess = did_you_mean(word, keywords.iter().copied().filter(|known| *known != word));
+    let guess =
+        guess.map_or_else(|| ";".to_owned(), |guess| format!("; did you mean \"{guess}\"?"));
+    format!("\"{word}\": not expected here{guess} known: {known}")
+}
 
 /// Reads `PREFIX via ADDRESS [dev PORT] [weight N] … [metric N]` and its other forms.
 ///
@@ -40,7 +52,7 @@ pub fn route_add(words: &[String]) -> Result<RouteAdd> {
             "blackhole" | "unreachable" | "prohibit" if kind.is_none() => {
                 kind = Some(refusal(word));
             }
-            other => bail!("\"{other}\": not expected here; known: {KNOWN}"),
+            other => bail!("{}", unexpected(other, &KEYWORDS, KNOWN)),
         }
     }
     match kind {
@@ -63,7 +75,7 @@ pub fn route_del(words: &[String]) -> Result<RouteDel> {
     while let Some(word) = words.0.next() {
         match word.as_str() {
             "metric" => metric = Some(words.number(word)?),
-            other => bail!("\"{other}\": not expected here; known: metric N"),
+            other => bail!("{}", unexpected(other, &["metric"], "metric N")),
         }
     }
     Ok(RouteDel { prefix, metric })
@@ -235,6 +247,10 @@ mod tests {
             ("10.0.0.0/8 via 10.0.0.1 weight many", "weight \"many\": not a number that fits"),
             ("10.0.0.0/8 via 10.0.0.1 blackhole", "a route that refuses packets has no paths"),
             ("10.0.0.0/8 gateway 10.0.0.1", "\"gateway\": not expected here; known: via ADDRESS"),
+            (
+                "10.0.0.0/8 vai x",
+                "\"vai\": not expected here; did you mean \"via\"? known: via ADDRESS",
+            ),
             ("10.0.0.0/8 blackhole prohibit", "\"prohibit\": not expected here"),
         ] {
             let error = route_add(&words(text)).unwrap_err().to_string();

@@ -10,6 +10,8 @@
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
+use super::Bin;
+
 /// Sequence numbers remembered.
 const WINDOW: u64 = 1 << 20;
 /// The longest delay that is told apart, in nanoseconds.
@@ -133,9 +135,14 @@ impl Tracker {
     }
 
     /// The delays' histogram: upper bounds in nanoseconds, doubling, and how many are in each.
-    pub fn histogram(&self) -> Vec<(u64, u64)> {
+    pub fn histogram(&self) -> Vec<Bin> {
         let steps = self.delay.iter_log(100, 2.0);
-        steps.map(|step| (step.value_iterated_to(), step.count_since_last_iteration())).collect()
+        steps
+            .map(|step| Bin {
+                to_ns: step.value_iterated_to(),
+                packets: step.count_since_last_iteration(),
+            })
+            .collect()
     }
 }
 
@@ -204,6 +211,6 @@ mod tests {
         let jitter = tracker.jitter();
         assert!((1000..1005).contains(&jitter.min) && (2000..2010).contains(&jitter.max));
         assert_eq!(tracker.span, Some((10, 12)));
-        assert_eq!(tracker.histogram().iter().map(|(_, count)| count).sum::<u64>(), 3);
+        assert_eq!(tracker.histogram().iter().map(|bin| bin.packets).sum::<u64>(), 3);
     }
 }

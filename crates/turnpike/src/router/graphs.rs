@@ -4,16 +4,17 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Error, Result};
 use control::config::Config;
-use dataplane::catalogue::Catalogue;
+use dataplane::catalogue::{Catalogue, Facts};
 use dataplane::graph::{Graph, Step};
 use dataplane::plan::Plans;
 use dataplane::port::PortInfo;
+use dataplane::steps::named_hop;
 use dataplane::tables::Tables;
 use script::{
-    ForwarderLua, JitStatus, LuaStep, Policy, ScriptCounters, SharedObjects, Source, StepSettings,
-    StepStatus, Watchdog,
+    ForwarderLua, JitStatus, LuaStep, Peers, Policy, ScriptCounters, SharedObjects, Source,
+    StepSettings, StepStatus, Watchdog,
 };
 
 /// Between two reports of a step's failures.
@@ -78,17 +79,40 @@ impl GraphMaker {
         &self.catalogue
     }
 
-    /// One forwarder's copy of the graph that the configuration describes, for ports like these.
-    pub fn make(&mut self, config: &Config, ports: &[PortInfo]) -> Result<ForwarderGraph> {
+    /// A copy for each forwarder of the graph that the configuration describes, for ports like these.
+    pub fn make_all(
+        &mut self,
+        config: &Config,
+        ports: &[PortInfo],
+        count: usize,
+    ) -> Result<Vec<ForwarderGraph>> {
+        let peers = Arc::default();
+        let graphs: Result<_> = (0..count).map(|_| self.make(config, ports, &peers)).collect();
+        peers.seal();
+        graphs
+    }
+
+    /// One forwarder's copy.
+    fn make(
+        &mut self,
+        config: &Config,
+        ports: &[PortInfo],
+        peers: &Arc<Peers>,
+    ) -> Result<ForwarderGraph> {
         self.tables.ports.set(ports.to_vec());
         let plans = config.graphs.wanted_by(ports)?;
         let names = config.port_names();
-        let (mut steps, view) = self.lua_steps(config, &plans, &names)?;
+        let (mut steps, view) = self.lua_steps(config, &plans, &names, peers)?;
         let mut script = |kind: &str| -> Option<Box<dyn Step>> {
             let step = steps.get_mut(kind)?.pop()?;
             Some(Box::new(step))
         };
-        let graph = plans.build(&self.catalogue, &self.tables, &names, &mut script)?;
+        let mut catalogue = self.catalogue.clone();
+        for hop in &config.next_hops {
+            // What they take was checked where the configuration was read.
+            catalogue.add(named_hop(&hop.name, Facts::VALID)).map_err(Error::msg)?;
+        }
+        let graph = plans.build(&catalogue, &self.tables, &names, &mut script)?;
         Ok((graph, view))
     }
 
@@ -98,6 +122,7 @@ impl GraphMaker {
         config: &Config,
         plans: &Plans,
         ports: &[String],
+        peers: &Arc<Peers>,
     ) -> Result<(LuaSteps, Option<LuaView>)> {
         let Some(script) = &config.script else { return Ok((HashMap::new(), None)) };
         if self.watchdog.is_none() {
@@ -107,7 +132,8 @@ impl GraphMaker {
         let file = config.file.display().to_string();
         let name =
             config.file.file_name().map_or(file.clone(), |name| name.to_string_lossy().into());
-        let source = Source { text: &config.text, file: &name, ports, shared: &self.shared };
+        let shared = &self.shared;
+        let source = Source { text: &config.text, file: &name, ports, shared, peers };
         let lua = ForwarderLua::load(&source, watchdog)
             .with_context(|| format!("{file}: the script cannot be run on a forwarder"))?;
         let (counters, jit) = (lua.counters(), lua.jit());

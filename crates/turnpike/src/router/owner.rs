@@ -72,6 +72,7 @@ use control::rib::{Error as RibError, ResolverCommand, Rib};
 use dataplane::flow::FlowHash;
 use dataplane::port::{MAX_PORTS, PortId};
 use dataplane::tables::Tables;
+use dataplane::words::count;
 use dpdk::DeviceEvents;
 use dpdk::qsbr::Qsbr;
 use slowpath::{Command, Event};
@@ -403,10 +404,10 @@ impl Owner {
     fn say_ready(&self) {
         let summary = self.rib.summary();
         tracing::info!(
-            "ready: {} ports, {} IPv4 and {} IPv6 routes",
-            self.ports.iter().count(),
+            "ready: {}, {} IPv4 and {}",
+            count(self.ports.iter().count(), "port"),
             summary.fib4,
-            summary.fib6
+            count(summary.fib6, "IPv6 route")
         );
     }
 

@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use control::config::{self, Config};
 use dataplane::port::{PortId, PortInfo};
+use dataplane::words::count;
 use dpdk::qsbr::Qsbr;
 use dpdk::{Device, Driver, Eal, LinkWatch, Mempool, Offloads, Port, PortConfig, RxQueue, TxQueue};
 use ipnet::IpNet;
@@ -18,6 +19,7 @@ use super::queues;
 use super::wiring::Queues;
 use crate::bind::Binder;
 use crate::bind::ports::{Bindings, Hold};
+use crate::place::Place;
 
 /// A port that receives and sends.
 pub struct OpenPort {
@@ -186,7 +188,7 @@ impl Opener {
                 Ok(opened)
             };
             let opened: Result<Opened> = open();
-            let opened = opened.with_context(|| format!("port \"{}\"", wanted.name))?;
+            let opened = opened.of_port(&wanted.name)?;
             ports.push(opened.port);
             queues.push(opened.queues);
         }
@@ -197,7 +199,7 @@ impl Opener {
     /// Packet memory of its own for a port that is opened while the router runs.
     pub fn memory(&self, wanted: &config::Port, forwarders: usize) -> Result<Mempool> {
         let pool = self.buffers.later(&self.eal, wanted, forwarders);
-        pool.with_context(|| format!("port \"{}\"", wanted.name))
+        pool.of_port(&wanted.name)
     }
 
     /// Opens the device of a port while the router runs.
@@ -207,8 +209,7 @@ impl Opener {
         forwarders: usize,
         memory: &Mempool,
     ) -> Result<Opened> {
-        self.open_device(wanted, forwarders, memory)
-            .with_context(|| format!("port \"{}\"", wanted.name))
+        self.open_device(wanted, forwarders, memory).of_port(&wanted.name)
     }
 
     /// Opens the host interface of a port if it is to have one.
@@ -219,7 +220,7 @@ impl Opener {
         let store = &mut self.store();
         let interface =
             HostInterface::open(name, mac, mtu, netns.as_deref(), host.segmentation, store)
-                .with_context(|| format!("port \"{name}\""))?;
+                .of_port(name)?;
         let place = netns.map_or(String::new(), |path| format!(" in {}", path.display()));
         tracing::info!("port \"{name}\": host interface {name}{place}");
         Ok(Some(interface))
@@ -317,14 +318,14 @@ fn opened(wanted: &config::Port, node: Option<usize>, open: OpenQueues) -> Opene
         reverse_path: wanted.reverse_path,
     };
     tracing::info!(
-        "port \"{}\": {device} by {}, {}, MTU {}, {} receive and {} transmit queues of {} and {} descriptors",
+        "port \"{}\": {device} by {}, {}, MTU {}, {} of {} and {} of {} descriptors",
         wanted.name,
         port.driver(),
         info.mac,
         info.mtu,
-        rx.len(),
-        tx.len(),
+        count(rx.len(), "receive queue"),
         port.descriptors().0,
+        count(tx.len(), "transmit queue"),
         port.descriptors().1
     );
     tracing::info!("port \"{}\": offloads: {}", wanted.name, used(port.offloads()));

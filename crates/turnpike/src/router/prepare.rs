@@ -152,7 +152,7 @@ impl Workshop {
         for import in &config.imports {
             if !base.imports.iter().any(|known| known.file == import.file) {
                 import::read_table(&import.file, &mut |_, _, _| true)
-                    .with_context(|| format!("{}:{}: import", file.display(), import.line))?;
+                    .with_context(|| format!("{}:{}", file.display(), import.line))?;
             }
         }
         config.doubts().iter().for_each(|doubt| tracing::warn!("{doubt}"));
@@ -167,7 +167,7 @@ impl Workshop {
         ports: &[PortInfo],
     ) -> Result<Vec<ForwarderGraph>> {
         let mut maker = self.maker.lock().unwrap_or_else(PoisonError::into_inner);
-        (0..count).map(|_| maker.make(config, ports)).collect()
+        maker.make_all(config, ports, count)
     }
 }
 

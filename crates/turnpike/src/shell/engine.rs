@@ -3,8 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow, bail};
-use clap::error::ErrorKind;
+use anyhow::{Context, Result, bail};
 use clap::{Arg, ArgAction, Command, FromArgMatches, Subcommand};
 use control::rib::Source;
 
@@ -13,7 +12,7 @@ use super::line::Line;
 use super::pipe::{PipeArgs, Pipes};
 use crate::api::{Request, Show, client};
 use crate::commands::do_::{self, CallArgs};
-use crate::commands::{Console, READING_FILES, RouterCommand, is_broken_pipe, words};
+use crate::commands::{Console, JsonError, READING_FILES, RouterCommand, is_broken_pipe, words};
 use crate::telnet::{MoonRouteCommand, Staged};
 
 /// What a line leads to.
@@ -94,11 +93,12 @@ impl Engine {
         match self.run_line(text, out) {
             Err(error) if is_broken_pipe(&error) => Ok(Then::GoOn),
             Err(error) => match error.downcast::<clap::Error>() {
-                Ok(error) if is_help(&error) => {
+                // All others are said by the grammar.
+                Ok(error) => {
                     write!(out, "{}", error.render())?;
                     Ok(Then::GoOn)
                 }
-                Ok(error) => Err(anyhow!("{}", said(&error))),
+                Err(error) if asks_for_json(text) => Err(JsonError::of(&error).into()),
                 Err(error) => Err(error),
             },
             other => other,
@@ -191,11 +191,7 @@ impl Engine {
             words.push("--help".to_owned());
             return match self.commands().parse(&words) {
                 Ok(_) => Ok(String::new()),
-                Err(error) => match error.downcast::<clap::Error>() {
-                    Ok(error) if is_help(&error) => Ok(error.render().to_string()),
-                    Ok(error) => Err(error.into()),
-                    Err(error) => Err(error),
-                },
+                Err(error) => error.downcast::<clap::Error>().map(|e| e.render().to_string()),
             };
         }
         let pipes = format!("\nBehind a command, after |:\n{}", table(&self.pipes.commands()));
@@ -343,13 +339,12 @@ fn table(list: &[Next]) -> String {
     list.iter().map(|next| format!("  {}", line(next))).collect()
 }
 
-fn is_help(error: &clap::Error) -> bool {
-    matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion)
-}
-
-fn said(error: &clap::Error) -> String {
-    let text = error.render().to_string();
-    text.strip_prefix("error: ").unwrap_or(&text).trim_end().to_owned()
+/// Is the line's answer to be JSON? One that cannot be read may ask for it as well.
+fn asks_for_json(text: &str) -> bool {
+    let stages = Line::read(text).texts();
+    let option = |words: &Vec<String>| words.iter().any(|word| word == "--json");
+    stages.first().is_some_and(option)
+        || stages.iter().skip(1).any(|words| words.first().is_some_and(|word| word == "json"))
 }
 
 /// How the word would be typed.
@@ -404,7 +399,7 @@ mod tests {
         assert!(routes.contains("source: Some(\"kernel\")"), "{routes}");
         assert_eq!(typed("show routes --sou kernel"), routes);
         // "ro" may be "route", which wants an address, or "routes", which takes none.
-        assert_eq!(typed("sh ro"), typed("show routes"));
+        assert_eq!(typed("sh ro"), "\"ro\": may mean routes, route; write more of it");
         assert_eq!(typed("sh ro 192.0.2.1"), typed("show route 192.0.2.1"));
         assert_eq!(typed("r a 192.0.2.0/24 blackhole"), typed("route add 192.0.2.0/24 blackhole"));
         assert_eq!(typed("exit"), "Quit");
@@ -414,9 +409,12 @@ mod tests {
     fn a_word_that_may_mean_several_things_is_refused_with_them() {
         let expected = "\"p\": may mean ports, protection; write more of it";
         assert_eq!(run("show p"), expected);
-        assert_eq!(run("sh p | json"), expected);
+        assert_eq!(run("sh p | grep x"), expected);
         assert_eq!(engine().next("show p x").unwrap_err().to_string(), expected);
-        assert!(run("shw ports").contains("unrecognized subcommand 'shw'"), "{}", run("shw ports"));
+        assert!(
+            run("shw ports").starts_with("\"shw\": unknown; did you mean \"show\"? known: help, ")
+        );
+        assert!(run("show prots").contains("did you mean \"ports\"? known: ports, routes, "));
         assert!(run("show route nowhere").contains("invalid value 'nowhere'"));
     }
 
@@ -427,7 +425,7 @@ mod tests {
         assert!(run("| json").contains("no command before the pipe"));
         assert!(run("show ports |").contains("nothing behind the pipe; known: grep, json, count"));
         assert!(run("show ports | grep (").starts_with("grep: "));
-        assert!(run("show ports | sort").contains("unrecognized subcommand 'sort'"));
+        assert!(run("show ports | sort").contains("\"sort\": unknown; known: grep, json, count"));
         assert!(run("show ports --socket /x").contains("speaks with one router"));
         assert!(run("show 'ports").contains("quote ' is not closed"));
         // The help of a command can be searched as well.
@@ -435,6 +433,16 @@ mod tests {
             run("help | grep neigh"),
             "  neighbour  Give or forget a neighbour's MAC in a running router\n"
         );
+    }
+
+    #[test]
+    fn an_error_is_json_where_json_was_asked_for() {
+        for line in ["show ports --json", "show ports | json", "show prots --json", "x | json"] {
+            let said = run(line);
+            let json: serde_json::Value = serde_json::from_str(&said).expect(&said);
+            assert!(json["error"].is_string(), "{said}");
+        }
+        assert!(!run("show ports | grep json").starts_with('{'));
     }
 
     #[test]
@@ -448,7 +456,7 @@ mod tests {
         for line in
             ["apply /etc/shadow", "plan /etc/shadow", "apply --confirm 1m /etc/shadow | json"]
         {
-            assert!(run(line).starts_with("not over telnet"), "{line}: {}", run(line));
+            assert!(run(line).contains("not over telnet"), "{line}: {}", run(line));
         }
         for help in [run("help"), run("?")] {
             let names: Vec<_> =
@@ -517,7 +525,7 @@ mod tests {
         assert_eq!(run("show routes --help"), run("help show routes"));
         assert!(!run("help show routes").contains("--socket"));
         assert!(run("help show routes | count").trim().parse::<u32>().unwrap() > 5);
-        assert!(run("help nonsense").contains("unrecognized subcommand 'nonsense'"));
+        assert!(run("help nonsense").contains("\"nonsense\": unknown; known: help, "));
     }
 
     proptest! {

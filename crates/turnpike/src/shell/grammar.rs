@@ -1,9 +1,13 @@
 //! The grammar of a line is that of the binary's commands, read from clap: a word may be cut short where
 //! it stays clear what is meant, and what can come next is known at any point.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use clap::builder::ValueHint;
+use clap::error::ErrorKind;
 use clap::{Arg, ArgMatches, Command};
+use dataplane::words::suggestion;
+
+use crate::usage;
 
 /// What can come next.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,15 +81,21 @@ impl Grammar {
         let mut readings = Vec::new();
         expand(&self.root, words, &mut Vec::new(), &mut readings);
         let parse = |words: &Vec<String>| self.root.clone().try_get_matches_from(words);
-        if let [only] = &readings[..] {
-            return Ok(parse(only)?);
-        }
-        // A word that is cut short means the one thing with which the rest makes sense.
-        let mut sound: Vec<_> = readings.iter().filter_map(|words| parse(words).ok()).collect();
-        match (sound.pop(), sound.is_empty()) {
-            (Some(matches), true) => Ok(matches),
-            _ => bail!("{}", ambiguous(words, &readings)),
-        }
+        let possible =
+            |words: &&Vec<String>| parse(words).map_or_else(|e| is_unfinished(&e), |_| true);
+        let only = match &readings[..] {
+            [only] => only,
+            // A word that is cut short means the one thing with which the rest makes sense, now or with
+            // more words behind it.
+            several => match several.iter().filter(possible).collect::<Vec<_>>()[..] {
+                [only] => only,
+                _ => bail!("{}", ambiguous(words, &readings)),
+            },
+        };
+        parse(only).map_err(|error| match error.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => error.into(),
+            _ => anyhow!("{}", usage::said(&error, &self.root, only)),
+        })
     }
 
     /// The subcommands that can be typed.
@@ -103,7 +113,7 @@ impl Grammar {
             self.values_of(option, words, &[], values)
         } else if command.has_subcommands() {
             if let Some(word) = rest.iter().find(|word| !word.starts_with('-')) {
-                bail!("\"{word}\": {}", no_command(command));
+                bail!("\"{word}\": {}", no_command(command, word));
             }
             subcommands(command).map(shown).collect()
         } else {
@@ -234,15 +244,26 @@ fn ambiguous(words: &[String], readings: &[Vec<String>]) -> String {
     says_ambiguous(&words[at], meant.into_iter())
 }
 
+/// Words are missing, and none is wrong.
+fn is_unfinished(error: &clap::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::MissingRequiredArgument
+            | ErrorKind::MissingSubcommand
+            | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+            | ErrorKind::TooFewValues
+    )
+}
+
 fn says_ambiguous<'a>(word: &str, meant: impl Iterator<Item = &'a str>) -> String {
     format!("\"{word}\": may mean {}; write more of it", meant.collect::<Vec<_>>().join(", "))
 }
 
-fn no_command(command: &Command) -> String {
+fn no_command(command: &Command, word: &str) -> String {
     let known: Vec<_> = subcommands(command).map(Command::get_name).collect();
     match &known[..] {
         [] => "not expected here".to_owned(),
-        _ => format!("unknown; known: {}", known.join(", ")),
+        _ => format!("unknown{}", suggestion(word, "known", &known)),
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use dataplane::words::count;
+
 use super::{columns, finish};
 use crate::api::report::{HistoryEntry, Plan, PlannedChange};
 
@@ -15,15 +17,16 @@ pub fn plan(plan: &Plan) -> String {
     let all_routes = plan.routes.added + plan.routes.removed + plan.routes.changed;
     let hidden = all_routes - routes.count().min(all_routes);
     if hidden > 0 {
-        let more = format!("… and {hidden} more routes; --all shows them");
+        let more = format!("… and {}; --all shows them", count(hidden, "more route"));
         lines.push(more);
     }
     let all = plan.changes.len() + hidden;
     let restart = plan.changes.iter().filter(|change| !change.live).count();
-    let plural = if all == 1 { "" } else { "s" };
+    let all = count(all, "change");
     lines.push(match restart {
-        0 => format!("\n{all} change{plural}, without a restart"),
-        n => format!("\n{all} change{plural}, of which {n} need a restart: apply refuses them all"),
+        0 => format!("\n{all}, without a restart"),
+        1 => format!("\n{all}, of which 1 needs a restart: apply refuses them all"),
+        n => format!("\n{all}, of which {n} need a restart: apply refuses them all"),
     });
     lines.join("\n")
 }
@@ -56,7 +59,7 @@ pub fn history(entries: &[HistoryEntry]) -> String {
         table.add_row([
             entry.number.to_string(),
             state,
-            age(UNIX_EPOCH + Duration::from_secs(entry.time)),
+            age(UNIX_EPOCH + Duration::from_secs(entry.time_s)),
             entry.origin.clone(),
             entry.summary.clone(),
             entry.file.clone(),
@@ -107,7 +110,7 @@ mod tests {
              ~ port \"a\": mtu: 1500 -> 9000  [closes the port and opens it again]\n\
              + route 10.0.0.0/8: blackhole\n\
              … and 5 more routes; --all shows them\n\n\
-             9 changes, of which 1 need a restart: apply refuses them all"
+             9 changes, of which 1 needs a restart: apply refuses them all"
         );
         report.changes.drain(1..);
         report.routes = RouteChanges::default();

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use dataplane::words::count;
+
 use super::{columns, finish, right_align};
 use crate::api::report::{Forwarders, Rss};
 
@@ -50,10 +52,10 @@ pub fn rss(ports: &[Rss]) -> String {
 fn port(rss: &Rss) -> String {
     let Rss { port, spread, function, fields, key, queues, table } = rss;
     let Some(function) = function else {
-        let s = if *queues == 1 { "" } else { "s" };
-        return format!("{port}: {queues} receive queue{s}, no hash of the router's");
+        return format!("{port}: {}, no hash of the router's", count(*queues, "receive queue"));
     };
-    let mut lines = vec![format!("{port}: {function} in {spread}, {queues} receive queues")];
+    let mut lines =
+        vec![format!("{port}: {function} in {spread}, {}", count(*queues, "receive queue"))];
     if !fields.is_empty() {
         lines.push(format!("  fields  {}", fields.join(", ")));
     }

@@ -110,7 +110,9 @@ pub fn run_command(
 ) -> Result<Json, String> {
     let limits = Limits { time: call.budget, memory: MEMORY };
     run(call, limits, show).map_err(|error| {
-        let (_, message) = describe(&error, limits);
+        let (line, message) = describe(&error, limits);
+        let place = line.map_or_else(String::new, |line| format!("{}:{line}: ", call.file));
+        let message = format!("{place}{message}");
         let trace = traceback(&error);
         format!("command \"{}\": {message}{trace}", call.name)
     })

@@ -65,6 +65,38 @@ pub(super) fn add_to(lua: &Lua, module: &LuaTable, record: &Shared) -> mlua::Res
     module.set("mask", lua.create_function(|lua, ()| lua.create_table())?)
 }
 
+/// The step of `turnpike.next_hop "NAME" { … }`. It takes packets of the family of its gateways; what is wrong
+/// with them is found when the settings are read.
+pub(super) fn add_next_hop(
+    name: &str,
+    settings: Option<&LuaValue>,
+    line: Option<usize>,
+    record: &Shared,
+) {
+    let takes = match settings.map(Value::from_lua) {
+        Some(Value::Table(settings)) => match first_text(settings.named.get("via")) {
+            Some(via) if via.contains(':') => Facts::IP6,
+            Some(_) => Facts::IP4,
+            None => Facts::FRAME,
+        },
+        _ => Facts::FRAME,
+    };
+    let entry = dataplane::steps::named_hop(name, takes.with(Facts::VALID));
+    let mut record = record.borrow_mut();
+    if let Err(message) = record.drafts.catalogue.add(entry) {
+        record.errors.add(line, message);
+    }
+}
+
+/// A text, or the first one of a list.
+fn first_text(value: Option<&Value>) -> Option<String> {
+    match value? {
+        Value::Text(text) => Some(text.clone()),
+        Value::Table(table) => first_text(table.list.first()),
+        _ => None,
+    }
+}
+
 /// Reads the numbers of an object's settings, by their names.
 type ReadShared = fn(&dyn Fn(&str) -> Option<f64>) -> SharedSettings;
 

@@ -1,6 +1,6 @@
 //! `turnpike.route "PREFIX" { … }` and `turnpike.import { … }`: what leads to next hops.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use super::super::error::suggestion;
 use super::super::network::{Networks, NoGateway, Place, parse_prefix, place_of_gateway};
 use super::super::script::Statement;
 use super::super::value::{Fields, Value, whole_number};
-use super::super::{Forwarding, Import, Route};
+use super::super::{Forwarding, Import, NamedNextHop, Route};
 use super::Context;
 use crate::rib::{BUCKETS_MOST, PATHS_MOST, Path as NextHop, Resilient, RouteKind, WEIGHT_MOST};
 
@@ -51,6 +51,34 @@ pub(super) fn read<'s>(
         routes.push(route);
     }
     routes
+}
+
+/// `turnpike.next_hop "NAME" { … }`: paths as those of a route.
+pub(super) fn next_hops<'s>(
+    context: &mut Context<'_>,
+    statements: impl Iterator<Item = &'s Statement>,
+) -> Vec<NamedNextHop> {
+    let mut found = Vec::new();
+    for statement in statements {
+        let what = format!("next_hop \"{}\"", statement.name);
+        let mut fields = context.fields(what.clone(), statement, &["via", "port"]);
+        let port = fields.text("port", "a port's name");
+        let line = fields.line_of("via");
+        let written = match port {
+            Some(port) if fields.get("via").is_none() => {
+                vec![Written { via: None, weight: 1, port: Some(port.to_owned()) }]
+            }
+            port => written_paths(&mut fields, port),
+        };
+        let families: HashSet<bool> =
+            written.iter().filter_map(|path| path.via.map(|via| via.is_ipv4())).collect();
+        if families.len() > 1 {
+            fields.error("via", "via: gateways of both families; make a next hop for each");
+        }
+        let paths = resolve(context, &what, line, written);
+        found.push(NamedNextHop { line: statement.line, name: statement.name.clone(), paths });
+    }
+    found
 }
 
 fn what(name: &str) -> String {
@@ -386,11 +414,11 @@ fn no_gateway(
     }
 }
 
-/// Reports routes whose gateways no route leads to, or routes lead to in a circle. Where others
+/// Reports routes and next hops whose gateways no route leads to, or routes lead to in a circle. Where others
 /// have routes too, such as the kernel or an imported table, that is seen when they are there.
 pub(super) fn check_recursion(
     context: &mut Context<'_>,
-    routes: &[Route],
+    (routes, next_hops): (&[Route], &[NamedNextHop]),
     imports: &[Import],
     others: bool,
     forwarding: &Forwarding,
@@ -419,6 +447,13 @@ pub(super) fn check_recursion(
         for via in recursive_gateways(paths_of(route)) {
             if let Err(reason) = reach(via, &mut vec![index]) {
                 report(route.line, what(&route.prefix.to_string()), via, reason);
+            }
+        }
+    }
+    for hop in next_hops.iter().filter(|_| imports.is_empty()) {
+        for via in recursive_gateways(&hop.paths) {
+            if let Err(reason) = reach(via, &mut Vec::new()) {
+                report(hop.line, format!("next_hop \"{}\"", hop.name), via, reason);
             }
         }
     }

@@ -327,6 +327,7 @@ fn tables(case: &Case, (fib4, fib6): Lookups) -> Result<Arc<Tables>> {
     }
     let ports = vec![PORT; case.egress];
     Ok(Arc::new(Tables {
+        named_hops: Default::default(),
         fib4,
         fib6,
         next_hops: Arc::new(next_hops),

@@ -87,7 +87,8 @@ pub fn lua_step(text: &str, watchdog: &Watchdog) -> Result<LuaStep> {
         policy: Policy::Bypass,
         budget_us: 100_000,
     };
-    let source = Source { text, file: "bench", ports: &[], shared: &Arc::default() };
+    let (shared, peers) = (Arc::default(), Arc::default());
+    let source = Source { text, file: "bench", ports: &[], shared: &shared, peers: &peers };
     let steps = ForwarderLua::load(&source, watchdog)?.into_steps([&settings])?;
     Ok(steps.into_iter().next().expect("one was wanted"))
 }

@@ -31,6 +31,7 @@ use super::super::settings;
 use super::super::wiring::Spread;
 use super::Owner;
 use super::ports::Moves;
+use crate::place::Place;
 
 /// What was done of a change, to be undone.
 #[derive(Default)]
@@ -112,20 +113,41 @@ impl Owner {
         for (id, before, after) in ports(old, new) {
             let both = both(before, after);
             if both != before.addresses {
-                self.set_addresses(id, &before.addresses, &both)
-                    .with_context(|| format!("port \"{}\"", after.name))?;
+                self.set_addresses(id, &before.addresses, &both).of_port(&after.name)?;
             }
         }
         for neighbour in news(&old.neighbours, &new.neighbours) {
             self.put_neighbour(neighbour)?;
         }
         let changed = diff.routes.changed.iter().map(|(_, after)| after);
-        self.put_routes(diff.routes.added.iter().chain(changed))
+        self.put_routes(diff.routes.added.iter().chain(changed))?;
+        self.put_next_hops(new)
+    }
+
+    /// All next hops with names.
+    fn put_next_hops(&mut self, config: &Config) -> Result<()> {
+        let (rib, known) = (&mut self.rib, &mut self.configurations.routes);
+        let put = rib.batch(|rib| {
+            let mut hops = config.next_hops.iter();
+            hops.try_for_each(|hop| {
+                known.put_next_hop(rib, hop).with_context(|| format!("line {}", hop.line))
+            })
+        });
+        known.publish_next_hops(rib, &self.tables.named_hops);
+        put
+    }
+
+    /// Forgets the next hops with names that a configuration does not have.
+    fn keep_next_hops(&mut self, config: &Config) {
+        let (rib, known) = (&mut self.rib, &mut self.configurations.routes);
+        known.keep_next_hops(rib, &config.next_hops);
+        known.publish_next_hops(rib, &self.tables.named_hops);
     }
 
     /// What is gone.
     fn remove_old(&mut self, old: &Config, new: &Config, diff: &Diff) {
         self.remove_routes(diff.routes.removed.iter());
+        self.keep_next_hops(new);
         for gone in absent(&old.neighbours, &new.neighbours) {
             self.rib.remove_neighbour(gone.port, gone.address);
         }
@@ -143,6 +165,8 @@ impl Owner {
     fn undo(&mut self, old: &Config, new: &Config, diff: &Diff) {
         let before = diff.routes.changed.iter().map(|(before, _)| before);
         let mut failed = self.put_routes(before.chain(&diff.routes.removed)).err();
+        failed = failed.or(self.put_next_hops(old).err());
+        self.keep_next_hops(old);
         self.remove_routes(diff.routes.added.iter());
         for neighbour in news(&new.neighbours, &old.neighbours) {
             failed = failed.or(self.put_neighbour(neighbour).err());

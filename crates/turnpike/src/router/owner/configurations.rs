@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use control::config::{Changes, Config, Diff, Route};
 use dataplane::port::PortId;
+use dataplane::words::count;
 use tokio::sync::{mpsc, oneshot};
 
 use super::super::graphs;
@@ -92,7 +93,8 @@ impl Configurations {
         workshop: Workshop,
     ) -> Self {
         let (done, jobs) = mpsc::unbounded_channel();
-        let summary = format!("{} ports, {} routes", config.ports.len(), config.routes.len());
+        let ports = count(config.ports.len(), "port");
+        let summary = format!("{ports}, {}", count(config.routes.len(), "route"));
         // What messages name is what clients name: the whole path.
         let file = std::path::absolute(&config.file).unwrap_or_else(|_| config.file.clone());
         let history = History::new(file, config.text.clone(), summary);
@@ -200,7 +202,7 @@ impl Configurations {
             };
             HistoryEntry {
                 number: entry.number,
-                time: entry
+                time_s: entry
                     .time
                     .duration_since(std::time::UNIX_EPOCH)
                     .unwrap_or_default()
@@ -404,9 +406,8 @@ fn counted<T>(what: &str, changes: &Changes<T>) -> impl Iterator<Item = String> 
         (changes.changed.len(), "changed"),
     ];
     let what = what.to_owned();
-    all.into_iter().filter(|(count, _)| *count > 0).map(move |(count, done)| {
-        format!("{count} {what}{} {done}", if count == 1 { "" } else { "s" })
-    })
+    let some = all.into_iter().filter(|(number, _)| *number > 0);
+    some.map(move |(number, done)| format!("{} {done}", count(number, &what)))
 }
 
 /// What a change changes, in a few words.
@@ -419,7 +420,7 @@ fn summary(diff: &Diff) -> String {
     }
     let others = diff.settings.iter().filter(|s| !s.is_of_graph() && !diff.is_of_port(s)).count();
     if others > 0 {
-        parts.push(format!("{others} setting{}", if others == 1 { "" } else { "s" }));
+        parts.push(count(others, "setting"));
     }
     if parts.is_empty() { "no change".to_owned() } else { parts.join(", ") }
 }

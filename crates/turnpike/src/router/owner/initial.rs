@@ -5,9 +5,10 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use control::config::{self, Config};
+use control::config::{self, Config, NamedNextHop};
 use control::rib::{self, GroupKey, GroupSpec, Rib, RibPort, RouteKind, Source};
-use dataplane::next_hop::NextHopTable;
+use dataplane::next_hop::{NO_ROUTE, NextHopTable};
+use dataplane::steps::NamedHops;
 use dpdk::qsbr::Qsbr;
 use ipnet::IpNet;
 
@@ -25,6 +26,8 @@ pub type Readers = (Arc<dyn fib::Lookup<Ipv4Addr>>, Arc<dyn fib::Lookup<Ipv6Addr
 pub struct StaticRoutes {
     /// By prefix and metric.
     groups: HashMap<(IpNet, u32), GroupKey>,
+    /// The groups of next hops with names.
+    named: HashMap<String, GroupKey>,
     next: u32,
 }
 
@@ -59,6 +62,31 @@ impl StaticRoutes {
         if let Some(group) = self.groups.remove(&(route.prefix, route.metric)) {
             rib.remove_group(group);
         }
+    }
+
+    /// Sets the next hop of a name.
+    pub fn put_next_hop(&mut self, rib: &mut Rib, hop: &NamedNextHop) -> Result<(), rib::Error> {
+        let known = self.named.get(&hop.name).copied();
+        let key = known.unwrap_or_else(|| self.new_group());
+        self.named.insert(hop.name.clone(), key);
+        rib.set_group(key, GroupSpec { paths: hop.paths.clone(), ..GroupSpec::default() })
+    }
+
+    /// Forgets all names but these.
+    pub fn keep_next_hops(&mut self, rib: &mut Rib, kept: &[NamedNextHop]) {
+        self.named.retain(|name, key| {
+            let stays = kept.iter().any(|hop| hop.name == *name);
+            stays || {
+                rib.remove_group(*key);
+                false
+            }
+        });
+    }
+
+    /// Tells steps the numbers of next hops with names. One for which there is no number leads nowhere.
+    pub fn publish_next_hops(&self, rib: &Rib, to: &NamedHops) {
+        let number = |key: &GroupKey| rib.group_hop(*key).unwrap_or(NO_ROUTE);
+        to.set(self.named.iter().map(|(name, key)| (name.as_str(), number(key))));
     }
 
     fn new_group(&mut self) -> GroupKey {
@@ -108,6 +136,11 @@ pub fn build_rib(
             .put(&mut rib, route)
             .with_context(|| format!("{}:{}", config.file.display(), route.line))?;
     }
+    for hop in &config.next_hops {
+        routes
+            .put_next_hop(&mut rib, hop)
+            .with_context(|| format!("{}:{}", config.file.display(), hop.line))?;
+    }
     for (rank, import) in (0..).zip(&config.imports) {
         let file = import.file.display();
         tracing::info!("import {file}: begins");
@@ -120,7 +153,7 @@ pub fn build_rib(
         drop(progress);
         stopped?;
         let report =
-            report.with_context(|| format!("{}:{}: import", config.file.display(), import.line))?;
+            report.with_context(|| format!("{}:{}", config.file.display(), import.line))?;
         tracing::info!("{report}");
     }
     Ok((rib, routes, readers))

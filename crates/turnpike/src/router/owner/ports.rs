@@ -26,6 +26,7 @@ use super::hotplug::Absent;
 use super::links::Link;
 use super::{Owner, initial};
 use crate::bind;
+use crate::place::{Place, of_port};
 
 /// Said of a device for which other graphs are needed.
 const CHANGED: &str = "its device has changed meanwhile";
@@ -108,20 +109,19 @@ impl Owner {
         expected: PortInfo,
         moves: &mut Moves,
     ) -> Result<()> {
-        let what = || format!("port \"{}\"", port.name);
         let forwarders = config.forwarders.cores.len().max(1);
         let mut opened = match ready.device {
             Ok(opened) => opened,
             Err(memory) => self.opener.device(port, forwarders, &memory)?,
         };
         let info = opened.port.info;
-        ensure!(is_same(info, expected), "{}: {CHANGED}; try again", what());
+        ensure!(is_same(info, expected), "port \"{}\": {CHANGED}; try again", port.name);
         let kept = moves.host(port.id).zip(port.host.as_ref());
         let host = match kept {
             Some((host, wanted)) => {
                 if let Some(host) = host {
-                    host.change(info.mac, info.mtu).with_context(what)?;
-                    host.set_segmentation(wanted.segmentation).with_context(what)?;
+                    host.change(info.mac, info.mtu).of_port(&port.name)?;
+                    host.set_segmentation(wanted.segmentation).of_port(&port.name)?;
                 }
                 host.take()
             }
@@ -145,7 +145,7 @@ impl Owner {
             Ok(queues) => queues,
             Err(error) => {
                 self.look_at_link(id);
-                return Err(error.context(format!("port \"{}\"", port.name)));
+                return Err(of_port(error, &port.name));
             }
         };
         let host = queues.host.take();
@@ -174,7 +174,7 @@ impl Owner {
             Link::down()
         };
         let connected = self.wiring.connect(opened.queues).await;
-        connected.with_context(|| format!("port \"{}\"", wanted.name))?;
+        connected.of_port(&wanted.name)?;
         self.rib.set_device(id, info.mac, info.mtu);
         self.ports.insert(opened.port);
         Ok(())

@@ -21,7 +21,8 @@ use super::super::ports::OpenPort;
 use super::sources::Audits;
 use super::{Owner, WantedMulticasts, flow};
 use crate::api::report::{
-    self, Neighbour, Offload, Path, Port, Remote, ResolvedPath, Route, RouteAnswer, RouteSummary,
+    self, Families, Neighbour, Offload, Path, Port, Remote, ResolvedPath, Room, Route, RouteAnswer,
+    RouteSummary,
 };
 use crate::api::server::{Page, Question};
 use crate::api::{Answer, Flow, Request, RouteFilter, Show};
@@ -300,12 +301,15 @@ impl Owner {
 
     fn summary(&self) -> RouteSummary {
         let summary = self.rib.summary();
-        let counts = |source: Source| [summary.ipv4[source.index()], summary.ipv6[source.index()]];
+        let counts = |source: Source| Families {
+            ipv4: summary.ipv4[source.index()],
+            ipv6: summary.ipv6[source.index()],
+        };
         RouteSummary {
             sources: Source::ALL.map(|source| (source.name().to_owned(), counts(source))).into(),
-            fib: [summary.fib4, summary.fib6],
-            fib_bytes: [summary.fib4_bytes, summary.fib6_bytes],
-            next_hops: [summary.next_hops, NEXT_HOPS],
+            fib: Families { ipv4: summary.fib4, ipv6: summary.fib6 },
+            fib_bytes: Families { ipv4: summary.fib4_bytes, ipv6: summary.fib6_bytes },
+            next_hops: Room { used: summary.next_hops, most: NEXT_HOPS },
             refused: summary.refused,
             waiting: summary.waiting,
             pending: summary.pending,

@@ -136,6 +136,7 @@ impl Lab {
         let fib4 = fib::new_ipv4(Algorithm::Reference, Box::new(NoReaders)).unwrap();
         let fib6 = fib::new_ipv6(Algorithm::Reference, Box::new(NoReaders)).unwrap();
         let tables = Tables {
+            named_hops: Default::default(),
             fib4: fib4.reader(),
             fib6: fib6.reader(),
             next_hops: Arc::new(NextHopTable::new()),

@@ -1,0 +1,162 @@
+//! A named next hop: sends packets where the configuration says, whatever their destination (policy routing).
+//!
+//! Takes valid packets of the family of its gateway. The control plane resolves and tracks the next hop as
+//! that of a static route: several paths share the flows, and lost ones are left out. Sets
+//! [`Batch::next_hop`], [`Batch::hop`] and [`Batch::out_port`].
+//!
+//! | output | packets |
+//! |---|---|
+//! | `forward` | the next hop is a neighbour whose MAC is known |
+//! | `down` | no path of the next hop is there: its ports are down, or its gateways have no route |
+//! | punt `glean`, `unresolved`, `scope` | as in a lookup, see `resolve.rs` |
+//! | drop `l2-broadcast` | would be forwarded, but came as link-layer broadcast (RFC 1812 5.3.4) |
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::resolve;
+use crate::batch::Batch;
+use crate::catalogue::{Entry, Facts};
+use crate::graph::{MAX_OUTPUTS, Output, Outputs, Step};
+use crate::mask::Mask;
+use crate::next_hop::NO_ROUTE;
+use crate::reason::{DropReason, PuntReason};
+use crate::tables::Tables;
+
+const OUTPUTS: &[Output] = &[
+    Output::Next("forward"),
+    Output::Next("down"),
+    Output::Punt(PuntReason::Glean),
+    Output::Punt(PuntReason::Unresolved),
+    Output::Punt(PuntReason::Scope),
+    Output::Drop(DropReason::L2Broadcast),
+];
+
+/// The numbers of named next hops, written by the control plane.
+#[derive(Debug, Default)]
+pub struct NamedHops(Mutex<BTreeMap<String, Arc<AtomicU16>>>);
+
+impl NamedHops {
+    /// Sets the number of each name; the others lead nowhere.
+    pub fn set<'a>(&self, numbers: impl Iterator<Item = (&'a str, u16)>) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let numbers: BTreeMap<_, _> = numbers.collect();
+        for name in numbers.keys() {
+            all.entry((*name).to_owned()).or_insert_with(nowhere);
+        }
+        for (name, number) in all.iter() {
+            number
+                .store(numbers.get(name.as_str()).copied().unwrap_or(NO_ROUTE), Ordering::Release);
+        }
+        // What neither the configuration nor a graph has any more.
+        all.retain(|name, number| {
+            numbers.contains_key(name.as_str()) || Arc::strong_count(number) > 1
+        });
+    }
+
+    fn number(&self, name: &str) -> Arc<AtomicU16> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.entry(name.to_owned()).or_insert_with(nowhere).clone()
+    }
+}
+
+fn nowhere() -> Arc<AtomicU16> {
+    Arc::new(AtomicU16::new(NO_ROUTE))
+}
+
+/// The step of a named next hop, for packets of which this is known.
+pub fn named_hop(name: &str, takes: Facts) -> Entry {
+    let of = name.to_owned();
+    let make = move |tables: &Arc<Tables>| -> Box<dyn Step> {
+        Box::new(Steer { number: tables.named_hops.number(&of), tables: tables.clone() })
+    };
+    Entry::new(name, OUTPUTS, make).takes(takes).adds(&[("forward", Facts::ROUTED)])
+}
+
+/// See the module's documentation.
+struct Steer {
+    number: Arc<AtomicU16>,
+    tables: Arc<Tables>,
+}
+
+impl Step for Steer {
+    fn outputs(&self) -> &'static [Output] {
+        OUTPUTS
+    }
+
+    fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
+        let number = self.number.load(Ordering::Acquire);
+        for i in input.slots() {
+            batch.next_hop[i] = number;
+        }
+        let mut found = [Mask::EMPTY; MAX_OUTPUTS];
+        resolve::resolve(batch, input, &self.tables.next_hops, &self.tables.flows, &mut found);
+        out[0] = found[resolve::FORWARD];
+        out[2] = found[resolve::GLEAN];
+        out[3] = found[resolve::UNRESOLVED];
+        out[4] = found[resolve::SCOPE];
+        out[5] = found[resolve::L2_BROADCAST];
+        out[1] = out[2..6].iter().fold(input.without(out[0]), |rest, &mask| rest.without(mask));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::Catalogue;
+    use crate::testing::{FrameBuilder, TestTables, run_step, run_step_on};
+
+    /// The numbers that [`TestTables::every_kind`] has for 10.0.N.0/24.
+    const FORWARD: usize = 6;
+    const GLEAN: usize = 7;
+    const UNRESOLVED: usize = 8;
+    const GROUP: usize = 9;
+
+    fn step(tables: &Arc<Tables>) -> Box<dyn Step> {
+        let mut catalogue = Catalogue::default();
+        catalogue.add(named_hop("b", Facts::VALID)).unwrap();
+        catalogue.find("b").unwrap().make(tables).unwrap()
+    }
+
+    /// The number of a route's next hop.
+    fn number(tables: &Tables, net: usize) -> u16 {
+        let mut answers = [0];
+        tables.fib4.lookup_prefetched(&[u32::from_be_bytes([10, 0, net as u8, 1])], &mut answers);
+        answers[0]
+    }
+
+    #[test]
+    fn packets_go_where_the_name_says_whatever_their_destination() {
+        let tables = TestTables::every_kind();
+        let mut step = step(&tables);
+        // 10.0.2.0/24 is a blackhole, which the step does not ask.
+        let frames: Vec<_> = (0..64u16)
+            .map(|port| FrameBuilder::ip4().destination4("10.0.2.1").udp(port, 9, b"x").build())
+            .collect();
+        let all: Vec<usize> = (0..64).collect();
+        assert_eq!(run_step(&mut *step, &frames).0["down"], all, "nobody has said where");
+        for (net, output) in
+            [(FORWARD, "forward"), (GLEAN, "glean"), (UNRESOLVED, "unresolved"), (GROUP, "forward")]
+        {
+            tables.named_hops.set([("b", number(&tables, net))].into_iter());
+            assert_eq!(run_step(&mut *step, &frames).0[output], all, "{net}");
+        }
+        let (_, batch) = run_step(&mut *step, &frames);
+        let first = batch.out_port.iter().filter(|&&port| port == 3).count();
+        assert!((16..=48).contains(&first), "{first} of 64 flows on the first path");
+        // A group whose paths are all dead answers as no route does.
+        tables.named_hops.set([("other", number(&tables, FORWARD))].into_iter());
+        assert_eq!(run_step(&mut *step, &frames).0["down"], all);
+    }
+
+    #[test]
+    fn a_broadcast_frame_is_not_sent_on() {
+        let tables = TestTables::every_kind();
+        let mut step = step(&tables);
+        tables.named_hops.set([("b", number(&tables, FORWARD))].into_iter());
+        let frames = [FrameBuilder::ip4().build(), FrameBuilder::ip4().build()];
+        let (result, _) = run_step_on(&mut *step, &frames, |b| b.link_multicast = Mask(0b10));
+        assert_eq!((&result["forward"], &result["l2-broadcast"]), (&vec![0], &vec![1]));
+    }
+}
