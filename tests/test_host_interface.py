@@ -186,7 +186,7 @@ def test_after_a_kill_the_next_start_goes_on_with_the_same_interface(lab):
     before = link(machine.space, "left")
     machine.router.process.send_signal(signal.SIGKILL)
     machine.router.process.wait()
-    router = lab.router(machine.inside, ports(machine.space))
+    router = lab.router(machine.inside, ports(machine.space), socket=machine.router.socket)
     after = link(machine.space, "left")
     assert after["ifindex"] == before["ifindex"] and "LOWER_UP" in after["flags"]
     assert "192.0.2.0/24 via 10.0.1.2" in machine.space.run("ip", "route").stdout

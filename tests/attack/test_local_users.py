@@ -1,7 +1,10 @@
 """Users of the router's machine who are not root at the doors without a password: telnet's and zebra's."""
 
+import os
 import shutil
 import socket
+import subprocess
+import tempfile
 
 import pytest
 
@@ -207,3 +210,89 @@ def test_zebra_is_not_replaced_while_it_is_there(machine):
     machine.zebra = zebra(machine)
     machine.zebra.sendall(frame(machine, "203.0.113.0/24"))
     assert wait_for(lambda: "203.0.113.0/24" in fpm_routes(machine), 10)
+
+
+# --- the holder of host interfaces -----------------------------------------------------------------
+
+# Connects to a holder and prints what it is given, and with how many descriptors.
+TAKER = """
+import array, socket, sys
+client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+client.settimeout(5)
+try:
+    client.connect(sys.argv[1])
+    while True:
+        text, rights, *_ = client.recvmsg(256, 1024)
+        if not text:
+            break
+        print(text, len(rights))
+except OSError as error:
+    print(type(error).__name__)
+"""
+
+# Says that it is a holder, and prints what routers give it.
+FAKE = """
+import socket, sys
+listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+listener.bind(sys.argv[1])
+listener.listen()
+print("listens", flush=True)
+while True:
+    router, _ = listener.accept()
+    router.settimeout(1)
+    try:
+        router.send(b"all 1")
+        while given := router.recvmsg(256, 1024)[0]:
+            print(given, flush=True)
+    except OSError:
+        pass
+"""
+
+UNPRIVILEGED = ["setpriv", "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]
+
+
+def hosts_machine(lab):
+    """A machine between two hosts, which is not started."""
+    machine = Machine(lab, "router")
+    host(machine, "left", "left", "10.0.1.2", "10.0.1.1")
+    host(machine, "right", "right", "10.0.2.2", "10.0.2.1")
+    return machine
+
+
+def test_another_user_gets_no_interface_of_the_holder(lab):
+    machine = hosts_machine(lab)
+    machine.start()
+    path = f"{machine.router.socket}.hold"
+    # Even if somebody has opened the way to it.
+    machine.router.kill()
+    for mode in (0o600, 0o666):
+        machine.router.directory.chmod(0o755)
+        os.chmod(path, mode)
+        python = shutil.which("python3", path="/usr/bin:/bin:/usr/local/bin")
+        said = machine.run(*UNPRIVILEGED, python, "-c", TAKER, path).stdout
+        assert said in ("PermissionError\n", "", "ConnectionResetError\n"), said
+    # It holds them all the same.
+    machine.start()
+    assert "held 2" in machine.router.log(), machine.router.log()
+    machine.finish()
+
+
+def test_a_holder_of_another_user_gets_no_interface(lab):
+    machine = hosts_machine(lab)
+    directory = tempfile.mkdtemp(prefix="turnpike-test-")
+    lab._made.callback(shutil.rmtree, directory, True)
+    os.chmod(directory, 0o1777)
+    socket_path = os.path.join(directory, "router.sock")
+    python = shutil.which("python3", path="/usr/bin:/bin:/usr/local/bin")
+    fake = machine.space.spawn(
+        *UNPRIVILEGED, python, "-c", FAKE, f"{socket_path}.hold", stdout=subprocess.PIPE, text=True
+    )
+    assert fake.stdout.readline() == "listens\n"
+    machine.start(socket=socket_path)
+    assert "belongs to process" in machine.router.log() and "of another user" in machine.router.log()
+    # The router has one of its own.
+    assert machine.router.holder() not in (None, fake.pid)
+    machine.finish()
+    fake.terminate()
+    said = fake.communicate(timeout=20)[0]
+    assert said == "", said

@@ -74,6 +74,9 @@ class Machine:
         """Starts what forwards."""
         if self.turnpike:
             text = self.config(sources) + config
+            if self.router:
+                # As whoever starts it again does: its holder is found by its socket.
+                options.setdefault("socket", self.router.socket)
             self.router = self.lab.router(self.wires, text, wait=wait, **options)
         return self
 

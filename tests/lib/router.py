@@ -1,10 +1,13 @@
 """The router under test: started with a configuration, asked over its socket, stopped and judged."""
 
+import contextlib
 import json
 import os
 import re
 import shutil
 import signal
+import socket as socketlib
+import struct
 import subprocess
 import tempfile
 import time
@@ -128,9 +131,33 @@ class Router:
         assert "defect" not in log, log
         return log
 
+    def holder(self):
+        """The process number of who holds its host interfaces, None if nobody does."""
+        # The router listens for a holder that it has just started.
+        wait_for(lambda: self._holder() != self.process.pid, 20)
+        return self._holder()
+
+    def _holder(self):
+        with socketlib.socket(socketlib.AF_UNIX, socketlib.SOCK_SEQPACKET) as channel:
+            try:
+                channel.connect(f"{self.socket}.hold")
+            except OSError:
+                return None
+            pid, *_ = struct.unpack("3i", channel.getsockopt(socketlib.SOL_SOCKET, socketlib.SO_PEERCRED, 12))
+            return pid
+
+    def kill(self):
+        """Ends it by SIGKILL."""
+        self.process.kill()
+        self.process.wait()
+
     def close(self):
         """Removes what is left of it, whatever state it is in."""
         stop_process(self.process)
+        if holder := self.holder():
+            # It is the router's child or was left by it: nobody here waits for it.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(holder, signal.SIGKILL)
         self._log.close()
         shutil.rmtree(self.directory, ignore_errors=True)
 

@@ -1,6 +1,8 @@
-//! Descriptors that the service manager has kept for this process, `sd_listen_fds(3)`.
+//! Descriptors that this process was started with, and those that processes which it starts are not to have:
+//! what the service manager has kept for it, `sd_listen_fds(3)`, and what DPDK has open.
 
 use std::env;
+use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -34,4 +36,20 @@ pub fn inherited() -> Vec<(String, OwnedFd)> {
             (name, descriptor)
         })
         .collect()
+}
+
+/// Marks all descriptors but standard input, output and error to be closed in programs that this process starts:
+/// DPDK and its drivers leave some of their own open, devices and locked files among them.
+///
+/// # Errors
+/// `/proc` cannot be read.
+pub fn close_on_exec() -> io::Result<()> {
+    for entry in std::fs::read_dir("/proc/self/fd")? {
+        let number = entry?.file_name().to_str().and_then(|name| name.parse::<RawFd>().ok());
+        if let Some(number) = number.filter(|&number| number >= FIRST) {
+            // SAFETY: sets a flag, if that is still a descriptor.
+            unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) };
+        }
+    }
+    Ok(())
 }

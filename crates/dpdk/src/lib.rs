@@ -47,7 +47,7 @@ pub use eal::{
     version_built,
 };
 pub use error::{Errno, Error};
-pub use inherited::inherited;
+pub use inherited::{close_on_exec, inherited};
 pub use mbuf::{Layers, Mbuf, Transport};
 pub use mempool::{Mempool, MempoolConfig, Unused};
 pub use port::queues::{DESCRIPTORS_MOST, Thresholds};

@@ -2,7 +2,8 @@
 //!
 //! DPDK has a driver for these; this one is for the slow path, which wants an interface that outlives
 //! its process: with the interface the kernel would delete a million routes and their daemons'
-//! sessions. The next start finds it and goes on with it. Without a process it has no carrier.
+//! sessions. The next start finds it and goes on with it. Without a process that has its descriptor it has
+//! no carrier.
 //!
 //! Each frame has a virtio header in front of it (`IFF_VNET_HDR`), by which either side may leave
 //! checksums and segmentation to the other: one system call then carries up to 64 KiB of a TCP
@@ -66,7 +67,8 @@ impl Tap {
         if result < 0 {
             return Err(match Errno::of_system() {
                 Errno(libc::EBUSY) => failed(
-                    "exists already and is in use by another process; is there another router?"
+                    "exists already and is in use by another process: another router, or who holds it for \
+                     one that was killed (start that one again, with its --socket, or end its turnpike hold)"
                         .into(),
                 ),
                 Errno(libc::EINVAL) => failed(

@@ -11,6 +11,7 @@ pub mod configuration;
 pub mod do_;
 pub mod doctor;
 pub mod generate;
+pub mod hold;
 pub mod routes;
 pub mod run;
 pub mod show;

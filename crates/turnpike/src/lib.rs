@@ -9,6 +9,7 @@ mod commands;
 mod doctor;
 mod generate;
 mod grace;
+mod hold;
 mod machine;
 mod picture;
 mod processor;
@@ -31,6 +32,7 @@ use dataplane::catalogue::{Catalogue, Entry};
 
 use crate::commands::bind::{BindArgs, DevicesArgs, UnbindArgs};
 use crate::commands::doctor::DoctorArgs;
+use crate::commands::hold::HoldArgs;
 use crate::commands::run::RunArgs;
 use crate::commands::{Console, RouterCommand};
 
@@ -46,6 +48,8 @@ struct Cli {
 enum Command {
     /// Run the router that a configuration describes, until SIGTERM or Ctrl-C
     Run(RunArgs),
+    /// Hold the host interfaces of a router that is killed until it is started again; `run` starts this by itself
+    Hold(HoldArgs),
     /// Say whether a configuration is right, without touching any device
     Check {
         #[command(flatten)]
@@ -109,6 +113,7 @@ pub fn main_with(steps: impl IntoIterator<Item = Entry>) -> ExitCode {
 fn execute(command: Command, catalogue: &Catalogue) -> Result<ExitCode> {
     match command {
         Command::Run(args) => commands::run::run(&args, catalogue),
+        Command::Hold(args) => commands::hold::hold(&args),
         Command::Check { source, offline } => {
             print(&commands::check::check(&source, offline, catalogue)?)
         }

@@ -49,6 +49,7 @@ use dataplane::quarantine::Quarantine;
 use dataplane::tables::Tables;
 use dpdk::qsbr::Qsbr;
 use dpdk::{DeviceEvents, Eal, EalConfig, Port};
+use nix::sys::signal::Signal;
 use slowpath::SlowPath;
 
 use crate::api::server::Socket;
@@ -60,6 +61,7 @@ use crate::machine::cpu::Cpus;
 use crate::progress::Progress;
 use crate::telnet::Telnet;
 use buffers::Buffers;
+use fd_store::SharedStore;
 use forwarders::Makings;
 use graphs::GraphMaker;
 use owner::{Configurations, Owner, OwnerParts};
@@ -74,6 +76,15 @@ use slow_worker::{
 };
 use wiring::{Wiring, WorkerEnds};
 
+/// What the command line says of a router beside its configuration.
+#[derive(Clone, Copy, Debug)]
+pub struct RunSettings {
+    /// No hugepages.
+    pub no_huge: bool,
+    /// How long its host interfaces are held when it is killed, in seconds.
+    pub hold: u64,
+}
+
 /// Runs a router, which `source` described, until a signal ends it. An error says why it did not start, or
 /// that it did not end cleanly.
 pub fn run(
@@ -81,33 +92,50 @@ pub fn run(
     source: &SourceArgs,
     catalogue: &Catalogue,
     socket: &Path,
-    no_huge: bool,
+    RunSettings { no_huge, hold }: RunSettings,
 ) -> Result<()> {
     // Before there is any other thread.
     let signals = Signals::block()?;
     resident::stay();
     let telnet = config.telnet.as_ref().map(|telnet| Telnet::bind(telnet, socket)).transpose()?;
-    let socket = Socket::bind(socket)?;
+    let path = socket;
+    let socket = Socket::bind(path)?;
+    // There is no other router with this socket, and so none with this holder.
+    let store = SharedStore::at_start(path, hold);
     let bindings = Bindings::at_start(Binder::here(), &config)?;
-    let outcome =
-        run_on((config, source), catalogue, (socket, telnet), signals, no_huge, &bindings);
+    let outcome = run_on(
+        (config, source),
+        catalogue,
+        (socket, telnet),
+        signals,
+        no_huge,
+        (&bindings, &store),
+    );
     bindings.give_back_all();
-    match outcome.as_ref().err().and_then(|error| error.downcast_ref::<Ended>()) {
-        Some(ended) => tracing::info!("{ended}"),
-        None => return outcome,
+    let ended = match outcome {
+        Ok(signal) => signal,
+        Err(error) => {
+            let ended = error.downcast::<Ended>().inspect_err(|_| store.lock().failed())?;
+            tracing::info!("{ended}");
+            Some(ended.0)
+        }
+    };
+    // A router that ends by itself is to be started again.
+    if ended.is_some_and(|signal| !signals::is_restart(signal)) {
+        store.lock().let_go();
     }
     Ok(())
 }
 
-/// [`run`], with the ports' devices bound. DPDK has closed them all when this returns.
+/// [`run`], with the ports' devices bound, to the signal that ended it. DPDK has closed them all when this returns.
 fn run_on(
     (config, source): (Config, &SourceArgs),
     catalogue: &Catalogue,
     (socket, telnet): (Socket, Option<Telnet>),
     mut signals: Signals,
     no_huge: bool,
-    bindings: &Arc<Bindings>,
-) -> Result<()> {
+    (bindings, store): (&Arc<Bindings>, &SharedStore),
+) -> Result<Option<Signal>> {
     let cores = cores::of_forwarders(&config)?;
     let machine = Machine::here();
     let cpus = Arc::new(machine.cpus());
@@ -121,7 +149,7 @@ fn run_on(
     drop(progress);
     signals.check()?;
     let place = (&cores[..], cpus);
-    let opener = Opener::new(eal.clone(), buffers.clone(), bindings.clone());
+    let opener = Opener::new(eal.clone(), buffers.clone(), bindings.clone(), store.clone());
     let described = (config, source.clone());
     let router = Router::start(described, catalogue, place, opener, &buffers, &mut signals)?;
     let outcome = router.serve(socket, telnet, signals);
@@ -315,8 +343,13 @@ impl Router {
         Ok(Self { owner, stop_slow_path, slow_path, quarantine: keeper })
     }
 
-    /// Answers questions until a signal comes, then stops everything in order.
-    fn serve(mut self, socket: Socket, telnet: Option<Telnet>, signals: Signals) -> Result<()> {
+    /// Answers questions until a signal comes, which it returns, then stops everything in order.
+    fn serve(
+        mut self,
+        socket: Socket,
+        telnet: Option<Telnet>,
+        signals: Signals,
+    ) -> Result<Option<Signal>> {
         let served = self.owner.serve(socket, telnet, signals);
         let (mut units, complete) = self.owner.wiring().end();
         let mut failed = !complete;

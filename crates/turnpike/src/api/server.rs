@@ -7,7 +7,7 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
 use std::path::{Path, PathBuf};
@@ -15,6 +15,7 @@ use std::thread::{self, JoinHandle};
 
 use anyhow::{Context, Result, bail};
 use ipnet::IpNet;
+use nix::sys::socket::SockType;
 use nix::sys::stat::{Mode, fchmod};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::OwnedWriteHalf;
@@ -65,14 +66,14 @@ impl Socket {
         }
         // Bound under another name, then renamed: who finds it can connect.
         let draft = path.with_extension(format!("{}.new", std::process::id()));
-        let listener = bind_private(&draft).with_context(|| {
+        let listener = bind_private(&draft, SockType::Stream).with_context(|| {
             format!("socket {shown}: cannot be made; choose a --socket in a directory that exists")
         })?;
         if let Err(error) = fs::rename(&draft, path) {
             let _ = fs::remove_file(&draft);
             return Err(error).with_context(|| format!("socket {shown}: cannot be made"));
         }
-        Ok(Self { listener, path: path.to_owned() })
+        Ok(Self { listener: listener.into(), path: path.to_owned() })
     }
 
     /// Its file.
@@ -149,19 +150,17 @@ impl Drop for Socket {
 
 /// A socket that listens by a file that only its owner can open, from the first moment on: the kernel gives
 /// the file the mode that the socket has when it is bound, whatever the process's umask lets through.
-fn bind_private(path: &Path) -> io::Result<StdListener> {
-    use nix::sys::socket::{
-        AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
-    };
+pub(crate) fn bind_private(path: &Path, kind: SockType) -> io::Result<OwnedFd> {
+    use nix::sys::socket::{AddressFamily, Backlog, SockFlag, UnixAddr, bind, listen, socket};
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    let socket = socket(AddressFamily::Unix, kind, flags, None)?;
     fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
     bind(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
     listen(&socket, Backlog::MAXCONN)?;
-    Ok(StdListener::from(socket))
+    Ok(socket)
 }
 
-fn remove_stale(path: &Path) -> Result<()> {
+pub(crate) fn remove_stale(path: &Path) -> Result<()> {
     let shown = path.display();
     let kind = fs::symlink_metadata(path).with_context(|| format!("socket {shown}"))?.file_type();
     if !kind.is_socket() {
@@ -325,9 +324,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("router.sock");
         let before = nix::sys::stat::umask(Mode::empty());
-        let bound = bind_private(&path);
+        let bound = bind_private(&path, SockType::Stream);
         nix::sys::stat::umask(before);
-        let listener = bound.unwrap();
+        let listener = StdListener::from(bound.unwrap());
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let client = StdStream::connect(&path).unwrap();
         let (_, from) = (client, listener.accept().unwrap());

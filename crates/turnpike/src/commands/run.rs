@@ -13,7 +13,8 @@ use tracing_subscriber::EnvFilter;
 use super::check::{self, SourceArgs};
 use crate::api::DEFAULT_SOCKET;
 use crate::bind::Binder;
-use crate::router;
+use crate::hold;
+use crate::router::{self, RunSettings};
 
 /// What to run.
 #[derive(Debug, Args)]
@@ -26,6 +27,10 @@ pub struct RunArgs {
     /// Use ordinary memory even where there are hugepages
     #[arg(long)]
     no_huge: bool,
+    /// Hold host interfaces so long, in seconds, when the router is killed, so that a new one takes them over with
+    /// their carrier; 0: do not
+    #[arg(long, default_value_t = hold::SECONDS, value_name = "SECONDS")]
+    hold: u64,
 }
 
 /// Runs until a signal; an error says why the router did not start or did not end cleanly.
@@ -50,7 +55,8 @@ pub fn run(args: &RunArgs, catalogue: &Catalogue) -> Result<()> {
         .for_each(|warning| tracing::warn!("{file}: {warning}"));
     config.doubts().iter().for_each(|doubt| tracing::warn!("{doubt}"));
     let no_huge = args.no_huge || config.memory.no_huge;
-    router::run(config, &args.source, catalogue, &args.socket, no_huge).map_err(|error| {
+    let settings = RunSettings { no_huge, hold: args.hold };
+    router::run(config, &args.source, catalogue, &args.socket, settings).map_err(|error| {
         let of_machine = error.chain().any(|cause| is_of_machine(cause, &devices));
         if of_machine { point_to_doctor(error, &args.source) } else { error }
     })

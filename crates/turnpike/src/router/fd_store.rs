@@ -1,4 +1,4 @@
-//! The service manager keeps the host interfaces' descriptors while the router is restarted.
+//! Somebody else keeps the host interfaces' descriptors while the router is restarted.
 //!
 //! A TAP without a process has no carrier: the kernel then drops nexthop objects over it with their
 //! routes, and BGP ends its sessions. As long as somebody holds its descriptor, nobody notices the
@@ -9,77 +9,317 @@
 //!   systemd --- LISTEN_FDS, LISTEN_FDNAMES, the descriptors ---> the next router
 //! ```
 //!
-//! The namespace is its inode's number, so that an interface of another one is not taken.
+//! Without systemd a holder does (`hold.rs`), by the same names; never both. The namespace is its inode's
+//! number, so that an interface of another one is not taken.
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+use std::time::Duration;
 
+use anyhow::{Context, Result};
 use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
 
-/// What the manager has kept, and the way to it.
+use crate::hold::{self, Holder, Message};
+
+/// Pauses before a holder that was killed is started again: the first, doubled each time, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
+
+/// What was kept for this router, and who keeps it for the next one.
 #[derive(Debug, Default)]
 pub struct FdStore {
     kept: HashMap<String, OwnedFd>,
-    manager: Option<UnixAddr>,
+    keeper: Keeper,
+    /// Something was kept for this router.
+    had_some: bool,
+}
+
+/// Who keeps descriptors.
+#[derive(Debug, Default)]
+enum Keeper {
+    #[default]
+    Nobody,
+    /// systemd, at this address.
+    Manager(UnixAddr),
+    Holder(Held),
+}
+
+/// What is held, and by whom.
+#[derive(Debug)]
+struct Held {
+    path: PathBuf,
+    seconds: u64,
+    /// None before there is something to hold.
+    holder: Option<Holder>,
+    /// For another holder, if this one is killed.
+    descriptors: HashMap<String, OwnedFd>,
+    /// The router does its work.
+    ready: bool,
+    pause: Duration,
+    store: Weak<Mutex<FdStore>>,
+}
+
+/// A store that several may use.
+#[derive(Clone, Debug, Default)]
+pub struct SharedStore(Arc<Mutex<FdStore>>);
+
+impl SharedStore {
+    /// Takes what was kept for this router: by the service manager, or by the holder of the router with this
+    /// socket. Without a manager a holder keeps it for the next one, `seconds` long after this one's end; 0: nobody
+    /// does.
+    pub fn at_start(socket: &Path, seconds: u64) -> Self {
+        let path = hold::holder_socket(socket);
+        let mut kept: HashMap<_, _> = dpdk::inherited().into_iter().collect();
+        let found = Holder::find(&path).unwrap_or_else(|error| {
+            tracing::warn!("{error:#}; host interfaces that it holds cannot be taken over");
+            None
+        });
+        let holder = found.map(|(holder, held)| {
+            tracing::info!("host interfaces: process {} held {}", holder.process(), held.len());
+            kept.extend(held);
+            holder
+        });
+        let store = Arc::new_cyclic(|store| {
+            let manager = manager();
+            let keeper = match manager {
+                None if seconds > 0 => {
+                    Keeper::Holder(Held::new(path, seconds, holder, store.clone()))
+                }
+                manager => {
+                    dismiss(holder);
+                    manager.map_or(Keeper::Nobody, Keeper::Manager)
+                }
+            };
+            let had_some = !kept.is_empty();
+            Mutex::new(FdStore { kept, keeper, had_some })
+        });
+        let shared = Self(store);
+        shared.lock().with_held(Held::adopt);
+        shared
+    }
+
+    /// For one use.
+    pub fn lock(&self) -> MutexGuard<'_, FdStore> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where the service manager listens, if there is one.
+fn manager() -> Option<UnixAddr> {
+    std::env::var_os("NOTIFY_SOCKET").and_then(|path| match path.as_bytes() {
+        [b'@', name @ ..] => UnixAddr::new_abstract(name).ok(),
+        path => UnixAddr::new(path).ok(),
+    })
+}
+
+/// Tells a holder that it is not needed: what it held has been taken over.
+fn dismiss(holder: Option<Holder>) {
+    if let Some(holder) = holder {
+        // If it does not listen, it lets go some time later.
+        let _ = holder.ask(&Message::Stopping);
+    }
 }
 
 impl FdStore {
-    /// Takes what the manager has kept for this process, if it was started by one.
-    pub fn of_environment() -> Self {
-        let kept = dpdk::inherited().into_iter().collect();
-        let manager = std::env::var_os("NOTIFY_SOCKET").and_then(|path| match path.as_bytes() {
-            [b'@', name @ ..] => UnixAddr::new_abstract(name).ok(),
-            path => UnixAddr::new(path).ok(),
-        });
-        Self { kept, manager }
-    }
-
     /// The descriptor of the interface of this name in the calling thread's namespace, if it was
     /// kept.
     pub fn take(&mut self, interface: &str) -> Option<OwnedFd> {
         self.kept.remove(&name(interface).ok()?)
     }
 
-    /// Has the manager keep it. Without a manager nothing happens.
+    /// Has it kept, if there is somebody who does.
     ///
     /// # Errors
-    /// The manager does not listen.
-    pub fn keep(&self, interface: &str, descriptor: BorrowedFd<'_>) -> io::Result<()> {
-        // It is not to look at the descriptor: that of an interface that is down is in error.
-        let text = format!("FDSTORE=1\nFDPOLL=0\nFDNAME={}\n", name(interface)?);
-        self.tell(&text, Some(descriptor))
-    }
-
-    /// Has the manager forget that of an interface in the calling thread's namespace.
-    ///
-    /// # Errors
-    /// The manager does not listen.
-    pub fn forget(&self, interface: &str) -> io::Result<()> {
-        self.tell(&format!("FDSTOREREMOVE=1\nFDNAME={}\n", name(interface)?), None)
-    }
-
-    /// Has the manager forget what no port has wanted.
-    pub fn forget_the_rest(&mut self) {
-        for name in std::mem::take(&mut self.kept).into_keys() {
-            // At worst it goes on to keep it.
-            let _ = self.tell(&format!("FDSTOREREMOVE=1\nFDNAME={name}\n"), None);
+    /// The keeper does not listen, or cannot be started.
+    pub fn keep(&mut self, interface: &str, descriptor: BorrowedFd<'_>) -> Result<()> {
+        let name = name(interface)?;
+        match &mut self.keeper {
+            Keeper::Nobody => Ok(()),
+            // It is not to look at the descriptor: that of an interface that is down is in error.
+            Keeper::Manager(manager) => {
+                let text = format!("FDSTORE=1\nFDPOLL=0\nFDNAME={name}\n");
+                Ok(notify(manager, &text, Some(descriptor))?)
+            }
+            Keeper::Holder(held) => held.keep(name, descriptor),
         }
     }
 
-    fn tell(&self, text: &str, descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
-        let Some(manager) = &self.manager else { return Ok(()) };
-        let numbers: Vec<_> = descriptor.iter().map(AsRawFd::as_raw_fd).collect();
-        let rights = [ControlMessage::ScmRights(&numbers)];
-        let rights = if numbers.is_empty() { &[][..] } else { &rights[..] };
-        let socket = UnixDatagram::unbound()?;
-        let text = [IoSlice::new(text.as_bytes())];
-        sendmsg(socket.as_raw_fd(), &text, rights, MsgFlags::MSG_NOSIGNAL, Some(manager))?;
+    /// Has the interface of this name in the calling thread's namespace kept no more.
+    ///
+    /// # Errors
+    /// The keeper does not listen.
+    pub fn forget(&mut self, interface: &str) -> Result<()> {
+        self.forget_named(&name(interface)?)
+    }
+
+    /// Has forgotten what no port has wanted.
+    pub fn forget_the_rest(&mut self) {
+        for name in std::mem::take(&mut self.kept).into_keys() {
+            // At worst it goes on to be kept.
+            let _ = self.forget_named(&name);
+        }
+    }
+
+    /// The router does its work: from here on what is held is held until its end.
+    pub fn ready(&mut self) {
+        self.with_held(|held| {
+            held.ready = true;
+            held.tell(&Message::Ready);
+        });
+    }
+
+    /// The router ends with an error, and is started again perhaps. What it has only tried to open nobody misses.
+    pub fn failed(&mut self) {
+        let ready = matches!(&self.keeper, Keeper::Holder(held) if held.ready);
+        if !ready && !self.had_some {
+            self.let_go();
+        }
+    }
+
+    /// The router ends for good: what is held is let go.
+    pub fn let_go(&mut self) {
+        if let Keeper::Holder(held) = std::mem::take(&mut self.keeper) {
+            dismiss(held.holder);
+        }
+    }
+
+    fn forget_named(&mut self, name: &str) -> Result<()> {
+        match &mut self.keeper {
+            Keeper::Nobody => Ok(()),
+            Keeper::Manager(manager) => {
+                Ok(notify(manager, &format!("FDSTOREREMOVE=1\nFDNAME={name}\n"), None)?)
+            }
+            Keeper::Holder(held) => held.forget(name),
+        }
+    }
+
+    fn with_held(&mut self, work: impl FnOnce(&mut Held)) {
+        if let Keeper::Holder(held) = &mut self.keeper {
+            work(held);
+        }
+    }
+}
+
+impl Held {
+    fn new(
+        path: PathBuf,
+        seconds: u64,
+        holder: Option<Holder>,
+        store: Weak<Mutex<FdStore>>,
+    ) -> Self {
+        let (descriptors, ready, pause) = (HashMap::new(), false, PAUSES.0);
+        Self { path, seconds, holder, descriptors, ready, pause, store }
+    }
+
+    fn keep(&mut self, name: String, descriptor: BorrowedFd<'_>) -> Result<()> {
+        self.descriptors.insert(name.clone(), descriptor.try_clone_to_owned()?);
+        match &self.holder {
+            Some(holder) => {
+                holder.tell(&Message::Keep(name), Some(descriptor)).context("its holder")
+            }
+            None => self.start(),
+        }
+    }
+
+    fn forget(&mut self, name: &str) -> Result<()> {
+        self.descriptors.remove(name);
+        let Some(holder) = &self.holder else { return Ok(()) };
+        holder.ask(&Message::Forget(name.to_owned())).context("its holder does not answer")
+    }
+
+    /// Starts a holder and gives it everything.
+    fn start(&mut self) -> Result<()> {
+        let holder = Holder::start(&self.path, self.seconds)?;
+        for (name, descriptor) in &self.descriptors {
+            holder.tell(&Message::Keep(name.clone()), Some(descriptor.as_fd()))?;
+        }
+        if self.ready {
+            holder.tell(&Message::Ready, None)?;
+        }
+        tracing::info!(
+            "host interfaces: held by process {} if this one is killed, for {} s",
+            holder.process(),
+            self.seconds
+        );
+        self.holder = Some(holder);
+        self.adopt();
         Ok(())
     }
+
+    /// Tells the holder how long to hold, and notices its end.
+    fn adopt(&mut self) {
+        self.tell(&Message::Hold(self.seconds));
+        let Some(life) = self.holder.as_ref().and_then(|holder| holder.life().ok()) else { return };
+        let store = self.store.clone();
+        let body = move || {
+            hold::wait_for_end(&life);
+            replace(&store);
+        };
+        if let Err(error) = thread::Builder::new().name("holder-watch".to_owned()).spawn(body) {
+            tracing::warn!("host interfaces: nobody watches their holder: {error}");
+        }
+    }
+
+    /// Its holder is gone. How long to wait for another.
+    fn bury(&mut self) -> Option<Duration> {
+        let mut holder = self.holder.take()?;
+        tracing::warn!("host interfaces: their holder, process {}, is gone", holder.process());
+        holder.bury();
+        Some(self.longer_pause())
+    }
+
+    /// Starts another one, if there is something to hold. After a failure, how long to wait.
+    fn start_again(&mut self) -> Option<Duration> {
+        if self.holder.is_some() || self.descriptors.is_empty() {
+            return None;
+        }
+        let error = self.start().err()?;
+        tracing::warn!("host interfaces: not held if the router is killed: {error:#}");
+        self.holder = None;
+        Some(self.longer_pause())
+    }
+
+    fn longer_pause(&mut self) -> Duration {
+        let pause = self.pause;
+        self.pause = (pause * 2).min(PAUSES.1);
+        pause
+    }
+
+    fn tell(&self, message: &Message) {
+        // Of its end the watch hears.
+        let _ = self.holder.as_ref().map(|holder| holder.tell(message, None));
+    }
+}
+
+/// The holder is gone: another one takes its place, unless the router ends.
+fn replace(store: &Weak<Mutex<FdStore>>) {
+    let again = |work: fn(&mut Held) -> Option<Duration>| {
+        let store = SharedStore(store.upgrade()?);
+        let mut pause = None;
+        store.lock().with_held(|held| pause = work(held));
+        pause
+    };
+    let mut pause = again(Held::bury);
+    while let Some(time) = pause {
+        thread::sleep(time);
+        pause = again(Held::start_again);
+    }
+}
+
+fn notify(manager: &UnixAddr, text: &str, descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    let numbers: Vec<_> = descriptor.iter().map(AsRawFd::as_raw_fd).collect();
+    let rights = [ControlMessage::ScmRights(&numbers)];
+    let rights = if numbers.is_empty() { &[][..] } else { &rights[..] };
+    let socket = UnixDatagram::unbound()?;
+    let text = [IoSlice::new(text.as_bytes())];
+    sendmsg(socket.as_raw_fd(), &text, rights, MsgFlags::MSG_NOSIGNAL, Some(manager))?;
+    Ok(())
 }
 
 /// What the descriptor of an interface of the calling thread's namespace is called.

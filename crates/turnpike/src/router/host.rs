@@ -12,7 +12,7 @@
 //! What is for the router itself goes up unchanged; what the kernel sends leaves by the port
 //! unchanged, before the traffic that the router forwards. The interface outlives the process, and
 //! with it the kernel's routes and addresses: the next start takes it over, after a kill as well. Its
-//! carrier outlives the process only if a service manager holds its descriptor, see `fd_store.rs`.
+//! carrier outlives the process only if somebody else has its descriptor, see `fd_store.rs`.
 //!
 //! It may be made in a network namespace of its own, so that routers can share a machine and so
 //! that the host's own network stays apart.
@@ -248,18 +248,34 @@ impl HostInterface {
         }
     }
 
-    /// It stays when this is dropped: as long as a port has it, that is so.
-    pub fn keep(&self) {
+    /// It stays when this is dropped, and its carrier as well if there is somebody who keeps that: so it is
+    /// as long as a port has it.
+    pub fn keep(&self, store: &mut FdStore) {
         self.set_lasting(true);
+        let (device, name) = (&self.device, &self.name);
+        let kept = in_netns(self.netns.as_deref(), move || store.keep(name, device.fd()));
+        if let Err(error) = kept {
+            tracing::warn!("host interface {name}: not kept over a restart: {error:#}");
+        }
     }
 
-    /// The kernel forgets it, with its addresses and routes, and the service manager as well.
-    pub fn remove(self, store: &FdStore) {
+    /// No port has it after all: if the router made it, it goes when this is dropped.
+    pub fn give_up(&self, store: &mut FdStore) {
+        self.set_provisional();
+        self.forget(store);
+    }
+
+    /// The kernel forgets it, with its addresses and routes, and whoever keeps it as well.
+    pub fn remove(self, store: &mut FdStore) {
         self.set_lasting(false);
+        self.forget(store);
+    }
+
+    fn forget(&self, store: &mut FdStore) {
         let name = &self.name;
-        let forgotten = in_netns(self.netns.as_deref(), || Ok(store.forget(name)?));
+        let forgotten = in_netns(self.netns.as_deref(), move || store.forget(name));
         if let Err(error) = forgotten {
-            tracing::warn!("host interface {name}: the service manager keeps it: {error:#}");
+            tracing::warn!("host interface {name}: it is kept: {error:#}");
         }
     }
 
@@ -370,19 +386,13 @@ impl HostInterface {
     }
 }
 
-/// The interface that the service manager has kept, else one that there is or a new one.
+/// The interface that was kept for this router, else one that there is or a new one.
 fn tap(name: &str, mac: MacAddr, mtu: u16, store: &mut FdStore) -> Result<Tap> {
     let kept = store.take(name).and_then(|held| {
         let taken = Tap::take_over(held, name, mac.0, mtu);
         taken.inspect_err(|error| tracing::warn!("{error}; made anew")).ok()
     });
-    let tap = kept.map_or_else(|| Tap::create(name, mac.0, mtu), Ok)?;
-    if let Err(error) = store.keep(name, tap.as_fd()) {
-        tracing::warn!(
-            "host interface {name}: the service manager does not keep it over a restart: {error}"
-        );
-    }
-    Ok(tap)
+    Ok(kept.map_or_else(|| Tap::create(name, mac.0, mtu), Ok)?)
 }
 
 /// Gives the kernel frames that go together.

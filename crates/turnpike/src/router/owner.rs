@@ -74,6 +74,7 @@ use dataplane::port::{MAX_PORTS, PortId};
 use dataplane::tables::Tables;
 use dpdk::DeviceEvents;
 use dpdk::qsbr::Qsbr;
+use nix::sys::signal::Signal;
 use slowpath::{Command, Event};
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
@@ -265,7 +266,7 @@ impl Owner {
         socket: Socket,
         telnet: Option<Telnet>,
         signals: Signals,
-    ) -> Result<()> {
+    ) -> Result<Option<Signal>> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(self.attend(socket, telnet, signals))
     }
@@ -275,7 +276,7 @@ impl Owner {
         socket: Socket,
         telnet: Option<Telnet>,
         signals: Signals,
-    ) -> Result<()> {
+    ) -> Result<Option<Signal>> {
         let mut signals = signals.wait()?;
         let (ask, mut questions) = mpsc::channel(16);
         socket.path().clone_into(&mut self.socket);
@@ -359,7 +360,7 @@ impl Owner {
         // Who waits for an answer is told that there will be none.
         drop(questions);
         drop(service);
-        Ok(())
+        Ok(ended_by)
     }
 
     /// The name of a thread of the packets' ways that has ended although nobody asked it to.
@@ -401,6 +402,7 @@ impl Owner {
     }
 
     fn say_ready(&self) {
+        self.opener.ready();
         let summary = self.rib.summary();
         tracing::info!(
             "ready: {} ports, {} IPv4 and {} IPv6 routes",

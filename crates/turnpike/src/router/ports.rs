@@ -1,7 +1,7 @@
 //! Opens ports: those of the configuration at the start, and others later.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 use anyhow::{Context, Result};
 use control::config::{self, Config};
@@ -11,7 +11,7 @@ use dpdk::{Device, Driver, Eal, LinkWatch, Mempool, Offloads, Port, PortConfig, 
 use ipnet::IpNet;
 
 use super::buffers::Buffers;
-use super::fd_store::FdStore;
+use super::fd_store::{FdStore, SharedStore};
 use super::host::{DeviceWork, HostInterface, HostView};
 use super::owner::WantedMulticasts;
 use super::queues;
@@ -154,13 +154,17 @@ pub struct Opener {
     eal: Arc<Eal>,
     buffers: Buffers,
     bindings: Arc<Bindings>,
-    store: Arc<Mutex<FdStore>>,
+    store: SharedStore,
 }
 
 impl Opener {
-    /// With memory from these buffers, for devices that are bound so.
-    pub fn new(eal: Arc<Eal>, buffers: Buffers, bindings: Arc<Bindings>) -> Self {
-        let store = Arc::new(Mutex::new(FdStore::of_environment()));
+    /// With memory from these buffers, for devices that are bound so and host interfaces that are kept there.
+    pub fn new(
+        eal: Arc<Eal>,
+        buffers: Buffers,
+        bindings: Arc<Bindings>,
+        store: SharedStore,
+    ) -> Self {
         Self { eal, buffers, bindings, store }
     }
 
@@ -182,7 +186,9 @@ impl Opener {
             let open = || {
                 let pool = self.buffers.of(wanted);
                 let mut opened = self.open_device(wanted, forwarders, pool)?;
-                opened.attach(self.host(wanted, opened.port.info)?);
+                let host = self.host(wanted, opened.port.info)?;
+                host.iter().for_each(|host| self.keep_host(host));
+                opened.attach(host);
                 Ok(opened)
             };
             let opened: Result<Opened> = open();
@@ -227,7 +233,22 @@ impl Opener {
 
     /// Takes the host interface of a port that has none any more out of the kernel.
     pub fn remove_host(&self, interface: HostInterface) {
-        interface.remove(&self.store());
+        interface.remove(&mut self.store());
+    }
+
+    /// A port has this host interface from now on.
+    pub fn keep_host(&self, interface: &HostInterface) {
+        interface.keep(&mut self.store());
+    }
+
+    /// No port has this host interface after all.
+    pub fn give_up_host(&self, interface: &HostInterface) {
+        interface.give_up(&mut self.store());
+    }
+
+    /// The router does its work.
+    pub fn ready(&self) {
+        self.store().ready();
     }
 
     /// Frees the packet memory of ports that are gone, when nobody has packets of theirs any more.
@@ -250,7 +271,7 @@ impl Opener {
     }
 
     fn store(&self) -> MutexGuard<'_, FdStore> {
-        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+        self.store.lock()
     }
 }
 

@@ -4,6 +4,7 @@
 //! | signal | what it does |
 //! |---|---|
 //! | SIGTERM, SIGINT, SIGQUIT, SIGPWR, SIGXCPU | end the router in order, also while it starts |
+//! | SIGUSR2 | ends it likewise, for a restart: its host interfaces keep their carrier, see `hold.rs` |
 //! | SIGHUP | applies the configuration file of the start again; so does a closed terminal |
 //! | SIGURG | the watchdog's of steps in Lua, see crate `script` |
 //! | SIGTSTP, SIGTTIN, SIGTTOU, SIGCONT, SIGSTOP | stop the process and let it go on, as any other |
@@ -38,8 +39,19 @@ const LEFT: [Signal; 15] = [
     Signal::SIGWINCH,
 ];
 
-const ENDING: [Signal; 5] =
-    [Signal::SIGTERM, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGPWR, Signal::SIGXCPU];
+const ENDING: [Signal; 6] = [
+    Signal::SIGTERM,
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGPWR,
+    Signal::SIGXCPU,
+    Signal::SIGUSR2,
+];
+
+/// Whether the router that a signal ends is to be started again soon.
+pub fn is_restart(signal: Signal) -> bool {
+    signal == Signal::SIGUSR2
+}
 
 /// What a signal asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,9 +193,11 @@ mod tests {
             runtime.block_on(async {
                 let mut waiting = signals.wait().unwrap();
                 assert_eq!(waiting.next().await, Wish::Reload);
-                raise(Signal::SIGUSR2).unwrap();
+                raise(Signal::SIGUSR1).unwrap();
                 raise(Signal::SIGTERM).unwrap();
                 assert_eq!(waiting.next().await, Wish::End(Signal::SIGTERM));
+                raise(Signal::SIGUSR2).unwrap();
+                assert_eq!(waiting.next().await, Wish::End(Signal::SIGUSR2));
             });
         };
         std::thread::spawn(body).join().unwrap();

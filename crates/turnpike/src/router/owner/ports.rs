@@ -163,7 +163,7 @@ impl Owner {
             Some(known) => opened.port.addresses.clone_from(&known.addresses),
             None => opened.port.counted = self.ledger.traffic(id),
         }
-        opened.queues.host.iter().for_each(HostInterface::keep);
+        opened.queues.host.iter().for_each(|host| self.opener.keep_host(host));
         self.orders.port(&settings::slow_path_port(&opened.port, wanted));
         self.tables.mtus.open(id, info.mtu);
         let link = &mut self.links[id.index()];
@@ -332,7 +332,7 @@ impl Owner {
             (Some(host), Some(before)) if before.host.is_some() => {
                 hosts.insert(port.id, host);
             }
-            (Some(host), _) => host.set_provisional(),
+            (Some(host), _) => self.opener.give_up_host(&host),
             (None, _) => {}
         }
         if before.is_none() {

@@ -1,0 +1,142 @@
+//! The process that holds: it waits for a router, for its end, and for the end of its patience.
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{SocketFlags, accept_with};
+
+use super::channel::{Channel, Message};
+
+/// How long it waits for a router that does not read.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long a holder with nothing to hold waits for the router that has started it.
+const FIRST: Duration = Duration::from_secs(10);
+
+/// The most descriptors held: more than a router has ports.
+const MOST: usize = 1024;
+
+/// Holds what the routers that connect to this listener, one after the other, give it. With `lasting` it never
+/// returns, else when there is no router and nothing to hold any more.
+///
+/// # Errors
+/// The listener fails.
+pub fn serve(listener: &OwnedFd, seconds: u64, lasting: bool) -> io::Result<()> {
+    let mut holder = Holding::new(seconds);
+    loop {
+        if !lasting && holder.is_over(Instant::now()) {
+            return Ok(());
+        }
+        let (calls, speaks) = holder.wait(listener)?;
+        // A router that is gone first: who calls is the next one.
+        if speaks && let Err(error) = holder.hear() {
+            holder.router_gone(&error);
+        }
+        if calls && let Ok(socket) = accept_with(listener, SocketFlags::CLOEXEC) {
+            // Another user's call is none.
+            let _ = Channel::over(socket, PATIENCE).and_then(|router| holder.welcome(router));
+        }
+        holder.let_go_in_time(Instant::now());
+    }
+}
+
+/// What is held, for whom and until when.
+struct Holding {
+    held: BTreeMap<String, OwnedFd>,
+    router: Option<Channel>,
+    /// How long without a router.
+    time: Duration,
+    /// The end of that, from the end of a router until another does its work.
+    end: Option<Instant>,
+    /// Until when the first router is awaited; none when it has come.
+    first: Option<Instant>,
+}
+
+impl Holding {
+    fn new(seconds: u64) -> Self {
+        let (time, first) = (Duration::from_secs(seconds), Some(Instant::now() + FIRST));
+        Self { held: BTreeMap::new(), router: None, time, end: None, first }
+    }
+
+    /// Nobody is there and nothing is held.
+    fn is_over(&self, now: Instant) -> bool {
+        let idle = self.router.is_none() && self.held.is_empty();
+        idle && self.first.is_none_or(|first| first <= now)
+    }
+
+    /// Waits until somebody calls, the router speaks, or it is time to let go.
+    fn wait(&self, listener: &OwnedFd) -> io::Result<(bool, bool)> {
+        let mut fds = vec![PollFd::new(listener, PollFlags::IN)];
+        let router = self.router.as_ref();
+        fds.extend(router.map(|router| PollFd::from_borrowed_fd(router.as_fd(), PollFlags::IN)));
+        // While a router starts, its end is what is waited for.
+        let next = self.end.or(self.first).filter(|_| router.is_none());
+        let left = next.map(|next| next.saturating_duration_since(Instant::now()));
+        let left = left.and_then(|left| Timespec::try_from(left + Duration::from_millis(1)).ok());
+        match poll(&mut fds, left.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let is_set = |fd: Option<&PollFd<'_>>| fd.is_some_and(|fd| !fd.revents().is_empty());
+        Ok((is_set(fds.first()), is_set(fds.get(1))))
+    }
+
+    /// A router has come. While there is one no other is served.
+    fn welcome(&mut self, router: Channel) -> io::Result<()> {
+        if self.router.is_some() {
+            return Ok(());
+        }
+        for (name, descriptor) in &self.held {
+            router.send(&Message::Held(name.clone()), Some(descriptor.as_fd()))?;
+        }
+        router.send(&Message::All(std::process::id()), None)?;
+        (self.router, self.first) = (Some(router), None);
+        Ok(())
+    }
+
+    /// Does what the router asks for.
+    fn hear(&mut self) -> io::Result<()> {
+        let Some(router) = &self.router else { return Ok(()) };
+        let (message, descriptor) = router.receive()?;
+        match message {
+            Some(Message::Keep(name)) => {
+                if let Some(descriptor) = descriptor
+                    && (self.held.len() < MOST || self.held.contains_key(&name))
+                {
+                    self.held.insert(name, descriptor);
+                }
+            }
+            Some(Message::Forget(name)) => {
+                self.held.remove(&name);
+                router.send(&Message::Done(name), None)?;
+            }
+            Some(Message::Hold(seconds)) => self.time = Duration::from_secs(seconds),
+            Some(Message::Ready) => self.end = None,
+            Some(Message::Stopping) => {
+                self.held.clear();
+                router.send(&Message::Done(String::new()), None)?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The router is gone. After one that had not become ready the clock goes on as it was.
+    fn router_gone(&mut self, error: &io::Error) {
+        if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) {
+            return;
+        }
+        self.router = None;
+        self.end = self.end.or(Some(Instant::now() + self.time));
+    }
+
+    fn let_go_in_time(&mut self, now: Instant) {
+        if self.router.is_none() && self.end.is_some_and(|end| end <= now) {
+            self.held.clear();
+            self.end = None;
+        }
+    }
+}
