@@ -64,8 +64,7 @@ impl<A: Address> Replicas<A> {
                 true
             }
         };
-        let agreed = self.all().map(put).fold(true, |all, one| all && one);
-        if !agreed {
+        if !self.all().all(put) {
             self.remove(prefix);
         }
     }
