@@ -70,7 +70,7 @@ def test_refused_lines_of_a_table_have_numbers_and_an_exit_status(tmp_path):
 
 @pytest.mark.parametrize("arguments, expected", [
     (["show", "prots"], '"prots": unknown; did you mean "ports"? known: ports, routes, '),
-    (["sho", "ports"], '"sho": unknown; did you mean "show"? known: run, check, '),
+    (["sho", "ports"], '"sho": unknown; did you mean "show"? known: run, hold, check, '),
     (["show", "ports", "--ofloads"], '"--ofloads": unknown; did you mean "--offloads"? known: --offloads, --link, '),
     (["route", "add", "10.0.0.0/8", "vai", "10.0.1.2"], '"vai": not expected here; did you mean "via"? known: via ADDRESS'),
     (["neighbour", "add", "10.0.1.7", "lladr", "x", "dev", "y"], 'did you mean "lladdr"? known: lladdr, dev'),

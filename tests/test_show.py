@@ -94,7 +94,9 @@ def test_counters_list_every_reason_and_prove_the_sum(wires):
     counters = wires.router.counters()
     assert set(counters["dropped"]) == set(drop_reasons())
     assert counters["dropped"]["unknown-ethertype"] == 3 and counters["dropped"]["blackhole"] == 2
-    text = wires.router.command("show", "counters").stdout
+    short = wires.router.command("show", "counters").stdout
+    assert re.findall(r"^ *([a-z0-9-]+) +\d+  ", short, re.M)[:2] == ["unknown-ethertype", "blackhole"], short
+    text = wires.router.command("show", "counters", "--all").stdout
     for reason in drop_reasons():
         assert re.search(rf"^\s*{reason}\s", text, re.M), f"{reason} missing in:\n{text}"
     for value in (counters["received"], counters["sent"], counters["dropped_total"]):

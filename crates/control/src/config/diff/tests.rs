@@ -327,7 +327,7 @@ const CHANGES: &[(&str, &str)] = &[
     ("host segmentation", "host = { segmentation = false }"),
     ("reverse_path", "reverse_path = 'loose'"),
     ("unreachables", "unreachables = false"),
-    ("redirects", "redirects = false"),
+    ("redirects", "redirects = true"),
     ("ttl_security", "ttl_security = 254"),
     ("dad", "dad = 2"),
     ("advertise", "address = 'fd00::1/64', advertise = true"),
