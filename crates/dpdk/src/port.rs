@@ -549,7 +549,7 @@ const FREED_AFTER: [Duration; 4] = [
 /// When AF_XDP let go of which interface.
 static LET_GO: Mutex<BTreeMap<CString, Instant>> = Mutex::new(BTreeMap::new());
 
-/// [`start_af_xdp`], with patience for an interface that was a port just now.
+/// [`start_af_xdp`], with patience for an interface that was a port just now, maybe of another process.
 fn start_af_xdp_in_time(
     eal: &Eal,
     config: &PortConfig,
@@ -562,15 +562,22 @@ fn start_af_xdp_in_time(
     let name = kernel.name.as_bytes();
     let since = all.iter().find(|(known, _)| known.to_bytes() == name).map(|(_, since)| *since);
     drop(all);
-    let Some(since) = since else { return start_af_xdp(eal, config, pool, kernel, mtu, notes) };
     let before = notes.len();
-    let mut time = FREED_AFTER[0];
+    let (since, times) = match since {
+        Some(since) => (since, &FREED_AFTER[..]),
+        // Another process may have had it: the router that this one follows.
+        None => match start_af_xdp(eal, config, pool, kernel, mtu, notes) {
+            Err(Error::Port { .. }) => (Instant::now(), &FREED_AFTER[..3]),
+            result => return result,
+        },
+    };
+    let mut time = times[0];
     loop {
         std::thread::sleep(time.saturating_sub(since.elapsed()));
         notes.truncate(before);
         let result = start_af_xdp(eal, config, pool, kernel, mtu, notes);
         // Again only where the kernel may have been too slow.
-        let next = FREED_AFTER.iter().find(|after| **after > since.elapsed());
+        let next = times.iter().find(|after| **after > since.elapsed());
         match (result, next) {
             (Err(_), Some(next)) => time = *next,
             (result, _) => return result,
