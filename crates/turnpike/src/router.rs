@@ -65,7 +65,7 @@ use buffers::Buffers;
 use fd_store::SharedStore;
 use forwarders::Makings;
 use graphs::GraphMaker;
-use last_resort::NIC_PATIENCE;
+use last_resort::{NIC_PATIENCE, PATIENCE};
 use node_tables::{NodeTables, nodes_of};
 use owner::{Configurations, Owner, OwnerParts};
 use ports::{OpenPort, Opener, Ports};
@@ -398,12 +398,15 @@ impl Router {
         }
         self.owner.farewell();
         drop((units, workers));
-        let devices = self.owner.into_ports().into_devices();
+        let ports = self.owner.into_ports();
+        let has_nics = ports.iter().any(|port| port.driver.is_some());
+        let devices = ports.into_devices();
         course.enter("the writer of the quarantine");
         // It ends when nobody is left who could have something for it.
         failed |= self.quarantine.join().is_err();
         let names: Vec<_> = devices.iter().map(|port| port.name().to_owned()).collect();
-        course.enter_for(format!("the closing of {}", names.join(", ")), NIC_PATIENCE);
+        let patience = if has_nics { NIC_PATIENCE } else { PATIENCE };
+        course.enter_for(format!("the closing of {}", names.join(", ")), patience);
         Port::close_all(devices);
         if failed {
             bail!("a thread ended by a panic: a defect, please report what stands above");
