@@ -258,6 +258,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
+    use crate::testing::within_a_minute;
 
     const MAC: [u8; 6] = [2, 0, 0, 0, 9, 1];
 
@@ -266,20 +267,6 @@ mod tests {
         // SAFETY: no memory is involved.
         let result = unsafe { libc::unshare(libc::CLONE_NEWNET) };
         assert_eq!(result, 0, "this test makes a network namespace and needs root");
-    }
-
-    /// Asks again and again until there is an answer. A process that another test is just starting
-    /// holds a copy of each descriptor of this one until it executes its program: a TAP that was just
-    /// dropped may stay in use for that long.
-    fn within_a_minute<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-        let end = Instant::now() + Duration::from_secs(60);
-        loop {
-            if let Some(answer) = ask() {
-                return answer;
-            }
-            assert!(Instant::now() < end, "not within a minute: {what}");
-            std::thread::sleep(Duration::from_millis(1));
-        }
     }
 
     /// Creates a TAP whose last user has just dropped it.

@@ -1,6 +1,7 @@
 //! What this crate's unit tests share: a process has one EAL.
 
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use crate::{Eal, EalConfig, HugeMode, Mempool, MempoolConfig};
 
@@ -18,4 +19,18 @@ pub fn pool(count: usize) -> Mempool {
     let config =
         MempoolConfig { name: "test".into(), count, cache: 0, data_room: 2048, node: None };
     Mempool::new(eal(), &config).unwrap()
+}
+
+/// Asks again and again until there is an answer. A process that another test is just starting holds a copy
+/// of each descriptor of this one until it executes its program: what was just dropped may stay in use for
+/// that long.
+pub fn within_a_minute<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(Instant::now() < end, "not within a minute: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }

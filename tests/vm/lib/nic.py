@@ -87,6 +87,9 @@ class Nic:
         """The device and its properties, as the command line and the monitor's `device_add` have them."""
         properties = {"driver": self._device, "id": self.name, "netdev": self.netdev, "mac": self.mac}
         properties["bus"] = self._bus
+        if self._bus == BRIDGE:
+            # Its slot 0 is the bridge's own.
+            properties["addr"] = self.index + 1
         properties["romfile"] = ""
         properties.update(option.split("=") for option in self._options.split(",") if option)
         return ",".join(f"{name}={value}" for name, value in properties.items())
