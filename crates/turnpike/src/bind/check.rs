@@ -3,7 +3,7 @@
 
 use super::users::{self, User};
 use super::{Binder, record};
-use crate::machine::pci::{PciNic, SHARING, UIO, gives_away};
+use crate::machine::pci::{Member, PciNic, SHARING, UIO, gives_away};
 
 /// A device that is to be bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,20 +130,37 @@ impl Binder {
         let described = others.iter().map(|other| {
             format!("{} ({})", other.address, other.driver.as_deref().unwrap_or("no driver"))
         });
-        let way = match others.iter().all(|other| self.machine.pci_nic(&other.address).is_some()) {
-            true => format!(
-                "bind them together: turnpike bind {} {}",
-                nic.address,
-                others.iter().map(|other| other.address.as_str()).collect::<Vec<_>>().join(" ")
-            ),
-            false => "put the NIC into another slot".to_owned(),
-        };
+        let way = self.way_out_of_group(nic, &others);
         Some(format!(
             "{} is in IOMMU group {} with {}, which the kernel uses, and vfio-pci takes a group as a whole; {way}",
             nic.address,
             group.number,
             names(described)
         ))
+    }
+
+    /// How a NIC can be had although others of its group are in the way.
+    fn way_out_of_group(&self, nic: &PciNic, others: &[&Member]) -> String {
+        let (bridges, others): (Vec<&Member>, Vec<&Member>) =
+            others.iter().partition(|other| other.is_bridge);
+        if !others.iter().all(|other| self.machine.pci_nic(&other.address).is_some()) {
+            return "put the NIC into another slot".to_owned();
+        }
+        // What it is for is hot plugging behind the bridge.
+        let unbind = |bridge: &Member| {
+            let driver = bridge.driver.as_deref().unwrap_or_default();
+            format!(
+                "take the driver from the bridge: echo {} > /sys/bus/pci/drivers/{driver}/unbind",
+                bridge.address
+            )
+        };
+        let mut ways: Vec<_> = bridges.into_iter().map(unbind).collect();
+        if !others.is_empty() {
+            let addresses = others.iter().map(|other| other.address.as_str());
+            let all: Vec<_> = std::iter::once(nic.address.as_str()).chain(addresses).collect();
+            ways.push(format!("bind them together: turnpike bind {}", all.join(" ")));
+        }
+        ways.join("; ")
     }
 
     /// The reason why DPDK cannot have a NIC by the driver that it is bound to.

@@ -128,7 +128,7 @@ impl Binder {
 
 impl Other {
     fn of(member: crate::machine::pci::Member) -> Self {
-        let crate::machine::pci::Member { address, driver, in_the_way } = member;
+        let crate::machine::pci::Member { address, driver, in_the_way, is_bridge: _ } = member;
         Self { pci: address, driver, in_the_way }
     }
 }

@@ -31,11 +31,14 @@ pub fn serve(listener: &OwnedFd, seconds: u64, lasting: bool) -> io::Result<()> 
             return Ok(());
         }
         let (calls, speaks) = holder.wait(listener)?;
-        // A router that is gone first: who calls is the next one.
+        // All that a router has said comes first, its end included: who calls may be the next one.
         if speaks && let Err(error) = holder.hear() {
             holder.router_gone(&error);
         }
-        if calls && let Ok(socket) = accept_with(listener, SocketFlags::CLOEXEC) {
+        if calls
+            && !speaks
+            && let Ok(socket) = accept_with(listener, SocketFlags::CLOEXEC)
+        {
             // Another user's call is none.
             let _ = Channel::over(socket, PATIENCE).and_then(|router| holder.welcome(router));
         }

@@ -84,6 +84,8 @@ pub struct Member {
     pub address: String,
     /// Its driver.
     pub driver: Option<String>,
+    /// It is a bridge, which carries the group's traffic.
+    pub is_bridge: bool,
     /// vfio does not give the group away while the device has this driver.
     pub in_the_way: bool,
 }
@@ -186,11 +188,10 @@ impl Machine {
     fn member(&self, address: String) -> Member {
         let driver = self.pci_driver(&address);
         let class = self.read(&format!("{DEVICES}/{address}/class")).unwrap_or_default();
-        // Bridges carry the group's traffic and are nobody's.
-        let in_the_way = driver
-            .as_deref()
-            .is_some_and(|driver| !TOLERATED.contains(&driver) && !class.starts_with("0x06"));
-        Member { address, driver, in_the_way }
+        // Since Linux 5.19, the driver of a bridge has to say that it leaves the group's DMA to others, and
+        // the one for hot plugging behind conventional bridges, shpchp, does not.
+        let in_the_way = driver.as_deref().is_some_and(|driver| !TOLERATED.contains(&driver));
+        Member { address, driver, is_bridge: class.starts_with("0x06"), in_the_way }
     }
 
     /// Drivers that can be had for a PCI device: the kernel's own by its list of modules, and those that
@@ -396,8 +397,14 @@ mod tests {
         tree.pci("0000:03:00.2", None, "0");
         let group = tree.machine().pci_nic(ADDRESS).unwrap().group.unwrap();
         let in_the_way: Vec<_> = group.others.iter().filter(|other| other.in_the_way).collect();
-        assert_eq!((group.number, group.others.len(), in_the_way.len()), (7, 3, 1));
-        assert_eq!(in_the_way[0].address, "0000:03:00.1");
+        assert_eq!((group.number, group.others.len(), in_the_way.len()), (7, 3, 2));
+        let named: Vec<_> = in_the_way.iter().map(|one| (&*one.address, one.is_bridge)).collect();
+        assert!(
+            named.contains(&("0000:03:00.1", false)) && named.contains(&("0000:00:1c.0", true))
+        );
+        tree.pci("0000:00:1c.0", Some("pcieport"), "0");
+        let group = tree.machine().pci_nic(ADDRESS).unwrap().group.unwrap();
+        assert_eq!(group.others.iter().filter(|other| other.in_the_way).count(), 1);
         assert!(group.translates() && !group.without_iommu);
         tree.write("sys/kernel/iommu_groups/7/type", "identity\n");
         tree.write("sys/kernel/iommu_groups/7/name", "vfio-noiommu\n");
