@@ -86,8 +86,9 @@ fn config(device: &str, wishes: &[(Offload, bool)]) -> PortConfig {
 fn send(end: &mut End, packets: Vec<Mbuf>) -> usize {
     let mut list = PacketList::new();
     packets.into_iter().for_each(|packet| list.push(packet).unwrap());
-    let mut refused = 0;
+    let (mut refused, patience) = (0, Instant::now() + Duration::from_secs(30));
     while !list.is_empty() {
+        assert!(Instant::now() < patience, "the device takes no packet for 30 s");
         let sent = end.tx.send(&mut list, 64);
         refused += sent.refused + sent.too_long;
     }
