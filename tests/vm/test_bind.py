@@ -191,7 +191,8 @@ def test_a_group_that_nics_share_is_bound_as_a_whole(machine):
     assert all(is_back(machine, host) for host in hosts)
     turnpike(machine, "bind", one.pci, other.pci)
     assert [machine.driver(nic) for nic in (one, other)] == ["vfio-pci", "vfio-pci"]
-    turnpike(machine, "unbind", one.pci, other.pci)
+    for nic in (one, other):
+        turnpike(machine, "unbind", nic.pci)
     assert [machine.driver(nic) for nic in (one, other)] == ["e1000", "e1000"]
 
 
