@@ -9,11 +9,10 @@ import subprocess
 import pytest
 
 from lib import tables
-from lib.frr import Frr, bgp
+from lib.bgp import announced
 from lib.kernel import Machine, forwarder, host
 from lib.netns import wait_for
 from lib.router import binary
-from lib.speaker import Speaker, announcements, table
 from lib.traffic import gets_through
 
 pytestmark = [pytest.mark.alone, pytest.mark.skipif(forwarder() != "turnpike", reason="the kernel does not restart")]
@@ -52,13 +51,7 @@ def test_frr_does_not_notice(lab, how):
     # Apart, so that the kernel says nothing but what daemons see.
     machine, left, right = two_hosts(lab, apart=True)
     machine.start()
-    frr = Frr(machine.space, {"zebra": "", "bgpd": bgp(65001, "10.0.2.1", {"10.0.2.2": (65002,)}, ["ipv4"])})
-    lab._made.callback(frr.close)
-    speaker = Speaker(right, "10.0.2.1", 65002, "10.0.2.2")
-    lab._made.callback(speaker.close)
-    routes = table(2000)
-    speaker.send(announcements(routes, 65002, "10.0.2.2"))
-    assert wait_for(lambda: tables.turnpike_count(machine.router, "kernel") == len(routes), 60, 0.1)
+    frr, speaker, routes = announced(lab, machine, right)
 
     def session():
         peer = frr.json("show bgp ipv4 unicast summary", daemon="bgpd")["peers"]["10.0.2.2"]

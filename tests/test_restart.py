@@ -9,11 +9,10 @@ import time
 import pytest
 
 from lib import netlink, tables
-from lib.frr import Frr, bgp
+from lib.bgp import announced
 from lib.kernel import Machine, forwarder, host
 from lib.manager import Manager
 from lib.netns import wait_for
-from lib.speaker import Speaker, announcements, table
 from lib.traffic import Sink, Stream, gets_through
 
 pytestmark = [pytest.mark.alone, pytest.mark.skipif(forwarder() != "turnpike", reason="the kernel does not restart")]
@@ -72,13 +71,7 @@ def test_with_a_service_manager_frr_does_not_notice(lab, kill):
     manager = Manager()
     lab._made.callback(manager.close)
     machine.start(manager=manager)
-    frr = Frr(machine.space, {"zebra": "", "bgpd": bgp(65001, "10.0.2.1", {"10.0.2.2": (65002,)}, ["ipv4"])})
-    lab._made.callback(frr.close)
-    speaker = Speaker(right, "10.0.2.1", 65002, "10.0.2.2")
-    lab._made.callback(speaker.close)
-    routes = table(2000)
-    speaker.send(announcements(routes, 65002, "10.0.2.2"))
-    assert wait_for(lambda: tables.turnpike_count(machine.router, "kernel") == len(routes), 60, 0.1)
+    _, speaker, routes = announced(lab, machine, right)
     objects = machine.run("ip", "nexthop").stdout
     kernel = machine.route_count()
     assert "via 10.0.2.2" in objects

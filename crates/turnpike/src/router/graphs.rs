@@ -92,8 +92,14 @@ impl GraphMaker {
         config: &Config,
         ports: &[PortInfo],
     ) -> Result<Vec<ForwarderGraph>> {
+        self.tables.common().ports.set(ports.to_vec());
+        let mut catalogue = self.catalogue.clone();
+        for hop in &config.next_hops {
+            // What they take was checked where the configuration was read.
+            catalogue.add(named_hop(&hop.name, Facts::VALID)).map_err(Error::msg)?;
+        }
         let peers = Arc::default();
-        let make = |&core| self.make(core, config, ports, &peers);
+        let make = |&core| self.make(core, &catalogue, config, ports, &peers);
         let graphs: Result<_> = cores.iter().map(make).collect();
         peers.seal();
         graphs
@@ -103,11 +109,11 @@ impl GraphMaker {
     fn make(
         &mut self,
         core: usize,
+        catalogue: &Catalogue,
         config: &Config,
         ports: &[PortInfo],
         peers: &Arc<Peers>,
     ) -> Result<ForwarderGraph> {
-        self.tables.common().ports.set(ports.to_vec());
         let plans = config.graphs.wanted_by(ports)?;
         let names = config.port_names();
         let (mut steps, view) = self.lua_steps(config, &plans, &names, peers)?;
@@ -115,12 +121,7 @@ impl GraphMaker {
             let step = steps.get_mut(kind)?.pop()?;
             Some(Box::new(step))
         };
-        let mut catalogue = self.catalogue.clone();
-        for hop in &config.next_hops {
-            // What they take was checked where the configuration was read.
-            catalogue.add(named_hop(&hop.name, Facts::VALID)).map_err(Error::msg)?;
-        }
-        let graph = plans.build(&catalogue, self.tables.near(core), &names, &mut script)?;
+        let graph = plans.build(catalogue, self.tables.near(core), &names, &mut script)?;
         Ok((graph, view))
     }
 
