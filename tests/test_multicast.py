@@ -98,10 +98,10 @@ def test_a_ttl_must_exceed_the_port_s_threshold(wires):
     expect(wires, packet("ff0e::101", hop_limit=1), [], "multicast-no-receiver")
 
 
-@pytest.mark.provokes("multicast-wrong-port")
+@pytest.mark.provokes("multicast-wrong-interface")
 def test_only_the_right_port_is_listened_to(wires):
-    expect(wires, packet("239.1.1.2"), [], "multicast-wrong-port")
-    expect(wires, packet("ff0e::102"), [], "multicast-wrong-port")
+    expect(wires, packet("239.1.1.2"), [], "multicast-wrong-interface")
+    expect(wires, packet("ff0e::102"), [], "multicast-wrong-interface")
     shown = {row["group"]: row["wrong_port"] for row in wires.router.show("multicast")}
     assert shown["239.1.1.2"] >= 1 and shown["ff0e::102"] >= 1 and shown["239.1.1.1"] == 0
 
@@ -189,7 +189,7 @@ def test_a_hop_by_hop_header_is_no_obstacle(wires):
 def test_options_do_not_change_who_gets_a_packet(wires):
     options = bytes([1, 1, 1, 1])
     for group, ttl, reason in (
-        ("239.1.1.2", 64, "multicast-wrong-port"), ("239.9.9.9", 64, "multicast-not-routed"),
+        ("239.1.1.2", 64, "multicast-wrong-interface"), ("239.9.9.9", 64, "multicast-not-routed"),
         ("239.1.1.1", 1, "multicast-not-routed"),
     ):
         frame = packet(group, options=options, ttl=ttl)

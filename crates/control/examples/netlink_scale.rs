@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use control::netlink::{KernelConfig, KernelOrder, SourceEvent, spawn};
-use dataplane::port::PortId;
+use dataplane::interface::InterfaceId;
 use tokio::sync::{mpsc, oneshot};
 
 /// User and kernel time of the thread that reads, in seconds (proc(5): fields 14 and 15 of stat, in
@@ -37,7 +37,8 @@ fn resident() -> f64 {
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let netns = PathBuf::from(arguments.next().expect("usage: netlink_scale NETNS PORT..."));
-    let ports = arguments.enumerate().map(|(at, name)| (PortId::new(at as u16).unwrap(), name));
+    let ports =
+        arguments.enumerate().map(|(at, name)| (InterfaceId::new(at as u16).unwrap(), name));
     let config = KernelConfig {
         netns: Some(netns),
         ports: ports.collect(),

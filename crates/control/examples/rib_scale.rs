@@ -21,18 +21,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use control::rib::{
-    GroupKey, GroupSpec, Path, Rib, RibPort, Route, RouteKind, Source, reserved_range,
+    GroupKey, GroupSpec, Path, Rib, RibInterface, Route, RouteKind, Source, reserved_range,
 };
+use dataplane::interface::InterfaceId;
 use dataplane::next_hop::{NextHop, NextHopTable};
-use dataplane::port::PortId;
 use fib::{Lookup, NoReaders};
 use ipnet::IpNet;
 use wire::MacAddr;
 
 const PORTS: u16 = 4;
 
-fn port(index: u16) -> PortId {
-    PortId::new(index).unwrap_or(PortId::FIRST)
+fn port(index: u16) -> InterfaceId {
+    InterfaceId::new(index).unwrap_or(InterfaceId::FIRST)
 }
 
 fn gateway(index: u16, host: u32) -> IpAddr {
@@ -51,7 +51,7 @@ impl Bench {
         let fib4 = fib::new_ipv4(fib::Algorithm::default(), Box::new(NoReaders))?;
         let fib6 = fib::new_ipv6(fib::Algorithm::default(), Box::new(NoReaders))?;
         let (reader, table) = (fib4.reader(), Arc::new(NextHopTable::new()));
-        let ports = (0..PORTS).map(|index| RibPort {
+        let ports = (0..PORTS).map(|index| RibInterface {
             id: port(index),
             name: format!("port{index}"),
             mac: MacAddr([2, 0, 0, 0, 0, index as u8]),
@@ -63,7 +63,7 @@ impl Bench {
     }
 
     /// Whether a forwarder sends any flow to this address by the port.
-    fn leaves_by(&self, address: Ipv4Addr, port: PortId) -> bool {
+    fn leaves_by(&self, address: Ipv4Addr, port: InterfaceId) -> bool {
         let word = self.table.get(self.reader.lookup(address));
         (0..64u32).any(|step| {
             let word = match word.is_group() {
@@ -71,7 +71,7 @@ impl Bench {
                 false => word,
             };
             matches!(NextHop::from(word),
-                NextHop::Forward { port: by, .. } | NextHop::Unresolved { port: by } if by == port)
+                NextHop::Forward { interface: by, .. } | NextHop::Unresolved { interface: by } if by == port)
         })
     }
 

@@ -59,8 +59,9 @@ use std::time::Duration;
 use ::script::{CounterNames, StepSettings};
 use dataplane::catalogue::Catalogue;
 use dataplane::class::{ByClass, ClassLimits, default_limits};
+use dataplane::interface::{InterfaceId, ReversePath};
 use dataplane::plan::Plans;
-use dataplane::port::{LinkWish, OffloadWishes, PortId, ReversePath};
+use dataplane::port::{LinkWish, OffloadWishes, PortId};
 use fib::Algorithm;
 use ipnet::{IpNet, Ipv6Net};
 use wire::MacAddr;
@@ -156,9 +157,9 @@ pub struct MulticastRoute {
     /// Who sends; `None`: anybody.
     pub source: Option<IpAddr>,
     /// The port that the packets come from.
-    pub from: PortId,
+    pub from: InterfaceId,
     /// The ports they leave by, and the TTL that a packet must exceed, at least 1.
-    pub to: Vec<(PortId, u8)>,
+    pub to: Vec<(InterfaceId, u8)>,
 }
 
 /// A port of the router.
@@ -477,7 +478,7 @@ pub struct Neighbour {
     /// The line of the statement.
     pub line: usize,
     /// The port it is on.
-    pub port: PortId,
+    pub port: InterfaceId,
     /// Its address, on one of the port's networks or link-local.
     pub address: IpAddr,
     /// Its MAC, not a multicast.

@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use dataplane::port::PortId;
+use dataplane::interface::InterfaceId;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
 
@@ -59,7 +59,7 @@ pub struct KernelConfig {
     /// The network namespace's file; `None`: the caller's own.
     pub netns: Option<PathBuf>,
     /// The ports with a host interface, and its name.
-    pub ports: Vec<(PortId, String)>,
+    pub ports: Vec<(InterfaceId, String)>,
     /// Routes, rules and nexthop objects are wanted, not only links, addresses and neighbours.
     pub routes: bool,
     /// Multicast routes are wanted as well.
@@ -74,7 +74,7 @@ pub struct KernelConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interfaces {
     /// By interface index: every interface known, with its port if it is one.
-    pub by_index: HashMap<u32, Option<PortId>>,
+    pub by_index: HashMap<u32, Option<InterfaceId>>,
 }
 
 /// Why a source does not start.

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   rib.rs          add, remove, load, batch: what sources say       Rib
-//!   own.rs          ports, links, addresses and what follows         |
+//!   own.rs          interfaces, links, addresses and what follows         |
 //!   neighbours.rs   neighbours and their host routes                 |
 //!   groups.rs       named groups, resynchronisation, what waits      |
 //!   audit.rs        is all that was told what forwarders see?        |
@@ -60,11 +60,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
+use dataplane::interface::InterfaceId;
 use dataplane::next_hop::{
     BLACKHOLE, LOCAL, MARTIAN, MULTICAST, NextHopTable, PROHIBITED, UNREACHABLE,
 };
 use dataplane::own::OwnAddresses;
-use dataplane::port::PortId;
 use fib::{GracePeriod, Prefix, Table};
 use ipnet::IpNet;
 use wire::MacAddr;
@@ -79,7 +79,8 @@ pub use audit::Findings;
 pub use error::{Error, Subject};
 pub use types::{
     GroupKey, GroupSpec, Inactive, LivePath, LoadReport, LookupInfo, PATHS_MOST, Path, Resilient,
-    ResolverCommand, RibPort, Route, RouteInfo, RouteKind, Source, Summary, Target, WEIGHT_MOST,
+    ResolverCommand, RibInterface, Route, RouteInfo, RouteKind, Source, Summary, Target,
+    WEIGHT_MOST,
 };
 
 /// The most buckets of a resilient group.
@@ -156,7 +157,7 @@ pub fn refused_range(prefix: &IpNet, class_e_accepted: bool) -> Option<&'static 
 
 /// The routing information base.
 pub struct Rib {
-    ports: Vec<RibPort>,
+    interfaces: Vec<RibInterface>,
     v4: Routes<Ipv4Addr>,
     v6: Routes<Ipv6Addr>,
     hops: NextHops,
@@ -176,27 +177,27 @@ pub struct Rib {
     refusals: Vec<Error>,
     audit: Option<audit::Audit>,
     class_e: bool,
-    /// Own addresses that are on no port.
+    /// Own addresses that are on no interface.
     locals: BTreeSet<IpAddr>,
     /// Where the forwarders read which addresses are the router's.
     own: Option<Arc<OwnAddresses>>,
 }
 
 impl Rib {
-    /// A RIB with the routes that follow from the ports: reserved ranges, connected networks, own
+    /// A RIB with the routes that follow from the interfaces: reserved ranges, connected networks, own
     /// addresses. `grace` says when forwarders have let go of a next hop.
     ///
     /// # Errors
     /// A FIB or a next-hop table that has no room for even these.
     pub fn new(
-        ports: Vec<RibPort>,
+        interfaces: Vec<RibInterface>,
         fib4: Box<dyn Table<Ipv4Addr>>,
         fib6: Box<dyn Table<Ipv6Addr>>,
         next_hops: Arc<NextHopTable>,
         grace: Box<dyn GracePeriod>,
     ) -> Result<Self, Error> {
         let mut rib = Self {
-            ports: Vec::new(),
+            interfaces: Vec::new(),
             v4: Routes::new(fib4),
             v6: Routes::new(fib6),
             hops: NextHops::new(next_hops, grace),
@@ -221,7 +222,7 @@ impl Rib {
                 rib.put_own(range, Source::Reserved, 0, hop);
             }
             rib.put_own(class_e(), Source::Reserved, 0, MARTIAN);
-            ports.into_iter().try_for_each(|port| rib.add_port(port))
+            interfaces.into_iter().try_for_each(|interface| rib.add_port(interface))
         })?;
         Ok(rib)
     }
@@ -229,22 +230,25 @@ impl Rib {
     /// From now on 240.0.0.0/4 is forwarded like any other unicast range.
     pub fn accept_class_e(&mut self) {
         self.change(|rib| {
-            let ports: Vec<_> =
-                rib.ports.iter().map(|port| (port.id, port.addresses.clone())).collect();
-            ports.iter().for_each(|(id, _)| rib.put_addresses(*id, &[]));
+            let interfaces: Vec<_> = rib
+                .interfaces
+                .iter()
+                .map(|interface| (interface.id, interface.addresses.clone()))
+                .collect();
+            interfaces.iter().for_each(|(id, _)| rib.put_addresses(*id, &[]));
             rib.class_e = true;
             rib.take_own(class_e(), Source::Reserved, 0);
-            ports.iter().for_each(|(id, addresses)| rib.put_addresses(*id, addresses));
+            interfaces.iter().for_each(|(id, addresses)| rib.put_addresses(*id, addresses));
         });
     }
 
-    /// From now on default routes lead to no gateway: a route whose gateway is on no port's network needs a
+    /// From now on default routes lead to no gateway: a route whose gateway is on no interface's network needs a
     /// longer one to it.
     pub fn resolve_without_default(&mut self) {
         self.change(|rib| rib.hops.resolve_without_default());
     }
 
-    /// Whether only a default route leads to a gateway that is on no port's network.
+    /// Whether only a default route leads to a gateway that is on no interface's network.
     pub fn is_by_default(&self, gateway: IpAddr) -> bool {
         self.hops.is_by_default(gateway)
     }
@@ -377,13 +381,13 @@ impl Rib {
         if paths.is_empty() || paths.len() > PATHS_MOST {
             return Err(Error::Paths { what, count: paths.len() });
         }
-        for &Path { port, via, weight, .. } in paths {
+        for &Path { interface, via, weight, .. } in paths {
             if !(1..=WEIGHT_MOST).contains(&weight) {
                 return Err(Error::Weight { what, via, weight });
             }
-            match port {
-                Some(port) if !self.hops.has_port(port) => {
-                    return Err(Error::UnknownPort { what, via, port });
+            match interface {
+                Some(interface) if !self.hops.has_interface(interface) => {
+                    return Err(Error::UnknownPort { what, via, interface });
                 }
                 None if via.is_none() => return Err(Error::EmptyPath { what }),
                 _ => {}
@@ -408,7 +412,7 @@ impl Rib {
             }
             RouteKind::Unicast(paths) => {
                 let Self { neighbours, hops, .. } = self;
-                let mac = |port, via| mac_of(neighbours, port, via);
+                let mac = |interface, via| mac_of(neighbours, interface, via);
                 hops.over(paths, mac).map_err(|refused| refuse(what, refused))
             }
         }
@@ -584,8 +588,8 @@ impl Covering for View<'_> {
         }
     }
 
-    fn mac(&self, port: PortId, address: IpAddr) -> Option<MacAddr> {
-        mac_of(self.neighbours, port, address)
+    fn mac(&self, interface: InterfaceId, address: IpAddr) -> Option<MacAddr> {
+        mac_of(self.neighbours, interface, address)
     }
 }
 

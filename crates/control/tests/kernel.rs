@@ -12,7 +12,7 @@ use control::netlink::{
     RouteKind, SourceEvent, SourceState, spawn,
 };
 use control::rib::Path;
-use dataplane::port::PortId;
+use dataplane::interface::InterfaceId;
 use ipnet::IpNet;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
@@ -75,7 +75,7 @@ impl Namespace {
 
     fn spawn(&self, receive_buffer: usize) -> Listener {
         let (send, events) = mpsc::channel(8);
-        let port = |number, name: &str| (PortId::new(number).unwrap(), name.to_owned());
+        let port = |number, name: &str| (InterfaceId::new(number).unwrap(), name.to_owned());
         let config = KernelConfig {
             netns: Some(format!("/run/netns/{}", self.0).into()),
             ports: vec![port(0, "lan"), port(1, "wan")],
@@ -164,8 +164,8 @@ fn is_dead(hop: &Value) -> bool {
 struct State {
     routes: BTreeMap<(IpNet, u64), RouteKind>,
     groups: BTreeMap<GroupKey, GroupSpec>,
-    links: BTreeMap<PortId, (bool, bool, u16)>,
-    addresses: BTreeMap<PortId, Vec<IpNet>>,
+    links: BTreeMap<InterfaceId, (bool, bool, u16)>,
+    addresses: BTreeMap<InterfaceId, Vec<IpNet>>,
     locals: BTreeSet<IpNet>,
     neighbours: BTreeMap<IpAddr, (NeighbourState, bool)>,
     route_events: usize,
@@ -225,7 +225,7 @@ impl State {
         let words = |((prefix, metric), kind): (&(IpNet, u64), &RouteKind)| {
             let paths = |paths: &[Path]| {
                 let path = |path: &Path| {
-                    let port = ["lan", "wan"][path.port.unwrap().index()];
+                    let port = ["lan", "wan"][path.interface.unwrap().index()];
                     let via = path.via.map(|via| via.to_string()).unwrap_or_default();
                     format!("{port} {via} {}", path.weight)
                 };
@@ -400,11 +400,11 @@ fn what_ip_does_is_followed() {
             listener.agrees(&namespace, step);
         }
     }
-    let lan = PortId::new(0).unwrap();
+    let lan = InterfaceId::new(0).unwrap();
     listener.wait("the MTU", |state| state.links[&lan] == (true, true, 1400));
     listener.wait("the port's end", |state| {
-        state.links[&PortId::new(1).unwrap()] == (false, false, 0)
-            && state.addresses[&PortId::new(1).unwrap()].is_empty()
+        state.links[&InterfaceId::new(1).unwrap()] == (false, false, 0)
+            && state.addresses[&InterfaceId::new(1).unwrap()].is_empty()
     });
     assert_eq!(listener.audit(), 0, "the audit found what was missed");
     assert_eq!(listener.source.status().state, SourceState::Synchronised);
@@ -461,7 +461,7 @@ fn orders_are_carried_out() {
     namespace.ip("addr add 10.255.0.1/32 dev lo");
     let mut listener = namespace.spawn(1 << 20);
     listener.wait("the first reading", |state| state.complete);
-    let lan = PortId::new(0).unwrap();
+    let lan = InterfaceId::new(0).unwrap();
     listener.wait("lo's address", |state| state.locals.contains(&"10.255.0.1/32".parse().unwrap()));
     assert!(listener.state.links[&lan].0);
     let order = |listener: &Listener, order| listener.source.order(order);
@@ -506,7 +506,7 @@ fn rules_are_followed() {
     let kind =
         |state: &State, prefix: &str| state.routes.get(&(prefix.parse().unwrap(), 0)).cloned();
     let over = |port: u16, via: &str| {
-        let path = Path::over(PortId::new(port).unwrap(), via.parse().unwrap());
+        let path = Path::over(InterfaceId::new(port).unwrap(), via.parse().unwrap());
         Some(RouteKind::Unicast(vec![path]))
     };
     listener.wait("table 100 to count", |state| {
@@ -527,11 +527,11 @@ fn interfaces_become_ports_and_cease_to_be() {
     namespace.two_ports();
     namespace.ip("route add 198.51.100.0/24 via 10.0.2.9");
     let mut listener = namespace.spawn(1 << 20);
-    let (lan, wan) = (PortId::new(0).unwrap(), PortId::new(1).unwrap());
+    let (lan, wan) = (InterfaceId::new(0).unwrap(), InterfaceId::new(1).unwrap());
     let key: (IpNet, u64) = ("198.51.100.0/24".parse().unwrap(), 0);
-    let over = move |state: &State, port: PortId| {
+    let over = move |state: &State, port: InterfaceId| {
         let Some(RouteKind::Unicast(paths)) = state.routes.get(&key) else { return false };
-        paths.len() == 1 && paths[0].port == Some(port)
+        paths.len() == 1 && paths[0].interface == Some(port)
     };
     listener.wait("over a port", |state| over(state, wan));
     listener.source.order(KernelOrder::Ports(vec![(lan, "lan".into())]));
@@ -540,7 +540,7 @@ fn interfaces_become_ports_and_cease_to_be() {
         let host = state.routes.get(&key) == Some(&RouteKind::Host);
         gone && host && state.addresses[&wan].is_empty()
     });
-    let other = PortId::new(5).unwrap();
+    let other = InterfaceId::new(5).unwrap();
     listener.source.order(KernelOrder::Ports(vec![(lan, "lan".into()), (other, "wan".into())]));
     listener.wait("a port of another number", |state| {
         let link = state.links.get(&other) == Some(&(true, true, 1500));
@@ -548,7 +548,7 @@ fn interfaces_become_ports_and_cease_to_be() {
         link && addresses && over(state, other)
     });
     // One that comes later: the name was said before.
-    let late = PortId::new(2).unwrap();
+    let late = InterfaceId::new(2).unwrap();
     let ports = vec![(lan, "lan".into()), (other, "wan".into()), (late, "late".into())];
     listener.source.order(KernelOrder::Ports(ports));
     namespace.ip("link add late type veth peer name late-x");

@@ -7,13 +7,16 @@
 //! Slots that hold no packet can be read and written like the others (they show a scratch
 //! buffer), so a step may run over all slots of a mask without a check in its loop.
 
+use std::sync::Arc;
+
 use dpdk::Burst;
 
+use crate::interface::{InterfaceId, InterfaceInfo, VrfId};
 use crate::mask::Mask;
 use crate::mirror::Copies;
-use crate::multicast::PortSet;
+use crate::multicast::{MulticastRoutes, MulticastTable, Receivers};
 use crate::next_hop::{NO_ROUTE, NextHop, Packed};
-use crate::port::{PortId, PortInfo};
+use crate::port::PortId;
 
 /// The most packets in a batch.
 pub const BATCH_MAX: usize = dpdk::BURST_MAX;
@@ -38,8 +41,14 @@ pub struct Batch {
     pub(crate) burst: Burst,
     /// The port that all packets of the batch came from.
     pub in_port: PortId,
-    /// What is known of that port.
-    pub in_port_info: PortInfo,
+    /// The port's own interface, by which all packets came that are not [`Self::elsewhere`].
+    pub own: InterfaceInfo,
+    /// Packets that came by another interface than the port's own.
+    elsewhere: Mask,
+    /// The numbers of their interfaces, by slot; of other packets they mean nothing.
+    in_interface: [InterfaceId; BATCH_MAX],
+    /// What is known of all interfaces, by their numbers.
+    pub(crate) interfaces: Vec<InterfaceInfo>,
     /// Packets whose frame was sent to a multicast or broadcast MAC; set by `classify`.
     pub link_multicast: Mask,
     /// IPv6 packets whose source must not leave its link; set by `ip6-validate`.
@@ -48,16 +57,29 @@ pub struct Batch {
     pub next_hop: [u16; BATCH_MAX],
     /// The meaning of that number; set by the lookups.
     pub hop: [Packed; BATCH_MAX],
-    /// The port each packet leaves by; set by the lookups.
-    pub out_port: [u16; BATCH_MAX],
-    /// The ports that each packet to a group leaves by; set by the multicast steps.
-    pub replicas: [PortSet; BATCH_MAX],
+    /// The number of the interface each packet leaves by; set by the lookups.
+    pub out_interface: [u16; BATCH_MAX],
+    /// Where each packet to a group leaves; set by the multicast steps.
+    pub receivers: [Receivers; BATCH_MAX],
+    /// The entries that [`Self::receivers`] are of, once a step has looked at them.
+    pub(crate) groups: Option<Arc<MulticastRoutes>>,
     /// When the packets were received, in TSC cycles.
     pub now: u64,
     /// What steps of the configuration noted for steps behind them.
     pub marks: Marks,
     /// Copies for other ports; none outside a forwarder.
     pub(crate) copies: Option<Copies>,
+}
+
+/// Packets of a batch that came by the same interface.
+#[derive(Clone, Copy, Debug)]
+pub struct Group {
+    /// The interface.
+    pub interface: InterfaceId,
+    /// What is known of it.
+    pub info: InterfaceInfo,
+    /// The packets.
+    pub packets: Mask,
 }
 
 /// A number for each packet of a batch that has one; the layout is what steps in Lua read.
@@ -71,21 +93,117 @@ pub struct Marks {
 
 impl Batch {
     /// An empty batch.
-    pub fn new(in_port: PortId, in_port_info: PortInfo) -> Self {
+    pub fn new(in_port: PortId, own: InterfaceInfo) -> Self {
         Self {
             burst: Burst::new(),
             in_port,
-            in_port_info,
+            own,
+            elsewhere: Mask::EMPTY,
+            in_interface: [InterfaceId::FIRST; BATCH_MAX],
+            interfaces: Vec::new(),
             link_multicast: Mask::EMPTY,
             link_scope: Mask::EMPTY,
             next_hop: [NO_ROUTE; BATCH_MAX],
             hop: [Packed::from(NextHop::NoRoute); BATCH_MAX],
-            out_port: [0; BATCH_MAX],
-            replicas: [PortSet::EMPTY; BATCH_MAX],
+            out_interface: [0; BATCH_MAX],
+            receivers: [Receivers::NONE; BATCH_MAX],
+            groups: None,
             now: 0,
             marks: Marks { marked: Mask::EMPTY, values: [0; BATCH_MAX] },
             copies: None,
         }
+    }
+
+    /// The packets of another port begin: none is elsewhere.
+    #[inline(always)]
+    pub(crate) fn come_by(&mut self, port: PortId, own: InterfaceInfo) {
+        self.in_port = port;
+        self.own = own;
+        self.elsewhere = Mask::EMPTY;
+    }
+
+    /// This packet came by another interface than its port's own, and steps behind this one see it so.
+    pub fn set_interface(&mut self, slot: usize, interface: InterfaceId) {
+        let slot = slot & (BATCH_MAX - 1);
+        self.in_interface[slot] = interface;
+        self.elsewhere |= Mask::when(true, slot);
+    }
+
+    /// The interface a packet came by.
+    #[inline(always)]
+    pub fn interface(&self, slot: usize) -> InterfaceId {
+        if self.elsewhere.has(slot) {
+            return self.in_interface[slot & (BATCH_MAX - 1)];
+        }
+        self.in_port.into()
+    }
+
+    /// What is known of the interface a packet came by.
+    #[inline(always)]
+    pub fn info(&self, slot: usize) -> InterfaceInfo {
+        if self.elsewhere.has(slot) {
+            return self.info_of(self.in_interface[slot & (BATCH_MAX - 1)]);
+        }
+        self.own
+    }
+
+    fn info_of(&self, interface: InterfaceId) -> InterfaceInfo {
+        self.interfaces.get(interface.index()).copied().unwrap_or(InterfaceInfo::NONE)
+    }
+
+    /// These packets by the interfaces they came by: one group in the usual case.
+    #[inline(always)]
+    pub fn by_interface(&self, packets: Mask) -> impl Iterator<Item = Group> {
+        let mut rest = packets;
+        std::iter::from_fn(move || {
+            let group = self.first_group(rest)?;
+            rest = rest.without(group.packets);
+            Some(group)
+        })
+    }
+
+    /// Packets of `packets` that came by one interface, for steps that change the batch between two groups;
+    /// `None` if there is no packet.
+    #[inline(always)]
+    pub fn first_group(&self, packets: Mask) -> Option<Group> {
+        let usual = packets.without(self.elsewhere);
+        if usual.is_empty() {
+            return self.group_elsewhere(packets);
+        }
+        Some(Group { interface: self.in_port.into(), info: self.own, packets: usual })
+    }
+
+    fn group_elsewhere(&self, packets: Mask) -> Option<Group> {
+        let interface = self.in_interface[packets.slots().next()?];
+        let info = self.info_of(interface);
+        let packets = packets.filter(|slot| self.in_interface[slot] == interface);
+        Some(Group { interface, info, packets })
+    }
+
+    /// Packets of `packets` whose destinations are looked up in one VRF, as [`Self::first_group`].
+    #[inline(always)]
+    pub fn first_of_vrf(&self, packets: Mask) -> Option<(VrfId, Mask)> {
+        if (packets & self.elsewhere).is_empty() {
+            return (!packets.is_empty()).then_some((self.own.vrf, packets));
+        }
+        self.first_of_several_vrfs(packets)
+    }
+
+    #[cold]
+    fn first_of_several_vrfs(&self, packets: Mask) -> Option<(VrfId, Mask)> {
+        let Group { info: InterfaceInfo { vrf, .. }, packets: mut found, .. } =
+            self.first_group(packets)?;
+        for group in self.by_interface(packets.without(found)) {
+            if group.info.vrf == vrf {
+                found |= group.packets;
+            }
+        }
+        Some((vrf, found))
+    }
+
+    /// The multicast routes of this batch: the same for all its steps, whatever is published meanwhile.
+    pub(crate) fn multicast_routes(&mut self, table: &MulticastTable) -> Arc<MulticastRoutes> {
+        self.groups.get_or_insert_with(|| table.read()).clone()
     }
 
     /// The slots that hold a packet.

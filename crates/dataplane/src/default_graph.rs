@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use crate::graph::{Graph, GraphBuilder, GraphError};
-use crate::port::ReversePath;
+use crate::interface::ReversePath;
 use crate::steps::{
     Classify, CompleteChecksum, Ip4Lookup, Ip4Multicast, Ip4Prefetch, Ip4ReversePath, Ip4Rewrite,
     Ip4Ttl, Ip4Validate, Ip6HopLimit, Ip6Lookup, Ip6Multicast, Ip6ReversePath, Ip6Rewrite,
@@ -24,7 +24,7 @@ pub fn default_graph(tables: &Arc<Tables>) -> Result<Graph, GraphError> {
 /// The default graph before it is built, for whoever adds steps of their own. The steps that look at
 /// sources, and those that find out who is to be redirected, are in it if a port asks for them.
 pub fn default_steps(tables: &Arc<Tables>) -> Result<GraphBuilder, GraphError> {
-    let ports = tables.ports.get();
+    let ports = tables.interfaces.get();
     let redirects = ports.iter().any(|port| port.redirects);
     let by_source = ports.iter().any(|port| port.reverse_path != ReversePath::Any);
     let mut graph = GraphBuilder::new();
@@ -115,8 +115,8 @@ mod tests {
     use super::*;
     use crate::batch::Batch;
     use crate::graph::{Ends, Target};
+    use crate::interface::InterfaceInfo;
     use crate::mask::Mask;
-    use crate::port::PortInfo;
     use crate::reason::{DropReason, PuntReason};
     use crate::testing::{FrameBuilder, TestTables, batch_of};
 
@@ -200,11 +200,11 @@ mod tests {
     }
 
     /// The graph where ports ask for something.
-    fn graph_for(ask: impl FnOnce(&mut [PortInfo])) -> crate::graph::Graph {
+    fn graph_for(ask: impl FnOnce(&mut [InterfaceInfo])) -> crate::graph::Graph {
         let tables = TestTables::every_kind();
-        let mut ports = tables.ports.get();
+        let mut ports = tables.interfaces.get();
         ask(&mut ports);
-        tables.ports.set(ports);
+        tables.interfaces.set(ports);
         default_graph(&tables).unwrap()
     }
 

@@ -142,24 +142,24 @@ impl Distribution {
         taken
     }
 
-    /// Takes the packets of `mask` out of `packets`, each to the burst of the port `out_port` says,
+    /// Takes the packets of `mask` out of `packets`, each to the burst of the port `out_interface` says,
     /// and sends the bursts that are full. `now` in TSC cycles.
     pub(crate) fn accept(
         &mut self,
         packets: &mut Burst,
         mask: Mask,
-        out_port: &[u16; BATCH_MAX],
+        out_interface: &[u16; BATCH_MAX],
         now: u64,
         counters: &ForwarderCounters,
     ) {
         if self.hands_over {
             // The forwarder that receives a packet by a ring learns the port from its tag.
             for slot in mask.slots() {
-                packets.set_tag(slot, u64::from(out_port[slot]));
+                packets.set_tag(slot, u64::from(out_interface[slot]));
             }
         }
         self.start_clocks(now);
-        let homeless = packets.append_to(mask.0, out_port, &mut self.bursts);
+        let homeless = packets.append_to(mask.0, out_interface, &mut self.bursts);
         if homeless != 0 {
             counters.drops.add(DropReason::PortDown, packets.free(homeless) as u64);
         }

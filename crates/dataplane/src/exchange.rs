@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::distribution::TxConfig;
 use crate::graph::Graph;
-use crate::port::PortInfo;
+use crate::interface::InterfaceInfo;
 use crate::wires::Rewiring;
 
 /// What a forwarder is to have in place of what it has; after the exchange, what it had.
@@ -24,7 +24,7 @@ pub struct Replacement {
     /// The steps.
     pub graph: Option<Graph>,
     /// What steps need to know of the ports, by their indexes.
-    pub ports: Option<Vec<PortInfo>>,
+    pub ports: Option<Vec<InterfaceInfo>>,
     /// Its connections, or some.
     pub wires: Option<Rewiring>,
     /// When transmit bursts leave. This one does not change sides: the owner knows what it was.

@@ -28,10 +28,10 @@ use crate::counters::ForwarderCounters;
 use crate::distribution::{Distribution, TxConfig};
 use crate::exchange::Exchange;
 use crate::graph::{Ends, Graph, Shape};
+use crate::interface::{InterfaceInfo, MAX_INTERFACES};
 use crate::mask::Mask;
 use crate::mirror::Copies;
-use crate::multicast::PortSet;
-use crate::port::{MAX_PORTS, PortId, PortInfo};
+use crate::port::{MAX_PORTS, PortId, PortSet};
 use crate::punts::Punts;
 use crate::quarantine::{Quarantine, guard};
 use crate::reason::DropReason;
@@ -44,7 +44,7 @@ pub struct RxSource {
     /// The port.
     pub port: PortId,
     /// What the steps need to know of it.
-    pub info: PortInfo,
+    pub info: InterfaceInfo,
     /// The queue or ring, this forwarder's own.
     pub input: Input,
     /// Packets taken from it at once, 1 to [`BATCH_MAX`].
@@ -55,12 +55,12 @@ pub struct RxSource {
 
 impl RxSource {
     /// A receive queue whose packets this forwarder keeps.
-    pub fn of_queue(port: PortId, info: PortInfo, queue: RxQueue) -> Self {
+    pub fn of_queue(port: PortId, info: InterfaceInfo, queue: RxQueue) -> Self {
         Self { port, info, input: Input::Queue(queue), burst: BATCH_MAX, spread: None }
     }
 
     /// What another forwarder has received and spread.
-    pub fn of_ring(port: PortId, info: PortInfo, ring: Consumer) -> Self {
+    pub fn of_ring(port: PortId, info: InterfaceInfo, ring: Consumer) -> Self {
         Self { port, info, input: Input::Ring(ring), burst: BATCH_MAX, spread: None }
     }
 }
@@ -68,8 +68,15 @@ impl RxSource {
 /// Rounds behind an exchange whose time is taken: at full load, 65,536 packets.
 const WATCHED: usize = 1024;
 
-/// Gives each source what is known of its port now, and leaves what was known.
-fn exchange_infos(sources: &mut [RxSource], infos: &mut [PortInfo]) {
+/// Gives each source what is known of its port's own interface now, and the batch what is known of all, and
+/// leaves what was known.
+fn exchange_infos(
+    sources: &mut [RxSource],
+    known: &mut Vec<InterfaceInfo>,
+    infos: &mut [InterfaceInfo],
+) {
+    // There is room for all: see `Forwarder::new`.
+    known.resize(infos.len().max(known.len()), InterfaceInfo::NONE);
     let mut before = [None; MAX_PORTS];
     for source in sources {
         let index = source.port.index();
@@ -79,6 +86,7 @@ fn exchange_infos(sources: &mut [RxSource], infos: &mut [PortInfo]) {
             source.info = *new;
         }
     }
+    std::iter::zip(infos.iter_mut(), known).for_each(|(info, known)| std::mem::swap(info, known));
     for (info, before) in infos.iter_mut().zip(before) {
         *info = before.unwrap_or(*info);
     }
@@ -158,7 +166,8 @@ impl Forwarder {
     /// A forwarder that has not run yet and has no connections: see [`Forwarder::rewire`].
     pub fn new(parts: ForwarderParts) -> Self {
         let sleep = parts.idle.first_sleep;
-        let mut batch = Batch::new(PortId::FIRST, PortInfo::NONE);
+        let mut batch = Batch::new(PortId::FIRST, InterfaceInfo::NONE);
+        batch.interfaces.reserve_exact(MAX_INTERFACES);
         batch.copies = Some(Copies::new(parts.replicator.pool().clone()));
         Self {
             rx: Vec::with_capacity(MAX_PORTS),
@@ -208,7 +217,7 @@ impl Forwarder {
                 std::mem::swap(graph, &mut self.parts.graph);
             }
             if let Some(infos) = &mut new.ports {
-                exchange_infos(&mut self.rx, infos);
+                exchange_infos(&mut self.rx, &mut self.batch.interfaces, infos);
             }
             if let Some(tx) = new.tx {
                 self.distribution.set_config(tx);
@@ -332,8 +341,7 @@ impl Forwarder {
         if count == 0 {
             return 0;
         }
-        batch.in_port = source.port;
-        batch.in_port_info = source.info;
+        batch.come_by(source.port, source.info);
         batch.link_multicast = Mask::EMPTY;
         batch.link_scope = Mask::EMPTY;
         batch.now = now;
@@ -367,10 +375,10 @@ impl Forwarder {
     fn recover(&mut self) -> Ends {
         let ForwarderParts { graph, counters, quarantine, .. } = &mut self.parts;
         graph.resume(&mut self.batch, |batch, slot, message| {
-            let port = batch.in_port;
+            let interface = batch.interface(slot);
             let (frame, rest) = batch.frame_and_rest(slot);
             let whole = rest.fold(frame.to_vec(), |whole, part| [&whole, part].concat());
-            quarantine.put(Some(port), &message, &whole);
+            quarantine.put(Some(interface), &message, &whole);
             let freed = batch.burst.free(Mask::when(true, slot).0);
             counters.drops.add(DropReason::Quarantined, freed as u64);
         })
@@ -379,7 +387,7 @@ impl Forwarder {
     /// Gives every packet of the batch to the end that the graph chose for it.
     fn finish(&mut self, ends: Ends, now: u64) {
         if !ends.transmit.is_empty() {
-            let (burst, ports) = (&mut self.batch.burst, &self.batch.out_port);
+            let (burst, ports) = (&mut self.batch.burst, &self.batch.out_interface);
             let counters = &self.parts.counters;
             self.distribution.accept(burst, ends.transmit, ports, now, counters);
         }

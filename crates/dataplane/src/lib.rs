@@ -14,6 +14,7 @@ pub mod exchange;
 pub mod flow;
 pub mod forwarder;
 pub mod graph;
+pub mod interface;
 pub mod mask;
 mod mirror;
 pub mod multicast;

@@ -7,11 +7,11 @@
 //! ```text
 //!  63                                              16 15            4 3      0
 //! +--------------------------------------------------+---------------+--------+
-//! | Forward: destination MAC   Group: first, length   | port          | kind   |
+//! | Forward: destination MAC   Group: first, length   | interface          | kind   |
 //! +--------------------------------------------------+---------------+--------+
 //! ```
 //!
-//! The source MAC and the MTU belong to the port and come from the port table, which is small
+//! The source MAC and the MTU belong to the interface and come from the interface table, which is small
 //! enough to stay in the first-level cache. Eight next hops share a cache line. Because routes
 //! refer to next hops by number, a neighbour that changes its MAC or vanishes costs one store,
 //! whatever the number of routes behind it.
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
 use wire::MacAddr;
 
-use crate::port::PortId;
+use crate::interface::InterfaceId;
 
 /// Entries in the next-hop table; numbers are 0 to `NEXT_HOPS - 1`.
 pub const NEXT_HOPS: usize = 1 << 15;
@@ -30,7 +30,7 @@ pub const GROUP_MEMBERS: usize = 1 << 18;
 
 /// No route: the number a FIB answers with when nothing matches.
 pub const NO_ROUTE: u16 = 0;
-/// The router's own: addresses of its ports, broadcast, groups that stay on their link.
+/// The router's own: addresses of its interfaces, broadcast, groups that stay on their link.
 pub const LOCAL: u16 = 1;
 /// Dropped in silence.
 pub const BLACKHOLE: u16 = 2;
@@ -40,7 +40,7 @@ pub const MARTIAN: u16 = 3;
 pub const PROHIBITED: u16 = 4;
 /// Refused, the sender is told so (ICMP "host unreachable").
 pub const UNREACHABLE: u16 = 5;
-/// A group: the multicast steps say which ports it leaves by.
+/// A group: the multicast steps say which interfaces it leaves by.
 pub const MULTICAST: u16 = 6;
 /// The first number for next hops made at run time.
 pub const FIRST_DYNAMIC: u16 = 16;
@@ -62,22 +62,22 @@ pub enum NextHop {
     Prohibited,
     /// To the slow path, which answers "host unreachable".
     Unreachable,
-    /// The destination is on this port's network, its MAC is not known: to the slow path, which
+    /// The destination is on this interface's network, its MAC is not known: to the slow path, which
     /// resolves the *destination address*.
     Glean {
-        /// The port whose network holds the destination.
-        port: PortId,
+        /// The interface whose network holds the destination.
+        interface: InterfaceId,
     },
-    /// A gateway on this port whose MAC is not known: to the slow path, which resolves the
+    /// A gateway on this interface whose MAC is not known: to the slow path, which resolves the
     /// *gateway's address* (it knows the address by the next hop's number).
     Unresolved {
-        /// The port the gateway is on.
-        port: PortId,
+        /// The interface the gateway is on.
+        interface: InterfaceId,
     },
-    /// Send by this port to this MAC.
+    /// Send by this interface to this MAC.
     Forward {
-        /// The port to send by.
-        port: PortId,
+        /// The interface to send by.
+        interface: InterfaceId,
         /// The destination address of the frame.
         mac: MacAddr,
     },
@@ -102,8 +102,8 @@ const KIND_PROHIBITED: u64 = 8;
 const KIND_UNREACHABLE: u64 = 9;
 const KIND_MULTICAST: u64 = 10;
 
-const PORT_SHIFT: u32 = 4;
-const PORT_BITS: u64 = 0xfff;
+const INTERFACE_SHIFT: u32 = 4;
+const INTERFACE_BITS: u64 = 0xfff;
 const VALUE_SHIFT: u32 = 16;
 
 /// A next hop as the table stores it.
@@ -121,9 +121,9 @@ impl Packed {
         self.0 & 0xf == KIND_GROUP
     }
 
-    /// The port's index; meaningful for `Forward`, `Glean` and `Unresolved`, 0 for the others.
-    pub fn port_index(self) -> u16 {
-        ((self.0 >> PORT_SHIFT) & PORT_BITS) as u16
+    /// The interface's index; meaningful for `Forward`, `Glean` and `Unresolved`, 0 for the others.
+    pub fn interface_index(self) -> u16 {
+        ((self.0 >> INTERFACE_SHIFT) & INTERFACE_BITS) as u16
     }
 
     /// The six bytes of the destination MAC in the low 48 bits, first byte lowest;
@@ -135,7 +135,9 @@ impl Packed {
 
 impl From<NextHop> for Packed {
     fn from(hop: NextHop) -> Self {
-        let with_port = |kind: u64, port: PortId| kind | (port.index() as u64) << PORT_SHIFT;
+        let with_interface = |kind: u64, interface: InterfaceId| {
+            kind | (interface.index() as u64) << INTERFACE_SHIFT
+        };
         Self(match hop {
             NextHop::NoRoute => KIND_NO_ROUTE,
             NextHop::Local => KIND_LOCAL,
@@ -144,12 +146,12 @@ impl From<NextHop> for Packed {
             NextHop::Martian => KIND_MARTIAN,
             NextHop::Prohibited => KIND_PROHIBITED,
             NextHop::Unreachable => KIND_UNREACHABLE,
-            NextHop::Glean { port } => with_port(KIND_GLEAN, port),
-            NextHop::Unresolved { port } => with_port(KIND_UNRESOLVED, port),
-            NextHop::Forward { port, mac } => {
+            NextHop::Glean { interface } => with_interface(KIND_GLEAN, interface),
+            NextHop::Unresolved { interface } => with_interface(KIND_UNRESOLVED, interface),
+            NextHop::Forward { interface, mac } => {
                 let [a, b, c, d, e, f] = mac.0;
                 let bits = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
-                with_port(KIND_FORWARD, port) | bits << VALUE_SHIFT
+                with_interface(KIND_FORWARD, interface) | bits << VALUE_SHIFT
             }
             NextHop::Group { first, len } => {
                 KIND_GROUP | u64::from(first) << VALUE_SHIFT | u64::from(len) << 48
@@ -161,15 +163,15 @@ impl From<NextHop> for Packed {
 impl From<Packed> for NextHop {
     fn from(packed: Packed) -> Self {
         let word = packed.0;
-        // A word is only made by `From<NextHop>`, so its port is valid; port 0 stands in otherwise.
-        let port = PortId::new(packed.port_index()).unwrap_or(PortId::FIRST);
+        // A word is only made by `From<NextHop>`, so its interface is valid; interface 0 stands in otherwise.
+        let interface = InterfaceId::new(packed.interface_index()).unwrap_or(InterfaceId::FIRST);
         match word & 0xf {
             KIND_FORWARD => {
                 let [a, b, c, d, e, f, _, _] = packed.mac_bits().to_le_bytes();
-                NextHop::Forward { port, mac: MacAddr([a, b, c, d, e, f]) }
+                NextHop::Forward { interface, mac: MacAddr([a, b, c, d, e, f]) }
             }
-            KIND_GLEAN => NextHop::Glean { port },
-            KIND_UNRESOLVED => NextHop::Unresolved { port },
+            KIND_GLEAN => NextHop::Glean { interface },
+            KIND_UNRESOLVED => NextHop::Unresolved { interface },
             KIND_LOCAL => NextHop::Local,
             KIND_GROUP => {
                 NextHop::Group { first: (word >> VALUE_SHIFT) as u32, len: (word >> 48) as u16 }
@@ -254,19 +256,19 @@ impl NextHopTable {
         true
     }
 
-    /// Whether packets with this next hop leave by the port: all of them, or those of some flows.
-    pub fn leads_by(&self, hop: Packed, port: PortId) -> bool {
+    /// Whether packets with this next hop leave by the interface: all of them, or those of some flows.
+    pub fn leads_by(&self, hop: Packed, interface: InterfaceId) -> bool {
         match NextHop::from(hop) {
-            NextHop::Forward { port: by, .. }
-            | NextHop::Glean { port: by }
-            | NextHop::Unresolved { port: by } => by == port,
+            NextHop::Forward { interface: by, .. }
+            | NextHop::Glean { interface: by }
+            | NextHop::Unresolved { interface: by } => by == interface,
             NextHop::Group { first, len } => {
                 let (first, len) = (first as usize, usize::from(len));
                 let members = self.members.get(first..first + len).unwrap_or_default();
                 members.iter().any(|member| {
                     let hop = self.get(member.load(Ordering::Relaxed));
                     // A group in a group is never made.
-                    !hop.is_group() && self.leads_by(hop, port)
+                    !hop.is_group() && self.leads_by(hop, interface)
                 })
             }
             _ => false,
@@ -296,8 +298,8 @@ impl Default for NextHopTable {
 mod tests {
     use super::*;
 
-    fn port(index: u16) -> PortId {
-        PortId::new(index).unwrap()
+    fn interface(index: u16) -> InterfaceId {
+        InterfaceId::new(index).unwrap()
     }
 
     #[test]
@@ -311,9 +313,9 @@ mod tests {
             NextHop::Martian,
             NextHop::Prohibited,
             NextHop::Unreachable,
-            NextHop::Glean { port: port(63) },
-            NextHop::Unresolved { port: port(7) },
-            NextHop::Forward { port: port(63), mac },
+            NextHop::Glean { interface: interface(63) },
+            NextHop::Unresolved { interface: interface(7) },
+            NextHop::Forward { interface: interface(63), mac },
             NextHop::Group { first: 262_143, len: 128 },
         ] {
             assert_eq!(NextHop::from(Packed::from(hop)), hop);
@@ -323,10 +325,10 @@ mod tests {
     #[test]
     fn a_number_that_was_taken_back_is_another_one() {
         let table = NextHopTable::new();
-        let (id, hop) = (FIRST_DYNAMIC, NextHop::Glean { port: port(3) });
+        let (id, hop) = (FIRST_DYNAMIC, NextHop::Glean { interface: interface(3) });
         table.set(id, hop);
         let first = table.generation(id);
-        table.set(id, NextHop::Unresolved { port: port(3) });
+        table.set(id, NextHop::Unresolved { interface: interface(3) });
         assert_eq!(table.get_of(id, first), Some(table.get(id)), "the same next hop has changed");
         table.take_back(id);
         assert_eq!(NextHop::from(table.get(id)), NextHop::NoRoute);

@@ -15,8 +15,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use arc_swap::ArcSwap;
 use ipnet::IpNet;
 
-use crate::multicast::PortSet;
-use crate::port::PortId;
+use crate::interface::{InterfaceId, InterfaceSet};
 
 /// Set for sources that have to be looked at whatever the router's addresses are.
 const ALWAYS: u8 = 0x80;
@@ -74,8 +73,8 @@ pub enum Owner {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// The ports on whose networks an address is the broadcast address; none for an own address.
-    addresses: HashMap<IpAddr, Option<PortSet>>,
+    /// The interfaces on whose networks an address is the broadcast address; none for an own address.
+    addresses: HashMap<IpAddr, Option<InterfaceSet>>,
 }
 
 /// See the module's documentation.
@@ -110,20 +109,22 @@ impl OwnAddresses {
         self.class_e
     }
 
-    /// Replaces all addresses: those of ports with their networks, and those that are on none.
+    /// Replaces all addresses: those of interfaces with their networks, and those that are on none.
     /// Link-local addresses are left out: they are not the router's alone.
     pub fn publish<'a>(
         &self,
-        ports: impl IntoIterator<Item = (PortId, &'a [IpNet])>,
+        interfaces: impl IntoIterator<Item = (InterfaceId, &'a [IpNet])>,
         others: impl IntoIterator<Item = IpAddr>,
     ) {
         let mut known = Known::default();
-        for (port, nets) in ports {
+        for (interface, nets) in interfaces {
             for net in nets.iter().filter(|net| !is_link_local(net.addr())) {
                 if let Some(broadcast) = broadcast(net) {
-                    let ports =
-                        known.addresses.entry(broadcast.into()).or_insert(Some(PortSet::EMPTY));
-                    ports.iter_mut().for_each(|ports| ports.set(port, true));
+                    let interfaces = known
+                        .addresses
+                        .entry(broadcast.into())
+                        .or_insert(Some(InterfaceSet::EMPTY));
+                    interfaces.iter_mut().for_each(|interfaces| interfaces.set(interface, true));
                 }
                 known.addresses.insert(net.addr(), None);
             }
@@ -141,11 +142,11 @@ impl OwnAddresses {
         self.ip6.publish(&six);
     }
 
-    /// Whose this source of a packet is, which came by this port; `None`: a host's.
-    pub fn owner(&self, source: IpAddr, from: PortId) -> Option<Owner> {
+    /// Whose this source of a packet is, which came by this interface; `None`: a host's.
+    pub fn owner(&self, source: IpAddr, from: InterfaceId) -> Option<Owner> {
         match self.known.load().addresses.get(&source)? {
             None => Some(Owner::Router),
-            Some(ports) => ports.contains(from).then_some(Owner::Network),
+            Some(interfaces) => interfaces.contains(from).then_some(Owner::Network),
         }
     }
 }
@@ -166,22 +167,22 @@ fn broadcast(net: &IpNet) -> Option<Ipv4Addr> {
 mod tests {
     use super::*;
 
-    fn port(index: u16) -> PortId {
-        PortId::new(index).unwrap()
+    fn interface(index: u16) -> InterfaceId {
+        InterfaceId::new(index).unwrap()
     }
 
     fn ip(text: &str) -> IpAddr {
         text.parse().unwrap()
     }
 
-    /// 10.0.1.1/24 and 2001:db8::1/64 on port 0, 10.0.2.1/31 on port 1, 192.0.2.77 on none.
+    /// 10.0.1.1/24 and 2001:db8::1/64 on interface 0, 10.0.2.1/31 on interface 1, 192.0.2.77 on none.
     fn example() -> OwnAddresses {
         let own = OwnAddresses::new(false);
         let nets =
             |texts: &[&str]| texts.iter().map(|net| net.parse().unwrap()).collect::<Vec<IpNet>>();
         let first = nets(&["10.0.1.1/24", "2001:db8::1/64", "fe80::1/64"]);
         let second = nets(&["10.0.2.1/31"]);
-        own.publish([(port(0), &first[..]), (port(1), &second[..])], [ip("192.0.2.77")]);
+        own.publish([(interface(0), &first[..]), (interface(1), &second[..])], [ip("192.0.2.77")]);
         own
     }
 
@@ -197,15 +198,15 @@ mod tests {
         let own = example();
         for address in ["10.0.1.1", "10.0.2.1", "192.0.2.77", "2001:db8::1"] {
             assert!(hint(&own, address), "{address}");
-            for from in [port(0), port(1)] {
+            for from in [interface(0), interface(1)] {
                 assert_eq!(own.owner(ip(address), from), Some(Owner::Router), "{address}");
             }
         }
         assert!(hint(&own, "10.0.1.255"));
-        assert_eq!(own.owner(ip("10.0.1.255"), port(0)), Some(Owner::Network));
-        assert_eq!(own.owner(ip("10.0.1.255"), port(1)), None);
+        assert_eq!(own.owner(ip("10.0.1.255"), interface(0)), Some(Owner::Network));
+        assert_eq!(own.owner(ip("10.0.1.255"), interface(1)), None);
         for address in ["10.0.1.2", "10.0.2.0", "2001:db8::2", "2001:db8::", "fe80::1"] {
-            assert_eq!(own.owner(ip(address), port(0)), None, "{address}");
+            assert_eq!(own.owner(ip(address), interface(0)), None, "{address}");
         }
     }
 
@@ -229,7 +230,10 @@ mod tests {
         let own = example();
         own.publish([], []);
         for address in ["10.0.1.1", "192.0.2.77", "10.0.1.255", "2001:db8::1"] {
-            assert!(!hint(&own, address) && own.owner(ip(address), port(0)).is_none(), "{address}");
+            assert!(
+                !hint(&own, address) && own.owner(ip(address), interface(0)).is_none(),
+                "{address}"
+            );
         }
         assert!(hint(&own, "127.0.0.1") && hint(&own, "::1"));
     }

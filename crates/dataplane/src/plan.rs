@@ -15,7 +15,8 @@ use std::sync::Arc;
 
 use crate::catalogue::{Catalogue, Entry, Facts, intern_outputs};
 use crate::graph::{Graph, GraphBuilder, GraphError, MAX_OUTPUTS, Output, Step};
-use crate::port::{PortId, PortInfo, ReversePath};
+use crate::interface::{InterfaceInfo, ReversePath};
+use crate::port::PortId;
 use crate::steps::ByPort;
 use crate::tables::Tables;
 use crate::words::suggestion;
@@ -35,7 +36,7 @@ impl Condition {
         [("reverse_path", Self::ReversePath), ("redirects", Self::Redirects)];
 
     /// Whether one of these ports asks for it.
-    pub fn holds(self, ports: &[PortInfo]) -> bool {
+    pub fn holds(self, ports: &[InterfaceInfo]) -> bool {
         match self {
             Self::ReversePath => ports.iter().any(|port| port.reverse_path != ReversePath::Any),
             Self::Redirects => ports.iter().any(|port| port.redirects),
@@ -386,7 +387,7 @@ impl Plan {
     }
 
     /// The plan without the steps for which no port asks.
-    fn wanted_by(&self, ports: &[PortInfo]) -> Result<Self, PlanError> {
+    fn wanted_by(&self, ports: &[InterfaceInfo]) -> Result<Self, PlanError> {
         let mut plan = self.clone();
         for node in &self.nodes {
             if node.only_if.is_some_and(|condition| !condition.holds(ports)) {
@@ -401,7 +402,11 @@ impl Plan {
     ///
     /// # Errors
     /// Everything that was found, in the order of the plan.
-    pub fn check(&self, catalogue: &Catalogue, ports: &[PortInfo]) -> Result<(), Vec<PlanError>> {
+    pub fn check(
+        &self,
+        catalogue: &Catalogue,
+        ports: &[InterfaceInfo],
+    ) -> Result<(), Vec<PlanError>> {
         let plan = self.wanted_by(ports).map_err(|error| vec![error])?;
         let mut errors = plan.dangling(catalogue);
         if errors.is_empty() {
@@ -545,7 +550,7 @@ impl Plan {
         tables: &Arc<Tables>,
         script: &mut dyn FnMut(&str) -> Option<Box<dyn Step>>,
     ) -> Result<Graph, PlanError> {
-        let plan = self.wanted_by(&tables.ports.get())?;
+        let plan = self.wanted_by(&tables.interfaces.get())?;
         let mut builder = GraphBuilder::new();
         for node in &plan.nodes {
             let entry = catalogue.find(&node.kind);
@@ -590,7 +595,11 @@ impl Plans {
     ///
     /// # Errors
     /// Everything that was found.
-    pub fn check(&self, catalogue: &Catalogue, ports: &[PortInfo]) -> Result<(), Vec<PlanError>> {
+    pub fn check(
+        &self,
+        catalogue: &Catalogue,
+        ports: &[InterfaceInfo],
+    ) -> Result<(), Vec<PlanError>> {
         let all = std::iter::once(&self.main).chain(self.by_port.iter().map(|(_, plan)| plan));
         let errors: Vec<_> =
             all.filter_map(|plan| plan.check(catalogue, ports).err()).flatten().collect();
@@ -609,7 +618,7 @@ impl Plans {
     ///
     /// # Errors
     /// A step cannot be left out.
-    pub fn wanted_by(&self, ports: &[PortInfo]) -> Result<Self, PlanError> {
+    pub fn wanted_by(&self, ports: &[InterfaceInfo]) -> Result<Self, PlanError> {
         let decided = |plan: &Plan| -> Result<Plan, PlanError> {
             let mut plan = plan.wanted_by(ports)?;
             plan.nodes.iter_mut().for_each(|node| node.only_if = None);

@@ -8,9 +8,9 @@
 //!              +- …                     +--> worker 1 …
 //! ```
 //!
-//! A packet goes to the worker that owns its port: the port whose neighbours are sought where the
-//! packet waits for a MAC or leaves in fragments, else the port it came by. So every flow and every
-//! neighbour has one worker, and what happens on one port leaves the workers of others alone.
+//! A packet goes to the worker that owns its interface: the one whose neighbours are sought where the
+//! packet waits for a MAC or leaves in fragments, else the one it came by. So every flow and every
+//! neighbour has one worker, and what happens on one interface leaves the workers of others alone.
 //!
 //! Fragments for the router itself are the exception: those of one datagram may come by several ports,
 //! and the worker that puts them together must see all. Theirs is chosen by the two addresses. (On a
@@ -38,6 +38,7 @@ use dpdk::{Consumer, Eal, Error, PacketList, Producer, Ring};
 use crate::batch::{Batch, HEAD};
 use crate::class::{ByClass, ClassLimits, is_from_afar};
 use crate::counters::{Counter, ForwarderCounters};
+use crate::interface::MAX_INTERFACES;
 use crate::mask::Mask;
 use crate::next_hop::NextHopTable;
 use crate::port::{MAX_PORTS, PortId};
@@ -142,8 +143,8 @@ pub fn class_rings(
 pub struct Punts {
     workers: Vec<ByClass<ClassRing>>,
     next_hops: Arc<NextHopTable>,
-    /// For each port, the worker that owns it.
-    owners: [u8; MAX_PORTS],
+    /// For each interface, the worker that owns it.
+    owners: [u8; MAX_INTERFACES],
     list: PacketList,
     random: u64,
 }
@@ -154,7 +155,7 @@ impl Punts {
     pub fn new(workers: Vec<ByClass<ClassRing>>, next_hops: Arc<NextHopTable>, seed: u64) -> Self {
         let count = workers.len().clamp(1, WORKERS_MAX);
         Self {
-            owners: std::array::from_fn(|port| owner(port, count) as u8),
+            owners: std::array::from_fn(|interface| owner(interface, count) as u8),
             workers,
             next_hops,
             list: PacketList::new(),
@@ -172,13 +173,14 @@ impl Punts {
     ) {
         let mut sorted = [ByClass::<Mask>::default(); WORKERS_MAX];
         let mut afar = Mask::EMPTY;
-        let least_ttl = batch.in_port_info.least_ttl;
         for slot in mask.slots() {
+            let least_ttl = batch.info(slot).least_ttl;
             let reason = reason(slot);
             let (port, next_hop) = (batch.in_port, batch.next_hop[slot]);
+            let interface = batch.interface(slot);
             // The number keeps its meaning for the rest of this round.
             let generation = self.next_hops.generation(next_hop);
-            let punt = Punt { reason, port, next_hop, generation };
+            let punt = Punt { reason, port, interface, next_hop, generation };
             batch.burst.set_tag(slot, punt.to_tag());
             let class = PuntClass::of(reason, batch.link_multicast.has(slot), batch.head(slot));
             if class == PuntClass::Routing && is_from_afar(least_ttl, batch.head(slot)) {
@@ -187,7 +189,7 @@ impl Punts {
             }
             let worker = match joined_by(reason, batch, slot) {
                 Some(pair) => owner(pair as usize, self.workers.len()),
-                None => usize::from(self.owners[place(reason, batch, slot)]),
+                None => usize::from(self.owners[place(reason, batch, slot) & (MAX_INTERFACES - 1)]),
             };
             sorted[worker % WORKERS_MAX][class.index()] |= Mask::when(true, slot);
         }
@@ -236,19 +238,19 @@ impl Punts {
     }
 }
 
-/// The worker, of so many, that owns a port.
-pub fn owner(port: usize, workers: usize) -> usize {
-    port % workers.max(1)
+/// The worker, of so many, that owns an interface.
+pub fn owner(interface: usize, workers: usize) -> usize {
+    interface % workers.max(1)
 }
 
-/// The index of the port whose worker the packet is for.
+/// The number of the interface whose worker the packet is for.
 fn place(reason: PuntReason, batch: &Batch, slot: usize) -> usize {
     match reason {
-        // Behind the lookup, which has said which port it is.
+        // Behind the lookup, which has said which interface it is.
         PuntReason::Glean | PuntReason::Unresolved | PuntReason::TooBig => {
-            usize::from(batch.out_port[slot]) % MAX_PORTS
+            usize::from(batch.out_interface[slot])
         }
-        _ => batch.in_port.index(),
+        _ => batch.interface(slot).index(),
     }
 }
 
@@ -257,7 +259,7 @@ fn place(reason: PuntReason, batch: &Batch, slot: usize) -> usize {
 /// where one may be. Not for what belongs to a link: groups, neighbour discovery.
 fn joined_by(reason: PuntReason, batch: &Batch, slot: usize) -> Option<u32> {
     use PuntReason::{HopByHop, Ip4Options, Local};
-    if batch.in_port_info.host || !matches!(reason, Local | Ip4Options | HopByHop) {
+    if batch.info(slot).host || !matches!(reason, Local | Ip4Options | HopByHop) {
         return None;
     }
     let head = batch.head(slot);
@@ -405,7 +407,7 @@ mod tests {
     fn joined(port: u16, host: bool, frames: &[Vec<u8>], reason: PuntReason) -> Vec<Option<u32>> {
         let mut batch = batch_of(frames);
         batch.in_port = PortId::new(port).unwrap();
-        batch.in_port_info.host = host;
+        batch.own.host = host;
         (0..frames.len()).map(|slot| joined_by(reason, &batch, slot)).collect()
     }
 

@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Once};
 use std::time::SystemTime;
 
-use crate::port::PortId;
+use crate::interface::InterfaceId;
 
 /// Copies that wait to be written down.
 const WAITING: usize = 64;
@@ -23,8 +23,8 @@ const WAITING: usize = 64;
 /// A packet that was put aside.
 #[derive(Clone, Debug)]
 pub struct Suspect {
-    /// The port it came by, if that is known.
-    pub port: Option<PortId>,
+    /// The interface it came by, if that is known.
+    pub interface: Option<InterfaceId>,
     /// When it was put aside.
     pub time: SystemTime,
     /// What the panic said, and where.
@@ -48,9 +48,9 @@ impl Quarantine {
     }
 
     /// Puts a copy of the frame aside.
-    pub fn put(&self, port: Option<PortId>, message: &str, frame: &[u8]) {
+    pub fn put(&self, interface: Option<InterfaceId>, message: &str, frame: &[u8]) {
         let suspect = Suspect {
-            port,
+            interface,
             time: SystemTime::now(),
             message: message.to_owned(),
             frame: frame.to_vec(),
@@ -136,12 +136,12 @@ mod tests {
     fn what_nobody_takes_is_counted_and_not_waited_for() {
         let (quarantine, from) = Quarantine::new();
         for _ in 0..WAITING + 3 {
-            quarantine.put(Some(PortId::FIRST), "why", b"frame");
+            quarantine.put(Some(InterfaceId::FIRST), "why", b"frame");
         }
         assert_eq!(quarantine.lost(), 3);
         drop(quarantine);
         let all: Vec<_> = from.iter().collect();
         assert_eq!((all.len(), &*all[0].frame, &*all[0].message), (WAITING, &b"frame"[..], "why"));
-        assert_eq!(all[0].port, Some(PortId::FIRST));
+        assert_eq!(all[0].interface, Some(InterfaceId::FIRST));
     }
 }

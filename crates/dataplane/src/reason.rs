@@ -3,6 +3,9 @@
 //! Every drop in the router has one of these reasons and one counter; `show counters` lists them
 //! all, and with them the sum closes: received + originated + replicated = sent + to host + dropped.
 
+use crate::interface::InterfaceId;
+use crate::port::PortId;
+
 /// Declares the reasons once: the variant, its name in commands and JSON, and what it means.
 macro_rules! reasons {
     ($(#[$meta:meta])* $enum:ident { $($variant:ident = $name:literal, $help:literal;)* }) => {
@@ -78,7 +81,7 @@ reasons! {
         // lookup
         Blackhole = "blackhole", "The route says: drop in silence.";
         // ip4-multicast, ip6-multicast, replication
-        MulticastWrongPort = "multicast-wrong-port", "To a group whose entry for this source names another port (reverse path check).";
+        MulticastWrongInterface = "multicast-wrong-interface", "To a group whose entry for this source names another interface (reverse path check).";
         MulticastNoReceiver = "multicast-no-receiver", "To a group whose entry has no port for it: no receivers, or the TTL does not exceed their thresholds.";
         NoBuffer = "no-buffer", "There was no free buffer for a replica (raise turnpike.memory { mbufs }).";
         // transmit and rings
@@ -185,7 +188,9 @@ pub struct Punt {
     /// Why the packet was punted.
     pub reason: PuntReason,
     /// The port it was received on.
-    pub port: crate::port::PortId,
+    pub port: PortId,
+    /// The interface it was received on.
+    pub interface: InterfaceId,
     /// The next hop's number, after the choice among equal-cost paths; [`crate::next_hop::NO_ROUTE`]
     /// when the packet was punted before the lookup.
     pub next_hop: u16,
@@ -198,7 +203,8 @@ impl Punt {
     /// Packs into the 64-bit tag that a packet buffer carries.
     pub fn to_tag(self) -> u64 {
         self.reason.index() as u64
-            | (self.port.index() as u64) << 16
+            | (self.port.index() as u64) << 8
+            | (self.interface.index() as u64) << 16
             | u64::from(self.next_hop) << 32
             | u64::from(self.generation) << 48
     }
@@ -206,8 +212,9 @@ impl Punt {
     /// Unpacks a tag made by [`Self::to_tag`]; `None` for anything else.
     pub fn from_tag(tag: u64) -> Option<Self> {
         Some(Self {
-            reason: PuntReason::from_index(usize::from(tag as u16))?,
-            port: crate::port::PortId::new((tag >> 16) as u16)?,
+            reason: PuntReason::from_index(usize::from(tag as u8))?,
+            port: PortId::new((tag >> 8) as u16 & 0xff)?,
+            interface: InterfaceId::new((tag >> 16) as u16)?,
             next_hop: (tag >> 32) as u16,
             generation: (tag >> 48) as u16,
         })
@@ -217,7 +224,6 @@ impl Punt {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::port::PortId;
 
     #[test]
     fn names_are_unique_and_indexes_match() {
@@ -248,6 +254,7 @@ mod tests {
             let punt = Punt {
                 reason,
                 port: PortId::new(63).unwrap(),
+                interface: InterfaceId::new(4095).unwrap(),
                 next_hop: 0x7fff,
                 generation: 0xfffe,
             };

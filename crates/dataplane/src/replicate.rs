@@ -13,9 +13,9 @@ use dpdk::{Burst, Mbuf, Mempool, Shared};
 use crate::batch::{BATCH_MAX, Batch, ETHERNET};
 use crate::counters::ForwarderCounters;
 use crate::distribution::Distribution;
+use crate::interface::InterfaceId;
 use crate::mask::Mask;
-use crate::multicast::PortSet;
-use crate::port::{MAX_PORTS, PortId};
+use crate::port::{MAX_PORTS, PortId, PortSet};
 use crate::reason::DropReason;
 
 /// Where the sender's address is in an Ethernet header.
@@ -42,7 +42,7 @@ pub struct Replicas {
 /// Packets on their way to the distribution, and the ports they leave by.
 pub(crate) struct Ready {
     packets: Burst,
-    out_port: [u16; BATCH_MAX],
+    out_interface: [u16; BATCH_MAX],
 }
 
 /// Where packets go from here.
@@ -73,19 +73,27 @@ impl Replicator {
         &self.pool
     }
 
-    /// Takes the packets of `mask` and sends each by all its [`Batch::replicas`].
+    /// Takes the packets of `mask` and sends each by all its [`Batch::receivers`].
     pub(crate) fn accept(&mut self, batch: &mut Batch, mask: Mask, way: &mut Way<'_>) {
-        for slot in mask.slots() {
-            let Some(packet) = batch.burst.take(slot) else { continue };
-            self.replicate(packet, batch.replicas[slot], way);
+        // A step that has found receivers has found them in these.
+        if let Some(routes) = batch.groups.take() {
+            for slot in mask.slots() {
+                let Some(packet) = batch.burst.take(slot) else { continue };
+                self.replicate(packet, routes.receivers(batch.receivers[slot]), way);
+            }
         }
         self.ready.send(way);
     }
 
-    fn replicate(&mut self, mut packet: Mbuf, ports: PortSet, way: &mut Way<'_>) {
+    fn replicate(
+        &mut self,
+        mut packet: Mbuf,
+        receivers: impl Iterator<Item = InterfaceId>,
+        way: &mut Way<'_>,
+    ) {
         let mut header = [0; ETHERNET];
         header.copy_from_slice(&packet.data()[..ETHERNET]);
-        let mut ports = ports.ports().peekable();
+        let mut ports = receivers.filter_map(InterfaceId::port).peekable();
         let Some(first) = ports.next() else {
             way.counters.drops.add(DropReason::StepLost, 1);
             return;
@@ -118,7 +126,7 @@ impl Replicator {
 
 impl Ready {
     pub(crate) fn new() -> Self {
-        Self { packets: Burst::new(), out_port: [0; BATCH_MAX] }
+        Self { packets: Burst::new(), out_interface: [0; BATCH_MAX] }
     }
 
     /// There is no room for another.
@@ -130,7 +138,7 @@ impl Ready {
     pub(crate) fn add(&mut self, packet: Mbuf, port: PortId) -> bool {
         let slot = self.packets.put(packet);
         if let Ok(slot) = slot {
-            self.out_port[slot] = port.index() as u16;
+            self.out_interface[slot] = port.index() as u16;
         }
         slot.is_ok()
     }
@@ -150,7 +158,7 @@ impl Ready {
         let all = Mask(self.packets.owned());
         if !all.is_empty() {
             let Way { distribution, now, counters } = way;
-            distribution.accept(&mut self.packets, all, &self.out_port, *now, counters);
+            distribution.accept(&mut self.packets, all, &self.out_interface, *now, counters);
         }
         all.count() as usize
     }

@@ -9,28 +9,26 @@ use std::sync::Arc;
 
 use crate::batch::HEAD;
 use crate::flow::FlowHash;
+use crate::interface::{InterfaceInfo, InterfaceInfos, MAX_INTERFACES, Mtus, RedirectGates, VrfId};
 use crate::multicast::MulticastTable;
 use crate::next_hop::{NextHopTable, Packed};
 use crate::own::OwnAddresses;
-use crate::port::{MAX_PORTS, Mtus, PortInfo, PortInfos, RedirectGates};
 use crate::steps::NamedHops;
 
 /// The tables of a router as some of its forwarders read them: those of one NUMA node may have copies of the
 /// FIBs of their own, and share everything else.
 #[derive(Clone)]
 pub struct Tables {
-    /// IPv4 destinations to next-hop numbers.
-    pub fib4: Arc<dyn fib::Lookup<Ipv4Addr>>,
-    /// IPv6 destinations to next-hop numbers.
-    pub fib6: Arc<dyn fib::Lookup<Ipv6Addr>>,
+    /// The routes of each VRF, by its number; the first is the default one's.
+    pub vrfs: Box<[Fibs]>,
     /// Next-hop numbers to their meaning.
     pub next_hops: Arc<NextHopTable>,
     /// Next hops that the configuration has given names, for steps that send packets there.
     pub named_hops: Arc<NamedHops>,
-    /// Which ports packets to groups leave by.
+    /// Which interfaces packets to groups leave by.
     pub multicast: Arc<MulticastTable>,
-    /// What steps that are being made are to know of the ports.
-    pub ports: Arc<PortInfos>,
+    /// What steps that are being made are to know of the interfaces.
+    pub interfaces: Arc<InterfaceInfos>,
     /// Their MTUs now.
     pub mtus: Arc<Mtus>,
     /// Where a redirect may be sent now.
@@ -42,18 +40,35 @@ pub struct Tables {
     pub own: Arc<OwnAddresses>,
 }
 
-/// The source MAC of every port, ready to be written.
+/// The routes of one VRF.
+#[derive(Clone)]
+pub struct Fibs {
+    /// IPv4 destinations to next-hop numbers.
+    pub fib4: Arc<dyn fib::Lookup<Ipv4Addr>>,
+    /// IPv6 destinations to next-hop numbers.
+    pub fib6: Arc<dyn fib::Lookup<Ipv6Addr>>,
+}
+
+impl Tables {
+    /// The routes of a VRF; those of the default one for a number that there is not.
+    #[inline(always)]
+    pub(crate) fn vrf(&self, vrf: VrfId) -> &Fibs {
+        self.vrfs.get(vrf.index()).unwrap_or(&self.vrfs[0])
+    }
+}
+
+/// The source MAC of every interface, ready to be written.
 #[derive(Clone, Debug)]
 pub(crate) struct EgressMacs {
     /// Its first two bytes at the top, behind which a destination fits, and the other four.
-    parts: [(u64, u32); MAX_PORTS],
+    parts: Box<[(u64, u32); MAX_INTERFACES]>,
 }
 
 impl EgressMacs {
-    pub(crate) fn new(ports: &[PortInfo]) -> Self {
-        let mut parts = [(0, 0); MAX_PORTS];
-        for (part, port) in parts.iter_mut().zip(ports) {
-            let [a, b, c, d, e, f] = port.mac.0;
+    pub(crate) fn new(interfaces: &[InterfaceInfo]) -> Self {
+        let mut parts = Box::new([(0, 0); MAX_INTERFACES]);
+        for (part, interface) in parts.iter_mut().zip(interfaces) {
+            let [a, b, c, d, e, f] = interface.mac.0;
             *part =
                 (u64::from_le_bytes([0, 0, 0, 0, 0, 0, a, b]), u32::from_le_bytes([c, d, e, f]));
         }
@@ -62,8 +77,8 @@ impl EgressMacs {
 
     /// Writes both MACs of an Ethernet header as one 8-byte and one 4-byte store.
     #[inline(always)]
-    pub(crate) fn write(&self, head: &mut [u8; HEAD], hop: Packed, port: u16) {
-        let (first, rest) = self.parts[usize::from(port) & (MAX_PORTS - 1)];
+    pub(crate) fn write(&self, head: &mut [u8; HEAD], hop: Packed, interface: u16) {
+        let (first, rest) = self.parts[usize::from(interface) & (MAX_INTERFACES - 1)];
         head[0..8].copy_from_slice(&(hop.mac_bits() | first).to_le_bytes());
         head[8..12].copy_from_slice(&rest.to_le_bytes());
     }

@@ -12,10 +12,11 @@ use wire::MacAddr;
 use crate::batch::{BATCH_MAX, Batch};
 use crate::flow::FlowHash;
 use crate::graph::{MAX_OUTPUTS, Output, Step};
+use crate::interface::{InterfaceId, InterfaceInfo, InterfaceInfos, Mtus, ReversePath, VrfId};
 use crate::mask::Mask;
 use crate::next_hop::{self, NextHop, NextHopTable};
-use crate::port::{Mtus, PortId, PortInfo, PortInfos, ReversePath};
-use crate::tables::Tables;
+use crate::port::PortId;
+use crate::tables::{Fibs, Tables};
 
 /// The MAC of the port that test batches come from.
 pub const PORT_MAC: [u8; 6] = port_mac(0);
@@ -49,9 +50,10 @@ pub fn dpdk() -> &'static (Eal, Mempool) {
 
 /// A batch with these frames in slots 0, 1, …
 pub fn batch_of(frames: &[Vec<u8>]) -> Batch {
-    let info = PortInfo {
+    let info = InterfaceInfo {
         mac: MacAddr(PORT_MAC),
         mtu: 1500,
+        vrf: VrfId::DEFAULT,
         partial_checksums: true,
         host: false,
         reverse_path: ReversePath::Any,
@@ -295,13 +297,13 @@ impl TestTables {
     /// and 4, 10 multicast. Anything else has no route. Port 0 lets near peers' protocols in from TTL 250 on.
     pub fn every_kind() -> Arc<Tables> {
         let next_hops = NextHopTable::new();
-        let port = |n| PortId::new(n).unwrap();
+        let interface = |n| InterfaceId::new(n).unwrap();
         let mac = MacAddr(NEIGHBOUR_MAC);
-        next_hops.set(16, NextHop::Forward { port: port(3), mac });
-        next_hops.set(17, NextHop::Glean { port: port(3) });
-        next_hops.set(18, NextHop::Unresolved { port: port(3) });
+        next_hops.set(16, NextHop::Forward { interface: interface(3), mac });
+        next_hops.set(17, NextHop::Glean { interface: interface(3) });
+        next_hops.set(18, NextHop::Unresolved { interface: interface(3) });
         next_hops.set(19, NextHop::Group { first: 0, len: 2 });
-        next_hops.set(20, NextHop::Forward { port: port(4), mac });
+        next_hops.set(20, NextHop::Forward { interface: interface(4), mac });
         assert!(next_hops.set_members(0, &[16, 20]));
         let ids = [
             next_hop::LOCAL,
@@ -315,9 +317,10 @@ impl TestTables {
             19,
             next_hop::MULTICAST,
         ];
-        let info = |n: u8| PortInfo {
+        let info = |n: u8| InterfaceInfo {
             mac: MacAddr(port_mac(n)),
             mtu: if n == 4 { 1000 } else { 1500 },
+            vrf: VrfId::DEFAULT,
             partial_checksums: true,
             host: false,
             reverse_path: ReversePath::Any,
@@ -333,13 +336,12 @@ impl TestTables {
         }
         Arc::new(Tables {
             named_hops: Default::default(),
-            fib4: fib4.reader(),
-            fib6: fib6.reader(),
+            vrfs: Box::new([Fibs { fib4: fib4.reader(), fib6: fib6.reader() }]),
             next_hops: Arc::new(next_hops),
             multicast: Arc::default(),
             mtus: Arc::new(Mtus::new(&ports)),
             redirects: Arc::default(),
-            ports: Arc::new(PortInfos::new(ports)),
+            interfaces: Arc::new(InterfaceInfos::new(ports)),
             flows: FlowHash::new(1),
             own: Arc::new(crate::own::OwnAddresses::new(false)),
         })

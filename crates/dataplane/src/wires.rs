@@ -11,8 +11,7 @@ use dpdk::Consumer;
 
 use crate::distribution::TxPath;
 use crate::forwarder::RxSource;
-use crate::multicast::PortSet;
-use crate::port::PortId;
+use crate::port::{PortId, PortSet};
 use crate::replicate::Replicas;
 
 /// Connections of a forwarder: all of them, or some that come or go.

@@ -1,20 +1,20 @@
 //! Router advertisements: RFC 4861, 6.2; RFC 4191, 2.2 (preference); RFC 8106, 5.1 (DNS servers).
 //!
-//! A port advertises if its configuration says so (RFC 4861, 6.2.1: not by default): at random times
+//! An interface advertises if its configuration says so (RFC 4861, 6.2.1: not by default): at random times
 //! between the least and the largest interval, the first three at most 16 seconds apart (6.2.4), and
 //! when a host solicits, after a random delay and no more often than every 3 seconds, to all nodes
 //! (6.2.6). The last one, at the end, says lifetime 0, so that hosts look for another router at once
 //! (6.2.5).
 //!
-//! The prefixes are those of the port's addresses, unless others are configured.
+//! The prefixes are those of the interface's addresses, unless others are configured.
 //!
 //! Advertisements of other routers change nothing here (6.2.7), but what they say otherwise than the
-//! port's own is reported ([`Event::AdvertisementDiffers`]), for each port once in five minutes.
+//! interface's own is reported ([`Event::AdvertisementDiffers`]), for each interface once in five minutes.
 
 use std::net::Ipv6Addr;
 use std::time::Duration;
 
-use dataplane::port::PortId;
+use dataplane::interface::InterfaceId;
 use ipnet::Ipv6Net;
 use wire::MacAddr;
 use wire::address::ALL_NODES;
@@ -27,7 +27,7 @@ use wire::nd::{
 use zerocopy::network_endian::{U16, U32};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::ports::{Port, Ports};
+use crate::interfaces::{Interface, Interfaces};
 use crate::random::Random;
 use crate::{Advertise, Event, Output, Packet, Preference, Prefix, SlowPath, Time};
 
@@ -41,9 +41,9 @@ const LEAST_BETWEEN: Duration = Duration::from_secs(3);
 /// The least time between two reports that another router disagrees.
 const LEAST_BETWEEN_REPORTS: Duration = Duration::from_secs(300);
 
-/// When a port advertises.
+/// When an interface advertises.
 struct Plan {
-    port: PortId,
+    interface: InterfaceId,
     next: Time,
     last: Option<Time>,
     /// How many of the first ones are still to come.
@@ -52,22 +52,23 @@ struct Plan {
     reported: Option<Time>,
 }
 
-/// When the ports advertise; ports that do not have no plan.
+/// When the interfaces advertise; interfaces that do not have no plan.
 #[derive(Default)]
 pub(crate) struct Plans(Vec<Plan>);
 
 impl Plans {
-    /// A port begins, now or anew.
-    pub(crate) fn begin(&mut self, port: PortId, now: Time) {
-        let last = self.0.iter().find(|plan| plan.port == port).and_then(|plan| plan.last);
-        self.cancel(port);
+    /// An interface begins, now or anew.
+    pub(crate) fn begin(&mut self, interface: InterfaceId, now: Time) {
+        let last =
+            self.0.iter().find(|plan| plan.interface == interface).and_then(|plan| plan.last);
+        self.cancel(interface);
         // Not sooner after the last one than the RFC allows.
         let next = last.map_or(now, |last| now.max(last.saturating_add(LEAST_BETWEEN)));
-        self.0.push(Plan { port, next, last, initial: INITIAL_COUNT, reported: None });
+        self.0.push(Plan { interface, next, last, initial: INITIAL_COUNT, reported: None });
     }
 
-    pub(crate) fn cancel(&mut self, port: PortId) {
-        self.0.retain(|plan| plan.port != port);
+    pub(crate) fn cancel(&mut self, interface: InterfaceId) {
+        self.0.retain(|plan| plan.interface != interface);
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Time> {
@@ -76,17 +77,24 @@ impl Plans {
 
     /// A host asked (6.2.6): soon, but not sooner after the last one than 3 seconds, and not later
     /// than planned.
-    fn solicited(&mut self, port: PortId, now: Time, random: &mut Random) {
-        let Some(plan) = self.0.iter_mut().find(|plan| plan.port == port) else { return };
+    fn solicited(&mut self, interface: InterfaceId, now: Time, random: &mut Random) {
+        let Some(plan) = self.0.iter_mut().find(|plan| plan.interface == interface) else { return };
         let delay = random.up_to(SOLICITED_DELAY);
         let earliest = plan.last.map_or(now, |last| now.max(last.saturating_add(LEAST_BETWEEN)));
         plan.next = plan.next.min(earliest.saturating_add(delay));
     }
 
-    /// A port that is to advertise now; its next time is planned.
-    pub(crate) fn due(&mut self, now: Time, ports: &Ports, random: &mut Random) -> Option<PortId> {
+    /// An interface that is to advertise now; its next time is planned.
+    pub(crate) fn due(
+        &mut self,
+        now: Time,
+        interfaces: &Interfaces,
+        random: &mut Random,
+    ) -> Option<InterfaceId> {
         let plan = self.0.iter_mut().find(|plan| plan.next <= now)?;
-        let advertise = ports.get(plan.port).and_then(|port| port.settings.advertise.as_ref());
+        let advertise = interfaces
+            .get(plan.interface)
+            .and_then(|interface| interface.settings.advertise.as_ref());
         let (least, most) = advertise.map_or((LEAST_BETWEEN, INITIAL_INTERVAL), |advertise| {
             (advertise.least_interval, advertise.interval)
         });
@@ -97,12 +105,14 @@ impl Plans {
         }
         plan.last = Some(now);
         plan.next = now.saturating_add(interval);
-        Some(plan.port)
+        Some(plan.interface)
     }
 
     /// True if it may be reported now that another router disagrees.
-    fn may_report(&mut self, port: PortId, now: Time) -> bool {
-        let Some(plan) = self.0.iter_mut().find(|plan| plan.port == port) else { return false };
+    fn may_report(&mut self, interface: InterfaceId, now: Time) -> bool {
+        let Some(plan) = self.0.iter_mut().find(|plan| plan.interface == interface) else {
+            return false;
+        };
         let late = |last: Time| now.saturating_sub(last) >= LEAST_BETWEEN_REPORTS;
         let may = plan.reported.is_none_or(late);
         if may {
@@ -113,41 +123,45 @@ impl Plans {
 }
 
 impl<P: Packet> SlowPath<P> {
-    /// Begins to advertise on a port that is to, when its link is there.
-    pub(crate) fn start_advertising(&mut self, id: PortId, now: Time) {
-        let port = self.ports.get(id);
-        if port.is_some_and(|port| port.speaks_v6() && port.settings.advertise.is_some()) {
+    /// Begins to advertise on an interface that is to, when its link is there.
+    pub(crate) fn start_advertising(&mut self, id: InterfaceId, now: Time) {
+        let interface = self.interfaces.get(id);
+        if interface.is_some_and(|interface| {
+            interface.speaks_v6() && interface.settings.advertise.is_some()
+        }) {
             self.advertising.begin(id, now);
         }
     }
 
-    /// Sends an advertisement to all nodes of a port.
-    pub(crate) fn advertise(&self, id: PortId, out: &mut impl Output<P>) {
-        let usable = |port: &&Port| port.usable_link_local().is_some();
-        let Some(port) = self.ports.get(id).filter(usable) else { return };
-        if let Some(advertise) = &port.settings.advertise {
-            out.originate(id, &frame(port, advertise, advertise.lifetime));
+    /// Sends an advertisement to all nodes of an interface.
+    pub(crate) fn advertise(&self, id: InterfaceId, out: &mut impl Output<P>) {
+        let usable = |interface: &&Interface| interface.usable_link_local().is_some();
+        let Some(interface) = self.interfaces.get(id).filter(usable) else { return };
+        if let Some(advertise) = &interface.settings.advertise {
+            out.originate(id, &frame(interface, advertise, advertise.lifetime));
         }
     }
 
-    /// Says on all advertising ports that this router is none any more (6.2.5).
+    /// Says on all advertising interfaces that this router is none any more (6.2.5).
     pub(crate) fn cease_advertising(&mut self, out: &mut impl Output<P>) {
-        let ports: Vec<PortId> = self.advertising.0.iter().map(|plan| plan.port).collect();
-        ports.into_iter().for_each(|port| self.cease_advertising_on(port, out));
+        let interfaces: Vec<InterfaceId> =
+            self.advertising.0.iter().map(|plan| plan.interface).collect();
+        interfaces.into_iter().for_each(|interface| self.cease_advertising_on(interface, out));
     }
 
-    /// Says on a port that this router is none any more, if it said so before, and no more.
-    pub(crate) fn cease_advertising_on(&mut self, id: PortId, out: &mut impl Output<P>) {
-        let spoken = self.advertising.0.iter().any(|plan| plan.port == id && plan.last.is_some());
+    /// Says on an interface that this router is none any more, if it said so before, and no more.
+    pub(crate) fn cease_advertising_on(&mut self, id: InterfaceId, out: &mut impl Output<P>) {
+        let spoken =
+            self.advertising.0.iter().any(|plan| plan.interface == id && plan.last.is_some());
         self.advertising.cancel(id);
-        let Some(port) = self.ports.get(id).filter(|_| spoken) else { return };
-        if let Some(advertise) = &port.settings.advertise {
-            out.originate(id, &frame(port, advertise, Duration::ZERO));
+        let Some(interface) = self.interfaces.get(id).filter(|_| spoken) else { return };
+        if let Some(advertise) = &interface.settings.advertise {
+            out.originate(id, &frame(interface, advertise, Duration::ZERO));
         }
     }
 
     /// A valid router solicitation came.
-    pub(crate) fn router_solicited(&mut self, from: PortId, now: Time) {
+    pub(crate) fn router_solicited(&mut self, from: InterfaceId, now: Time) {
         self.advertising.solicited(from, now, &mut self.random);
     }
 
@@ -156,23 +170,23 @@ impl<P: Packet> SlowPath<P> {
         &mut self,
         router: Ipv6Addr,
         message: &[u8],
-        from: PortId,
+        from: InterfaceId,
         now: Time,
         out: &mut impl Output<P>,
     ) {
-        let Some(port) = self.ports.get(from) else { return };
-        let Some(advertise) = &port.settings.advertise else { return };
-        if let Some(what) = difference(port, advertise, message)
+        let Some(interface) = self.interfaces.get(from) else { return };
+        let Some(advertise) = &interface.settings.advertise else { return };
+        if let Some(what) = difference(interface, advertise, message)
             && self.advertising.may_report(from, now)
         {
-            out.event(Event::AdvertisementDiffers { port: from, router, what });
+            out.event(Event::AdvertisementDiffers { interface: from, router, what });
         }
     }
 }
 
 /// The first thing that another router's advertisement says otherwise (6.2.7). What is not specified
 /// on either side is no difference.
-fn difference(port: &Port, ours: &Advertise, message: &[u8]) -> Option<&'static str> {
+fn difference(interface: &Interface, ours: &Advertise, message: &[u8]) -> Option<&'static str> {
     let (theirs, options) = RouterAdvertisement::ref_from_prefix(message).ok()?;
     let differ = |a: u32, b: u32| a != 0 && b != 0 && a != b;
     let flags = (FLAG_MANAGED | FLAG_OTHER) & (theirs.flags ^ flags(ours));
@@ -185,11 +199,11 @@ fn difference(port: &Port, ours: &Advertise, message: &[u8]) -> Option<&'static 
     } else if differ(theirs.retransmit_timer.get(), millis(ours.retransmit)) {
         return Some("retransmit timer");
     }
-    nd::options(options).flatten().find_map(|option| option_difference(port, ours, &option))
+    nd::options(options).flatten().find_map(|option| option_difference(interface, ours, &option))
 }
 
 fn option_difference(
-    port: &Port,
+    interface: &Interface,
     ours: &Advertise,
     option: &nd::NdOption<'_>,
 ) -> Option<&'static str> {
@@ -205,7 +219,7 @@ fn option_difference(
                 prefix.net.prefix_len() == theirs.prefix_length
                     && prefix.net.network().octets() == theirs.prefix
             };
-            let ours = prefixes(port, ours).into_iter().find(same)?;
+            let ours = prefixes(interface, ours).into_iter().find(same)?;
             let lifetimes = (seconds(ours.valid), seconds(ours.preferred));
             (lifetimes != (theirs.valid.get(), theirs.preferred.get()))
                 .then_some("prefix lifetimes")
@@ -214,12 +228,12 @@ fn option_difference(
     }
 }
 
-/// What is advertised: what is configured, else the networks of the port's addresses.
-fn prefixes(port: &Port, advertise: &Advertise) -> Vec<Prefix> {
+/// What is advertised: what is configured, else the networks of the interface's addresses.
+fn prefixes(interface: &Interface, advertise: &Advertise) -> Vec<Prefix> {
     if let Some(prefixes) = &advertise.prefixes {
         return prefixes.clone();
     }
-    let mut nets: Vec<Ipv6Net> = port.v6.iter().map(Ipv6Net::trunc).collect();
+    let mut nets: Vec<Ipv6Net> = interface.v6.iter().map(Ipv6Net::trunc).collect();
     nets.sort_unstable();
     nets.dedup();
     nets.into_iter().map(Prefix::new).collect()
@@ -244,8 +258,8 @@ fn seconds(time: Duration) -> u32 {
     u32::try_from(time.as_secs()).unwrap_or(u32::MAX)
 }
 
-/// The advertisement of a port (4.2), with this lifetime as a default router.
-fn frame(port: &Port, advertise: &Advertise, lifetime: Duration) -> Vec<u8> {
+/// The advertisement of an interface (4.2), with this lifetime as a default router.
+fn frame(interface: &Interface, advertise: &Advertise, lifetime: Duration) -> Vec<u8> {
     // RFC 4191, 2.2: a router that is none by default has no preference.
     let preference = if lifetime.is_zero() { !0b11000 } else { !0 };
     let fixed = RouterAdvertisement {
@@ -259,12 +273,12 @@ fn frame(port: &Port, advertise: &Advertise, lifetime: Duration) -> Vec<u8> {
         retransmit_timer: U32::new(millis(advertise.retransmit)),
     };
     let mut message = fixed.as_bytes().to_vec();
-    message.extend_from_slice(source_option(port.mac).as_bytes());
+    message.extend_from_slice(source_option(interface.mac).as_bytes());
     if let Some(mtu) = advertise.mtu {
         message.extend_from_slice(&[OPTION_MTU, 1, 0, 0]);
         message.extend_from_slice(&u32::from(mtu).to_be_bytes());
     }
-    for prefix in prefixes(port, advertise) {
+    for prefix in prefixes(interface, advertise) {
         message.extend_from_slice(prefix_option(&prefix).as_bytes());
     }
     for servers in advertise.dns.chunks(100) {
@@ -274,7 +288,7 @@ fn frame(port: &Port, advertise: &Advertise, lifetime: Duration) -> Vec<u8> {
         message.extend_from_slice(&seconds(valid).to_be_bytes());
         servers.iter().for_each(|server| message.extend_from_slice(&server.octets()));
     }
-    build::neighbour_discovery(port.mac, port.link_local, ALL_NODES, message)
+    build::neighbour_discovery(interface.mac, interface.link_local, ALL_NODES, message)
 }
 
 fn source_option(mac: MacAddr) -> LinkLayerOption {
@@ -308,7 +322,7 @@ mod tests {
         let mut config = config();
         let mut advertise = Advertise::default();
         change(&mut advertise);
-        config.ports[0].settings.advertise = Some(advertise);
+        config.interfaces[0].settings.advertise = Some(advertise);
         config
     }
 
@@ -316,7 +330,7 @@ mod tests {
         Bench::with(advertising(change))
     }
 
-    /// The times at which the left port advertised, in milliseconds, and the last advertisement.
+    /// The times at which the left interface advertised, in milliseconds, and the last advertisement.
     fn times(bench: &mut Bench, until: Time) -> (Vec<u128>, Vec<u8>) {
         let (mut times, mut last) = (Vec::new(), Vec::new());
         while let Some(deadline) = bench.router.next_deadline().filter(|&d| d <= until) {
@@ -417,7 +431,10 @@ mod tests {
         frame[..6].copy_from_slice(&[0x33, 0x33, 0, 0, 0, 2]);
         bench.punt(dataplane::reason::PuntReason::Local, right(), 1, frame);
         let outs = bench.pass(secs(1000));
-        assert!(outs.iter().all(|out| !matches!(out, Out::Originate(port, _) if *port != LEFT)));
+        assert!(
+            outs.iter()
+                .all(|out| !matches!(out, Out::Originate(interface, _) if *interface != LEFT))
+        );
     }
 
     #[test]
@@ -435,9 +452,9 @@ mod tests {
     fn a_link_that_comes_back_begins_anew() {
         let mut bench = bench(|_| {});
         times(&mut bench, secs(1000));
-        bench.command(Command::PortLink { port: LEFT, up: false });
+        bench.command(Command::PortLink { interface: LEFT, up: false });
         assert_eq!(times(&mut bench, secs(3000)).0, []);
-        bench.command(Command::PortLink { port: LEFT, up: true });
+        bench.command(Command::PortLink { interface: LEFT, up: true });
         let (times, _) = times(&mut bench, secs(3100));
         assert!(times.len() >= 3 && times[0] == 3_000_000, "{times:?}");
     }
@@ -448,9 +465,10 @@ mod tests {
         bench.pass(secs(1));
         let theirs = |change: &dyn Fn(&mut Vec<u8>)| {
             let ours = advertising(|advertise| advertise.mtu = Some(1500));
-            let mut port = crate::ports::Ports::new(&ours.ports);
-            let port = port.get_mut(LEFT).unwrap();
-            let mut frame = frame(port, port.settings.advertise.as_ref().unwrap(), secs(1800));
+            let mut interface = crate::interfaces::Interfaces::new(&ours.interfaces);
+            let interface = interface.get_mut(LEFT).unwrap();
+            let mut frame =
+                frame(interface, interface.settings.advertise.as_ref().unwrap(), secs(1800));
             frame[6..12].copy_from_slice(&crate::testing::A.0);
             frame[22..38].copy_from_slice(&hex("fe80000000000000000000000000000a"));
             frame[..6].copy_from_slice(&L.0);
@@ -460,7 +478,7 @@ mod tests {
         };
         let report = |what| {
             let router = "fe80::a".parse().unwrap();
-            Out::Event(Event::AdvertisementDiffers { port: LEFT, router, what })
+            Out::Event(Event::AdvertisementDiffers { interface: LEFT, router, what })
         };
         assert_eq!(bench.local(theirs(&|_| {})).len(), 1, "they agree");
         for (change, what) in [

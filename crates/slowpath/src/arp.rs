@@ -1,21 +1,21 @@
 //! ARP: RFC 826, with RFC 1122, 2.3.2 (cache), RFC 5227 (announcements, conflicts) and RFC 1812,
 //! 3.3.2 (no replies with broadcast addresses believed).
 //!
-//! * Requests for an address of the port are answered, and the asker is learned from them, since
+//! * Requests for an address of the interface are answered, and the asker is learned from them, since
 //!   it is about to be spoken to.
 //! * Any other valid message only updates a neighbour that is in the table already.
-//! * Senders outside the port's networks are rejected, unless they are in the table because we
+//! * Senders outside the interface's networks are rejected, unless they are in the table because we
 //!   asked for them (a gateway outside the networks).
-//! * Only addresses of the receiving port are answered for, not those of other ports: with two
-//!   ports on one link only the right one speaks.
+//! * Only addresses of the receiving interface are answered for, not those of other interfaces: with two
+//!   interfaces on one link only the right one speaks.
 //!
 //! Drops: `arp-malformed`, `arp-rejected`. Events: a conflict, when another host uses an address of
-//! the port (RFC 5227, 2.4); the port then announces its address again. Both at most every 10
+//! the interface (RFC 5227, 2.4); the interface then announces its address again. Both at most every 10
 //! seconds, so that two hosts with one address do not shout at each other for ever.
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use dataplane::port::PortId;
+use dataplane::interface::InterfaceId;
 use dataplane::reason::DropReason;
 use wire::MacAddr;
 use wire::arp::{ArpMessage, REPLY, REQUEST};
@@ -28,7 +28,13 @@ use crate::{Event, Output, Packet, SlowPath, Time};
 
 impl<P: Packet> SlowPath<P> {
     /// Deals with an ARP message.
-    pub(crate) fn arp(&mut self, packet: P, from: PortId, now: Time, out: &mut impl Output<P>) {
+    pub(crate) fn arp(
+        &mut self,
+        packet: P,
+        from: InterfaceId,
+        now: Time,
+        out: &mut impl Output<P>,
+    ) {
         let Some(message) = parse(packet.bytes()) else {
             return out.drop(packet, DropReason::ArpMalformed);
         };
@@ -43,15 +49,15 @@ impl<P: Packet> SlowPath<P> {
     fn take_arp(
         &mut self,
         message: &ArpMessage,
-        from: PortId,
+        from: InterfaceId,
         now: Time,
         out: &mut impl Output<P>,
     ) -> bool {
-        let Some(port) = self.ports.get(from) else { return false };
+        let Some(interface) = self.interfaces.get(from) else { return false };
         let (sender, target) = (message.sender(), message.target());
-        let for_us = port.has_v4(target);
+        let for_us = interface.has_v4(target);
         let request = message.operation == REQUEST;
-        if port.has_v4(sender) {
+        if interface.has_v4(sender) {
             self.arp_conflict(message, from, now, out);
             return false;
         }
@@ -63,7 +69,7 @@ impl<P: Packet> SlowPath<P> {
             return request && for_us;
         }
         let key = (from, IpAddr::V4(sender));
-        if !port.is_on_link(key.1) && self.table.state(key).is_none() {
+        if !interface.is_on_link(key.1) && self.table.state(key).is_none() {
             return false;
         }
         let evidence = if !request && for_us { Evidence::Answered } else { Evidence::Heard };
@@ -75,54 +81,62 @@ impl<P: Packet> SlowPath<P> {
         for_us || known
     }
 
-    fn arp_reply(&self, request: &ArpMessage, from: PortId, out: &mut impl Output<P>) {
-        let Some(port) = self.ports.get(from) else { return };
+    fn arp_reply(&self, request: &ArpMessage, from: InterfaceId, out: &mut impl Output<P>) {
+        let Some(interface) = self.interfaces.get(from) else { return };
         let asker = (request.sender_mac, request.sender());
-        let reply = ArpMessage::new(REPLY, (port.mac, request.target()), asker);
-        let link = Link { destination: request.sender_mac, source: port.mac };
+        let reply = ArpMessage::new(REPLY, (interface.mac, request.target()), asker);
+        let link = Link { destination: request.sender_mac, source: interface.mac };
         out.originate(from, &build::arp(link, &reply));
     }
 
     /// Asks who has `address`: everybody, or the one that had it.
     pub(crate) fn arp_request(
         &self,
-        port: PortId,
+        interface: InterfaceId,
         address: Ipv4Addr,
         probe: Option<MacAddr>,
         out: &mut impl Output<P>,
     ) {
-        let Some(port) = self.ports.get(port) else { return };
-        let Some(source) = port.source_v4(address) else { return };
+        let Some(interface) = self.interfaces.get(interface) else { return };
+        let Some(source) = interface.source_v4(address) else { return };
         let target = (MacAddr::default(), address);
-        let request = ArpMessage::new(REQUEST, (port.mac, source), target);
+        let request = ArpMessage::new(REQUEST, (interface.mac, source), target);
         let destination = probe.unwrap_or(MacAddr::BROADCAST);
-        out.originate(port.id, &build::arp(Link { destination, source: port.mac }, &request));
+        out.originate(
+            interface.id,
+            &build::arp(Link { destination, source: interface.mac }, &request),
+        );
     }
 
     /// Says which MAC has `address`, unasked: a request for it from itself (RFC 5227, 3).
-    pub(crate) fn arp_announce(&self, port: PortId, address: Ipv4Addr, out: &mut impl Output<P>) {
-        let Some(port) = self.ports.get(port) else { return };
+    pub(crate) fn arp_announce(
+        &self,
+        interface: InterfaceId,
+        address: Ipv4Addr,
+        out: &mut impl Output<P>,
+    ) {
+        let Some(interface) = self.interfaces.get(interface) else { return };
         let target = (MacAddr::default(), address);
-        let message = ArpMessage::new(REQUEST, (port.mac, address), target);
-        let link = Link { destination: MacAddr::BROADCAST, source: port.mac };
-        out.originate(port.id, &build::arp(link, &message));
+        let message = ArpMessage::new(REQUEST, (interface.mac, address), target);
+        let link = Link { destination: MacAddr::BROADCAST, source: interface.mac };
+        out.originate(interface.id, &build::arp(link, &message));
     }
 
     /// Another host uses our address. Our own frames coming back are no conflict.
     fn arp_conflict(
         &mut self,
         message: &ArpMessage,
-        from: PortId,
+        from: InterfaceId,
         now: Time,
         out: &mut impl Output<P>,
     ) {
         let mac = message.sender_mac;
         let address = message.sender();
-        if self.ports.get(from).is_none_or(|port| port.mac == mac) {
+        if self.interfaces.get(from).is_none_or(|interface| interface.mac == mac) {
             return;
         }
         if self.announcements.may_defend(from, now) {
-            out.event(Event::AddressConflict { port: from, address: address.into(), mac });
+            out.event(Event::AddressConflict { interface: from, address: address.into(), mac });
             self.arp_announce(from, address, out);
         }
     }
@@ -167,7 +181,7 @@ mod tests {
         let mut bench = Bench::new();
         let reply = hex("020000000a01 020000000001 0806 0001 0800 06 04 0002
                          020000000001 0a000101 020000000a01 0a000102");
-        let up = Event::NeighbourUp { port: LEFT, address: ip("10.0.1.2"), mac: A };
+        let up = Event::NeighbourUp { interface: LEFT, address: ip("10.0.1.2"), mac: A };
         let want = [Out::Event(up), Out::Originate(LEFT, reply), Out::ToHost(request())];
         assert_eq!(bench.arp(request()), want);
     }
@@ -199,7 +213,7 @@ mod tests {
         for frame in [
             // For another host.
             message(REQUEST, (A, "10.0.1.2"), (MacAddr::default(), "10.0.1.9")),
-            // For another port's address.
+            // For another interface's address.
             message(REQUEST, (A, "10.0.1.2"), (MacAddr::default(), "10.0.2.1")),
             // From off the network.
             message(REQUEST, (A, "10.9.9.9"), (MacAddr::default(), "10.0.1.1")),
@@ -225,10 +239,10 @@ mod tests {
     fn a_gateway_outside_the_networks_is_heard_when_it_was_asked() {
         let mut bench = Bench::new();
         let address = ip("10.9.9.9");
-        bench.command(Command::NextHop { id: 30, port: LEFT, address });
+        bench.command(Command::NextHop { id: 30, interface: LEFT, address });
         bench.take();
         let outs = bench.arp(message(REPLY, (A, "10.9.9.9"), (L, "10.0.1.1")));
-        assert_eq!(outs[0], Out::Event(Event::NeighbourUp { port: LEFT, address, mac: A }));
+        assert_eq!(outs[0], Out::Event(Event::NeighbourUp { interface: LEFT, address, mac: A }));
     }
 
     #[test]
@@ -254,7 +268,7 @@ mod tests {
         let mut bench = Bench::new();
         bench.arp(request());
         let outs = bench.arp(message(REQUEST, (B, "10.0.1.2"), (MacAddr::default(), "10.0.1.2")));
-        let up = Event::NeighbourUp { port: LEFT, address: ip("10.0.1.2"), mac: B };
+        let up = Event::NeighbourUp { interface: LEFT, address: ip("10.0.1.2"), mac: B };
         assert_eq!(outs[0], Out::Event(up));
         assert!(matches!(outs[1], Out::ToHost(_)));
         assert_eq!(bench.router.neighbours(secs(0))[0].state, NeighbourState::Stale);
@@ -264,7 +278,7 @@ mod tests {
     fn a_static_neighbour_is_not_moved() {
         let mut bench = Bench::new();
         let address = ip("10.0.1.2");
-        bench.command(Command::AddStaticNeighbour { port: LEFT, address, mac: B });
+        bench.command(Command::AddStaticNeighbour { interface: LEFT, address, mac: B });
         bench.take();
         let outs = bench.arp(request());
         assert!(matches!(outs[..], [Out::Originate(..), Out::ToHost(_)]), "{outs:?}");
@@ -275,7 +289,7 @@ mod tests {
     fn a_conflict_is_reported_and_the_address_defended_once_in_a_while() {
         let mut bench = Bench::new();
         let theft = || message(REQUEST, (A, "10.0.1.1"), (MacAddr::default(), "10.0.1.1"));
-        let conflict = Event::AddressConflict { port: LEFT, address: ip("10.0.1.1"), mac: A };
+        let conflict = Event::AddressConflict { interface: LEFT, address: ip("10.0.1.1"), mac: A };
         let defence = hex("ffffffffffff 020000000001 0806 0001 0800 06 04 0001
                            020000000001 0a000101 000000000000 0a000101");
         let want = [

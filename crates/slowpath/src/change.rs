@@ -1,65 +1,65 @@
-//! What a running engine can be told about itself: its ports, their settings, bounds, its own ICMP.
+//! What a running engine can be told about itself: its interfaces, their settings, bounds, its own ICMP.
 
-use dataplane::port::PortId;
+use dataplane::interface::InterfaceId;
 
 use crate::neighbour::Forgotten;
-use crate::{Output, Packet, PortConfig, PortSettings, SlowPath, Time};
+use crate::{InterfaceConfig, InterfaceSettings, Output, Packet, SlowPath, Time};
 
 impl<P: Packet> SlowPath<P> {
-    /// A port that is new, or another than before.
-    pub(crate) fn put_port(&mut self, port: &PortConfig, out: &mut impl Output<P>) {
-        let host = self.ports.get(port.id).is_some_and(|old| old.host);
-        if host && !port.host {
+    /// An interface that is new, or another than before.
+    pub(crate) fn put_port(&mut self, interface: &InterfaceConfig, out: &mut impl Output<P>) {
+        let host = self.interfaces.get(interface.id).is_some_and(|old| old.host);
+        if host && !interface.host {
             // The kernel will not take back what it said of them.
-            self.forget(port.id, Forgotten::Told, out);
+            self.forget(interface.id, Forgotten::Told, out);
         }
-        self.fall_silent(port.id, out);
-        self.ports.put(port);
+        self.fall_silent(interface.id, out);
+        self.interfaces.put(interface);
     }
 
-    /// There is no such port any more.
-    pub(crate) fn remove_port(&mut self, port: PortId, out: &mut impl Output<P>) {
-        self.fall_silent(port, out);
-        self.forget(port, Forgotten::All, out);
-        self.ports.remove(port);
+    /// There is no such interface any more.
+    pub(crate) fn remove_port(&mut self, interface: InterfaceId, out: &mut impl Output<P>) {
+        self.fall_silent(interface, out);
+        self.forget(interface, Forgotten::All, out);
+        self.interfaces.remove(interface);
     }
 
-    /// A port's link is gone: it says nothing, and what it has learned is not known any more.
-    pub(crate) fn fall_silent(&mut self, port: PortId, out: &mut impl Output<P>) {
-        self.announcements.cancel(port);
-        self.advertising.cancel(port);
-        self.discovery.cancel(port);
-        self.probes.cancel(port);
-        self.forget(port, Forgotten::Learned, out);
+    /// An interface's link is gone: it says nothing, and what it has learned is not known any more.
+    pub(crate) fn fall_silent(&mut self, interface: InterfaceId, out: &mut impl Output<P>) {
+        self.announcements.cancel(interface);
+        self.advertising.cancel(interface);
+        self.discovery.cancel(interface);
+        self.probes.cancel(interface);
+        self.forget(interface, Forgotten::Learned, out);
     }
 
-    fn forget(&mut self, port: PortId, what: Forgotten, out: &mut impl Output<P>) {
-        for removed in self.table.flush(port, what) {
+    fn forget(&mut self, interface: InterfaceId, what: Forgotten, out: &mut impl Output<P>) {
+        for removed in self.table.flush(interface, what) {
             self.removed(removed, out);
         }
     }
 
-    /// A port's settings from now on. Hosts hear at once what it advertises now, or that it does not
+    /// An interface's settings from now on. Hosts hear at once what it advertises now, or that it does not
     /// any more; duplicates of its addresses are looked for as soon as it gets others.
     pub(crate) fn change_settings(
         &mut self,
-        id: PortId,
-        settings: PortSettings,
+        id: InterfaceId,
+        settings: InterfaceSettings,
         now: Time,
         out: &mut impl Output<P>,
     ) {
-        let Some(port) = self.ports.get(id) else { return };
-        let advertise = port.settings.advertise != settings.advertise;
-        let discovery = port.settings.discovery != settings.discovery;
-        let speaks = port.owned && !port.host;
+        let Some(interface) = self.interfaces.get(id) else { return };
+        let advertise = interface.settings.advertise != settings.advertise;
+        let discovery = interface.settings.discovery != settings.discovery;
+        let speaks = interface.owned && !interface.host;
         if speaks && advertise && settings.advertise.is_none() {
             self.cease_advertising_on(id, out);
         }
         if speaks && discovery && settings.discovery.is_none() {
             self.cease_discovery_on(id, out);
         }
-        if let Some(port) = self.ports.get_mut(id) {
-            port.settings = settings;
+        if let Some(interface) = self.interfaces.get_mut(id) {
+            interface.settings = settings;
         }
         if speaks && advertise {
             self.start_advertising(id, now);
@@ -80,10 +80,10 @@ mod tests {
 
     use crate::{Advertise, Command, Discovery, Icmp};
 
-    fn settings(change: impl Fn(&mut PortSettings)) -> Command {
-        let mut settings = PortSettings::default();
+    fn settings(change: impl Fn(&mut InterfaceSettings)) -> Command {
+        let mut settings = InterfaceSettings::default();
         change(&mut settings);
-        Command::Settings { port: LEFT, settings }
+        Command::Settings { interface: LEFT, settings }
     }
 
     /// The router lifetimes of the advertisements among what came out, of both families.
@@ -128,39 +128,40 @@ mod tests {
     #[test]
     fn a_port_comes_speaks_when_its_link_is_up_and_goes() {
         let mut bench = Bench::with(config());
-        let third = PortId::new(7).unwrap();
+        let third = InterfaceId::new(7).unwrap();
         let mac = crate::testing::R;
-        let port = PortConfig {
+        let interface = InterfaceConfig {
             id: third,
             name: "third".into(),
             mac,
             addresses: vec!["10.0.7.1/24".parse().unwrap()],
-            ..config().ports[0].clone()
+            ..config().interfaces[0].clone()
         };
         let ping = |n: u8| v4("10.0.7.2", "10.0.7.1", 1, &[8, 0, 0xf7 - n, 0xff, n, 0, 0, 0]);
         let from = |bench: &mut Bench, n| bench.punt(PuntReason::Local, third, 0, ping(n));
         assert!(matches!(from(&mut bench, 0)[..], [Out::Drop(DropReason::PortDown)]));
         bench.pass(secs(10));
-        bench.command(Command::Port(Box::new(port.clone())));
+        bench.command(Command::Interface(Box::new(interface.clone())));
         assert_eq!(bench.pass(secs(3)), [], "its link is not up");
         let announced = |outs: &[Out]| {
             let own = |frame: &&&[u8]| frame[6..12] == mac.0 && frame[12..14] == [8, 6];
             originated(outs).iter().filter(own).count()
         };
-        bench.command(Command::PortLink { port: third, up: true });
+        bench.command(Command::PortLink { interface: third, up: true });
         assert_eq!(announced(&bench.pass(secs(3))), 2);
-        let gateway = Command::NextHop { id: 99, port: third, address: [10, 0, 7, 2].into() };
+        let gateway = Command::NextHop { id: 99, interface: third, address: [10, 0, 7, 2].into() };
         bench.command(gateway);
         assert_eq!(announced(&bench.pass(Duration::ZERO)), 1, "it asks for its gateway");
         // Another MAC: what was learned is forgotten, what is given stays.
-        let given = Command::AddStaticNeighbour { port: third, address: [10, 0, 7, 9].into(), mac };
+        let given =
+            Command::AddStaticNeighbour { interface: third, address: [10, 0, 7, 9].into(), mac };
         bench.command(given);
         let neighbours = |bench: &mut Bench| bench.router.neighbours(bench.now).len();
         assert_eq!(neighbours(&mut bench), 2);
-        let other = PortConfig { mac: crate::testing::A, ..port };
-        bench.command(Command::Port(Box::new(other)));
+        let other = InterfaceConfig { mac: crate::testing::A, ..interface };
+        bench.command(Command::Interface(Box::new(other)));
         assert_eq!(neighbours(&mut bench), 1);
-        bench.command(Command::RemovePort { port: third });
+        bench.command(Command::RemoveInterface { interface: third });
         assert_eq!(neighbours(&mut bench), 0);
         assert_eq!(from(&mut bench, 2).last(), Some(&Out::Drop(DropReason::PortDown)));
         assert_eq!(bench.pass(secs(100)), []);

@@ -1,26 +1,26 @@
 //! ICMP router discovery for IPv4, the router's side: RFC 1256, 4.
 //!
-//! A port takes part if its configuration says so: it advertises its IPv4 addresses with their
+//! An interface takes part if its configuration says so: it advertises its IPv4 addresses with their
 //! preference to all hosts at random times between the least and the largest interval, the first
 //! three at most 16 seconds apart (4.1), and answers a host's solicitation after a random delay of at
 //! most two seconds with an advertisement to all (4.3: one answer serves several hosts). The last
 //! one, at the end, says lifetime 0.
 //!
 //! A solicitation is valid if its checksum and length are right, its code is 0 and its source is on
-//! the port's network (4.3). One from 0.0.0.0 does not come here: such sources are dropped by the
+//! the interface's network (4.3). One from 0.0.0.0 does not come here: such sources are dropped by the
 //! fast path, and the host has its answer with the next advertisement.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use dataplane::port::PortId;
+use dataplane::interface::InterfaceId;
 use wire::MacAddr;
 use wire::build::{self, Ipv4Fields, Link};
 use wire::checksum::checksum;
 use wire::icmp::{ICMP_LEN, v4};
 use wire::ip::{Ipv4Header, PROTOCOL_ICMP};
 
-use crate::ports::Port;
+use crate::interfaces::Interface;
 use crate::random::Random;
 use crate::{Discovery, Output, Packet, SlowPath, Time};
 
@@ -39,28 +39,28 @@ const ENTRY_WORDS: u8 = 2;
 /// The count of addresses has eight bits.
 const ADDRESSES_MOST: usize = 255;
 
-/// When a port advertises.
+/// When an interface advertises.
 struct Plan {
-    port: PortId,
+    interface: InterfaceId,
     next: Time,
     /// How many of the first ones are still to come.
     initial: u8,
     spoken: bool,
 }
 
-/// When the ports advertise.
+/// When the interfaces advertise.
 #[derive(Default)]
 pub(crate) struct Schedule(Vec<Plan>);
 
 impl Schedule {
-    /// A port begins, now or anew.
-    pub(crate) fn begin(&mut self, port: PortId, now: Time) {
-        self.cancel(port);
-        self.0.push(Plan { port, next: now, initial: INITIAL_COUNT, spoken: false });
+    /// An interface begins, now or anew.
+    pub(crate) fn begin(&mut self, interface: InterfaceId, now: Time) {
+        self.cancel(interface);
+        self.0.push(Plan { interface, next: now, initial: INITIAL_COUNT, spoken: false });
     }
 
-    pub(crate) fn cancel(&mut self, port: PortId) {
-        self.0.retain(|plan| plan.port != port);
+    pub(crate) fn cancel(&mut self, interface: InterfaceId) {
+        self.0.retain(|plan| plan.interface != interface);
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Time> {
@@ -68,17 +68,17 @@ impl Schedule {
     }
 
     /// A host asked: soon, and not later than planned.
-    fn solicited(&mut self, port: PortId, now: Time, random: &mut Random) {
-        if let Some(plan) = self.0.iter_mut().find(|plan| plan.port == port) {
+    fn solicited(&mut self, interface: InterfaceId, now: Time, random: &mut Random) {
+        if let Some(plan) = self.0.iter_mut().find(|plan| plan.interface == interface) {
             plan.next = plan.next.min(now.saturating_add(random.up_to(RESPONSE_DELAY)));
         }
     }
 }
 
 impl<P: Packet> SlowPath<P> {
-    /// Begins on a port that takes part, when its link is there.
-    pub(crate) fn start_discovery(&mut self, id: PortId, now: Time) {
-        if self.ports.get(id).is_some_and(|port| port.settings.discovery.is_some()) {
+    /// Begins on an interface that takes part, when its link is there.
+    pub(crate) fn start_discovery(&mut self, id: InterfaceId, now: Time) {
+        if self.interfaces.get(id).is_some_and(|interface| interface.settings.discovery.is_some()) {
             self.discovery.begin(id, now);
         }
     }
@@ -86,7 +86,10 @@ impl<P: Packet> SlowPath<P> {
     /// Sends the advertisements that are due, and plans the next.
     pub(crate) fn discover(&mut self, now: Time, out: &mut impl Output<P>) {
         while let Some(plan) = self.discovery.0.iter_mut().find(|plan| plan.next <= now) {
-            let settings = self.ports.get(plan.port).and_then(|port| port.settings.discovery);
+            let settings = self
+                .interfaces
+                .get(plan.interface)
+                .and_then(|interface| interface.settings.discovery);
             let Discovery { least_interval, interval, lifetime, .. } = settings.unwrap_or_default();
             let random = self.random.up_to(interval.saturating_sub(least_interval));
             let mut wait = least_interval + random;
@@ -96,39 +99,41 @@ impl<P: Packet> SlowPath<P> {
             }
             plan.next = now.saturating_add(wait);
             plan.spoken = true;
-            let id = plan.port;
+            let id = plan.interface;
             self.advertise_v4(id, lifetime, out);
         }
     }
 
-    /// Says on all ports that this router is none any more (RFC 1256, 4.1).
+    /// Says on all interfaces that this router is none any more (RFC 1256, 4.1).
     pub(crate) fn cease_discovery(&mut self, out: &mut impl Output<P>) {
-        let ports: Vec<PortId> = self.discovery.0.iter().map(|plan| plan.port).collect();
-        ports.into_iter().for_each(|port| self.cease_discovery_on(port, out));
+        let interfaces: Vec<InterfaceId> =
+            self.discovery.0.iter().map(|plan| plan.interface).collect();
+        interfaces.into_iter().for_each(|interface| self.cease_discovery_on(interface, out));
     }
 
-    /// Says on a port that this router is none any more, if it said so before, and no more.
-    pub(crate) fn cease_discovery_on(&mut self, id: PortId, out: &mut impl Output<P>) {
-        let spoken = self.discovery.0.iter().any(|plan| plan.port == id && plan.spoken);
+    /// Says on an interface that this router is none any more, if it said so before, and no more.
+    pub(crate) fn cease_discovery_on(&mut self, id: InterfaceId, out: &mut impl Output<P>) {
+        let spoken = self.discovery.0.iter().any(|plan| plan.interface == id && plan.spoken);
         self.discovery.cancel(id);
         if spoken {
             self.advertise_v4(id, Duration::ZERO, out);
         }
     }
 
-    fn advertise_v4(&self, id: PortId, lifetime: Duration, out: &mut impl Output<P>) {
-        let Some(port) = self.ports.get(id) else { return };
-        let Some(discovery) = &port.settings.discovery else { return };
-        if let Some(frame) = frame(port, discovery, lifetime) {
+    fn advertise_v4(&self, id: InterfaceId, lifetime: Duration, out: &mut impl Output<P>) {
+        let Some(interface) = self.interfaces.get(id) else { return };
+        let Some(discovery) = &interface.settings.discovery else { return };
+        if let Some(frame) = frame(interface, discovery, lifetime) {
             out.originate(id, &frame);
         }
     }
 
-    /// Whether this is to all routers, on a port that answers that.
-    pub(crate) fn is_for_routers(&self, header: &Ipv4Header, from: PortId) -> bool {
+    /// Whether this is to all routers, on an interface that answers that.
+    pub(crate) fn is_for_routers(&self, header: &Ipv4Header, from: InterfaceId) -> bool {
         let to = header.destination();
-        let takes_part = |port: &Port| port.settings.discovery.is_some();
-        (to == ALL_ROUTERS || to.is_broadcast()) && self.ports.get(from).is_some_and(takes_part)
+        let takes_part = |interface: &Interface| interface.settings.discovery.is_some();
+        (to == ALL_ROUTERS || to.is_broadcast())
+            && self.interfaces.get(from).is_some_and(takes_part)
     }
 
     /// Takes a router solicitation; false if it is none, or not valid.
@@ -136,12 +141,12 @@ impl<P: Packet> SlowPath<P> {
         &mut self,
         header: &Ipv4Header,
         bytes: &[u8],
-        from: PortId,
+        from: InterfaceId,
         now: Time,
     ) -> bool {
         let message = &bytes[header.header_len()..];
-        let on_link = self.ports.get(from).is_some_and(|port| {
-            port.is_on_link(header.source().into()) && port.settings.discovery.is_some()
+        let on_link = self.interfaces.get(from).is_some_and(|interface| {
+            interface.is_on_link(header.source().into()) && interface.settings.discovery.is_some()
         });
         let valid = header.protocol == PROTOCOL_ICMP
             && !header.is_fragment()
@@ -156,9 +161,9 @@ impl<P: Packet> SlowPath<P> {
     }
 }
 
-/// The advertisement of a port (RFC 1256, 3); `None` if it has no IPv4 address.
-fn frame(port: &Port, discovery: &Discovery, lifetime: Duration) -> Option<Vec<u8>> {
-    let addresses = &port.v4[..port.v4.len().min(ADDRESSES_MOST)];
+/// The advertisement of an interface (RFC 1256, 3); `None` if it has no IPv4 address.
+fn frame(interface: &Interface, discovery: &Discovery, lifetime: Duration) -> Option<Vec<u8>> {
+    let addresses = &interface.v4[..interface.v4.len().min(ADDRESSES_MOST)];
     let source = addresses.first()?.addr();
     let mut entries = Vec::new();
     for net in addresses {
@@ -182,7 +187,7 @@ fn frame(port: &Port, discovery: &Discovery, lifetime: Duration) -> Option<Vec<u
         source,
         destination,
     };
-    let link = Link { destination: mac, source: port.mac };
+    let link = Link { destination: mac, source: interface.mac };
     Some(build::icmpv4(link, fields, (v4::ROUTER_ADVERTISEMENT, 0, rest), &entries))
 }
 
@@ -195,13 +200,13 @@ mod tests {
 
     fn taking_part() -> Config {
         let mut config = config();
-        config.ports[0].settings.discovery = Some(Discovery::default());
+        config.interfaces[0].settings.discovery = Some(Discovery::default());
         config
     }
 
     fn started(config: Config) -> (Bench, Vec<Out>) {
         let mut bench = Bench::with(config);
-        bench.command(Command::PortLink { port: LEFT, up: true });
+        bench.command(Command::PortLink { interface: LEFT, up: true });
         let outs = bench.pass(Duration::ZERO);
         (bench, outs)
     }
@@ -231,7 +236,7 @@ mod tests {
     #[test]
     fn to_all_by_broadcast_and_with_a_preference_if_so_configured() {
         let mut config = taking_part();
-        config.ports[0].settings.discovery =
+        config.interfaces[0].settings.discovery =
             Some(Discovery { broadcast: true, preference: -2, ..Discovery::default() });
         let (_, outs) = started(config);
         let frames = originated(&outs);

@@ -1,4 +1,4 @@
-//! Duplicate address detection: RFC 4862, 5.4, for ports that ask for it.
+//! Duplicate address detection: RFC 4862, 5.4, for interfaces that ask for it.
 //!
 //! ```text
 //!   link up, new addresses --> tentative -- nobody has it after the last question --> used, announced
@@ -17,7 +17,7 @@
 use std::net::Ipv6Addr;
 use std::time::Duration;
 
-use dataplane::port::PortId;
+use dataplane::interface::InterfaceId;
 use wire::MacAddr;
 use wire::address::solicited_node;
 use wire::build;
@@ -34,7 +34,7 @@ const BETWEEN: Duration = Duration::from_secs(1);
 
 /// An address that is asked for.
 struct Probe {
-    port: PortId,
+    interface: InterfaceId,
     address: Ipv6Addr,
     next: Time,
     /// Questions still to be asked.
@@ -50,15 +50,15 @@ impl Probes {
         self.0.iter().map(|probe| probe.next).min()
     }
 
-    pub(crate) fn cancel(&mut self, port: PortId) {
-        self.0.retain(|probe| probe.port != port);
+    pub(crate) fn cancel(&mut self, interface: InterfaceId) {
+        self.0.retain(|probe| probe.interface != interface);
     }
 
     /// An address whose turn it is, and whether it is to be asked for; else nobody has it.
-    fn due(&mut self, now: Time) -> Option<(PortId, Ipv6Addr, bool)> {
+    fn due(&mut self, now: Time) -> Option<(InterfaceId, Ipv6Addr, bool)> {
         let index = self.0.iter().position(|probe| probe.next <= now)?;
         let probe = &mut self.0[index];
-        let found = (probe.port, probe.address, probe.left > 0);
+        let found = (probe.interface, probe.address, probe.left > 0);
         if probe.left > 0 {
             probe.left -= 1;
             probe.next = now.saturating_add(BETWEEN);
@@ -70,19 +70,19 @@ impl Probes {
 }
 
 impl<P: Packet> SlowPath<P> {
-    /// Makes all IPv6 addresses of a port tentative, if it asks for them.
-    pub(crate) fn start_probing(&mut self, id: PortId, now: Time) {
+    /// Makes all IPv6 addresses of an interface tentative, if it asks for them.
+    pub(crate) fn start_probing(&mut self, id: InterfaceId, now: Time) {
         self.probes.cancel(id);
-        let Some(port) = self.ports.get_mut(id) else { return };
-        let left = port.settings.dad;
-        port.tentative.clear();
-        if port.host || left == 0 {
+        let Some(interface) = self.interfaces.get_mut(id) else { return };
+        let left = interface.settings.dad;
+        interface.tentative.clear();
+        if interface.host || left == 0 {
             return;
         }
-        port.tentative = port.assigned_v6().collect();
-        for &address in &port.tentative {
+        interface.tentative = interface.assigned_v6().collect();
+        for &address in &interface.tentative {
             let next = now.saturating_add(self.random.up_to(DELAY_MOST));
-            self.probes.0.push(Probe { port: id, address, next, left });
+            self.probes.0.push(Probe { interface: id, address, next, left });
         }
     }
 
@@ -90,14 +90,14 @@ impl<P: Packet> SlowPath<P> {
     pub(crate) fn probe_addresses(&mut self, now: Time, out: &mut impl Output<P>) {
         while let Some((id, address, ask)) = self.probes.due(now) {
             if ask {
-                if let Some(port) = self.ports.get(id) {
-                    out.originate(id, &question(port.mac, address));
+                if let Some(interface) = self.interfaces.get(id) {
+                    out.originate(id, &question(interface.mac, address));
                 }
                 continue;
             }
-            let Some(port) = self.ports.get_mut(id) else { continue };
-            port.tentative.retain(|&other| other != address);
-            let link_local = address == port.link_local;
+            let Some(interface) = self.interfaces.get_mut(id) else { continue };
+            interface.tentative.retain(|&other| other != address);
+            let link_local = address == interface.link_local;
             self.nd_announce(id, address, out);
             if link_local {
                 self.start_advertising(id, now);
@@ -105,27 +105,29 @@ impl<P: Packet> SlowPath<P> {
         }
     }
 
-    /// True if it is not known yet that the address is the port's alone.
-    pub(crate) fn is_tentative(&self, port: PortId, address: Ipv6Addr) -> bool {
-        self.ports.get(port).is_some_and(|port| port.tentative.contains(&address))
+    /// True if it is not known yet that the address is the interface's alone.
+    pub(crate) fn is_tentative(&self, interface: InterfaceId, address: Ipv6Addr) -> bool {
+        self.interfaces
+            .get(interface)
+            .is_some_and(|interface| interface.tentative.contains(&address))
     }
 
     /// Somebody else has a tentative address: it stays so.
     pub(crate) fn duplicate(
         &mut self,
-        from: PortId,
+        from: InterfaceId,
         address: Ipv6Addr,
         mac: MacAddr,
         out: &mut impl Output<P>,
     ) {
-        if self.ports.get(from).is_none_or(|port| port.mac == mac) {
+        if self.interfaces.get(from).is_none_or(|interface| interface.mac == mac) {
             return;
         }
         let asked = self.probes.0.len();
-        self.probes.0.retain(|probe| (probe.port, probe.address) != (from, address));
+        self.probes.0.retain(|probe| (probe.interface, probe.address) != (from, address));
         // Said once.
         if self.probes.0.len() < asked {
-            out.event(Event::AddressDuplicate { port: from, address, mac });
+            out.event(Event::AddressDuplicate { interface: from, address, mac });
         }
     }
 }
@@ -156,11 +158,11 @@ mod tests {
     };
     use crate::{Advertise, Command};
 
-    /// The left port asks twice for its addresses fd00:1::1 and fe80::ff:fe00:1.
+    /// The left interface asks twice for its addresses fd00:1::1 and fe80::ff:fe00:1.
     fn bench() -> Bench {
         let mut config = config();
-        config.ports[0].settings.dad = 2;
-        config.ports[0].settings.advertise = Some(Advertise::default());
+        config.interfaces[0].settings.dad = 2;
+        config.interfaces[0].settings.advertise = Some(Advertise::default());
         Bench::with(config)
     }
 
@@ -218,19 +220,19 @@ mod tests {
         for theirs in [advertisement(A), probe] {
             let mut bench = bench();
             let outs = bench.local(theirs.clone());
-            let duplicate = Event::AddressDuplicate { port: LEFT, address: own(), mac: A };
+            let duplicate = Event::AddressDuplicate { interface: LEFT, address: own(), mac: A };
             assert_eq!(outs, [Out::Event(duplicate), Out::ToHost(theirs.clone())]);
             assert!(matches!(bench.local(theirs)[..], [Out::ToHost(_)]), "said once");
             bench.pass(secs(60));
             assert_eq!(bench.local(ping()), [Out::Drop(DropReason::NotLocal)]);
-            // The link-local address is the port's source now.
+            // The link-local address is the interface's source now.
             let packet = v6("fd00:2::2", "fd00:1::2", 17, &udp(8));
             let outs = bench.punt(PuntReason::Glean, right(), GLEAN_LEFT, packet);
             assert_eq!(originated(&outs)[0][22..24], [0xfe, 0x80]);
             // With the link it begins anew.
             let address = std::net::IpAddr::V6("fd00:1::2".parse().unwrap());
-            bench.command(Command::AddStaticNeighbour { port: LEFT, address, mac: B });
-            bench.command(Command::PortLink { port: LEFT, up: true });
+            bench.command(Command::AddStaticNeighbour { interface: LEFT, address, mac: B });
+            bench.command(Command::PortLink { interface: LEFT, up: true });
             bench.pass(secs(5));
             assert_eq!(originated(&bench.local(ping())).len(), 1);
         }

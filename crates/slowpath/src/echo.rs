@@ -2,8 +2,8 @@
 //!
 //! A request to an address of the router is answered from that address, with identifier, sequence
 //! number and data as they came, and a record route or timestamp that came with it, the router's own
-//! entry added (RFC 1812, 4.3.3.6). A request to a subnet-router anycast address or a group the port has joined (`ff02::1`,
-//! `ff02::2`) is answered from an address of the port (RFC 4443, 4.2); IPv4 groups and broadcasts
+//! entry added (RFC 1812, 4.3.3.6). A request to a subnet-router anycast address or a group the interface has joined (`ff02::1`,
+//! `ff02::2`) is answered from an address of the interface (RFC 4443, 4.2); IPv4 groups and broadcasts
 //! are not answered, which RFC 1122 allows: they are a means of amplification.
 //!
 //! A reply that may be fragmented on its way needs an identification that does not repeat for two
@@ -13,7 +13,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use dataplane::port::PortId;
+use dataplane::interface::InterfaceId;
 use wire::build::{self, Ipv4Fields, Ipv6Fields, Link};
 use wire::ethernet::ETHERNET_LEN;
 use wire::icmp::{ICMP_LEN, IcmpHeader, v4, v6};
@@ -34,7 +34,7 @@ impl<P: Packet> SlowPath<P> {
         &mut self,
         request: &Ipv4Header,
         bytes: &[u8],
-        from: PortId,
+        from: InterfaceId,
         now: Time,
         out: &mut impl Output<P>,
     ) {
@@ -61,7 +61,7 @@ impl<P: Packet> SlowPath<P> {
         let stamp = Stamp {
             address: request.destination(),
             time: out.time_of_day().as_millis() as u32,
-            own: |address: Ipv4Addr| self.ports.is_own(address.into(), from),
+            own: |address: Ipv4Addr| self.interfaces.is_own(address.into(), from),
         };
         options::fill(&mut frame[ETHERNET_LEN..][..IPV4_MIN_LEN + options.len()], &stamp);
         self.send_own(frame, source.into(), from, now, out);
@@ -72,7 +72,7 @@ impl<P: Packet> SlowPath<P> {
         &mut self,
         request: &Ipv6Header,
         message: &[u8],
-        from: PortId,
+        from: InterfaceId,
         now: Time,
         out: &mut impl Output<P>,
     ) {
@@ -81,8 +81,8 @@ impl<P: Packet> SlowPath<P> {
             return;
         }
         let asked = request.destination();
-        let own = self.ports.is_own(asked.into(), from);
-        let source = if own { Some(asked) } else { self.ports.source_v6(from, asker) };
+        let own = self.interfaces.is_own(asked.into(), from);
+        let source = if own { Some(asked) } else { self.interfaces.source_v6(from, asker) };
         let Some(source) = source else { return };
         let mut reply = message.to_vec();
         reply[0] = v6::ECHO_REPLY;
@@ -144,7 +144,7 @@ mod tests {
     fn any_address_of_the_router_answers_on_any_port() {
         let mut bench = Bench::with_hosts(config());
         let mut ping = ping4();
-        ping[32] = 2; // 10.0.2.1, by the left port
+        ping[32] = 2; // 10.0.2.1, by the left interface
         fix_v4_checksum(&mut ping);
         let outs = bench.punt(PuntReason::Local, LEFT, LOCAL, ping);
         assert_eq!(originated(&outs)[0][26..30], [10, 0, 2, 1]);
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn a_reply_larger_than_the_mtu_leaves_in_fragments() {
         let mut small = config();
-        small.ports[0].mtu = 1280;
+        small.interfaces[0].mtu = 1280;
         let mut bench = Bench::with_hosts(small);
         let outs = bench.local(large4(1400));
         assert_eq!(originated(&outs).len(), 2);
@@ -301,7 +301,7 @@ mod tests {
         ping[38..54].copy_from_slice(&hex("fe80000000000000000000fffe000002"));
         fix_icmpv6_checksum(&mut ping, 54);
         let outs = bench.punt(PuntReason::Local, LEFT, LOCAL, ping.clone());
-        // The other port's address is a neighbour's here, which is sought.
+        // The other interface's address is a neighbour's here, which is sought.
         let solicit = originated(&outs)[0];
         assert_eq!(solicit[62..78], hex("fe80000000000000000000fffe000002"));
         let outs = bench.punt(PuntReason::Local, right(), LOCAL, ping);

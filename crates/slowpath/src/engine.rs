@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use dataplane::flow::FlowHash;
+use dataplane::interface::InterfaceId;
 use dataplane::next_hop::{self, NextHop};
-use dataplane::port::PortId;
 use dataplane::reason::{DropReason, Punt, PuntReason};
 use wire::MacAddr;
 use wire::ethernet::{ETHERNET_LEN, ETHERTYPE_ARP};
@@ -17,10 +17,10 @@ use crate::discovery::Schedule;
 use crate::duplicate::Probes;
 use crate::frame::{self, IpPacket};
 use crate::icmp::Error;
+use crate::interfaces::Interfaces;
 use crate::later::Later;
 use crate::mld::Groups;
 use crate::neighbour::{Due, Evidence, Key, Learnt, Removed, Resolution, Table, Waiting};
-use crate::ports::Ports;
 use crate::random::Random;
 use crate::reassembly::Reassembly;
 use crate::{Command, Config, Event, Icmp, NeighbourInfo, Output, Packet, Time};
@@ -28,7 +28,7 @@ use crate::{extension, multicast, options};
 
 /// The slow path of a router. See the [crate] for what goes in and out.
 pub struct SlowPath<P> {
-    pub(crate) ports: Ports,
+    pub(crate) interfaces: Interfaces,
     pub(crate) table: Table<P>,
     pub(crate) groups: Groups,
     pub(crate) announcements: Announcements,
@@ -72,16 +72,16 @@ const SMALL: usize = 576;
 /// Where the total length is in an IPv4 header: what a truncated packet is told about (RFC 1812, 5.2.2).
 const TOTAL_LENGTH_AT: u32 = 2;
 
-/// When which port tells its addresses to its neighbours.
+/// When which interface tells its addresses to its neighbours.
 #[derive(Default)]
 pub(crate) struct Announcements {
-    /// Port, next time, how often still.
-    pending: Vec<(PortId, Time, u8)>,
-    /// When a port last defended an address.
-    defended: Vec<(PortId, Time)>,
+    /// Interface, next time, how often still.
+    pending: Vec<(InterfaceId, Time, u8)>,
+    /// When an interface last defended an address.
+    defended: Vec<(InterfaceId, Time)>,
 }
 
-/// How often a port announces its addresses, and the time between (RFC 5227, 2.3 and 1.1:
+/// How often an interface announces its addresses, and the time between (RFC 5227, 2.3 and 1.1:
 /// ANNOUNCE_NUM, ANNOUNCE_INTERVAL). RFC 4861, 7.2.6 allows three.
 const ANNOUNCE_COUNT: u8 = 2;
 const ANNOUNCE_INTERVAL: Time = Time::from_secs(2);
@@ -89,25 +89,25 @@ const ANNOUNCE_INTERVAL: Time = Time::from_secs(2);
 const DEFEND_INTERVAL: Time = Time::from_secs(10);
 
 impl Announcements {
-    fn schedule(&mut self, port: PortId, now: Time) {
-        self.cancel(port);
-        self.pending.push((port, now, ANNOUNCE_COUNT));
+    fn schedule(&mut self, interface: InterfaceId, now: Time) {
+        self.cancel(interface);
+        self.pending.push((interface, now, ANNOUNCE_COUNT));
     }
 
-    pub(crate) fn cancel(&mut self, port: PortId) {
-        self.pending.retain(|&(other, ..)| other != port);
+    pub(crate) fn cancel(&mut self, interface: InterfaceId) {
+        self.pending.retain(|&(other, ..)| other != interface);
     }
 
-    /// True if the port may report a conflict and defend its address now (RFC 5227, 2.4 (c)).
-    pub(crate) fn may_defend(&mut self, port: PortId, now: Time) -> bool {
-        let last = self.defended.iter().position(|&(other, _)| other == port);
+    /// True if the interface may report a conflict and defend its address now (RFC 5227, 2.4 (c)).
+    pub(crate) fn may_defend(&mut self, interface: InterfaceId, now: Time) -> bool {
+        let last = self.defended.iter().position(|&(other, _)| other == interface);
         if let Some(index) = last {
             if now.saturating_sub(self.defended[index].1) < DEFEND_INTERVAL {
                 return false;
             }
             self.defended.swap_remove(index);
         }
-        self.defended.push((port, now));
+        self.defended.push((interface, now));
         true
     }
 
@@ -115,22 +115,22 @@ impl Announcements {
         self.pending.iter().map(|&(_, time, _)| time).min()
     }
 
-    /// A port that is to announce now.
-    fn due(&mut self, now: Time) -> Option<PortId> {
+    /// An interface that is to announce now.
+    fn due(&mut self, now: Time) -> Option<InterfaceId> {
         let position = self.pending.iter().position(|&(_, time, _)| time <= now)?;
-        let (port, time, left) = &mut self.pending[position];
-        let port = *port;
+        let (interface, time, left) = &mut self.pending[position];
+        let interface = *interface;
         *time = now.saturating_add(ANNOUNCE_INTERVAL);
         *left -= 1;
         if *left == 0 {
             self.pending.remove(position);
         }
-        Some(port)
+        Some(interface)
     }
 }
 
 impl<P: Packet> SlowPath<P> {
-    /// An engine that knows its ports. The first [`Self::tick`] announces their addresses.
+    /// An engine that knows its interfaces. The first [`Self::tick`] announces their addresses.
     pub fn new(config: Config) -> Self {
         let rates = Arc::new(Rates::new(&config.limits, config.seed));
         Self::sharing(config, rates)
@@ -142,17 +142,19 @@ impl<P: Packet> SlowPath<P> {
         let mut announcements = Announcements::default();
         let mut advertising = Plans::default();
         let mut discovery = Schedule::default();
-        for port in config.ports.iter().filter(|port| port.owned && !port.host) {
-            announcements.schedule(port.id, Time::ZERO);
-            if port.settings.advertise.is_some() {
-                advertising.begin(port.id, Time::ZERO);
+        for interface in
+            config.interfaces.iter().filter(|interface| interface.owned && !interface.host)
+        {
+            announcements.schedule(interface.id, Time::ZERO);
+            if interface.settings.advertise.is_some() {
+                advertising.begin(interface.id, Time::ZERO);
             }
-            if port.settings.discovery.is_some() {
-                discovery.begin(port.id, Time::ZERO);
+            if interface.settings.discovery.is_some() {
+                discovery.begin(interface.id, Time::ZERO);
             }
         }
         let mut engine = Self {
-            ports: Ports::new(&config.ports),
+            interfaces: Interfaces::new(&config.interfaces),
             rates,
             identifications: TokenBucket::new(IDENTIFICATION_RATE, IDENTIFICATION_BURST),
             reassembly: Reassembly::new(config.limits.fragments, config.limits.reassembly),
@@ -172,8 +174,8 @@ impl<P: Packet> SlowPath<P> {
             gateways: HashMap::new(),
             gateway_uses: HashMap::new(),
         };
-        for port in config.ports.iter().filter(|port| port.owned) {
-            engine.start_probing(port.id, Time::ZERO);
+        for interface in config.interfaces.iter().filter(|interface| interface.owned) {
+            engine.start_probing(interface.id, Time::ZERO);
         }
         engine
     }
@@ -184,59 +186,60 @@ impl<P: Packet> SlowPath<P> {
         let Some((ethernet, _)) = frame::ethernet(packet.bytes()) else {
             return out.drop(packet, DropReason::Runt);
         };
-        if self.ports.get(punt.port).is_none() {
+        if self.interfaces.get(punt.interface).is_none() {
             return out.drop(packet, DropReason::PortDown);
         }
         #[cfg(feature = "faulty-step")]
         assert!(!packet.bytes().ends_with(crate::POISON), "the faulty engine met its packet");
-        let host = self.ports.is_host(punt.port);
+        let host = self.interfaces.is_host(punt.interface);
         if ethernet.ethertype == ETHERTYPE_ARP {
             if host {
-                return out.deliver(punt.port, packet);
+                return out.deliver(punt.interface, packet);
             }
-            return self.arp(packet, punt.port, now, out);
+            return self.arp(packet, punt.interface, now, out);
         }
         if punt.reason == PuntReason::NonIp {
-            return self.non_ip(packet, punt.port, out);
+            return self.non_ip(packet, punt.interface, out);
         }
         let ip = match IpPacket::parse(packet.bytes()) {
             Ok(ip) => ip,
             Err(reason @ DropReason::Ip4TotalLength) if punt.reason == PuntReason::Truncated => {
                 let error = Error::BadField { pointer: TOTAL_LENGTH_AT };
-                return self.refuse(packet, punt.port, error, reason, now, out);
+                return self.refuse(packet, punt.interface, error, reason, now, out);
             }
             Err(reason) => return out.drop(packet, reason),
         };
         // Whatever the reason, what is addressed to the router is for the router.
         // But for what a step of the configuration refuses before the lookup.
         let refused = matches!(punt.reason, PuntReason::Prohibited | PuntReason::Reset);
-        let own = !refused && self.ports.is_own(ip.destination(), punt.port);
+        let own = !refused && self.interfaces.is_own(ip.destination(), punt.interface);
         // Packets for another host on the link they came from stay on it (RFC 4007, 9).
-        let link = !host && self.ports.is_neighbours_link_local(ip.destination(), punt.port);
+        let link =
+            !host && self.interfaces.is_neighbours_link_local(ip.destination(), punt.interface);
         let local = (punt.reason == PuntReason::Local && !link) || own;
         let replication = multicast::replication(&ip, punt, out);
         if host && replication.is_none() && (local || leads_to_host(&ip, punt.reason, out)) {
-            return self.for_kernel(packet, punt.port, out);
+            return self.for_kernel(packet, punt.interface, out);
         }
         if let Err((error, reason)) = check_options(&ip) {
             let Some(error) = error else { return out.drop(packet, reason) };
-            return self.refuse(packet, punt.port, error, reason, now, out);
+            return self.refuse(packet, punt.interface, error, reason, now, out);
         }
         if let Some(replication) = replication {
-            return self.replicate(packet, punt.port, replication, now, out);
+            return self.replicate(packet, punt.interface, replication, now, out);
         }
         if local {
-            return self.local(packet, punt.port, now, out);
+            return self.local(packet, punt.interface, now, out);
         }
         let hop = match punt.reason {
-            _ if link => (next_hop::NO_ROUTE, NextHop::Glean { port: punt.port }),
+            _ if link => (next_hop::NO_ROUTE, NextHop::Glean { interface: punt.interface }),
             PuntReason::Ttl => {
                 let (error, reason) = (Error::TtlExpired, DropReason::TtlExpired);
-                return self.refuse(packet, punt.port, error, reason, now, out);
+                return self.refuse(packet, punt.interface, error, reason, now, out);
             }
             // What is whole after all was not punted for this.
             PuntReason::Truncated => return out.drop(packet, DropReason::Ip4TotalLength),
-            PuntReason::Reset => return self.refuse_by_reset(packet, punt.port, now, out),
+            PuntReason::Reset => return self.refuse_by_reset(packet, punt.interface, now, out),
             PuntReason::NoRoute => (punt.next_hop, NextHop::NoRoute),
             PuntReason::Prohibited => (punt.next_hop, NextHop::Prohibited),
             PuntReason::Unreachable => (punt.next_hop, NextHop::Unreachable),
@@ -256,7 +259,7 @@ impl<P: Packet> SlowPath<P> {
             | PuntReason::Arp
             | PuntReason::NonIp => self.look_up(&ip, out),
         };
-        self.forward(packet, punt.port, hop, now, out);
+        self.forward(packet, punt.interface, hop, now, out);
     }
 
     /// The next hop of a packet as routes are now.
@@ -268,60 +271,62 @@ impl<P: Packet> SlowPath<P> {
     /// Takes a command of control.
     pub fn command(&mut self, command: Command, now: Time, out: &mut impl Output<P>) {
         match command {
-            Command::NextHop { id, port, address } => {
-                self.set_gateway(id, Some((port, address)));
-                self.start_gateway((port, address), now, out);
+            Command::NextHop { id, interface, address } => {
+                self.set_gateway(id, Some((interface, address)));
+                self.start_gateway((interface, address), now, out);
             }
             Command::RemoveNextHop { id } => self.set_gateway(id, None),
-            // The port's owner hears it too.
-            Command::AddStaticNeighbour { port, .. }
-            | Command::RemoveNeighbour { port, .. }
-            | Command::PortLink { port, .. }
-            | Command::KernelNeighbour { port, .. }
-                if !self.ports.is_owned(port) => {}
-            Command::AddStaticNeighbour { port, address, mac } => {
-                let key = (port, address);
+            // The interface's owner hears it too.
+            Command::AddStaticNeighbour { interface, .. }
+            | Command::RemoveNeighbour { interface, .. }
+            | Command::PortLink { interface, .. }
+            | Command::KernelNeighbour { interface, .. }
+                if !self.interfaces.is_owned(interface) => {}
+            Command::AddStaticNeighbour { interface, address, mac } => {
+                let key = (interface, address);
                 let ready = self.table.add_static(key, mac, now);
                 self.learnt(key, mac, Learnt { changed: true, ready }, out);
             }
-            Command::RemoveNeighbour { port, address } => {
-                if let Some(removed) = self.table.remove((port, address)) {
+            Command::RemoveNeighbour { interface, address } => {
+                if let Some(removed) = self.table.remove((interface, address)) {
                     self.removed(removed, out);
                 }
             }
-            Command::Port(port) => self.put_port(&port, out),
-            Command::RemovePort { port } => self.remove_port(port, out),
-            Command::PortLink { port, up: true } => self.start_announcing(port, now),
-            Command::PortLink { port, up: false } => self.fall_silent(port, out),
-            Command::KernelNeighbour { port, address, mac } => {
-                if self.ports.is_host(port) {
-                    self.kernel_neighbour((port, address), mac, now, out);
+            Command::Interface(interface) => self.put_port(&interface, out),
+            Command::RemoveInterface { interface } => self.remove_port(interface, out),
+            Command::PortLink { interface, up: true } => self.start_announcing(interface, now),
+            Command::PortLink { interface, up: false } => self.fall_silent(interface, out),
+            Command::KernelNeighbour { interface, address, mac } => {
+                if self.interfaces.is_host(interface) {
+                    self.kernel_neighbour((interface, address), mac, now, out);
                 }
             }
-            Command::Addresses { port: id, addresses } => {
-                if let Some(port) = self.ports.get_mut(id) {
-                    port.set_addresses(&addresses);
+            Command::Addresses { interface: id, addresses } => {
+                if let Some(interface) = self.interfaces.get_mut(id) {
+                    interface.set_addresses(&addresses);
                     self.start_announcing(id, now);
                 }
             }
-            Command::Settings { port, settings } => self.change_settings(port, settings, now, out),
+            Command::Settings { interface, settings } => {
+                self.change_settings(interface, settings, now, out)
+            }
             Command::Limits(limits) => self.table.set_limits(limits),
             Command::Icmp(icmp) => self.icmp = icmp,
-            Command::Mtu { port, mtu } => {
-                if let Some(port) = self.ports.get_mut(port) {
-                    port.mtu = mtu;
+            Command::Mtu { interface, mtu } => {
+                if let Some(interface) = self.interfaces.get_mut(interface) {
+                    interface.mtu = mtu;
                 }
             }
         }
     }
 
     /// Where there is a host interface, the kernel announces.
-    fn start_announcing(&mut self, port: PortId, now: Time) {
-        if self.ports.is_owned(port) && !self.ports.is_host(port) {
-            self.start_probing(port, now);
-            self.announcements.schedule(port, now);
-            self.start_advertising(port, now);
-            self.start_discovery(port, now);
+    fn start_announcing(&mut self, interface: InterfaceId, now: Time) {
+        if self.interfaces.is_owned(interface) && !self.interfaces.is_host(interface) {
+            self.start_probing(interface, now);
+            self.announcements.schedule(interface, now);
+            self.start_advertising(interface, now);
+            self.start_discovery(interface, now);
         }
     }
 
@@ -362,19 +367,19 @@ impl<P: Packet> SlowPath<P> {
 
     /// Does what is due: announcements, requests again, probes, giving up.
     pub fn tick(&mut self, now: Time, out: &mut impl Output<P>) {
-        while let Some(port) = self.announcements.due(now) {
-            self.announce(port, out);
+        while let Some(interface) = self.announcements.due(now) {
+            self.announce(interface, out);
         }
-        while let Some(port) = self.groups.due(now) {
-            self.answer_query(port, out);
+        while let Some(interface) = self.groups.due(now) {
+            self.answer_query(interface, out);
         }
         self.probe_addresses(now, out);
-        while let Some(port) = self.advertising.due(now, &self.ports, &mut self.random) {
-            self.advertise(port, out);
+        while let Some(interface) = self.advertising.due(now, &self.interfaces, &mut self.random) {
+            self.advertise(interface, out);
         }
         self.discover(now, out);
-        while let Some((port, frame)) = self.later.due(now) {
-            out.originate(port, &frame);
+        while let Some((interface, frame)) = self.later.due(now) {
+            out.originate(interface, &frame);
         }
         self.expire_fragments(now, out);
         while let Some(due) = self.table.due(now) {
@@ -386,7 +391,9 @@ impl<P: Packet> SlowPath<P> {
         match due {
             Due::Ask(key) => self.ask(key, None, now, out),
             Due::Probe(key, mac) => self.ask(key, Some(mac), now, out),
-            Due::Lost((port, address)) => out.event(Event::NeighbourDown { port, address }),
+            Due::Lost((interface, address)) => {
+                out.event(Event::NeighbourDown { interface, address })
+            }
             Due::Unreachable(queue) => {
                 for waiting in queue {
                     self.give_up(waiting, now, out);
@@ -409,7 +416,7 @@ impl<P: Packet> SlowPath<P> {
         all.into_iter().flatten().min()
     }
 
-    /// The neighbour table, sorted by port and address.
+    /// The neighbour table, sorted by interface and address.
     pub fn neighbours(&self, now: Time) -> Vec<NeighbourInfo> {
         self.table.list(now)
     }
@@ -425,7 +432,7 @@ impl<P: Packet> SlowPath<P> {
         &self.rates
     }
 
-    /// Gives back the packets that wait, as drops; advertising ports say that this router is none
+    /// Gives back the packets that wait, as drops; advertising interfaces say that this router is none
     /// any more.
     pub fn shutdown(&mut self, out: &mut impl Output<P>) {
         self.cease_advertising(out);
@@ -454,7 +461,7 @@ impl<P: Packet> SlowPath<P> {
         asked_with_df: bool,
         now: Time,
     ) -> Option<Option<u16>> {
-        let fits = length <= usize::from(self.ports.smallest_mtu());
+        let fits = length <= usize::from(self.interfaces.smallest_mtu());
         if fits && (length <= SMALL || asked_with_df) {
             return Some(None);
         }
@@ -466,27 +473,27 @@ impl<P: Packet> SlowPath<P> {
     }
 
     fn start_gateway(&mut self, key: Key, now: Time, out: &mut impl Output<P>) {
-        if !self.ports.is_owned(key.0) {
+        if !self.interfaces.is_owned(key.0) {
             return;
         }
         if let Some(mac) = self.table.mac(key) {
-            out.event(Event::NeighbourUp { port: key.0, address: key.1, mac });
+            out.event(Event::NeighbourUp { interface: key.0, address: key.1, mac });
         } else if self.table.start(key, now) {
             self.ask(key, None, now, out);
         }
         self.drop_displaced(out);
     }
 
-    /// Takes what another engine handed over, for a port that this one owns.
+    /// Takes what another engine handed over, for an interface that this one owns.
     pub fn take_over(
         &mut self,
-        (port, address): (PortId, IpAddr),
+        (interface, address): (InterfaceId, IpAddr),
         waiting: Waiting<P>,
         now: Time,
         out: &mut impl Output<P>,
     ) {
-        if self.ports.is_owned(port) {
-            self.send_to((port, address), waiting, now, out);
+        if self.interfaces.is_owned(interface) {
+            self.send_to((interface, address), waiting, now, out);
         } else {
             discard(waiting, DropReason::PortDown, out);
         }
@@ -500,7 +507,7 @@ impl<P: Packet> SlowPath<P> {
         now: Time,
         out: &mut impl Output<P>,
     ) {
-        if self.ports.get(key.0).is_some_and(|port| !port.owned) {
+        if self.interfaces.get(key.0).is_some_and(|interface| !interface.owned) {
             return out.hand_over(key.0, key.1, waiting);
         }
         match self.table.resolve(key, waiting, now) {
@@ -515,14 +522,14 @@ impl<P: Packet> SlowPath<P> {
         self.drop_displaced(out);
     }
 
-    /// Tells a port's neighbours its addresses, and joins its groups.
-    fn announce(&mut self, id: PortId, out: &mut impl Output<P>) {
-        let Some(port) = self.ports.get(id) else { return };
-        for net in &port.v4 {
+    /// Tells an interface's neighbours its addresses, and joins its groups.
+    fn announce(&mut self, id: InterfaceId, out: &mut impl Output<P>) {
+        let Some(interface) = self.interfaces.get(id) else { return };
+        for net in &interface.v4 {
             self.arp_announce(id, net.addr(), out);
         }
         self.join_groups(id, out);
-        for address in port.v6_addresses() {
+        for address in interface.v6_addresses() {
             self.nd_announce(id, address, out);
         }
     }
@@ -530,17 +537,17 @@ impl<P: Packet> SlowPath<P> {
     /// Asks for a neighbour's MAC: all hosts, or the one that had it last; the kernel, where that is
     /// the host.
     fn ask(&mut self, key: Key, probe: Option<MacAddr>, now: Time, out: &mut impl Output<P>) {
-        let (port, address) = key;
-        if self.ports.is_host(port) {
+        let (interface, address) = key;
+        if self.interfaces.is_host(interface) {
             // What is refused here is asked for again, like what is not answered.
             if self.gateway_uses.contains_key(&key) || self.rates.resolve(now) {
-                out.event(Event::Resolve { port, address });
+                out.event(Event::Resolve { interface, address });
             }
             return;
         }
         match address {
-            IpAddr::V4(address) => self.arp_request(port, address, probe, out),
-            IpAddr::V6(address) => self.solicit(port, address, probe, out),
+            IpAddr::V4(address) => self.arp_request(interface, address, probe, out),
+            IpAddr::V6(address) => self.solicit(interface, address, probe, out),
         }
     }
 
@@ -564,23 +571,23 @@ impl<P: Packet> SlowPath<P> {
 
     fn learnt(
         &mut self,
-        (port, address): Key,
+        (interface, address): Key,
         mac: MacAddr,
         learnt: Learnt<P>,
         out: &mut impl Output<P>,
     ) {
         if learnt.changed {
-            out.event(Event::NeighbourUp { port, address, mac });
+            out.event(Event::NeighbourUp { interface, address, mac });
         }
         for waiting in learnt.ready {
-            self.transmit(waiting, port, mac, out);
+            self.transmit(waiting, interface, mac, out);
         }
     }
 
     pub(crate) fn removed(&mut self, removed: Removed<P>, out: &mut impl Output<P>) {
-        let (port, address) = removed.key;
+        let (interface, address) = removed.key;
         if removed.was_up {
-            out.event(Event::NeighbourDown { port, address });
+            out.event(Event::NeighbourDown { interface, address });
         }
         for waiting in removed.queue {
             discard(waiting, DropReason::NeighbourFailed, out);
@@ -600,22 +607,24 @@ impl<P: Packet> SlowPath<P> {
         for (waiting, reason) in self.table.take_displaced() {
             discard(waiting, reason, out);
         }
-        for (port, address) in self.table.take_evicted() {
-            out.event(Event::NeighbourDown { port, address });
+        for (interface, address) in self.table.take_evicted() {
+            out.event(Event::NeighbourDown { interface, address });
         }
     }
 
     /// Sends a frame that the router made to an IP address, by the FIB, and link-local ones by the
-    /// port `from`. Its MACs are filled in on the way. Not sent if the FIB has no way there.
+    /// interface `from`. Its MACs are filled in on the way. Not sent if the FIB has no way there.
     pub(crate) fn send_own(
         &mut self,
         frame: Vec<u8>,
         destination: IpAddr,
-        from: PortId,
+        from: InterfaceId,
         now: Time,
         out: &mut impl Output<P>,
     ) {
-        let speaks_v6 = |port| self.ports.get(port).is_some_and(|port| port.speaks_v6());
+        let speaks_v6 = |interface| {
+            self.interfaces.get(interface).is_some_and(|interface| interface.speaks_v6())
+        };
         if let IpAddr::V6(address) = destination
             && address.is_unicast_link_local()
         {
@@ -626,18 +635,20 @@ impl<P: Packet> SlowPath<P> {
         }
         let hash = self.flow.of_packet(frame.get(ETHERNET_LEN..).unwrap_or_default());
         let answer = out.route(destination, hash);
-        if let NextHop::Forward { port, .. }
-        | NextHop::Glean { port }
-        | NextHop::Unresolved { port } = answer.hop
-            && ((port != from && has_link_local_source(&frame))
-                || (destination.is_ipv6() && !speaks_v6(port)))
+        if let NextHop::Forward { interface, .. }
+        | NextHop::Glean { interface }
+        | NextHop::Unresolved { interface } = answer.hop
+            && ((interface != from && has_link_local_source(&frame))
+                || (destination.is_ipv6() && !speaks_v6(interface)))
         {
             return;
         }
         match answer.hop {
-            NextHop::Forward { port, mac } => self.transmit(Waiting::Own(frame), port, mac, out),
-            NextHop::Glean { port } => {
-                self.send_to((port, destination), Waiting::Own(frame), now, out);
+            NextHop::Forward { interface, mac } => {
+                self.transmit(Waiting::Own(frame), interface, mac, out)
+            }
+            NextHop::Glean { interface } => {
+                self.send_to((interface, destination), Waiting::Own(frame), now, out);
             }
             NextHop::Unresolved { .. } => {
                 if let Some(key) = self.gateway(answer.next_hop_id) {
@@ -698,7 +709,7 @@ mod tests {
         assert_eq!(router.next_deadline(), Some(Time::ZERO));
         router.tick(Time::ZERO, &mut net);
         let first = std::mem::take(&mut net.outs);
-        // Per port: one ARP, one listener report, two advertisements (link-local and global).
+        // Per interface: one ARP, one listener report, two advertisements (link-local and global).
         assert_eq!(originated(&first).len(), 8);
         let arp = hex("ffffffffffff 020000000001 0806 0001 0800 06 04 0001
                        020000000001 0a000101 000000000000 0a000101");
@@ -717,8 +728,8 @@ mod tests {
     #[test]
     fn a_port_without_addresses_speaks_only_link_local() {
         let mut config = config();
-        config.ports.truncate(1);
-        config.ports[0].addresses.clear();
+        config.interfaces.truncate(1);
+        config.interfaces[0].addresses.clear();
         let mut router: SlowPath<Vec<u8>> = SlowPath::new(config);
         let mut net = Net::default();
         router.tick(Time::ZERO, &mut net);
@@ -744,19 +755,19 @@ mod tests {
     #[test]
     fn a_link_local_source_does_not_leave_its_link() {
         let mut bench = Bench::with_hosts(config());
-        // A ping from behind B to the left port's link-local address.
+        // A ping from behind B to the left interface's link-local address.
         let mut ping = v6("2001:db8::9", "fe80::ff:fe00:1", 58, &[128, 0, 0, 0, 0, 1, 0, 1]);
         fix_icmpv6_checksum(&mut ping, 54);
         let outs = bench.local(ping);
         assert!(matches!(outs[..], [Out::ToHost(_)]), "{outs:?}");
     }
 
-    /// Two engines, each owning one of the two ports.
+    /// Two engines, each owning one of the two interfaces.
     fn halves() -> [Bench; 2] {
         [0, 1].map(|own| {
             let mut config = config();
-            for (index, port) in config.ports.iter_mut().enumerate() {
-                port.owned = index == own;
+            for (index, interface) in config.interfaces.iter_mut().enumerate() {
+                interface.owned = index == own;
             }
             Bench::with(config)
         })
@@ -765,7 +776,7 @@ mod tests {
     #[test]
     fn what_waits_on_another_engine_s_port_is_handed_over() {
         let [mut left, mut right] = halves();
-        // An error to a host on the right port that is not known yet.
+        // An error to a host on the right interface that is not known yet.
         let frame = v4("10.0.2.7", "9.9.9.9", 17, &udp(9));
         let outs = left.punt(PuntReason::NoRoute, LEFT, NO_ROUTE, frame);
         let handed = Out::HandOver(crate::testing::right(), ip("10.0.2.7"), true);
@@ -781,7 +792,7 @@ mod tests {
         let key = (crate::testing::right(), ip("10.0.2.7"));
         right.router.take_over(key, waiting, right.now, &mut right.net);
         assert_eq!(originated(&right.take())[0][38..42], [10, 0, 2, 7]);
-        right.command(Command::AddStaticNeighbour { port: key.0, address: key.1, mac: B });
+        right.command(Command::AddStaticNeighbour { interface: key.0, address: key.1, mac: B });
         assert!(matches!(right.take()[..], [Out::Event(_), Out::Forward(..)]));
         right.assert_nothing_lost();
         left.assert_nothing_lost();
@@ -791,28 +802,28 @@ mod tests {
     fn engines_that_share_ports_each_mind_their_own() {
         let [mut left, mut right] = halves();
         for bench in [&mut left, &mut right] {
-            for port in [LEFT, crate::testing::right()] {
-                bench.command(Command::PortLink { port, up: true });
+            for interface in [LEFT, crate::testing::right()] {
+                bench.command(Command::PortLink { interface, up: true });
             }
             bench.router.tick(Time::ZERO, &mut bench.net);
         }
-        let ports = |outs: Vec<Out>| -> Vec<PortId> {
-            let port = |out| match out {
-                Out::Originate(port, _) => Some(port),
+        let interfaces = |outs: Vec<Out>| -> Vec<InterfaceId> {
+            let interface = |out| match out {
+                Out::Originate(interface, _) => Some(interface),
                 _ => None,
             };
-            outs.into_iter().filter_map(port).collect()
+            outs.into_iter().filter_map(interface).collect()
         };
-        assert_eq!(ports(left.take()), [LEFT; 4]);
-        assert_eq!(ports(right.take()), [crate::testing::right(); 4]);
+        assert_eq!(interfaces(left.take()), [LEFT; 4]);
+        assert_eq!(interfaces(right.take()), [crate::testing::right(); 4]);
         // A gateway on the right: one of them asks for it, both know whose number it is.
         let address = ip("10.0.2.77");
-        let port = crate::testing::right();
+        let interface = crate::testing::right();
         for (bench, asks) in [(&mut left, 0), (&mut right, 1)] {
-            bench.command(Command::NextHop { id: 99, port, address });
+            bench.command(Command::NextHop { id: 99, interface, address });
             assert_eq!(originated(&bench.take()).len(), asks);
-            assert_eq!(bench.router.gateway(99), Some((port, address)));
-            bench.command(Command::AddStaticNeighbour { port, address, mac: B });
+            assert_eq!(bench.router.gateway(99), Some((interface, address)));
+            bench.command(Command::AddStaticNeighbour { interface, address, mac: B });
             assert_eq!(bench.router.neighbours(bench.now).len(), asks);
         }
     }
@@ -919,21 +930,23 @@ mod tests {
             GLEAN_RIGHT,
             999,
         ]);
-        let key = (0u16..3).prop_map(|index| PortId::new(index).unwrap());
+        let key = (0u16..3).prop_map(|index| InterfaceId::new(index).unwrap());
         let addresses = prop::sample::select(vec![ip("10.0.1.2"), ip("10.0.2.7"), ip("fd00:2::7")]);
-        let commands = (key, addresses, 0..6).prop_map(|(port, address, kind)| match kind {
-            0 => Command::NextHop { id: GATEWAY, port, address },
+        let commands = (key, addresses, 0..6).prop_map(|(interface, address, kind)| match kind {
+            0 => Command::NextHop { id: GATEWAY, interface, address },
             1 => Command::RemoveNextHop { id: GATEWAY },
-            2 => {
-                Command::AddStaticNeighbour { port, address, mac: if port == LEFT { A } else { B } }
-            }
-            3 => Command::RemoveNeighbour { port, address },
-            4 => Command::PortLink { port, up: false },
-            _ => Command::PortLink { port, up: true },
+            2 => Command::AddStaticNeighbour {
+                interface,
+                address,
+                mac: if interface == LEFT { A } else { B },
+            },
+            3 => Command::RemoveNeighbour { interface, address },
+            4 => Command::PortLink { interface, up: false },
+            _ => Command::PortLink { interface, up: true },
         });
         prop_oneof![
             8 => (frames(), reasons, 0u16..3, hops)
-                .prop_map(|(frame, reason, port, hop)| Input::Packet(frame, reason, port, hop)),
+                .prop_map(|(frame, reason, interface, hop)| Input::Packet(frame, reason, interface, hop)),
             1 => (0u64..8000).prop_map(Input::Pass),
             1 => commands.prop_map(Input::Command),
         ]
@@ -954,17 +967,17 @@ mod tests {
                 config.limits.neighbours = 3;
                 config.limits.queue = 2;
                 config.limits.held = 4;
-                config.ports[1].mtu = 300;
+                config.interfaces[1].mtu = 300;
                 config.limits.fragments = 3;
-                config.ports[0].settings.redirects = true;
-                config.ports[0].settings.dad = 1;
-                config.ports[0].settings.advertise = Some(crate::Advertise::default());
+                config.interfaces[0].settings.redirects = true;
+                config.interfaces[0].settings.dad = 1;
+                config.interfaces[0].settings.advertise = Some(crate::Advertise::default());
             }
             let mut bench = Bench::with(config);
             for input in inputs {
                 match input {
-                    Input::Packet(frame, reason, port, hop) => {
-                        bench.punt(reason, PortId::new(port).unwrap(), hop, frame);
+                    Input::Packet(frame, reason, interface, hop) => {
+                        bench.punt(reason, InterfaceId::new(interface).unwrap(), hop, frame);
                     }
                     Input::Pass(millis) => drop(bench.pass(Time::from_millis(millis))),
                     Input::Command(command) => bench.command(command),

@@ -10,7 +10,7 @@
 //! router itself sends over IPv6 is cut too, if it is too big for its link or, beyond that, for the
 //! least MTU, since no path's MTU is known (RFC 8200, 4.5 and 5).
 //!
-//! Record route and timestamp get their entries when the packet leaves, since only then the port is
+//! Record route and timestamp get their entries when the packet leaves, since only then the interface is
 //! known whose address they ask for.
 //!
 //! Drops: `no-route`, `prohibited`, `unreachable`, `blackhole`, `martian-destination`,
@@ -19,8 +19,8 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use dataplane::interface::InterfaceId;
 use dataplane::next_hop::NextHop;
-use dataplane::port::PortId;
 use dataplane::reason::DropReason;
 use wire::MacAddr;
 use wire::checksum::{self, checksum};
@@ -34,23 +34,23 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::frame::{self, IpPacket};
 use crate::icmp::Error;
+use crate::interfaces::IPV6_LEAST_MTU;
 use crate::neighbour::{Key, Waiting};
 use crate::options::{self, Stamp, options_v4};
-use crate::ports::IPV6_LEAST_MTU;
 use crate::{Output, Packet, SlowPath, Time};
 
 /// Where a packet is to go next.
 enum Target {
     /// To this MAC.
-    Mac(PortId, MacAddr),
+    Mac(InterfaceId, MacAddr),
     /// To this neighbour, whose MAC has to be found.
     Neighbour(Key),
 }
 
 impl Target {
-    fn port(&self) -> PortId {
+    fn interface(&self) -> InterfaceId {
         match self {
-            Self::Mac(port, _) | Self::Neighbour((port, _)) => *port,
+            Self::Mac(interface, _) | Self::Neighbour((interface, _)) => *interface,
         }
     }
 }
@@ -63,7 +63,7 @@ impl<P: Packet> SlowPath<P> {
     pub(crate) fn forward(
         &mut self,
         packet: P,
-        from: PortId,
+        from: InterfaceId,
         (id, hop): (u16, NextHop),
         now: Time,
         out: &mut impl Output<P>,
@@ -73,12 +73,12 @@ impl<P: Packet> SlowPath<P> {
         }
         match self.check_forward(packet.bytes(), from, (id, hop)) {
             Ok(target) => {
-                if target.port() == from {
+                if target.interface() == from {
                     self.redirect(packet.bytes(), from, id, now, out);
                 }
                 let waiting = Waiting::Received { packet, from };
                 match target {
-                    Target::Mac(port, mac) => self.transmit(waiting, port, mac, out),
+                    Target::Mac(interface, mac) => self.transmit(waiting, interface, mac, out),
                     Target::Neighbour(key) => self.send_to(key, waiting, now, out),
                 }
             }
@@ -91,7 +91,7 @@ impl<P: Packet> SlowPath<P> {
     fn check_forward(
         &self,
         frame: &[u8],
-        from: PortId,
+        from: InterfaceId,
         (id, hop): (u16, NextHop),
     ) -> Result<Target, Refused> {
         let (ethernet, _) = frame::ethernet(frame).ok_or((None, DropReason::Runt))?;
@@ -105,33 +105,36 @@ impl<P: Packet> SlowPath<P> {
                 return Err((None, DropReason::Ip6MartianSource));
             }
             // Within its link such a packet may go on (RFC 4007, 9).
-            if header.source().is_unicast_link_local() && target.port() != from {
+            if header.source().is_unicast_link_local() && target.interface() != from {
                 return Err((Some(Error::BeyondScope), DropReason::BeyondScope));
             }
         }
         if ip.ttl() <= 1 {
             return Err((Some(Error::TtlExpired), DropReason::TtlExpired));
         }
-        let port = self.ports.get(target.port()).ok_or((None, DropReason::PortDown))?;
-        if matches!(ip, IpPacket::V6 { .. }) && !port.speaks_v6() {
+        let interface =
+            self.interfaces.get(target.interface()).ok_or((None, DropReason::PortDown))?;
+        if matches!(ip, IpPacket::V6 { .. }) && !interface.speaks_v6() {
             // No "packet too big" with less than every link takes (RFC 8201, 4).
             return Err((Some(Error::HostUnreachable), DropReason::Unreachable));
         }
         let may_fragment = matches!(ip, IpPacket::V4 { header, .. } if !header.dont_fragment());
-        if ip.bytes().len() > usize::from(port.mtu) && !may_fragment {
-            return Err((Some(Error::TooBig { mtu: port.mtu }), DropReason::TooBig));
+        if ip.bytes().len() > usize::from(interface.mtu) && !may_fragment {
+            return Err((Some(Error::TooBig { mtu: interface.mtu }), DropReason::TooBig));
         }
         Ok(target)
     }
 
     fn target(&self, ip: &IpPacket<'_>, id: u16, hop: NextHop) -> Result<Target, Refused> {
         match hop {
-            NextHop::Forward { port, mac } => Ok(Target::Mac(port, mac)),
+            NextHop::Forward { interface, mac } => Ok(Target::Mac(interface, mac)),
             // The old form of a broadcast (RFC 1812, 4.2.3.1): no host's, and not to be answered.
-            NextHop::Glean { port } if self.ports.is_all_zeros(port, ip.destination()) => {
+            NextHop::Glean { interface }
+                if self.interfaces.is_all_zeros(interface, ip.destination()) =>
+            {
                 Err((None, DropReason::MartianDestination))
             }
-            NextHop::Glean { port } => Ok(Target::Neighbour((port, ip.destination()))),
+            NextHop::Glean { interface } => Ok(Target::Neighbour((interface, ip.destination()))),
             NextHop::Unresolved { .. } => {
                 // A number without a gateway was taken back while the packet was on its way here.
                 let gateway = self.gateway(id).map(Target::Neighbour);
@@ -153,11 +156,11 @@ impl<P: Packet> SlowPath<P> {
     pub(crate) fn transmit(
         &mut self,
         waiting: Waiting<P>,
-        port: PortId,
+        interface: InterfaceId,
         mac: MacAddr,
         out: &mut impl Output<P>,
     ) {
-        let known = self.ports.get(port).map(|p| (p.id, p.mac, usize::from(p.mtu)));
+        let known = self.interfaces.get(interface).map(|p| (p.id, p.mac, usize::from(p.mtu)));
         let Some((id, source, mtu)) = known else {
             if let Waiting::Received { packet, .. } = waiting {
                 out.drop(packet, DropReason::PortDown);
@@ -182,52 +185,61 @@ impl<P: Packet> SlowPath<P> {
     pub(crate) fn transmit_copy(
         &self,
         frame: &[u8],
-        port: PortId,
+        interface: InterfaceId,
         mac: MacAddr,
         out: &mut impl Output<P>,
     ) {
-        let Some(port) = self.ports.get(port) else { return };
+        let Some(interface) = self.interfaces.get(interface) else { return };
         let Ok(ip) = IpPacket::parse(frame) else { return };
-        let (length, mtu) = (ip.frame_len(), usize::from(port.mtu));
+        let (length, mtu) = (ip.frame_len(), usize::from(interface.mtu));
         let mut copy = frame[..length].to_vec();
-        frame::set_macs(&mut copy, mac, port.mac);
+        frame::set_macs(&mut copy, mac, interface.mac);
         decrement_ttl(&mut copy);
-        self.fill_options(&mut copy, port.id, out);
+        self.fill_options(&mut copy, interface.id, out);
         if length <= ETHERNET_LEN + mtu {
-            return out.originate(port.id, &copy);
+            return out.originate(interface.id, &copy);
         }
         for frame in fragment(&copy, mtu).unwrap_or_default() {
-            out.originate(port.id, &frame);
+            out.originate(interface.id, &frame);
         }
     }
 
-    /// Puts the router into the record route and the timestamp of a packet that leaves by a port
-    /// (RFC 1812, 4.2.2.2 and 5.3.13.5, 5.3.13.6). A port without an address uses any other one, as
+    /// Puts the router into the record route and the timestamp of a packet that leaves by an interface
+    /// (RFC 1812, 4.2.2.2 and 5.3.13.5, 5.3.13.6). An interface without an address uses any other one, as
     /// a router's identifier.
-    fn fill_options(&self, frame: &mut [u8], port: PortId, out: &impl Output<P>) {
+    fn fill_options(&self, frame: &mut [u8], interface: InterfaceId, out: &impl Output<P>) {
         let Ok(IpPacket::V4 { header, .. }) = IpPacket::parse(frame) else { return };
         let (length, towards) = (header.header_len(), header.destination());
         if length == IPV4_MIN_LEN {
             return;
         }
-        let Some(address) = self.ports.source_v4(port, towards) else { return };
-        let own = |address: Ipv4Addr| self.ports.is_own(address.into(), port);
+        let Some(address) = self.interfaces.source_v4(interface, towards) else { return };
+        let own = |address: Ipv4Addr| self.interfaces.is_own(address.into(), interface);
         let stamp = Stamp { address, time: out.time_of_day().as_millis() as u32, own };
         options::fill(&mut frame[ETHERNET_LEN..ETHERNET_LEN + length], &stamp);
     }
 
     /// Sends a frame of the router's own, in fragments if it is too big.
-    fn send_own_frame(&mut self, frame: &[u8], port: PortId, mtu: usize, out: &mut impl Output<P>) {
+    fn send_own_frame(
+        &mut self,
+        frame: &[u8],
+        interface: InterfaceId,
+        mtu: usize,
+        out: &mut impl Output<P>,
+    ) {
         let mtu = match IpPacket::parse(frame) {
             Ok(IpPacket::V6 { header, .. }) => {
                 let destination = IpAddr::V6(header.destination());
-                let near = self.ports.get(port).is_some_and(|port| port.is_on_link(destination));
+                let near = self
+                    .interfaces
+                    .get(interface)
+                    .is_some_and(|interface| interface.is_on_link(destination));
                 if near { mtu } else { mtu.min(usize::from(IPV6_LEAST_MTU)) }
             }
             _ => mtu,
         };
         if frame.len() <= ETHERNET_LEN + mtu {
-            return out.originate(port, frame);
+            return out.originate(interface, frame);
         }
         self.fragment_identification = self.fragment_identification.wrapping_add(1);
         let fragments = match frame.get(ETHERNET_LEN).map(|byte| byte >> 4) {
@@ -235,20 +247,25 @@ impl<P: Packet> SlowPath<P> {
             _ => fragment_v6(frame, mtu, self.fragment_identification),
         };
         for frame in fragments.unwrap_or_default() {
-            out.originate(port, &frame);
+            out.originate(interface, &frame);
         }
     }
 }
 
 /// Sends a received packet, in fragments if it is too big.
-fn send_received<P: Packet>(mut packet: P, port: PortId, mtu: usize, out: &mut impl Output<P>) {
+fn send_received<P: Packet>(
+    mut packet: P,
+    interface: InterfaceId,
+    mtu: usize,
+    out: &mut impl Output<P>,
+) {
     let Ok(ip) = IpPacket::parse(packet.bytes()) else {
         return out.drop(packet, DropReason::Runt);
     };
     let length = ip.frame_len();
     if ip.bytes().len() <= mtu {
         packet.trim_to(length);
-        return out.forward(port, packet);
+        return out.forward(interface, packet);
     }
     let Some(mut fragments) = fragment(packet.bytes(), mtu) else {
         return out.drop(packet, DropReason::TooBig);
@@ -258,9 +275,9 @@ fn send_received<P: Packet>(mut packet: P, port: PortId, mtu: usize, out: &mut i
         packet.trim_to(first.len());
         packet.bytes_mut().copy_from_slice(first);
     }
-    out.forward(port, packet);
+    out.forward(interface, packet);
     for frame in rest {
-        out.originate(port, &frame);
+        out.originate(interface, &frame);
     }
 }
 
@@ -449,13 +466,13 @@ mod tests {
 
     #[test]
     fn a_next_hop_that_was_taken_back_while_the_packet_waited_is_sought_again() {
-        // What was the gateway's number has become that of somebody on the other port.
+        // What was the gateway's number has become that of somebody on the other interface.
         for reason in [PuntReason::Unresolved, PuntReason::TooBig, PuntReason::Redirect] {
             let mut bench = bench();
-            bench.net.hops.insert(GATEWAY, NextHop::Forward { port: LEFT, mac: A });
+            bench.net.hops.insert(GATEWAY, NextHop::Forward { interface: LEFT, mac: A });
             let frame = || v4("10.0.1.3", "192.0.2.1", 17, &udp(4));
             let by = |outs: &[Out]| match outs {
-                [Out::Forward(port, frame), ..] => (*port, frame[..6].to_vec()),
+                [Out::Forward(interface, frame), ..] => (*interface, frame[..6].to_vec()),
                 _ => panic!("{outs:?}"),
             };
             let outs = bench.punt(reason, LEFT, GATEWAY, frame());
@@ -496,14 +513,17 @@ mod tests {
     fn link_local_addresses_stay_on_their_link_and_are_served_there() {
         let mut bench = bench();
         for (address, mac) in [("fe80::b", B), ("fd00:1::3", B)] {
-            let command = Command::AddStaticNeighbour { port: LEFT, address: ip(address), mac };
+            let command =
+                Command::AddStaticNeighbour { interface: LEFT, address: ip(address), mac };
             bench.command(command);
         }
         bench.take();
         let mut sent = |reason, next_hop, frame| {
             let outs = bench.punt(reason, LEFT, next_hop, frame);
             match &outs[..] {
-                [Out::Forward(port, frame)] => (Some((*port, frame[..6].to_vec())), vec![]),
+                [Out::Forward(interface, frame)] => {
+                    (Some((*interface, frame[..6].to_vec())), vec![])
+                }
                 _ => (None, drops(&outs)),
             }
         };
@@ -526,7 +546,7 @@ mod tests {
     #[test]
     fn no_ipv6_goes_to_a_link_that_is_too_small_for_it() {
         let mut config = config();
-        config.ports[1].mtu = 1279;
+        config.interfaces[1].mtu = 1279;
         let mut bench = Bench::with_hosts(config);
         let outs = bench.punt(
             PuntReason::TooBig,
@@ -548,8 +568,8 @@ mod tests {
     fn who_forwards_puts_itself_into_route_and_stamps() {
         let options = [7, 7, 4, 0, 0, 0, 0, 68, 12, 5, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         let outs = glean(&mut bench(), v4_with_options("10.0.2.2", &options));
-        let [Out::Forward(port, frame)] = &outs[..] else { panic!("{outs:?}") };
-        assert_eq!(*port, right());
+        let [Out::Forward(interface, frame)] = &outs[..] else { panic!("{outs:?}") };
+        assert_eq!(*interface, right());
         let filled = [7, 7, 8, 10, 0, 2, 1, 68, 12, 13, 1, 10, 0, 2, 1, 1, 2, 3, 4, 0];
         assert_eq!(frame[34..54], filled);
         assert_eq!((frame[22], checksum(&frame[14..54])), (63, 0));
@@ -572,8 +592,8 @@ mod tests {
         let outs = bench.punt(PuntReason::Unresolved, LEFT, GATEWAY, frame());
         assert_eq!(drops(&outs), [DropReason::NeighbourFailed]);
         assert_eq!(icmp_type(originated(&outs)[0]), (3, 1));
-        let nowhere = PortId::new(9).unwrap();
-        bench.net.hops.insert(40, NextHop::Forward { port: nowhere, mac: A });
+        let nowhere = InterfaceId::new(9).unwrap();
+        bench.net.hops.insert(40, NextHop::Forward { interface: nowhere, mac: A });
         let outs = bench.punt(PuntReason::Unresolved, LEFT, 40, frame());
         assert_eq!(outs, [Out::Drop(DropReason::PortDown)]);
         let outs = bench.punt(PuntReason::Glean, nowhere, GLEAN_RIGHT, frame());
@@ -653,7 +673,7 @@ mod tests {
     #[test]
     fn a_large_packet_leaves_in_fragments() {
         let mut config = config();
-        config.ports[1].mtu = 600;
+        config.interfaces[1].mtu = 600;
         let mut bench = Bench::with_hosts(config);
         let payload = udp(1400);
         let frame = v4("10.0.1.2", "10.0.2.2", 17, &payload);
@@ -695,9 +715,9 @@ mod tests {
     fn nothing_of_the_router_s_own_goes_to_a_link_that_is_too_small_for_ipv6() {
         for (mtu, errors) in [(1279, 0), (1280, 1)] {
             let mut config = config();
-            config.ports[1].mtu = mtu;
+            config.interfaces[1].mtu = mtu;
             let mut bench = Bench::with_hosts(config);
-            // Its sender would be told by the right port, where 2001:db8::/32 is.
+            // Its sender would be told by the right interface, where 2001:db8::/32 is.
             let frame = v6("2001:db8::7", "2003::9", 17, &udp(9));
             let outs = bench.punt(PuntReason::NoRoute, LEFT, NO_ROUTE, frame);
             assert_eq!(originated(&outs).len(), errors, "{mtu}");
@@ -718,7 +738,7 @@ mod tests {
         assert_eq!(fragment(&v6("fd00:1::2", "fd00:2::2", 17, &udp(72)), 60), None);
         // With an MTU without room for data the packet is dropped.
         let mut config = config();
-        config.ports[1].mtu = 24;
+        config.interfaces[1].mtu = 24;
         let mut bench = Bench::with_hosts(config);
         let frame = v4("10.0.1.2", "10.0.2.2", 17, &udp(72));
         let outs = bench.punt(PuntReason::TooBig, LEFT, TO_B, frame);

@@ -1,4 +1,4 @@
-//! Ports with a host interface: what the kernel gets.
+//! Interfaces with a host interface: what the kernel gets.
 //!
 //! ARP and everything that the FIB calls local goes to the kernel as it was received, which answers
 //! ARP, ND and ping, puts fragments together, and hands the rest to whoever listens. Not for the
@@ -7,7 +7,7 @@
 //! * multicasts that nobody there listens to; those that stay on their link (`224.0.0.0/24`,
 //!   `ff02::/16`, and the link-layer groups of IEEE 802.1 and ISO 9542) always go up, since routing
 //!   daemons join some of them by packet sockets that the kernel does not report;
-//! * broadcasts to a network that is not on this port (RFC 2644);
+//! * broadcasts to a network that is not on this interface (RFC 2644);
 //! * unicast packets in broadcast frames (RFC 1122, 3.3.6).
 //!
 //! A packet to any other unicast address goes up when the FIB says so: a route may lead to the
@@ -17,7 +17,7 @@
 
 use std::net::IpAddr;
 
-use dataplane::port::PortId;
+use dataplane::interface::InterfaceId;
 use dataplane::reason::{DropReason, is_link_group};
 
 use crate::frame::{self, IpPacket};
@@ -25,8 +25,8 @@ use crate::multicast::group_mac;
 use crate::{Output, Packet, SlowPath};
 
 impl<P: Packet> SlowPath<P> {
-    /// An IP packet for the router, on a port with a host interface.
-    pub(crate) fn for_kernel(&self, packet: P, from: PortId, out: &mut impl Output<P>) {
+    /// An IP packet for the router, on an interface with a host interface.
+    pub(crate) fn for_kernel(&self, packet: P, from: InterfaceId, out: &mut impl Output<P>) {
         match self.not_for_kernel(packet.bytes(), from, out) {
             None => out.deliver(from, packet),
             Some(reason) => out.drop(packet, reason),
@@ -34,9 +34,9 @@ impl<P: Packet> SlowPath<P> {
     }
 
     /// A frame that is not IP, which the forwarders give here for its link-layer group.
-    pub(crate) fn non_ip(&self, packet: P, from: PortId, out: &mut impl Output<P>) {
+    pub(crate) fn non_ip(&self, packet: P, from: InterfaceId, out: &mut impl Output<P>) {
         let group = frame::ethernet(packet.bytes()).map(|(ethernet, _)| ethernet.destination);
-        let host = self.ports.is_host(from);
+        let host = self.interfaces.is_host(from);
         if host && group.is_some_and(|mac| is_link_group(mac.0) || out.has_joined(from, mac)) {
             out.deliver(from, packet);
         } else {
@@ -47,7 +47,7 @@ impl<P: Packet> SlowPath<P> {
     fn not_for_kernel(
         &self,
         frame: &[u8],
-        from: PortId,
+        from: InterfaceId,
         out: &mut impl Output<P>,
     ) -> Option<DropReason> {
         let ip = match IpPacket::parse(frame) {
@@ -60,13 +60,14 @@ impl<P: Packet> SlowPath<P> {
             return (!up).then_some(DropReason::MulticastNotRouted);
         }
         if let IpAddr::V4(address) = destination
-            && !self.ports.is_own(destination, from)
+            && !self.interfaces.is_own(destination, from)
         {
-            let on_link = self.ports.get(from).is_some_and(|port| port.is_broadcast(address));
+            let on_link =
+                self.interfaces.get(from).is_some_and(|interface| interface.is_broadcast(address));
             if on_link || address.is_broadcast() {
                 return None;
             }
-            if self.ports.is_directed_broadcast(address) {
+            if self.interfaces.is_directed_broadcast(address) {
                 return Some(DropReason::DirectedBroadcast);
             }
         }
@@ -99,7 +100,7 @@ mod tests {
     use wire::MacAddr;
 
     fn with_hosts(mut config: Config) -> Bench {
-        config.ports.iter_mut().for_each(|port| port.host = true);
+        config.interfaces.iter_mut().for_each(|interface| interface.host = true);
         Bench::with(config)
     }
 
@@ -118,11 +119,11 @@ mod tests {
     }
 
     fn resolve(address: &str) -> Out {
-        Out::Event(Event::Resolve { port: right(), address: ip(address) })
+        Out::Event(Event::Resolve { interface: right(), address: ip(address) })
     }
 
     fn kernel_says(bench: &mut Bench, address: &str, mac: Option<MacAddr>) -> Vec<Out> {
-        bench.command(Command::KernelNeighbour { port: right(), address: ip(address), mac });
+        bench.command(Command::KernelNeighbour { interface: right(), address: ip(address), mac });
         bench.take()
     }
 
@@ -231,7 +232,7 @@ mod tests {
         assert_eq!(glean(&mut bench, 2), [], "one question for all");
         assert_eq!(bench.pass(secs(1)), [resolve("10.0.2.2")], "asked again");
         let outs = kernel_says(&mut bench, "10.0.2.2", Some(B));
-        let up = Event::NeighbourUp { port: right(), address: ip("10.0.2.2"), mac: B };
+        let up = Event::NeighbourUp { interface: right(), address: ip("10.0.2.2"), mac: B };
         assert_eq!(outs[0], Out::Event(up));
         assert!(matches!(&outs[1..], [Out::Forward(..), Out::Forward(..)]), "{outs:?}");
         assert_eq!(state(&bench, "10.0.2.2"), Some(NeighbourState::Kernel));
@@ -240,7 +241,7 @@ mod tests {
         assert_eq!(kernel_says(&mut bench, "10.0.2.2", Some(B)), [], "nothing new");
         let outs = kernel_says(&mut bench, "10.0.2.2", Some(A));
         assert!(matches!(outs[..], [Out::Event(Event::NeighbourUp { mac: A, .. })]));
-        let down = Event::NeighbourDown { port: right(), address: ip("10.0.2.2") };
+        let down = Event::NeighbourDown { interface: right(), address: ip("10.0.2.2") };
         assert_eq!(kernel_says(&mut bench, "10.0.2.2", None), [Out::Event(down)]);
         assert_eq!(glean(&mut bench, 2), [resolve("10.0.2.2")], "asked anew");
         bench.assert_nothing_lost();
@@ -249,7 +250,8 @@ mod tests {
     #[test]
     fn who_the_kernel_does_not_find_has_failed_and_senders_are_told() {
         let mut bench = bench();
-        let known = Command::KernelNeighbour { port: LEFT, address: ip("10.0.1.2"), mac: Some(A) };
+        let known =
+            Command::KernelNeighbour { interface: LEFT, address: ip("10.0.1.2"), mac: Some(A) };
         bench.command(known);
         bench.take();
         glean(&mut bench, 3);
@@ -275,7 +277,8 @@ mod tests {
         let mut bench = with_hosts(config);
         let asked: usize = (2..=101).map(|host| glean(&mut bench, host).len()).sum();
         assert_eq!(asked, 5);
-        let gateway = Command::NextHop { id: GATEWAY, port: right(), address: ip("10.0.2.254") };
+        let gateway =
+            Command::NextHop { id: GATEWAY, interface: right(), address: ip("10.0.2.254") };
         bench.command(gateway);
         assert_eq!(bench.take(), [resolve("10.0.2.254")]);
         // A hundred wait; each second ten are asked for, and the gateway.
@@ -288,16 +291,19 @@ mod tests {
     #[test]
     fn nothing_is_sent_that_is_the_kernels_to_send() {
         let mut config = config();
-        config.ports[0].host = true;
+        config.interfaces[0].host = true;
         let mut router = Bench::with(config.clone());
         router.router = crate::SlowPath::new(config);
         let outs = router.pass(secs(10));
-        let ports: Vec<_> = outs
+        let interfaces: Vec<_> = outs
             .iter()
-            .map(|out| if let Out::Originate(port, _) = out { *port } else { LEFT })
+            .map(|out| if let Out::Originate(interface, _) = out { *interface } else { LEFT })
             .collect();
-        assert!(!ports.is_empty() && ports.iter().all(|&port| port == right()), "{outs:?}");
-        router.command(Command::PortLink { port: LEFT, up: true });
+        assert!(
+            !interfaces.is_empty() && interfaces.iter().all(|&interface| interface == right()),
+            "{outs:?}"
+        );
+        router.command(Command::PortLink { interface: LEFT, up: true });
         assert_eq!(router.pass(secs(10)), []);
     }
 
@@ -306,7 +312,7 @@ mod tests {
         let mut bench = bench();
         kernel_says(&mut bench, "10.0.2.2", Some(B));
         glean(&mut bench, 3);
-        bench.command(Command::PortLink { port: right(), up: false });
+        bench.command(Command::PortLink { interface: right(), up: false });
         assert_eq!(bench.take(), [Out::Drop(DropReason::NeighbourFailed)]);
         assert_eq!(state(&bench, "10.0.2.2"), Some(NeighbourState::Kernel));
     }
@@ -315,7 +321,7 @@ mod tests {
     fn static_neighbours_and_ports_without_a_kernel_ignore_the_kernel() {
         let mut bench = bench();
         let address = ip("10.0.2.2");
-        bench.command(Command::AddStaticNeighbour { port: right(), address, mac: B });
+        bench.command(Command::AddStaticNeighbour { interface: right(), address, mac: B });
         bench.take();
         assert_eq!(kernel_says(&mut bench, "10.0.2.2", Some(A)), []);
         assert_eq!(kernel_says(&mut bench, "10.0.2.2", None), []);
@@ -328,11 +334,12 @@ mod tests {
     #[test]
     fn errors_come_from_the_addresses_and_follow_the_mtu_of_now() {
         let mut bench = bench();
-        let known = Command::KernelNeighbour { port: LEFT, address: ip("10.0.1.2"), mac: Some(A) };
+        let known =
+            Command::KernelNeighbour { interface: LEFT, address: ip("10.0.1.2"), mac: Some(A) };
         bench.command(known);
         let addresses = vec!["10.0.1.77/24".parse().unwrap()];
-        bench.command(Command::Addresses { port: LEFT, addresses });
-        bench.command(Command::Mtu { port: right(), mtu: 600 });
+        bench.command(Command::Addresses { interface: LEFT, addresses });
+        bench.command(Command::Mtu { interface: right(), mtu: 600 });
         bench.take();
         let mut big = v4("10.0.1.2", "192.0.2.9", 17, &udp(1000));
         big[20] |= 0x40;

@@ -13,18 +13,18 @@
 //!   so that a flood from one place does not take the errors of others (RFC 1812, 4.3.2.8; RFC 4443,
 //!   2.4 (f); `bucket.rs`).
 //!
-//! Nor "unreachable" where the port's configuration says so (RFC 4443, 3.1), but for
+//! Nor "unreachable" where the interface's configuration says so (RFC 4443, 3.1), but for
 //! "fragmentation needed". IPv4 errors have DF set: nobody fragments 576 bytes, and so they need no
 //! identification that must not repeat (RFC 6864, 4.1).
 //!
 //! The error's source is the address that the packet was sent to, if that was the router's own
-//! (RFC 4443, 2.2 (a)), else an address of the port it came in by, which is what makes traceroute
+//! (RFC 4443, 2.2 (a)), else an address of the interface it came in by, which is what makes traceroute
 //! show the path that the packets take. It quotes as much of the packet as fits (576 and 1280
 //! bytes) and takes the way that the FIB knows to the sender.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use dataplane::port::PortId;
+use dataplane::interface::InterfaceId;
 use dataplane::reason::DropReason;
 use wire::build::{self, Ipv4Fields, Ipv6Fields};
 use wire::icmp::{ICMP_LEN, v4, v6};
@@ -57,7 +57,7 @@ pub(crate) enum Error {
     },
     /// A link-local source, a destination elsewhere. IPv6 only.
     BeyondScope,
-    /// Nothing listens on the router's port.
+    /// Nothing listens on the router's interface.
     PortUnreachable,
     /// The router does not speak this protocol.
     ProtocolUnreachable {
@@ -128,7 +128,7 @@ impl Error {
         matches!(self, Self::TooBig { .. })
     }
 
-    /// One of the messages that a port may keep to itself (RFC 4443, 3.1). "Fragmentation needed" is
+    /// One of the messages that an interface may keep to itself (RFC 4443, 3.1). "Fragmentation needed" is
     /// none: path MTU discovery needs it.
     fn is_unreachable(self, message: (u8, u8, u32), kind: u8) -> bool {
         message.0 == kind && !matches!(self, Self::TooBig { .. })
@@ -145,7 +145,7 @@ impl<P: Packet> SlowPath<P> {
     pub(crate) fn refuse(
         &mut self,
         packet: P,
-        from: PortId,
+        from: InterfaceId,
         error: Error,
         reason: DropReason,
         now: Time,
@@ -159,7 +159,7 @@ impl<P: Packet> SlowPath<P> {
     pub(crate) fn icmp_error(
         &mut self,
         frame: &[u8],
-        from: PortId,
+        from: InterfaceId,
         error: Error,
         now: Time,
         out: &mut impl Output<P>,
@@ -200,12 +200,12 @@ impl<P: Packet> SlowPath<P> {
             && !source.is_broadcast()
             && source.octets()[0] != 0
             && (self.icmp.class_e || source.octets()[0] < 240)
-            && !self.ports.is_directed_broadcast(source)
-            && !self.ports.is_any_all_zeros(source)
-            && !self.ports.iter().any(|port| port.has_v4(source));
+            && !self.interfaces.is_directed_broadcast(source)
+            && !self.interfaces.is_any_all_zeros(source)
+            && !self.interfaces.iter().any(|interface| interface.has_v4(source));
         let to_one = !destination.is_multicast()
             && !destination.is_broadcast()
-            && !self.ports.is_directed_broadcast(destination);
+            && !self.interfaces.is_directed_broadcast(destination);
         one_host && to_one && !is_error_or_later_fragment(ip, bytes, PROTOCOL_ICMP, v4::is_error)
     }
 
@@ -220,7 +220,7 @@ impl<P: Packet> SlowPath<P> {
             && !source.is_loopback()
             && !source.is_multicast()
             && source.to_ipv4_mapped().is_none()
-            && !self.ports.iter().any(|port| port.has_v6(source));
+            && !self.interfaces.iter().any(|interface| interface.has_v6(source));
         let is_error = |kind| v6::is_error(kind) || kind == v6::REDIRECT;
         one_host && !is_error_or_later_fragment(ip, bytes, PROTOCOL_ICMPV6, is_error)
     }
@@ -229,12 +229,14 @@ impl<P: Packet> SlowPath<P> {
         &mut self,
         header: &Ipv4Header,
         bytes: &[u8],
-        from: PortId,
+        from: InterfaceId,
         error: Error,
         now: Time,
     ) -> Option<Vec<u8>> {
         let message = error.v4()?;
-        if error.is_unreachable(message, v4::UNREACHABLE) && self.ports.keeps_unreachables(from) {
+        if error.is_unreachable(message, v4::UNREACHABLE)
+            && self.interfaces.keeps_unreachables(from)
+        {
             return None;
         }
         let source = self.error_source_v4(header, from)?;
@@ -259,12 +261,14 @@ impl<P: Packet> SlowPath<P> {
         &mut self,
         header: &Ipv6Header,
         bytes: &[u8],
-        from: PortId,
+        from: InterfaceId,
         error: Error,
         now: Time,
     ) -> Option<Vec<u8>> {
         let message = error.v6()?;
-        if error.is_unreachable(message, v6::UNREACHABLE) && self.ports.keeps_unreachables(from) {
+        if error.is_unreachable(message, v6::UNREACHABLE)
+            && self.interfaces.keeps_unreachables(from)
+        {
             return None;
         }
         let source = self.error_source_v6(header, from)?;
@@ -281,20 +285,20 @@ impl<P: Packet> SlowPath<P> {
         Some(build::icmpv6_error(NO_LINK, fields, message, bytes))
     }
 
-    fn error_source_v4(&self, header: &Ipv4Header, from: PortId) -> Option<Ipv4Addr> {
+    fn error_source_v4(&self, header: &Ipv4Header, from: InterfaceId) -> Option<Ipv4Addr> {
         let asked = header.destination();
-        if self.ports.is_own(IpAddr::V4(asked), from) {
+        if self.interfaces.is_own(IpAddr::V4(asked), from) {
             return Some(asked);
         }
-        self.ports.source_v4(from, header.source())
+        self.interfaces.source_v4(from, header.source())
     }
 
-    fn error_source_v6(&self, header: &Ipv6Header, from: PortId) -> Option<Ipv6Addr> {
+    fn error_source_v6(&self, header: &Ipv6Header, from: InterfaceId) -> Option<Ipv6Addr> {
         let asked = header.destination();
-        if self.ports.is_own(IpAddr::V6(asked), from) {
+        if self.interfaces.is_own(IpAddr::V6(asked), from) {
             return Some(asked);
         }
-        self.ports.source_v6(from, header.source())
+        self.interfaces.source_v6(from, header.source())
     }
 }
 
@@ -381,7 +385,7 @@ mod tests {
     #[test]
     fn fragmentation_needed_byte_by_byte() {
         let mut config = config();
-        config.ports[1].mtu = 30;
+        config.interfaces[1].mtu = 30;
         let mut bench = Bench::with_hosts(config);
         let probe = hex("020000000001 020000000a01 0800 4500002742424000091118810a0001020a000202
                          80e8829a00134c736e6565647320666f727479");
@@ -396,7 +400,7 @@ mod tests {
     #[test]
     fn packet_too_big_byte_by_byte() {
         let mut config = config();
-        config.ports[1].mtu = 1280;
+        config.interfaces[1].mtu = 1280;
         let mut bench = Bench::with_hosts(config);
         let mut probe = hex("020000000001 020000000a01 86dd 60000000051c1109
                              fd000001000000000000000000000002 fd000002000000000000000000000002
@@ -430,8 +434,8 @@ mod tests {
     #[test]
     fn a_port_may_keep_unreachables_to_itself_but_nothing_else() {
         let mut config = config();
-        config.ports[0].settings.unreachables = false;
-        config.ports[1].mtu = 1280;
+        config.interfaces[0].settings.unreachables = false;
+        config.interfaces[1].mtu = 1280;
         let mut bench = Bench::with_hosts(config);
         for frame in
             [v4("10.0.1.2", "9.9.9.9", 17, &udp(9)), v6("fd00:1::2", "2003::9", 17, &udp(9))]
@@ -448,7 +452,7 @@ mod tests {
             let outs = bench.punt(PuntReason::TooBig, LEFT, TO_B, frame);
             assert_eq!(icmp_type(originated(&outs)[0]), error);
         }
-        // The other port's senders are told.
+        // The other interface's senders are told.
         let frame = v4("10.0.2.2", "9.9.9.9", 17, &udp(9));
         let outs = bench.punt(PuntReason::NoRoute, right(), NO_ROUTE, frame);
         assert_eq!(icmp_type(originated(&outs)[0]), (3, 0));
@@ -481,7 +485,7 @@ mod tests {
         assert_eq!(icmp_type(originated(&outs)[0]), (135, 0));
         let mac = wire::MacAddr([2, 0, 0, 0, 0, 0x0a]);
         let address = "fe80::a".parse().unwrap();
-        bench.command(crate::Command::AddStaticNeighbour { port: LEFT, address, mac });
+        bench.command(crate::Command::AddStaticNeighbour { interface: LEFT, address, mac });
         let outs = bench.take();
         assert_eq!(icmp_type(originated(&outs)[0]), (1, 2));
         assert_eq!(originated(&outs)[0][22..38], hex("fe80000000000000000000fffe000001"));
@@ -490,14 +494,14 @@ mod tests {
     #[test]
     fn the_error_takes_the_way_that_the_fib_knows() {
         let mut bench = bench();
-        // The sender is behind B, though the packet came by the left port.
+        // The sender is behind B, though the packet came by the left interface.
         let outs = bench.punt(
             PuntReason::NoRoute,
             LEFT,
             NO_ROUTE,
             v4("192.0.2.7", "9.9.9.9", 17, &udp(9)),
         );
-        assert!(matches!(outs[0], Out::Originate(port, _) if port == right()));
+        assert!(matches!(outs[0], Out::Originate(interface, _) if interface == right()));
         // A sender behind a gateway that is not resolved: the gateway is asked for.
         let outs = bench.punt(
             PuntReason::NoRoute,

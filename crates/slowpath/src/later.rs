@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use dataplane::port::PortId;
+use dataplane::interface::InterfaceId;
 
 use crate::Time;
 
@@ -12,16 +12,16 @@ const MOST: usize = 256;
 /// Frames by their time, and in order where that is the same.
 #[derive(Default)]
 pub(crate) struct Later {
-    frames: BTreeMap<(Time, u64), (PortId, Vec<u8>)>,
+    frames: BTreeMap<(Time, u64), (InterfaceId, Vec<u8>)>,
     serial: u64,
 }
 
 impl Later {
     /// Keeps a frame, its MACs filled in, until `time`.
-    pub(crate) fn push(&mut self, time: Time, port: PortId, frame: Vec<u8>) {
+    pub(crate) fn push(&mut self, time: Time, interface: InterfaceId, frame: Vec<u8>) {
         if self.frames.len() < MOST {
             self.serial += 1;
-            self.frames.insert((time, self.serial), (port, frame));
+            self.frames.insert((time, self.serial), (interface, frame));
         }
     }
 
@@ -30,7 +30,7 @@ impl Later {
     }
 
     /// A frame whose time has come; call until `None`.
-    pub(crate) fn due(&mut self, now: Time) -> Option<(PortId, Vec<u8>)> {
+    pub(crate) fn due(&mut self, now: Time) -> Option<(InterfaceId, Vec<u8>)> {
         self.next_deadline().filter(|&time| time <= now)?;
         self.frames.pop_first().map(|(_, frame)| frame)
     }
@@ -44,14 +44,14 @@ mod tests {
     fn frames_come_in_time_and_in_order_and_their_number_is_bounded() {
         let mut later = Later::default();
         for (seconds, byte) in [(3, 1), (1, 2), (3, 3)] {
-            later.push(Time::from_secs(seconds), PortId::FIRST, vec![byte]);
+            later.push(Time::from_secs(seconds), InterfaceId::FIRST, vec![byte]);
         }
         assert_eq!(later.next_deadline(), Some(Time::from_secs(1)));
         let mut due = |now| later.due(Time::from_secs(now)).map(|(_, frame)| frame[0]);
         assert_eq!((due(0), due(2), due(2)), (None, Some(2), None));
         assert_eq!((due(3), due(3), due(3)), (Some(1), Some(3), None));
         for _ in 0..=MOST {
-            later.push(Time::ZERO, PortId::FIRST, Vec::new());
+            later.push(Time::ZERO, InterfaceId::FIRST, Vec::new());
         }
         assert_eq!(std::iter::from_fn(|| later.due(Time::ZERO)).count(), MOST);
     }

@@ -27,13 +27,13 @@
 //!  +---------------------------------------------------------------+
 //!        |              |               |              |         |
 //!        v              v               v              v         v
-//!   forward(port, P)  originate(port,  to_host(P)   drop(P,    route(), next_hop(),
+//!   forward(interface, P)  originate(interface,  to_host(P)   drop(P,    route(), next_hop(),
 //!   finished, to a    frame) replies,  consumed     reason)    replication(), has_joined(),
 //!   transmit queue    errors, probes   here;                   time_of_day(): questions to
-//!                                      deliver(port, P)        the FIB, the next-hop table
+//!                                      deliver(interface, P)        the FIB, the next-hop table
 //!                                      to the kernel           and the kernel
 //!
-//! A port may have a *host interface*, on which the kernel of the machine is the router's host: it
+//! An interface may have a *host interface*, on which the kernel of the machine is the router's host: it
 //! answers ARP, ND and ping, and finds neighbours when asked ([`Event::Resolve`]). Packets still
 //! wait here meanwhile, and errors about packets that cannot be forwarded still come from here.
 //! ```
@@ -48,11 +48,11 @@
 //! 1. `tick(now)` once at the start, which announces the router's addresses;
 //! 2. `packet(..)` for each punted packet, `command(..)` for each command;
 //! 3. `tick(now)` whenever `now >= next_deadline()`;
-//! 4. `shutdown(..)` at the end: packets that still wait come back as drops, and advertising ports
+//! 4. `shutdown(..)` at the end: packets that still wait come back as drops, and advertising interfaces
 //!    say goodbye.
 //!
-//! Duplicate address detection (RFC 4862, 5.4) is done where a port asks for it
-//! ([`PortSettings::dad`]): it keeps the router off its link for seconds. Everywhere conflicts are
+//! Duplicate address detection (RFC 4862, 5.4) is done where an interface asks for it
+//! ([`InterfaceSettings::dad`]): it keeps the router off its link for seconds. Everywhere conflicts are
 //! noticed and reported when the other host speaks ([`Event::AddressConflict`]).
 #![forbid(unsafe_code)]
 
@@ -69,6 +69,7 @@ mod forward;
 mod frame;
 mod host;
 mod icmp;
+mod interfaces;
 mod later;
 mod local;
 mod mld;
@@ -76,7 +77,6 @@ mod multicast;
 mod nd;
 mod neighbour;
 mod options;
-mod ports;
 mod random;
 mod reassembly;
 mod redirect;
@@ -89,9 +89,9 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use dataplane::flow::FlowHash;
+use dataplane::interface::InterfaceId;
 use dataplane::multicast::Replication;
 use dataplane::next_hop::NextHop;
-use dataplane::port::PortId;
 use dataplane::reason::{DropReason, Punt};
 use ipnet::{IpNet, Ipv6Net};
 use wire::MacAddr;
@@ -106,55 +106,55 @@ pub use engine::SlowPath;
 /// Time since a start that the caller chooses; it must not run backwards.
 pub type Time = Duration;
 
-/// A port as the slow path knows it.
+/// An interface as the slow path knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PortConfig {
-    /// The port's number in the data plane.
-    pub id: PortId,
+pub struct InterfaceConfig {
+    /// The interface's number in the data plane.
+    pub id: InterfaceId,
     /// Its name in the configuration.
     pub name: String,
-    /// Source address of every frame it sends. The port's IPv6 link-local address follows from it
+    /// Source address of every frame it sends. The interface's IPv6 link-local address follows from it
     /// (RFC 4291, 2.5.6) and is always present.
     pub mac: MacAddr,
     /// The largest IP packet it sends, in bytes.
     pub mtu: u16,
     /// Its addresses, each with the prefix of the network that is directly reachable.
     pub addresses: Vec<IpNet>,
-    /// The port has a host interface: the kernel speaks ARP, ND and everything else that concerns
-    /// the port's own addresses; packets for it go there by [`Output::deliver`].
+    /// The interface has a host interface: the kernel speaks ARP, ND and everything else that concerns
+    /// the interface's own addresses; packets for it go there by [`Output::deliver`].
     pub host: bool,
     /// What it says and does not say.
-    pub settings: PortSettings,
-    /// This engine knows the port's neighbours and announces its addresses. Where several engines
-    /// share a router's ports, each port is owned by one, which gets the packets that came by it and
+    pub settings: InterfaceSettings,
+    /// This engine knows the interface's neighbours and announces its addresses. Where several engines
+    /// share a router's interfaces, each interface is owned by one, which gets the packets that came by it and
     /// those that wait for a neighbour on it; the others pass theirs on by [`Output::hand_over`].
     pub owned: bool,
 }
 
-/// What a port says of itself, and what it keeps to itself.
+/// What an interface says of itself, and what it keeps to itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PortSettings {
-    /// Senders on this port are told by ICMP that a destination is unreachable (RFC 4443, 3.1).
+pub struct InterfaceSettings {
+    /// Senders on this interface are told by ICMP that a destination is unreachable (RFC 4443, 3.1).
     /// "Fragmentation needed" is not meant; it is always sent.
     pub unreachables: bool,
     /// Hosts are told of better first hops on the same link (RFC 1812, 5.2.7.2; RFC 4861, 8.2).
     pub redirects: bool,
-    /// Solicitations by which the port finds out whether somebody else has one of its IPv6 addresses,
+    /// Solicitations by which the interface finds out whether somebody else has one of its IPv6 addresses,
     /// before it uses it (RFC 4862, 5.1: DupAddrDetectTransmits); 0: it does not ask.
     pub dad: u8,
     /// Router advertisements; `None`: none are sent.
     pub advertise: Option<Advertise>,
-    /// ICMP router discovery for IPv4 (RFC 1256); `None`: the port takes no part.
+    /// ICMP router discovery for IPv4 (RFC 1256); `None`: the interface takes no part.
     pub discovery: Option<Discovery>,
 }
 
-impl Default for PortSettings {
+impl Default for InterfaceSettings {
     fn default() -> Self {
         Self { unreachables: true, redirects: false, dad: 0, advertise: None, discovery: None }
     }
 }
 
-/// What a port says by ICMP router discovery (RFC 1256, 4.1, whose names are given).
+/// What an interface says by ICMP router discovery (RFC 1256, 4.1, whose names are given).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Discovery {
     /// The longest time between two advertisements (MaxAdvertisementInterval).
@@ -178,7 +178,7 @@ impl Default for Discovery {
     }
 }
 
-/// What a port advertises (RFC 4861, 6.2.1, whose names are given).
+/// What an interface advertises (RFC 4861, 6.2.1, whose names are given).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Advertise {
     /// The longest time between two (MaxRtrAdvInterval).
@@ -202,7 +202,7 @@ pub struct Advertise {
     pub retransmit: Duration,
     /// MTU of the link (AdvLinkMTU); `None`: not specified.
     pub mtu: Option<u16>,
-    /// Prefixes (AdvPrefixList); `None`: the networks of the port's addresses.
+    /// Prefixes (AdvPrefixList); `None`: the networks of the interface's addresses.
     pub prefixes: Option<Vec<Prefix>>,
     /// Recursive DNS servers (RFC 8106).
     pub dns: Vec<Ipv6Addr>,
@@ -285,10 +285,10 @@ impl Default for Icmp {
 /// Bounds and timers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Most neighbours in the table, over all ports. When it is full, one that has not answered makes room:
-    /// of the port that has most of these, failed ones first, then those that only spoke, then those that
-    /// are asked for, the oldest of each. If all have answered, the port with the most of them gives one to
-    /// a port that has fewer; else a new neighbour is refused.
+    /// Most neighbours in the table, over all interfaces. When it is full, one that has not answered makes room:
+    /// of the interface that has most of these, failed ones first, then those that only spoke, then those that
+    /// are asked for, the oldest of each. If all have answered, the interface with the most of them gives one to
+    /// an interface that has fewer; else a new neighbour is refused.
     pub neighbours: usize,
     /// Most packets that wait for one neighbour; the oldest is dropped for a new one.
     pub queue: usize,
@@ -311,7 +311,7 @@ pub struct Limits {
     pub probe_delay: Duration,
     /// How long no request is sent to an address that failed; packets to it are refused at once.
     pub failed: Duration,
-    /// ICMP errors per second, over all ports and both families (RFC 1812, 4.3.2.8; RFC 4443,
+    /// ICMP errors per second, over all interfaces and both families (RFC 1812, 4.3.2.8; RFC 4443,
     /// 2.4 (f)): the refill rate of a token bucket. Echo replies are not counted.
     pub icmp_rate: u32,
     /// ICMP errors in one burst: the size of the token bucket.
@@ -321,7 +321,7 @@ pub struct Limits {
     pub icmp_prefix_rate: u32,
     /// ICMP errors to one prefix in one burst.
     pub icmp_prefix_burst: u32,
-    /// [`Event::Resolve`]s per second, over all ports, and in one burst. Each makes an entry in the
+    /// [`Event::Resolve`]s per second, over all interfaces, and in one burst. Each makes an entry in the
     /// kernel's own table, which holds 1,024 unresolved ones unless told otherwise and keeps them
     /// for some seconds. Gateways are not limited.
     pub resolve_rate: u32,
@@ -355,8 +355,8 @@ impl Default for Limits {
 /// What a [`SlowPath`] starts with.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// All ports of the router.
-    pub ports: Vec<PortConfig>,
+    /// All interfaces of the router.
+    pub interfaces: Vec<InterfaceConfig>,
     /// Bounds and timers.
     pub limits: Limits,
     /// The router's own ICMP.
@@ -408,8 +408,8 @@ pub enum Waiting<P> {
     Received {
         /// The packet.
         packet: P,
-        /// The port it came by.
-        from: PortId,
+        /// The interface it came by.
+        from: InterfaceId,
     },
     /// A frame of the router itself, its MACs to be filled in.
     Own(Vec<u8>),
@@ -419,18 +419,18 @@ pub enum Waiting<P> {
 /// out; each packet takes exactly one of `forward`, `to_host`, `deliver`, `drop` and `hand_over`.
 pub trait Output<P> {
     /// Sends a packet that was received: Ethernet header filled in, TTL decremented.
-    fn forward(&mut self, port: PortId, packet: P);
+    fn forward(&mut self, interface: InterfaceId, packet: P);
     /// Sends a frame that the router itself made.
-    fn originate(&mut self, port: PortId, frame: &[u8]);
+    fn originate(&mut self, interface: InterfaceId, frame: &[u8]);
     /// A packet for the router itself, which has been dealt with.
     fn to_host(&mut self, packet: P);
-    /// A packet for the port's host interface, as it was received.
-    fn deliver(&mut self, port: PortId, packet: P);
+    /// A packet for the interface's host interface, as it was received.
+    fn deliver(&mut self, interface: InterfaceId, packet: P);
     /// A packet that goes no further.
     fn drop(&mut self, packet: P, reason: DropReason);
-    /// Gives something to the engine that owns this port, for [`SlowPath::take_over`]. Where one
-    /// engine owns all ports it is never called.
-    fn hand_over(&mut self, port: PortId, address: IpAddr, waiting: Waiting<P>);
+    /// Gives something to the engine that owns this interface, for [`SlowPath::take_over`]. Where one
+    /// engine owns all interfaces it is never called.
+    fn hand_over(&mut self, interface: InterfaceId, address: IpAddr, waiting: Waiting<P>);
     /// Something that control should know.
     fn event(&mut self, event: Event);
     /// Looks up a destination; groups of equal-cost paths are resolved to a member by the hash.
@@ -440,29 +440,29 @@ pub trait Output<P> {
     /// What the number that a packet was punted with means; `None` if it was taken back meanwhile, and may
     /// be another next hop's by now.
     fn punted_to(&self, punt: Punt) -> Option<NextHop>;
-    /// What a multicast entry says of a packet from this source to this group, which came by this port
+    /// What a multicast entry says of a packet from this source to this group, which came by this interface
     /// with this TTL and has so many bytes; `None` without an entry. Counts it for the entry.
     fn replication(
         &mut self,
         pair: (IpAddr, IpAddr),
-        arrival: (PortId, u8),
+        arrival: (InterfaceId, u8),
         bytes: usize,
     ) -> Option<Replication>;
     /// Time since midnight, UTC, for timestamp options.
     fn time_of_day(&self) -> Duration;
-    /// Whether the kernel listens to this group on the port's host interface.
-    fn has_joined(&mut self, port: PortId, group: MacAddr) -> bool;
+    /// Whether the kernel listens to this group on the interface's host interface.
+    fn has_joined(&mut self, interface: InterfaceId, group: MacAddr) -> bool;
 }
 
 /// What the slow path tells control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A neighbour's MAC became known, or changed: install its host route and next hops. Link-local
-    /// addresses come too; they name a neighbour only together with the port, so they are good for
+    /// addresses come too; they name a neighbour only together with the interface, so they are good for
     /// next hops and get no host route.
     NeighbourUp {
-        /// The port it is on.
-        port: PortId,
+        /// The interface it is on.
+        interface: InterfaceId,
         /// Its address.
         address: IpAddr,
         /// Its MAC.
@@ -470,15 +470,15 @@ pub enum Event {
     },
     /// A neighbour that was up does not answer any more, or was removed.
     NeighbourDown {
-        /// The port it was on.
-        port: PortId,
+        /// The interface it was on.
+        interface: InterfaceId,
         /// Its address.
         address: IpAddr,
     },
     /// Somebody else uses an address of this router.
     AddressConflict {
-        /// The port it was seen on.
-        port: PortId,
+        /// The interface it was seen on.
+        interface: InterfaceId,
         /// The router's address.
         address: IpAddr,
         /// Who else uses it.
@@ -486,29 +486,29 @@ pub enum Event {
     },
     /// Somebody else has an address of this router, which therefore is not used (RFC 4862, 5.4.5).
     AddressDuplicate {
-        /// The port.
-        port: PortId,
+        /// The interface.
+        interface: InterfaceId,
         /// The address.
         address: Ipv6Addr,
         /// Who has it.
         mac: MacAddr,
     },
-    /// Another router on the port's link advertises something else than the port does (RFC 4861,
+    /// Another router on the interface's link advertises something else than the interface does (RFC 4861,
     /// 6.2.7).
     AdvertisementDiffers {
-        /// The port.
-        port: PortId,
+        /// The interface.
+        interface: InterfaceId,
         /// The other router's link-local address.
         router: Ipv6Addr,
         /// What differs.
         what: &'static str,
     },
-    /// A neighbour on a port with a host interface is wanted: ask the kernel for it. The answer is
+    /// A neighbour on an interface with a host interface is wanted: ask the kernel for it. The answer is
     /// a [`Command::KernelNeighbour`]. Repeated while there is none, and no more often than an ARP
     /// request would be.
     Resolve {
-        /// The port it is on.
-        port: PortId,
+        /// The interface it is on.
+        interface: InterfaceId,
         /// Its address.
         address: IpAddr,
     },
@@ -522,8 +522,8 @@ pub enum Command {
     NextHop {
         /// The next hop's number.
         id: u16,
-        /// The port the gateway is on.
-        port: PortId,
+        /// The interface the gateway is on.
+        interface: InterfaceId,
         /// The gateway's address.
         address: IpAddr,
     },
@@ -535,8 +535,8 @@ pub enum Command {
     /// A neighbour by configuration: never asked, never forgotten, not to be changed by anything
     /// that is received.
     AddStaticNeighbour {
-        /// The port it is on.
-        port: PortId,
+        /// The interface it is on.
+        interface: InterfaceId,
         /// Its address.
         address: IpAddr,
         /// Its MAC.
@@ -544,64 +544,64 @@ pub enum Command {
     },
     /// Forget a neighbour, static or learned.
     RemoveNeighbour {
-        /// The port it is on.
-        port: PortId,
+        /// The interface it is on.
+        interface: InterfaceId,
         /// Its address.
         address: IpAddr,
     },
-    /// There is a port of this number from now on, or it is another than before: another device, MAC or
+    /// There is an interface of this number from now on, or it is another than before: another device, MAC or
     /// host. It is silent until its link is said to be up. The neighbours that the one before learned
     /// are forgotten.
-    Port(Box<PortConfig>),
-    /// There is no port of this number any more: its neighbours are forgotten.
-    RemovePort {
-        /// The port.
-        port: PortId,
+    Interface(Box<InterfaceConfig>),
+    /// There is no interface of this number any more: its neighbours are forgotten.
+    RemoveInterface {
+        /// The interface.
+        interface: InterfaceId,
     },
-    /// A link went up or down. Down: all learned neighbours of the port are forgotten. Up: the
-    /// port's addresses are announced again.
+    /// A link went up or down. Down: all learned neighbours of the interface are forgotten. Up: the
+    /// interface's addresses are announced again.
     PortLink {
-        /// The port.
-        port: PortId,
+        /// The interface.
+        interface: InterfaceId,
         /// True for up.
         up: bool,
     },
-    /// What the kernel knows of a neighbour on a port with a host interface. Whoever is known comes
+    /// What the kernel knows of a neighbour on an interface with a host interface. Whoever is known comes
     /// back as [`Event::NeighbourUp`], and what waited for it leaves; whoever is not any more, as
-    /// [`Event::NeighbourDown`]. Ports without a host interface ignore it, and so do neighbours by
+    /// [`Event::NeighbourDown`]. Interfaces without a host interface ignore it, and so do neighbours by
     /// configuration.
     KernelNeighbour {
-        /// The port it is on.
-        port: PortId,
+        /// The interface it is on.
+        interface: InterfaceId,
         /// Its address.
         address: IpAddr,
         /// Its MAC; `None`: it did not answer, or was removed.
         mac: Option<MacAddr>,
     },
-    /// The port's addresses are these now, link-local ones included. A list without a link-local
+    /// The interface's addresses are these now, link-local ones included. A list without a link-local
     /// address leaves the one that follows from the MAC.
     Addresses {
-        /// The port.
-        port: PortId,
+        /// The interface.
+        interface: InterfaceId,
         /// All its addresses.
         addresses: Vec<IpNet>,
     },
-    /// The port says and keeps to itself what these say, from now on.
+    /// The interface says and keeps to itself what these say, from now on.
     Settings {
-        /// The port.
-        port: PortId,
+        /// The interface.
+        interface: InterfaceId,
         /// All its settings.
-        settings: PortSettings,
+        settings: InterfaceSettings,
     },
     /// The bounds of the neighbour table from now on; others stay, and the rates are those of
     /// [`Rates`].
     Limits(Limits),
     /// The router's own ICMP from now on.
     Icmp(Icmp),
-    /// The port's MTU is this now.
+    /// The interface's MTU is this now.
     Mtu {
-        /// The port.
-        port: PortId,
+        /// The interface.
+        interface: InterfaceId,
         /// The largest IP packet it sends, in bytes.
         mtu: u16,
     },
@@ -622,7 +622,7 @@ pub enum NeighbourState {
     Failed,
     /// By configuration.
     Static,
-    /// The kernel knows it, on a port with a host interface.
+    /// The kernel knows it, on an interface with a host interface.
     Kernel,
 }
 
@@ -646,8 +646,8 @@ impl NeighbourState {
 pub struct NeighbourInfo {
     /// Its address.
     pub address: IpAddr,
-    /// The port it is on.
-    pub port: PortId,
+    /// The interface it is on.
+    pub interface: InterfaceId,
     /// Its MAC, when known.
     pub mac: Option<MacAddr>,
     /// How much is known.

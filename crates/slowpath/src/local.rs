@@ -1,8 +1,8 @@
 //! Packets for the router itself: RFC 1122, 3.2 and 3.3.4 (hosts), RFC 1812, 5.3.4 and 5.3.5
 //! (broadcasts), RFC 4291, 2.8 (addresses of a router).
 //!
-//! A packet to any address of the router is local, whatever port it came by (weak host model);
-//! link-local addresses only on their port. ICMP, neighbour discovery and multicast listener
+//! A packet to any address of the router is local, whatever interface it came by (weak host model);
+//! link-local addresses only on their interface. ICMP, neighbour discovery and multicast listener
 //! queries are dealt with; everything else is refused, since nothing here listens: UDP and TCP in
 //! `reset.rs`, other protocols by an ICMP error. Fragments wait
 //! for each other; the packet they make is dealt with as if it had come whole, but for neighbour
@@ -18,7 +18,7 @@
 
 use std::net::Ipv4Addr;
 
-use dataplane::port::PortId;
+use dataplane::interface::InterfaceId;
 use dataplane::reason::DropReason;
 use wire::MacAddr;
 use wire::checksum::{checksum, pseudo_header_v6};
@@ -59,7 +59,7 @@ impl Verdict {
 /// How a packet came.
 #[derive(Clone, Copy)]
 struct Arrival {
-    from: PortId,
+    from: InterfaceId,
     /// The frame's source.
     mac: MacAddr,
     /// In more than one fragment.
@@ -68,8 +68,14 @@ struct Arrival {
 
 impl<P: Packet> SlowPath<P> {
     /// Deals with a packet that the FIB says is for the router.
-    pub(crate) fn local(&mut self, packet: P, from: PortId, now: Time, out: &mut impl Output<P>) {
-        if self.ports.is_host(from) {
+    pub(crate) fn local(
+        &mut self,
+        packet: P,
+        from: InterfaceId,
+        now: Time,
+        out: &mut impl Output<P>,
+    ) {
+        if self.interfaces.is_host(from) {
             return self.for_kernel(packet, from, out);
         }
         let arrival = Arrival { from, mac: source_mac(packet.bytes()), reassembled: false };
@@ -88,7 +94,7 @@ impl<P: Packet> SlowPath<P> {
         &mut self,
         piece: Piece,
         packet: P,
-        from: PortId,
+        from: InterfaceId,
         now: Time,
         out: &mut impl Output<P>,
     ) {
@@ -212,22 +218,22 @@ impl<P: Packet> SlowPath<P> {
     }
 
     /// Why a packet is not for this router after all.
-    fn not_for_us(&self, ip: &IpPacket<'_>, frame: &[u8], from: PortId) -> Option<DropReason> {
+    fn not_for_us(&self, ip: &IpPacket<'_>, frame: &[u8], from: InterfaceId) -> Option<DropReason> {
         let group_frame = frame::ethernet(frame).is_some_and(|(e, _)| e.destination.is_multicast());
         match ip {
             IpPacket::V4 { header, .. } => {
                 let destination = header.destination();
-                let port = self.ports.get(from);
+                let interface = self.interfaces.get(from);
                 if destination.is_multicast() {
                     (destination != ALL_SYSTEMS).then_some(DropReason::MulticastNotRouted)
                 } else if destination.is_broadcast()
-                    || port.is_some_and(|port| port.is_broadcast(destination))
+                    || interface.is_some_and(|interface| interface.is_broadcast(destination))
                 {
                     None
-                } else if self.ports.is_own(destination.into(), from) {
+                } else if self.interfaces.is_own(destination.into(), from) {
                     // RFC 1122, 3.3.6: a unicast address in a broadcast frame.
                     group_frame.then_some(DropReason::L2Broadcast)
-                } else if self.ports.is_directed_broadcast(destination) {
+                } else if self.interfaces.is_directed_broadcast(destination) {
                     Some(DropReason::DirectedBroadcast)
                 } else {
                     Some(DropReason::NotLocal)
@@ -236,12 +242,13 @@ impl<P: Packet> SlowPath<P> {
             IpPacket::V6 { header, .. } => {
                 let destination = header.destination();
                 if destination.is_multicast() {
-                    let port = self.ports.get(from);
-                    let joined = port.is_some_and(|port| port.has_joined(destination));
+                    let interface = self.interfaces.get(from);
+                    let joined =
+                        interface.is_some_and(|interface| interface.has_joined(destination));
                     (!joined).then_some(DropReason::MulticastNotRouted)
                 } else {
-                    let own = self.ports.is_own(destination.into(), from)
-                        || self.ports.is_anycast(destination.into(), from);
+                    let own = self.interfaces.is_own(destination.into(), from)
+                        || self.interfaces.is_anycast(destination.into(), from);
                     (!own).then_some(DropReason::NotLocal)
                 }
             }
@@ -253,7 +260,7 @@ impl<P: Packet> SlowPath<P> {
         &mut self,
         ip: &IpPacket<'_>,
         offset: usize,
-        from: PortId,
+        from: InterfaceId,
         now: Time,
         out: &mut impl Output<P>,
     ) -> Verdict {
@@ -268,7 +275,7 @@ impl<P: Packet> SlowPath<P> {
         &mut self,
         header: &Ipv4Header,
         bytes: &[u8],
-        from: PortId,
+        from: InterfaceId,
         now: Time,
         out: &mut impl Output<P>,
     ) -> Verdict {
@@ -276,7 +283,7 @@ impl<P: Packet> SlowPath<P> {
         if message.len() < ICMP_LEN || checksum(message) != 0 {
             return Verdict::Drop(DropReason::IcmpMalformed);
         }
-        let asked = self.ports.is_own(header.destination().into(), from);
+        let asked = self.interfaces.is_own(header.destination().into(), from);
         if message[0] == v4::ECHO_REQUEST && message[1] == 0 && self.icmp.echo && asked {
             self.echo_v4(header, bytes, from, now, out);
         }
@@ -690,7 +697,7 @@ mod tests {
         assert_eq!(report[62], 143);
         let groups: Vec<_> = report[70..].chunks(20).map(|r| (r[0], r[4..].to_vec())).collect();
         let group = |text: &str| (2, text.parse::<std::net::Ipv6Addr>().unwrap().octets().to_vec());
-        // Both addresses of the port end in 0:1, so they share a solicited-node group; the other one
+        // Both addresses of the interface end in 0:1, so they share a solicited-node group; the other one
         // is the anycast address's.
         let solicited = [group("ff02::1:ff00:0"), group("ff02::1:ff00:1")];
         assert_eq!(groups, [&[group("ff02::2")][..], &solicited, &[group("ff05::2")]].concat());
@@ -699,11 +706,11 @@ mod tests {
 
     #[test]
     fn a_query_that_was_punted_for_its_options_is_answered_too() {
-        use dataplane::port::PortId;
+        use dataplane::interface::InterfaceId;
         use dataplane::reason::PuntReason;
         let mut bench = bench();
         let frame = query("fe80::9", 1, 5);
-        let outs = bench.punt(PuntReason::HopByHop, PortId::FIRST, 0, frame);
+        let outs = bench.punt(PuntReason::HopByHop, InterfaceId::FIRST, 0, frame);
         assert!(matches!(outs[..], [Out::ToHost(_)]), "{outs:?}");
         assert!(bench.router.next_deadline().is_some());
     }

@@ -2,7 +2,7 @@
 //! neighbour discovery needs, so that switches which watch MLD pass solicitations on.
 //!
 //! Reports go out with the announcements at start-up and when a multicast router queries. A query
-//! is answered with all groups of the port after a random delay (RFC 3810, 6.2); a query for one
+//! is answered with all groups of the interface after a random delay (RFC 3810, 6.2); a query for one
 //! group is answered like a general one, which says more than was asked and is never wrong.
 //!
 //! IPv4 needs no IGMP: ARP goes by broadcast, and the router joins no IPv4 group.
@@ -12,7 +12,7 @@
 use std::net::Ipv6Addr;
 use std::time::Duration;
 
-use dataplane::port::PortId;
+use dataplane::interface::InterfaceId;
 use wire::build;
 use wire::nd::{CHANGE_TO_EXCLUDE, MODE_IS_EXCLUDE};
 
@@ -24,15 +24,15 @@ const QUERY_MIN_LEN: usize = 24;
 /// Answers to queries that wait for their time.
 #[derive(Default)]
 pub(crate) struct Groups {
-    pending: Vec<(PortId, Time)>,
+    pending: Vec<(InterfaceId, Time)>,
 }
 
 impl Groups {
     /// Plans an answer; an earlier one that is planned already covers it.
-    fn schedule(&mut self, port: PortId, time: Time) {
-        match self.pending.iter_mut().find(|(other, _)| *other == port) {
+    fn schedule(&mut self, interface: InterfaceId, time: Time) {
+        match self.pending.iter_mut().find(|(other, _)| *other == interface) {
             Some((_, planned)) => *planned = time.min(*planned),
-            None => self.pending.push((port, time)),
+            None => self.pending.push((interface, time)),
         }
     }
 
@@ -40,8 +40,8 @@ impl Groups {
         self.pending.iter().map(|&(_, time)| time).min()
     }
 
-    /// A port whose answer is due.
-    pub(crate) fn due(&mut self, now: Time) -> Option<PortId> {
+    /// An interface whose answer is due.
+    pub(crate) fn due(&mut self, now: Time) -> Option<InterfaceId> {
         let position = self.pending.iter().position(|&(_, time)| time <= now)?;
         Some(self.pending.swap_remove(position).0)
     }
@@ -54,7 +54,7 @@ impl<P: Packet> SlowPath<P> {
         &mut self,
         message: &[u8],
         valid_ip: bool,
-        from: PortId,
+        from: InterfaceId,
         now: Time,
     ) -> bool {
         let Some(code) = message.get(4..6) else { return false };
@@ -67,24 +67,24 @@ impl<P: Packet> SlowPath<P> {
         true
     }
 
-    /// Says which groups the port listens to, as answer to a query.
-    pub(crate) fn answer_query(&self, port: PortId, out: &mut impl Output<P>) {
-        self.report(port, MODE_IS_EXCLUDE, out);
+    /// Says which groups the interface listens to, as answer to a query.
+    pub(crate) fn answer_query(&self, interface: InterfaceId, out: &mut impl Output<P>) {
+        self.report(interface, MODE_IS_EXCLUDE, out);
     }
 
-    /// Says that the port starts to listen to its groups.
-    pub(crate) fn join_groups(&self, port: PortId, out: &mut impl Output<P>) {
-        self.report(port, CHANGE_TO_EXCLUDE, out);
+    /// Says that the interface starts to listen to its groups.
+    pub(crate) fn join_groups(&self, interface: InterfaceId, out: &mut impl Output<P>) {
+        self.report(interface, CHANGE_TO_EXCLUDE, out);
     }
 
-    fn report(&self, port: PortId, kind: u8, out: &mut impl Output<P>) {
-        let Some(port) = self.ports.get(port) else { return };
+    fn report(&self, interface: InterfaceId, kind: u8, out: &mut impl Output<P>) {
+        let Some(interface) = self.interfaces.get(interface) else { return };
         // 20 bytes per group, and the report must fit the minimum MTU.
-        for groups in port.reported_groups().chunks(50) {
+        for groups in interface.reported_groups().chunks(50) {
             // RFC 3590, 4: from the unspecified address as long as there is no other.
-            let source = port.usable_link_local().unwrap_or(Ipv6Addr::UNSPECIFIED);
-            let frame = build::listener_report(port.mac, source, kind, groups);
-            out.originate(port.id, &frame);
+            let source = interface.usable_link_local().unwrap_or(Ipv6Addr::UNSPECIFIED);
+            let frame = build::listener_report(interface.mac, source, kind, groups);
+            out.originate(interface.id, &frame);
         }
     }
 }

@@ -1,23 +1,24 @@
 //! Packets to groups that the graph leaves to the slow path though the group has an entry: those with
 //! IPv4 options or a hop-by-hop header (RFC 1812, 5.3.13.1; RFC 8200, 4), and those that one of their
-//! ports does not take whole.
+//! interfaces does not take whole.
 //!
-//! Each port gets the packet as the graph would send it: TTL lowered, record route and timestamp filled
-//! in with the port's address, cut into fragments if it is an IPv4 packet that may be cut. A port that
+//! Each interface gets the packet as the graph would send it: TTL lowered, record route and timestamp filled
+//! in with the interface's address, cut into fragments if it is an IPv4 packet that may be cut. An interface that
 //! does not take it is left out, and the others get it. The sender is told by "packet too big", once, with
 //! the least of the MTUs (RFC 4443, 3.2; RFC 8201, 4). IPv4 has no error about groups (RFC 1812,
-//! 4.3.2.7). The received buffer leaves by the last port; copies for the others are originated, so
+//! 4.3.2.7). The received buffer leaves by the last interface; copies for the others are originated, so
 //! that the counters' sum closes.
 //!
 //! Groups that stay on their link, packets with TTL 1 (IGMP reports among them) and packets without an
 //! entry are the router's own business, see [`crate::local`] and [`crate::host`].
 //!
-//! Drops: `multicast-wrong-port`, `multicast-no-receiver`, `too-big`.
+//! Drops: `multicast-wrong-interface`, `multicast-no-receiver`, `too-big`.
 
 use std::net::IpAddr;
 
-use dataplane::multicast::{PortSet, Replication};
-use dataplane::port::PortId;
+use dataplane::interface::InterfaceId;
+use dataplane::interface::InterfaceSet;
+use dataplane::multicast::Replication;
 use dataplane::reason::{DropReason, Punt, PuntReason};
 use wire::MacAddr;
 use wire::address::{multicast_mac_v4, multicast_mac_v6};
@@ -28,10 +29,10 @@ use crate::icmp::Error;
 use crate::neighbour::Waiting;
 use crate::{Output, Packet, SlowPath, Time};
 
-/// The ports that a packet to a group leaves by, and the least MTU of those that do not take it.
+/// The interfaces that a packet to a group leaves by, and the least MTU of those that do not take it.
 #[derive(Default)]
 struct Leaves {
-    by: Vec<PortId>,
+    by: Vec<InterfaceId>,
     too_small: Option<u16>,
 }
 
@@ -51,7 +52,7 @@ pub(crate) fn replication<P>(
     if !forwarded {
         return None;
     }
-    out.replication((source, group), (punt.port, ip.ttl()), ip.bytes().len())
+    out.replication((source, group), (punt.interface, ip.ttl()), ip.bytes().len())
 }
 
 /// A source that means nothing on another link (RFC 4291, 2.5.2 and 2.5.6).
@@ -72,14 +73,16 @@ impl<P: Packet> SlowPath<P> {
     pub(crate) fn replicate(
         &mut self,
         packet: P,
-        from: PortId,
+        from: InterfaceId,
         replication: Replication,
         now: Time,
         out: &mut impl Output<P>,
     ) {
         match replication {
-            Replication::Ports(ports) => self.send_to_group(packet, from, ports, now, out),
-            Replication::WrongPort => out.drop(packet, DropReason::MulticastWrongPort),
+            Replication::Interfaces(interfaces) => {
+                self.send_to_group(packet, from, interfaces, now, out)
+            }
+            Replication::WrongInterface => out.drop(packet, DropReason::MulticastWrongInterface),
             Replication::Sample => self.local(packet, from, now, out),
         }
     }
@@ -87,8 +90,8 @@ impl<P: Packet> SlowPath<P> {
     fn send_to_group(
         &mut self,
         packet: P,
-        from: PortId,
-        ports: PortSet,
+        from: InterfaceId,
+        interfaces: InterfaceSet,
         now: Time,
         out: &mut impl Output<P>,
     ) {
@@ -96,7 +99,7 @@ impl<P: Packet> SlowPath<P> {
             return out.drop(packet, DropReason::Runt);
         };
         let mac = group_mac(ip.destination());
-        let Leaves { by, too_small } = self.leaves(&ip, ports);
+        let Leaves { by, too_small } = self.leaves(&ip, interfaces);
         if let Some(mtu) = too_small {
             self.icmp_error(packet.bytes(), from, Error::TooBig { mtu }, now, out);
         }
@@ -107,22 +110,25 @@ impl<P: Packet> SlowPath<P> {
             };
             return out.drop(packet, reason);
         };
-        for &port in others {
-            self.transmit_copy(packet.bytes(), port, mac, out);
+        for &interface in others {
+            self.transmit_copy(packet.bytes(), interface, mac, out);
         }
         self.transmit(Waiting::Received { packet, from }, last, mac, out);
     }
 
-    /// Which of the ports take the packet, whole or in fragments.
-    fn leaves(&self, ip: &IpPacket<'_>, ports: PortSet) -> Leaves {
+    /// Which of the interfaces take the packet, whole or in fragments.
+    fn leaves(&self, ip: &IpPacket<'_>, interfaces: InterfaceSet) -> Leaves {
         let may_fragment = matches!(ip, IpPacket::V4 { header, .. } if !header.dont_fragment());
         let mut leaves = Leaves::default();
-        for port in ports.ports().filter_map(|port| self.ports.get(port)) {
-            let speaks = matches!(ip, IpPacket::V4 { .. }) || port.speaks_v6();
-            if speaks && (may_fragment || ip.bytes().len() <= usize::from(port.mtu)) {
-                leaves.by.push(port.id);
+        for interface in
+            interfaces.interfaces().filter_map(|interface| self.interfaces.get(interface))
+        {
+            let speaks = matches!(ip, IpPacket::V4 { .. }) || interface.speaks_v6();
+            if speaks && (may_fragment || ip.bytes().len() <= usize::from(interface.mtu)) {
+                leaves.by.push(interface.id);
             } else if speaks {
-                leaves.too_small = Some(leaves.too_small.map_or(port.mtu, |mtu| mtu.min(port.mtu)));
+                leaves.too_small =
+                    Some(leaves.too_small.map_or(interface.mtu, |mtu| mtu.min(interface.mtu)));
             }
         }
         leaves
@@ -147,33 +153,35 @@ mod tests {
         bench
     }
 
-    fn third() -> PortId {
-        PortId::new(2).unwrap()
+    fn third() -> InterfaceId {
+        InterfaceId::new(2).unwrap()
     }
 
-    /// `right` and a port with an MTU of 1280.
+    /// `right` and an interface with an MTU of 1280.
     fn both() -> Replication {
-        Replication::Ports([right(), third()].into_iter().collect())
+        Replication::Interfaces([right(), third()].into_iter().collect())
     }
 
     fn third_port() -> crate::Config {
         let mut config = config();
-        let mut port = config.ports[1].clone();
-        port.id = third();
-        port.mtu = 1280;
-        port.addresses = vec!["10.0.3.1/24".parse().unwrap()];
-        config.ports.push(port);
+        let mut interface = config.interfaces[1].clone();
+        interface.id = third();
+        interface.mtu = 1280;
+        interface.addresses = vec!["10.0.3.1/24".parse().unwrap()];
+        config.interfaces.push(interface);
         config
     }
 
-    /// Ports and frames that came out, in the order of ports.
-    fn sent(outs: &[Out]) -> Vec<(PortId, &[u8])> {
+    /// Interfaces and frames that came out, in the order of interfaces.
+    fn sent(outs: &[Out]) -> Vec<(InterfaceId, &[u8])> {
         let frames = outs.iter().filter_map(|out| match out {
-            Out::Forward(port, frame) | Out::Originate(port, frame) => Some((*port, &frame[..])),
+            Out::Forward(interface, frame) | Out::Originate(interface, frame) => {
+                Some((*interface, &frame[..]))
+            }
             _ => None,
         });
         let mut frames: Vec<_> = frames.collect();
-        frames.sort_by_key(|&(port, _)| port);
+        frames.sort_by_key(|&(interface, _)| interface);
         frames
     }
 
@@ -185,8 +193,8 @@ mod tests {
         frame[..6].copy_from_slice(&GROUP_MAC);
         let outs = bench.punt(PuntReason::Ip4Options, LEFT, 0, frame.clone());
         let sent = sent(&outs);
-        let ports: Vec<_> = sent.iter().map(|&(port, _)| port).collect();
-        assert_eq!(ports, [right(), third()]);
+        let interfaces: Vec<_> = sent.iter().map(|&(interface, _)| interface).collect();
+        assert_eq!(interfaces, [right(), third()]);
         for (&(_, frame), address) in sent.iter().zip([[10, 0, 2, 1], [10, 0, 3, 1]]) {
             assert_eq!((&frame[..6], &frame[6..12], frame[22]), (&GROUP_MAC[..], &R.0[..], 63));
             assert_eq!((frame[36], &frame[37..41]), (8, &address[..]));
@@ -213,7 +221,8 @@ mod tests {
         let mut bench = bench_that_says(both());
         let frame = v4("10.0.1.2", "239.1.1.1", 17, &udp(1400));
         let outs = bench.punt(PuntReason::TooBig, LEFT, MULTICAST, frame.clone());
-        let lengths: Vec<_> = sent(&outs).iter().map(|(port, f)| (port.index(), f.len())).collect();
+        let lengths: Vec<_> =
+            sent(&outs).iter().map(|(interface, f)| (interface.index(), f.len())).collect();
         assert_eq!(lengths, [(1, frame.len()), (2, 14 + 1276), (2, 14 + 20 + 1408 - 1256)]);
     }
 
@@ -233,20 +242,23 @@ mod tests {
         );
         let [error] = originated(&outs)[..] else { panic!("{outs:?}") };
         assert_eq!((icmp_type(error), &error[58..62]), ((2, 0), &1280u32.to_be_bytes()[..]));
-        assert!(outs.iter().any(|out| matches!(out, Out::Forward(port, _) if *port == right())));
+        assert!(
+            outs.iter()
+                .any(|out| matches!(out, Out::Forward(interface, _) if *interface == right()))
+        );
     }
 
     #[test]
     fn what_no_port_takes_is_dropped_by_name() {
-        let mut bench = bench_that_says(Replication::Ports([third()].into_iter().collect()));
+        let mut bench = bench_that_says(Replication::Interfaces([third()].into_iter().collect()));
         let long = v6("fd00:1::2", "ff0e::9", 17, &udp(1400));
         let outs = bench.punt(PuntReason::TooBig, LEFT, MULTICAST, long);
         assert_eq!(drops(&outs), [DropReason::TooBig]);
         assert_eq!(originated(&outs).len(), 1);
         let options = || v4_with_options("239.1.1.1", &[1; 4]);
         for (replication, reason) in [
-            (Replication::Ports(PortSet::EMPTY), DropReason::MulticastNoReceiver),
-            (Replication::WrongPort, DropReason::MulticastWrongPort),
+            (Replication::Interfaces(InterfaceSet::EMPTY), DropReason::MulticastNoReceiver),
+            (Replication::WrongInterface, DropReason::MulticastWrongInterface),
             (Replication::Sample, DropReason::MulticastNotRouted),
         ] {
             let outs =
@@ -276,7 +288,7 @@ mod tests {
     #[test]
     fn a_kernel_gets_only_what_has_no_entry() {
         let mut config = third_port();
-        config.ports.iter_mut().for_each(|port| port.host = true);
+        config.interfaces.iter_mut().for_each(|interface| interface.host = true);
         let mut bench = Bench::with(config);
         bench.net.joined.push(MacAddr(GROUP_MAC));
         let frame = v4_with_options("239.1.1.1", &[1; 4]);

@@ -2,20 +2,20 @@
 //!
 //! * Every message must pass the checks of RFC 4861, 6.1 and 7.1: hop limit 255, which nobody off
 //!   the link can produce, checksum, code 0, length, options; else it is dropped as `nd-malformed`.
-//! * A solicitation for an address of the port is answered as a router answers (R flag). The asker
+//! * A solicitation for an address of the interface is answered as a router answers (R flag). The asker
 //!   is learned from its link-layer address option.
-//! * One for a subnet-router anycast address of the port is answered a little later and without
+//! * One for a subnet-router anycast address of the interface is answered a little later and without
 //!   "override" (7.2.7).
 //! * An advertisement moves a neighbour that is in the table, after RFC 4861, 7.2.5.
-//! * Router solicitations teach the sender's MAC and are answered where the port advertises
+//! * Router solicitations teach the sender's MAC and are answered where the interface advertises
 //!   ([`crate::advertise`]). Router advertisements and redirects are for hosts (RFC 4861, 6.2.7, 8.2)
 //!   and change nothing.
 //!
-//! Drops: `nd-malformed`; `not-local` for a solicitation of an address that is not the port's.
+//! Drops: `nd-malformed`; `not-local` for a solicitation of an address that is not the interface's.
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use dataplane::port::PortId;
+use dataplane::interface::InterfaceId;
 use dataplane::reason::DropReason;
 use wire::MacAddr;
 use wire::address::{ALL_NODES, multicast_mac_v6, solicited_node};
@@ -53,7 +53,7 @@ impl<P: Packet> SlowPath<P> {
     pub(crate) fn neighbour_discovery(
         &mut self,
         message: &Message<'_>,
-        from: PortId,
+        from: InterfaceId,
         now: Time,
         out: &mut impl Output<P>,
     ) -> Option<DropReason> {
@@ -90,7 +90,7 @@ impl<P: Packet> SlowPath<P> {
     fn neighbour_solicitation(
         &mut self,
         message: &Message<'_>,
-        from: PortId,
+        from: InterfaceId,
         now: Time,
         out: &mut impl Output<P>,
     ) -> Result<bool, Invalid> {
@@ -110,9 +110,9 @@ impl<P: Packet> SlowPath<P> {
             }
             return Ok(true);
         }
-        let Some(port) = self.ports.get(from) else { return Ok(false) };
-        let anycast = port.has_anycast(target);
-        if !anycast && !port.has_v6(target) {
+        let Some(interface) = self.interfaces.get(from) else { return Ok(false) };
+        let anycast = interface.has_anycast(target);
+        if !anycast && !interface.has_v6(target) {
             return Ok(false);
         }
         if let Some(mac) = asker {
@@ -131,12 +131,12 @@ impl<P: Packet> SlowPath<P> {
         &mut self,
         source: Ipv6Addr,
         mac: MacAddr,
-        from: PortId,
+        from: InterfaceId,
         now: Time,
         out: &mut impl Output<P>,
     ) {
         let address = IpAddr::V6(source);
-        if self.ports.get(from).is_some_and(|port| port.is_on_link(address)) {
+        if self.interfaces.get(from).is_some_and(|interface| interface.is_on_link(address)) {
             self.learn((from, address), mac, (Evidence::Heard, true), now, out);
         }
     }
@@ -147,23 +147,23 @@ impl<P: Packet> SlowPath<P> {
         asker: Ipv6Addr,
         mac: Option<MacAddr>,
         target: Ipv6Addr,
-        from: PortId,
+        from: InterfaceId,
         now: Time,
         out: &mut impl Output<P>,
     ) {
-        let Some(port) = self.ports.get(from) else { return };
+        let Some(interface) = self.interfaces.get(from) else { return };
         if asker.is_unspecified() {
-            let link = Link { destination: multicast_mac_v6(ALL_NODES), source: port.mac };
+            let link = Link { destination: multicast_mac_v6(ALL_NODES), source: interface.mac };
             let flags = FLAG_ROUTER | FLAG_OVERRIDE;
             let frame = build::neighbour_advertisement(link, target, ALL_NODES, target, flags);
             return out.originate(from, &frame);
         }
-        let link = Link { destination: mac.unwrap_or_default(), source: port.mac };
+        let link = Link { destination: mac.unwrap_or_default(), source: interface.mac };
         let flags = FLAG_ROUTER | FLAG_SOLICITED | FLAG_OVERRIDE;
         let frame = build::neighbour_advertisement(link, target, asker, target, flags);
         if mac.is_some() {
             out.originate(from, &frame);
-        } else if port.is_on_link(IpAddr::V6(asker)) {
+        } else if interface.is_on_link(IpAddr::V6(asker)) {
             // A unicast solicitation may come without the option: the asker's MAC is in the table
             // or must be asked for.
             self.send_to((from, asker.into()), Waiting::Own(frame), now, out);
@@ -177,13 +177,13 @@ impl<P: Packet> SlowPath<P> {
         asker: Ipv6Addr,
         mac: MacAddr,
         target: Ipv6Addr,
-        from: PortId,
+        from: InterfaceId,
         now: Time,
     ) {
-        let Some(port) = self.ports.get(from) else { return };
-        let link = Link { destination: mac, source: port.mac };
+        let Some(interface) = self.interfaces.get(from) else { return };
+        let link = Link { destination: mac, source: interface.mac };
         let flags = FLAG_ROUTER | FLAG_SOLICITED;
-        let source = port.source_v6(asker);
+        let source = interface.source_v6(asker);
         let frame = build::neighbour_advertisement(link, source, asker, target, flags);
         let time = now.saturating_add(self.random.up_to(MAX_ANYCAST_DELAY));
         self.later.push(time, from, frame);
@@ -193,7 +193,7 @@ impl<P: Packet> SlowPath<P> {
     fn neighbour_advertisement(
         &mut self,
         message: &Message<'_>,
-        from: PortId,
+        from: InterfaceId,
         now: Time,
         out: &mut impl Output<P>,
     ) -> Result<bool, Invalid> {
@@ -209,13 +209,13 @@ impl<P: Packet> SlowPath<P> {
             self.duplicate(from, target, message.mac, out);
             return Ok(true);
         }
-        let Some(port) = self.ports.get(from) else { return Ok(false) };
+        let Some(interface) = self.interfaces.get(from) else { return Ok(false) };
         let key = (from, IpAddr::V6(target));
-        if port.has_v6(target) {
-            if let Some(mac) = heard.filter(|&mac| mac != port.mac)
+        if interface.has_v6(target) {
+            if let Some(mac) = heard.filter(|&mac| mac != interface.mac)
                 && self.announcements.may_defend(from, now)
             {
-                out.event(Event::AddressConflict { port: from, address: key.1, mac });
+                out.event(Event::AddressConflict { interface: from, address: key.1, mac });
             }
             return Ok(true);
         }
@@ -238,7 +238,7 @@ impl<P: Packet> SlowPath<P> {
     fn router_solicitation(
         &mut self,
         message: &Message<'_>,
-        from: PortId,
+        from: InterfaceId,
         now: Time,
         out: &mut impl Output<P>,
     ) -> Result<bool, Invalid> {
@@ -257,28 +257,37 @@ impl<P: Packet> SlowPath<P> {
     /// Asks for the MAC of `address`: its solicited-node group, or the one that had it.
     pub(crate) fn solicit(
         &self,
-        port: PortId,
+        interface: InterfaceId,
         address: Ipv6Addr,
         probe: Option<MacAddr>,
         out: &mut impl Output<P>,
     ) {
-        let Some(port) = self.ports.get(port).filter(|port| port.speaks_v6()) else { return };
-        let source = port.source_v6(address);
-        if !port.has_v6(source) {
+        let Some(interface) =
+            self.interfaces.get(interface).filter(|interface| interface.speaks_v6())
+        else {
+            return;
+        };
+        let source = interface.source_v6(address);
+        if !interface.has_v6(source) {
             // Not yet: no address may be used.
             return;
         }
-        let frame = build::neighbour_solicitation(port.mac, source, address, probe);
-        out.originate(port.id, &frame);
+        let frame = build::neighbour_solicitation(interface.mac, source, address, probe);
+        out.originate(interface.id, &frame);
     }
 
     /// Says which MAC has `address`, unasked (RFC 4861, 7.2.6).
-    pub(crate) fn nd_announce(&self, port: PortId, address: Ipv6Addr, out: &mut impl Output<P>) {
-        let Some(port) = self.ports.get(port) else { return };
-        let link = Link { destination: multicast_mac_v6(ALL_NODES), source: port.mac };
+    pub(crate) fn nd_announce(
+        &self,
+        interface: InterfaceId,
+        address: Ipv6Addr,
+        out: &mut impl Output<P>,
+    ) {
+        let Some(interface) = self.interfaces.get(interface) else { return };
+        let link = Link { destination: multicast_mac_v6(ALL_NODES), source: interface.mac };
         let flags = FLAG_ROUTER | FLAG_OVERRIDE;
         let frame = build::neighbour_advertisement(link, address, ALL_NODES, address, flags);
-        out.originate(port.id, &frame);
+        out.originate(interface.id, &frame);
     }
 }
 
@@ -336,7 +345,7 @@ mod tests {
     }
 
     fn up(address: &str, mac: MacAddr) -> Out {
-        Out::Event(Event::NeighbourUp { port: LEFT, address: ip(address), mac })
+        Out::Event(Event::NeighbourUp { interface: LEFT, address: ip(address), mac })
     }
 
     #[test]
@@ -383,7 +392,7 @@ mod tests {
         let own = link_local_target(1);
         let outs = bench.local(own);
         assert_eq!(originated(&outs).len(), 1);
-        // The other port's: not even its group is joined here.
+        // The other interface's: not even its group is joined here.
         let outs = bench.local(link_local_target(2));
         assert_eq!(outs, [Out::Drop(DropReason::MulticastNotRouted)]);
     }
@@ -447,7 +456,7 @@ mod tests {
         assert_eq!(answer[58], FLAG_ROUTER | FLAG_SOLICITED);
         assert_eq!(answer[22..38], hex("fd000001000000000000000000000001"));
         assert_eq!(answer[62..78], hex("fd000001000000000000000000000000"));
-        // Not on a port that has another network.
+        // Not on an interface that has another network.
         assert_eq!(
             bench.punt(PuntReason::Local, right(), dataplane::next_hop::LOCAL, question),
             [Out::Drop(DropReason::NotLocal)]
@@ -537,7 +546,10 @@ mod tests {
         let mut bench = Bench::new();
         let outs = bench.local(advertisement("fd00:1::1", A, FLAG_OVERRIDE));
         let address = ip("fd00:1::1");
-        assert_eq!(outs[0], Out::Event(Event::AddressConflict { port: LEFT, address, mac: A }));
+        assert_eq!(
+            outs[0],
+            Out::Event(Event::AddressConflict { interface: LEFT, address, mac: A })
+        );
         let again = bench.local(advertisement("fd00:1::1", A, FLAG_OVERRIDE));
         assert!(matches!(again[..], [Out::ToHost(_)]), "not again at once");
         bench.pass(secs(11));

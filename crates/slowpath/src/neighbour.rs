@@ -14,7 +14,7 @@
 //!       | timer                                                 |
 //!       v                                          Reachable <--+
 //!   (forgotten)             Static: by configuration, no timers
-//!                           Kernel: on a port with a host interface, as long as the kernel says
+//!                           Kernel: on an interface with a host interface, as long as the kernel says
 //! ```
 //!
 //! Forwarders do not say which neighbours they use, so every known neighbour is probed when its
@@ -24,7 +24,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
 
-use dataplane::port::PortId;
+use dataplane::interface::InterfaceId;
 use dataplane::reason::DropReason;
 use wire::MacAddr;
 
@@ -32,8 +32,8 @@ pub(crate) use crate::Waiting;
 use crate::random::Random;
 use crate::{Limits, NeighbourInfo, NeighbourState, Time};
 
-/// A neighbour: the same address may exist on several ports (link-local ones).
-pub(crate) type Key = (PortId, IpAddr);
+/// A neighbour: the same address may exist on several interfaces (link-local ones).
+pub(crate) type Key = (InterfaceId, IpAddr);
 
 /// What is known of a neighbour.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -97,7 +97,7 @@ enum Rank {
     Confirmed,
 }
 
-/// The entries of one port that may make room.
+/// The entries of one interface that may make room.
 #[derive(Default)]
 struct Evictable {
     /// Those not confirmed, best first.
@@ -156,7 +156,7 @@ pub(crate) enum Due<P> {
     Lost(Key),
 }
 
-/// Which neighbours of a port are forgotten.
+/// Which neighbours of an interface are forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Forgotten {
     /// Those that were learned here: what the kernel has told, it takes back itself.
@@ -180,8 +180,8 @@ pub(crate) struct Table<P> {
     entries: HashMap<Key, Entry<P>>,
     /// Every entry's deadline.
     timers: BTreeSet<(Time, Key)>,
-    /// The entries that may make room, by port.
-    evictable: BTreeMap<PortId, Evictable>,
+    /// The entries that may make room, by interface.
+    evictable: BTreeMap<InterfaceId, Evictable>,
     /// Entries with a MAC that had to make room: control has to know.
     evicted: Vec<Key>,
     /// What had to go for something else, with the reason; the engine collects it.
@@ -356,14 +356,14 @@ impl<P> Table<P> {
         Some(Removed { key, was_up: entry.state.mac().is_some(), queue })
     }
 
-    /// Removes neighbours of a port.
-    pub(crate) fn flush(&mut self, port: PortId, what: Forgotten) -> Vec<Removed<P>> {
+    /// Removes neighbours of an interface.
+    pub(crate) fn flush(&mut self, interface: InterfaceId, what: Forgotten) -> Vec<Removed<P>> {
         let fits = |entry: &Entry<P>| match entry.state {
             State::Static { .. } => what == Forgotten::All,
             State::Kernel { .. } => what != Forgotten::Learned,
             _ => true,
         };
-        let on_port = self.entries.iter().filter(|(key, entry)| key.0 == port && fits(entry));
+        let on_port = self.entries.iter().filter(|(key, entry)| key.0 == interface && fits(entry));
         let mut keys: Vec<Key> = on_port.map(|(key, _)| *key).collect();
         keys.sort_unstable();
         keys.into_iter().filter_map(|key| self.remove(key)).collect()
@@ -412,14 +412,14 @@ impl<P> Table<P> {
         }
     }
 
-    /// The table's content, sorted by port and address.
+    /// The table's content, sorted by interface and address.
     pub(crate) fn list(&self, now: Time) -> Vec<NeighbourInfo> {
         let mut all: Vec<_> = self
             .entries
             .iter()
-            .map(|(&(port, address), entry)| NeighbourInfo {
+            .map(|(&(interface, address), entry)| NeighbourInfo {
                 address,
-                port,
+                interface,
                 mac: entry.state.mac(),
                 state: entry.state.public(),
                 age: now.saturating_sub(entry.since),
@@ -427,7 +427,7 @@ impl<P> Table<P> {
                 is_static: matches!(entry.state, State::Static { .. }),
             })
             .collect();
-        all.sort_unstable_by_key(|info| (info.port, info.address));
+        all.sort_unstable_by_key(|info| (info.interface, info.address));
         all
     }
 
@@ -470,11 +470,11 @@ impl<P> Table<P> {
         true
     }
 
-    /// The entry that makes room for another one on a port, such that no port's neighbours are
-    /// driven out by those of another: the first of the port with the most unconfirmed ones. Where all
-    /// are confirmed, the oldest of the port with the most, if that has more than this port; but not
+    /// The entry that makes room for another one on an interface, such that no interface's neighbours are
+    /// driven out by those of another: the first of the interface with the most unconfirmed ones. Where all
+    /// are confirmed, the oldest of the interface with the most, if that has more than this interface; but not
     /// for one that only spoke, which costs an attacker nothing.
-    fn victim(&self, port: PortId, new: State) -> Option<Key> {
+    fn victim(&self, interface: InterfaceId, new: State) -> Option<Key> {
         let unconfirmed = self.evictable.values().max_by_key(|of| of.unconfirmed.len())?;
         if let Some(&(_, _, victim)) = unconfirmed.unconfirmed.first() {
             return Some(victim);
@@ -482,7 +482,7 @@ impl<P> Table<P> {
         if matches!(new, State::Stale { .. }) {
             return None;
         }
-        let own = self.evictable.get(&port).map_or(0, |own| own.confirmed.len());
+        let own = self.evictable.get(&interface).map_or(0, |own| own.confirmed.len());
         let confirmed = self.evictable.values().max_by_key(|of| of.confirmed.len())?;
         let &(_, victim) = confirmed.confirmed.first()?;
         (confirmed.confirmed.len() > own + 1).then_some(victim)
@@ -605,7 +605,8 @@ mod tests {
     /// A router that knows A, so that errors reach it at once.
     fn bench_with(config: Config) -> Bench {
         let mut bench = Bench::with(config);
-        let command = Command::AddStaticNeighbour { port: LEFT, address: ip("10.0.1.2"), mac: A };
+        let command =
+            Command::AddStaticNeighbour { interface: LEFT, address: ip("10.0.1.2"), mac: A };
         bench.command(command);
         bench.take();
         bench
@@ -621,12 +622,12 @@ mod tests {
         assert_eq!(glean(&mut bench, 2, 3), []);
         assert_eq!(bench.router.held(), 3);
         let outs = reply(&mut bench, 2, B);
-        let up = Event::NeighbourUp { port: right(), address: ip("10.0.2.2"), mac: B };
+        let up = Event::NeighbourUp { interface: right(), address: ip("10.0.2.2"), mac: B };
         assert_eq!(outs[0], Out::Event(up));
         let lengths: Vec<_> = outs
             .iter()
             .filter_map(|out| match out {
-                Out::Forward(port, frame) if *port == right() && frame[..6] == B.0 => {
+                Out::Forward(interface, frame) if *interface == right() && frame[..6] == B.0 => {
                     Some(frame.len() - 42)
                 }
                 _ => None,
@@ -709,7 +710,8 @@ mod tests {
     #[test]
     fn ipv6_neighbours_that_fail_are_address_unreachable() {
         let mut bench = bench_with(config());
-        let command = Command::AddStaticNeighbour { port: LEFT, address: ip("fd00:1::2"), mac: A };
+        let command =
+            Command::AddStaticNeighbour { interface: LEFT, address: ip("fd00:1::2"), mac: A };
         bench.command(command);
         let frame = v6("fd00:1::2", "fd00:2::2", 17, &udp(1));
         bench.punt(PuntReason::Glean, LEFT, GLEAN_RIGHT, frame);
@@ -748,7 +750,7 @@ mod tests {
         reply(&mut bench, 2, B);
         let outs = bench.pass(secs(49));
         assert_eq!(originated(&outs).len(), 3);
-        let down = Event::NeighbourDown { port: right(), address: ip("10.0.2.2") };
+        let down = Event::NeighbourDown { interface: right(), address: ip("10.0.2.2") };
         assert_eq!(outs.last(), Some(&Out::Event(down)));
         assert_eq!(state(&bench, "10.0.2.2"), None);
     }
@@ -757,7 +759,7 @@ mod tests {
     fn a_gateway_is_resolved_before_anything_needs_it() {
         let mut bench = bench_with(config());
         let gateway = ip("10.0.2.254");
-        let command = Command::NextHop { id: GATEWAY, port: right(), address: gateway };
+        let command = Command::NextHop { id: GATEWAY, interface: right(), address: gateway };
         bench.command(command.clone());
         assert_eq!(originated(&bench.take())[0][38..42], [10, 0, 2, 254]);
         bench.command(command.clone());
@@ -765,7 +767,7 @@ mod tests {
         let frame = v4("10.0.1.2", "198.51.100.1", 17, &udp(1));
         assert_eq!(bench.punt(PuntReason::Unresolved, LEFT, GATEWAY, frame), []);
         let outs = reply(&mut bench, 254, B);
-        let up = Out::Event(Event::NeighbourUp { port: right(), address: gateway, mac: B });
+        let up = Out::Event(Event::NeighbourUp { interface: right(), address: gateway, mac: B });
         assert_eq!(outs[0], up);
         assert!(matches!(&outs[1], Out::Forward(_, f) if f[30..34] == [198, 51, 100, 1]));
         bench.command(command);
@@ -777,16 +779,16 @@ mod tests {
         let mut bench = bench_with(config());
         glean(&mut bench, 2, 1);
         let address = ip("10.0.2.2");
-        bench.command(Command::AddStaticNeighbour { port: right(), address, mac: B });
+        bench.command(Command::AddStaticNeighbour { interface: right(), address, mac: B });
         assert!(matches!(bench.take()[..], [Out::Event(_), Out::Forward(..)]));
         let info = &bench.router.neighbours(bench.now)[1];
         assert!(info.is_static && info.mac == Some(B) && info.state == NeighbourState::Static);
         assert_eq!(bench.pass(secs(1000)), [], "no timers");
-        bench.command(Command::RemoveNeighbour { port: right(), address });
-        let down = Event::NeighbourDown { port: right(), address };
+        bench.command(Command::RemoveNeighbour { interface: right(), address });
+        let down = Event::NeighbourDown { interface: right(), address };
         assert_eq!(bench.take(), [Out::Event(down)]);
         glean(&mut bench, 2, 2);
-        bench.command(Command::RemoveNeighbour { port: right(), address });
+        bench.command(Command::RemoveNeighbour { interface: right(), address });
         assert_eq!(bench.take(), [Out::Drop(DropReason::NeighbourFailed)]);
         bench.assert_nothing_lost();
     }
@@ -797,14 +799,14 @@ mod tests {
         glean(&mut bench, 2, 1);
         reply(&mut bench, 2, B);
         glean(&mut bench, 3, 1);
-        bench.command(Command::PortLink { port: right(), up: false });
-        let down = Event::NeighbourDown { port: right(), address: ip("10.0.2.2") };
+        bench.command(Command::PortLink { interface: right(), up: false });
+        let down = Event::NeighbourDown { interface: right(), address: ip("10.0.2.2") };
         let want = [Out::Event(down), Out::Drop(DropReason::NeighbourFailed)];
         assert_eq!(bench.take(), want);
-        bench.command(Command::PortLink { port: LEFT, up: false });
+        bench.command(Command::PortLink { interface: LEFT, up: false });
         assert_eq!(state(&bench, "10.0.1.2"), Some(NeighbourState::Static));
         assert_eq!(bench.router.next_deadline(), None);
-        bench.command(Command::PortLink { port: right(), up: true });
+        bench.command(Command::PortLink { interface: right(), up: true });
         assert!(!originated(&bench.pass(secs(0))).is_empty(), "announced again");
     }
 
@@ -845,7 +847,7 @@ mod tests {
         ask(&mut bench, 2);
         ask(&mut bench, 3);
         let outs = ask(&mut bench, 4);
-        let down = Event::NeighbourDown { port: right(), address: ip("10.0.2.2") };
+        let down = Event::NeighbourDown { interface: right(), address: ip("10.0.2.2") };
         assert!(outs.contains(&Out::Event(down)), "{outs:?}");
         // One that has answered stays, and one that is sought takes the place of one that spoke.
         glean(&mut bench, 3, 1);
@@ -857,13 +859,13 @@ mod tests {
         bench.assert_nothing_lost();
     }
 
-    fn learn(table: &mut Table<u32>, port: PortId, host: u8, evidence: Evidence) -> bool {
-        let key = (port, IpAddr::from([10, 0, 1, host]));
+    fn learn(table: &mut Table<u32>, interface: InterfaceId, host: u8, evidence: Evidence) -> bool {
+        let key = (interface, IpAddr::from([10, 0, 1, host]));
         table.learn(key, A, evidence, true, Time::ZERO).is_some()
     }
 
-    fn on(table: &Table<u32>, port: PortId) -> usize {
-        table.entries.keys().filter(|key| key.0 == port).count()
+    fn on(table: &Table<u32>, interface: InterfaceId) -> usize {
+        table.entries.keys().filter(|key| key.0 == interface).count()
     }
 
     #[test]

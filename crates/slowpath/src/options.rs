@@ -1,7 +1,7 @@
 //! IPv4 options: RFC 791, 3.1; RFC 1812, 4.2.2.1, 4.2.2.2 and 5.3.13.
 //!
 //! * Record route and timestamp are checked when a packet comes and filled in when it leaves, with
-//!   an address of the port it leaves by (RFC 1812, 4.2.2.2); in an echo reply with the address
+//!   an address of the interface it leaves by (RFC 1812, 4.2.2.2); in an echo reply with the address
 //!   that was asked. One that is full passes; a timestamp then counts the overflow.
 //! * Source routes are refused, as RFC 7126, 4.3 and 4.4 recommend, with "source route failed".
 //! * What is malformed is answered by "parameter problem", the pointer on the option, or on the

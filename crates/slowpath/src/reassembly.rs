@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use dataplane::port::PortId;
+use dataplane::interface::InterfaceId;
 use wire::checksum::checksum;
 use wire::ethernet::ETHERNET_LEN;
 use wire::ip::{IPV6_LEN, Ipv4Header, Ipv6FragmentHeader, Ipv6Header, PROTOCOL_HOP_BY_HOP};
@@ -126,8 +126,8 @@ impl Piece {
 struct Datagram<P> {
     serial: u64,
     deadline: Time,
-    /// The port that the first of them to arrive came by.
-    from: PortId,
+    /// The interface that the first of them to arrive came by.
+    from: InterfaceId,
     /// In the order of their data; none overlaps another.
     pieces: Vec<(Piece, P)>,
     /// Two overlapped: whatever comes is dropped.
@@ -146,8 +146,8 @@ pub(crate) enum Outcome<P> {
 
 /// A datagram that did not become whole in time.
 pub(crate) struct Expired<P> {
-    /// The port that its fragments came by.
-    pub from: PortId,
+    /// The interface that its fragments came by.
+    pub from: InterfaceId,
     /// Its first fragment, if that is there; its sender is told.
     pub first: Option<P>,
     /// The others.
@@ -188,7 +188,7 @@ impl<P: Packet> Reassembly<P> {
         &mut self,
         piece: Piece,
         packet: P,
-        from: PortId,
+        from: InterfaceId,
         now: Time,
         displaced: &mut Vec<P>,
     ) -> Outcome<P> {

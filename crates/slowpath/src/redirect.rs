@@ -1,9 +1,9 @@
 //! Redirects: RFC 792; RFC 1812, 4.3.3.2 and 5.2.7.2; RFC 4861, 4.5 and 8.2.
 //!
-//! A packet that leaves by the port it came by could have gone straight to its next hop. Its sender
-//! is told, if the port's configuration says so, and
+//! A packet that leaves by the interface it came by could have gone straight to its next hop. Its sender
+//! is told, if the interface's configuration says so, and
 //!
-//! * the sender is a neighbour: on the port's network, over IPv4 in the same one as the next hop;
+//! * the sender is a neighbour: on the interface's network, over IPv4 in the same one as the next hop;
 //! * over IPv4, an ICMP error about the packet would be allowed (RFC 1812, 4.3.2.7);
 //! * over IPv6, the next hop is the destination itself, or a router known by its link-local address:
 //!   hosts know routers by no other (RFC 4861, 8);
@@ -14,7 +14,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use dataplane::port::PortId;
+use dataplane::interface::InterfaceId;
 use wire::build::{self, Ipv4Fields, Ipv6Fields};
 use wire::icmp::{v4, v6};
 use wire::ip::{IPV6_LEN, Ipv4Header, Ipv6Header, PROTOCOL_ICMP, PROTOCOL_ICMPV6};
@@ -33,16 +33,16 @@ use crate::{Output, Packet, SlowPath, Time};
 const TOS_CONTROL: u8 = 0xc0;
 
 impl<P: Packet> SlowPath<P> {
-    /// Tells the sender of a packet that leaves by the port it came by of its better first hop.
+    /// Tells the sender of a packet that leaves by the interface it came by of its better first hop.
     pub(crate) fn redirect(
         &mut self,
         frame: &[u8],
-        from: PortId,
+        from: InterfaceId,
         next_hop: u16,
         now: Time,
         out: &mut impl Output<P>,
     ) {
-        if !self.ports.get(from).is_some_and(|port| port.settings.redirects) {
+        if !self.interfaces.get(from).is_some_and(|interface| interface.settings.redirects) {
             return;
         }
         let Ok(ip) = IpPacket::parse(frame) else { return };
@@ -67,15 +67,15 @@ impl<P: Packet> SlowPath<P> {
         &mut self,
         header: &Ipv4Header,
         bytes: &[u8],
-        from: PortId,
+        from: InterfaceId,
         hop: Ipv4Addr,
         now: Time,
     ) -> Option<Vec<u8>> {
-        let port = self.ports.get(from)?;
+        let interface = self.interfaces.get(from)?;
         let sender = header.source();
-        let net = port.v4.iter().find(|net| net.contains(&sender) && net.contains(&hop))?;
+        let net = interface.v4.iter().find(|net| net.contains(&sender) && net.contains(&hop))?;
         let source = net.addr();
-        if sender == hop || !port.is_on_link(sender.into()) || !self.redirects.take(now) {
+        if sender == hop || !interface.is_on_link(sender.into()) || !self.redirects.take(now) {
             return None;
         }
         let length = (bytes.len() + 28).min(build::ICMPV4_ERROR_MAX);
@@ -97,21 +97,21 @@ impl<P: Packet> SlowPath<P> {
         &mut self,
         header: &Ipv6Header,
         bytes: &[u8],
-        from: PortId,
+        from: InterfaceId,
         hop: Ipv6Addr,
         now: Time,
     ) -> Option<Vec<u8>> {
-        let port = self.ports.get(from)?;
+        let interface = self.interfaces.get(from)?;
         let (sender, destination) = (header.source(), header.destination());
         let known_so = if hop == destination {
-            port.is_on_link(hop.into())
+            interface.is_on_link(hop.into())
         } else {
             hop.is_unicast_link_local()
         };
-        if !known_so || sender == hop || !port.is_on_link(sender.into()) {
+        if !known_so || sender == hop || !interface.is_on_link(sender.into()) {
             return None;
         }
-        let source = port.usable_link_local()?;
+        let source = interface.usable_link_local()?;
         if !self.redirects.take(now) {
             return None;
         }
@@ -164,20 +164,20 @@ mod tests {
         v4, v6,
     };
 
-    /// A router behind the left port, at 10.0.1.9 and fe80::9.
+    /// A router behind the left interface, at 10.0.1.9 and fe80::9.
     const C: MacAddr = MacAddr([2, 0, 0, 0, 0x0c, 1]);
     const TO_C4: u16 = 30;
     const TO_C6: u16 = 31;
 
     fn bench(redirects: bool) -> Bench {
         let mut config = config();
-        config.ports[0].settings.redirects = redirects;
+        config.interfaces[0].settings.redirects = redirects;
         let mut bench = Bench::with_hosts(config);
         for (id, address) in [(TO_C4, "10.0.1.9"), (TO_C6, "fe80::9")] {
             let address = ip(address);
-            bench.net.hops.insert(id, NextHop::Forward { port: LEFT, mac: C });
-            bench.command(Command::AddStaticNeighbour { port: LEFT, address, mac: C });
-            bench.command(Command::NextHop { id, port: LEFT, address });
+            bench.net.hops.insert(id, NextHop::Forward { interface: LEFT, mac: C });
+            bench.command(Command::AddStaticNeighbour { interface: LEFT, address, mac: C });
+            bench.command(Command::NextHop { id, interface: LEFT, address });
         }
         bench.take();
         bench
@@ -225,7 +225,7 @@ mod tests {
             [("10.0.1.2", "10.0.1.9", 38), ("fd00:1::2", "fd00:1::9", 62)]
         {
             let address = ip(destination);
-            bench.command(Command::AddStaticNeighbour { port: LEFT, address, mac: C });
+            bench.command(Command::AddStaticNeighbour { interface: LEFT, address, mac: C });
             bench.take();
             let packet = match address {
                 IpAddr::V4(_) => v4(source, destination, 17, &udp(30)),
@@ -259,7 +259,7 @@ mod tests {
         silent(&mut bench, TO_C6, v6("2001:db8::9", "2001:db8::7", 17, &udp(30)));
         // A router that hosts know by another address; one of the other family.
         let address = ip("fd00:1::9");
-        bench.command(Command::NextHop { id: TO_C6, port: LEFT, address });
+        bench.command(Command::NextHop { id: TO_C6, interface: LEFT, address });
         bench.take();
         silent(&mut bench, TO_C6, v6("fd00:1::2", "2001:db8::7", 17, &udp(30)));
         silent(&mut bench, TO_C6, good4());

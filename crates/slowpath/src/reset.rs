@@ -19,7 +19,7 @@
 //!
 //! Drops (by [`crate::local`]): `udp-malformed`, `tcp-malformed`, `no-listener`; here `prohibited`.
 
-use dataplane::port::PortId;
+use dataplane::interface::InterfaceId;
 use dataplane::reason::DropReason;
 use wire::build::{self, Ipv4Fields, Ipv6Fields};
 use wire::checksum::{Checksum, pseudo_header_v4, pseudo_header_v6};
@@ -129,11 +129,11 @@ impl<P: Packet> SlowPath<P> {
         &mut self,
         ip: &IpPacket<'_>,
         segment: &Segment,
-        from: PortId,
+        from: InterfaceId,
         now: Time,
         out: &mut impl Output<P>,
     ) {
-        if segment.flags & RST == 0 && self.ports.is_own(ip.destination(), from) {
+        if segment.flags & RST == 0 && self.interfaces.is_own(ip.destination(), from) {
             self.send_reset(ip, segment, from, now, out);
         }
     }
@@ -143,7 +143,7 @@ impl<P: Packet> SlowPath<P> {
     pub(crate) fn refuse_by_reset(
         &mut self,
         packet: P,
-        from: PortId,
+        from: InterfaceId,
         now: Time,
         out: &mut impl Output<P>,
     ) {
@@ -159,7 +159,7 @@ impl<P: Packet> SlowPath<P> {
     fn reset_in_transit(
         &mut self,
         frame: &[u8],
-        from: PortId,
+        from: InterfaceId,
         now: Time,
         out: &mut impl Output<P>,
     ) -> bool {
@@ -182,7 +182,7 @@ impl<P: Packet> SlowPath<P> {
         &mut self,
         ip: &IpPacket<'_>,
         segment: &Segment,
-        from: PortId,
+        from: InterfaceId,
         now: Time,
         out: &mut impl Output<P>,
     ) {
@@ -274,7 +274,7 @@ mod tests {
                 let [answer] = originated(&outs)[..] else { panic!("{outs:?}") };
                 let at = if frame[12] == 8 { 34 } else { 54 };
                 let (mine, theirs) = (&answer[at..], &frame[at..]);
-                assert_eq!((&mine[..2], &mine[2..4]), (&theirs[2..4], &theirs[..2]), "ports");
+                assert_eq!((&mine[..2], &mine[2..4]), (&theirs[2..4], &theirs[..2]), "interfaces");
                 assert_eq!(mine[4..8], u32::to_be_bytes(sequence));
                 assert_eq!(mine[8..12], u32::to_be_bytes(acknowledgment));
                 assert_eq!((mine[12], mine[13], mine.len()), (0x50, flags, 20));

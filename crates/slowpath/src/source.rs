@@ -10,7 +10,7 @@
 //! | 8 | the longest prefix in common with it, as far as the address's own prefix goes |
 //!
 //! No address is deprecated, a home address or temporary (rules 3, 4, 7); that candidates are those of one
-//! port (rule 5) is up to the caller. Of candidates that are alike the first is taken.
+//! interface (rule 5) is up to the caller. Of candidates that are alike the first is taken.
 
 use std::net::Ipv6Addr;
 

@@ -1,4 +1,4 @@
-//! What the tests of this crate share: a router with two ports, a network around it that records
+//! What the tests of this crate share: a router with two interfaces, a network around it that records
 //! what comes out, and a checker of everything the router makes.
 //!
 //! ```text
@@ -15,6 +15,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use dataplane::flow::FlowHash;
+use dataplane::interface::InterfaceId;
 use dataplane::multicast::Replication;
 use dataplane::next_hop::{self, NextHop};
 use dataplane::port::PortId;
@@ -27,11 +28,11 @@ use zerocopy::IntoBytes;
 
 use crate::neighbour::Waiting;
 use crate::{
-    Command, Config, Event, Icmp, Limits, Output, PortConfig, PortSettings, RouteAnswer, SlowPath,
-    Time,
+    Command, Config, Event, Icmp, InterfaceConfig, InterfaceSettings, Limits, Output, RouteAnswer,
+    SlowPath, Time,
 };
 
-pub(crate) const LEFT: PortId = PortId::FIRST;
+pub(crate) const LEFT: InterfaceId = InterfaceId::FIRST;
 pub(crate) const L: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 pub(crate) const R: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 pub(crate) const A: MacAddr = MacAddr([2, 0, 0, 0, 0x0a, 1]);
@@ -41,8 +42,8 @@ pub(crate) const TO_B: u16 = 21;
 pub(crate) const GLEAN_LEFT: u16 = 22;
 pub(crate) const GLEAN_RIGHT: u16 = 23;
 
-pub(crate) fn right() -> PortId {
-    PortId::new(1).unwrap()
+pub(crate) fn right() -> InterfaceId {
+    InterfaceId::new(1).unwrap()
 }
 
 pub(crate) fn ip(text: &str) -> IpAddr {
@@ -62,13 +63,13 @@ pub(crate) fn hex(text: &str) -> Vec<u8> {
 /// Something that came out of the router.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Out {
-    Forward(PortId, Vec<u8>),
-    Originate(PortId, Vec<u8>),
+    Forward(InterfaceId, Vec<u8>),
+    Originate(InterfaceId, Vec<u8>),
     ToHost(Vec<u8>),
-    Deliver(PortId, Vec<u8>),
+    Deliver(InterfaceId, Vec<u8>),
     Drop(DropReason),
     /// Where to, and whether it is a frame of the router's own.
-    HandOver(PortId, IpAddr, bool),
+    HandOver(InterfaceId, IpAddr, bool),
     Event(Event),
 }
 
@@ -89,14 +90,14 @@ pub(crate) struct Net {
 }
 
 impl Output<Vec<u8>> for Net {
-    fn forward(&mut self, port: PortId, packet: Vec<u8>) {
+    fn forward(&mut self, interface: InterfaceId, packet: Vec<u8>) {
         self.returned += 1;
-        self.outs.push(Out::Forward(port, packet));
+        self.outs.push(Out::Forward(interface, packet));
     }
 
-    fn originate(&mut self, port: PortId, frame: &[u8]) {
-        check_frame(frame, if port == LEFT { L } else { R });
-        self.outs.push(Out::Originate(port, frame.to_vec()));
+    fn originate(&mut self, interface: InterfaceId, frame: &[u8]) {
+        check_frame(frame, if interface == LEFT { L } else { R });
+        self.outs.push(Out::Originate(interface, frame.to_vec()));
     }
 
     fn to_host(&mut self, packet: Vec<u8>) {
@@ -104,9 +105,9 @@ impl Output<Vec<u8>> for Net {
         self.outs.push(Out::ToHost(packet));
     }
 
-    fn deliver(&mut self, port: PortId, packet: Vec<u8>) {
+    fn deliver(&mut self, interface: InterfaceId, packet: Vec<u8>) {
         self.returned += 1;
-        self.outs.push(Out::Deliver(port, packet));
+        self.outs.push(Out::Deliver(interface, packet));
     }
 
     fn drop(&mut self, _: Vec<u8>, reason: DropReason) {
@@ -114,7 +115,7 @@ impl Output<Vec<u8>> for Net {
         self.outs.push(Out::Drop(reason));
     }
 
-    fn hand_over(&mut self, port: PortId, address: IpAddr, waiting: Waiting<Vec<u8>>) {
+    fn hand_over(&mut self, interface: InterfaceId, address: IpAddr, waiting: Waiting<Vec<u8>>) {
         let own = match waiting {
             Waiting::Received { .. } => {
                 self.returned += 1;
@@ -122,7 +123,7 @@ impl Output<Vec<u8>> for Net {
             }
             Waiting::Own(_) => true,
         };
-        self.outs.push(Out::HandOver(port, address, own));
+        self.outs.push(Out::HandOver(interface, address, own));
     }
 
     fn event(&mut self, event: Event) {
@@ -147,17 +148,17 @@ impl Output<Vec<u8>> for Net {
     fn replication(
         &mut self,
         _: (IpAddr, IpAddr),
-        _: (PortId, u8),
+        _: (InterfaceId, u8),
         _: usize,
     ) -> Option<Replication> {
-        self.replication
+        self.replication.clone()
     }
 
     fn time_of_day(&self) -> Duration {
         Duration::from_millis(0x0102_0304)
     }
 
-    fn has_joined(&mut self, _: PortId, group: MacAddr) -> bool {
+    fn has_joined(&mut self, _: InterfaceId, group: MacAddr) -> bool {
         self.joined.contains(&group)
     }
 }
@@ -171,20 +172,20 @@ pub(crate) struct Bench {
 }
 
 pub(crate) fn config() -> Config {
-    let port = |id, name: &str, mac, addresses: [&str; 2]| PortConfig {
+    let interface = |id, name: &str, mac, addresses: [&str; 2]| InterfaceConfig {
         id,
         name: name.into(),
         mac,
         mtu: 1500,
         addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
         host: false,
-        settings: PortSettings::default(),
+        settings: InterfaceSettings::default(),
         owned: true,
     };
     Config {
-        ports: vec![
-            port(LEFT, "left", L, ["10.0.1.1/24", "fd00:1::1/64"]),
-            port(right(), "right", R, ["10.0.2.1/24", "fd00:2::1/64"]),
+        interfaces: vec![
+            interface(LEFT, "left", L, ["10.0.1.1/24", "fd00:1::1/64"]),
+            interface(right(), "right", R, ["10.0.2.1/24", "fd00:2::1/64"]),
         ],
         limits: Limits::default(),
         icmp: Icmp::default(),
@@ -208,10 +209,10 @@ impl Bench {
             (next_hop::MARTIAN, NextHop::Martian),
             (next_hop::PROHIBITED, NextHop::Prohibited),
             (next_hop::UNREACHABLE, NextHop::Unreachable),
-            (GATEWAY, NextHop::Unresolved { port: right() }),
-            (TO_B, NextHop::Forward { port: right(), mac: B }),
-            (GLEAN_LEFT, NextHop::Glean { port: LEFT }),
-            (GLEAN_RIGHT, NextHop::Glean { port: right() }),
+            (GATEWAY, NextHop::Unresolved { interface: right() }),
+            (TO_B, NextHop::Forward { interface: right(), mac: B }),
+            (GLEAN_LEFT, NextHop::Glean { interface: LEFT }),
+            (GLEAN_RIGHT, NextHop::Glean { interface: right() }),
         ];
         net.hops.extend(hops);
         let routes = [
@@ -236,10 +237,11 @@ impl Bench {
         net.routes.extend(routes.map(|(net, id)| (net.parse().unwrap(), id)));
         let router = SlowPath::new(config);
         let mut bench = Self { router, net, now: Time::ZERO, given: 0 };
-        let command = Command::NextHop { id: GATEWAY, port: right(), address: ip("10.0.2.254") };
+        let command =
+            Command::NextHop { id: GATEWAY, interface: right(), address: ip("10.0.2.254") };
         bench.router.announcements = Default::default();
         bench.command(command);
-        let gateway = Command::RemoveNeighbour { port: right(), address: ip("10.0.2.254") };
+        let gateway = Command::RemoveNeighbour { interface: right(), address: ip("10.0.2.254") };
         bench.command(gateway);
         bench.take();
         bench
@@ -248,13 +250,13 @@ impl Bench {
     /// A router that knows A and B.
     pub(crate) fn with_hosts(config: Config) -> Self {
         let mut bench = Self::with(config);
-        for (port, address, mac) in [
+        for (interface, address, mac) in [
             (LEFT, "10.0.1.2", A),
             (LEFT, "fd00:1::2", A),
             (right(), "10.0.2.2", B),
             (right(), "fd00:2::2", B),
         ] {
-            bench.command(Command::AddStaticNeighbour { port, address: ip(address), mac });
+            bench.command(Command::AddStaticNeighbour { interface, address: ip(address), mac });
         }
         bench.take();
         bench.router.identification = 0;
@@ -269,12 +271,13 @@ impl Bench {
     pub(crate) fn punt(
         &mut self,
         reason: PuntReason,
-        port: PortId,
+        interface: InterfaceId,
         next_hop: u16,
         frame: Vec<u8>,
     ) -> Vec<Out> {
         self.given += 1;
-        let punt = Punt { reason, port, next_hop, generation: 0 };
+        let port = interface.port().unwrap_or(PortId::FIRST);
+        let punt = Punt { reason, port, interface, next_hop, generation: 0 };
         self.router.packet(frame, punt, self.now, &mut self.net);
         self.take()
     }

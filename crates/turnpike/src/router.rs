@@ -43,11 +43,12 @@ use control::config::Config;
 use dataplane::catalogue::Catalogue;
 use dataplane::flow::FlowHash;
 use dataplane::forwarder::Forwarder;
+use dataplane::interface::{InterfaceInfos, Mtus};
 use dataplane::next_hop::NextHopTable;
 use dataplane::own::OwnAddresses;
-use dataplane::port::{MAX_PORTS, Mtus, PortInfos};
+use dataplane::port::MAX_PORTS;
 use dataplane::quarantine::Quarantine;
-use dataplane::tables::Tables;
+use dataplane::tables::{Fibs, Tables};
 use dpdk::qsbr::Qsbr;
 use dpdk::{DeviceEvents, Eal, EalConfig, Port};
 use nix::sys::signal::Signal;
@@ -262,12 +263,11 @@ impl Router {
         rib.share_addresses(own.clone());
         let tables = Arc::new(Tables {
             named_hops: Arc::default(),
-            fib4: readers.0[0].clone(),
-            fib6: readers.1[0].clone(),
+            vrfs: Box::new([Fibs { fib4: readers.0[0].clone(), fib6: readers.1[0].clone() }]),
             next_hops,
             multicast: Arc::default(),
             mtus: Arc::new(Mtus::new(&infos)),
-            ports: Arc::new(PortInfos::new(infos.clone())),
+            interfaces: Arc::new(InterfaceInfos::new(infos.clone())),
             redirects: Arc::default(),
             flows: FlowHash::new(seed),
             own,
@@ -507,10 +507,10 @@ fn slow_path_config(
     let port = |port: &OpenPort| {
         let wanted = common.config.port(port.id)?;
         let owned = dataplane::punts::owner(port.id.index(), workers) == worker;
-        Some(slowpath::PortConfig { owned, ..settings::slow_path_port(port, wanted) })
+        Some(slowpath::InterfaceConfig { owned, ..settings::slow_path_port(port, wanted) })
     };
     slowpath::Config {
-        ports: common.ports.iter().filter_map(port).collect(),
+        interfaces: common.ports.iter().filter_map(port).collect(),
         limits,
         icmp: settings::icmp(common.config),
         flow: FlowHash::new(common.seed),

@@ -5,7 +5,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use dataplane::port::{MAX_PORTS, PortId, ReversePath};
+use dataplane::interface::{InterfaceId, ReversePath};
+use dataplane::port::{MAX_PORTS, PortId};
 use ipnet::IpNet;
 
 pub use super::settings::Effect;
@@ -281,8 +282,11 @@ impl Config {
     }
 
     fn renumber(&mut self, numbers: &HashMap<PortId, PortId>) {
-        let moved = |port: &mut PortId| *port = numbers.get(port).copied().unwrap_or(*port);
-        let path = |path: &mut rib::Path| path.port.iter_mut().for_each(moved);
+        let number = |port: PortId| numbers.get(&port).copied().unwrap_or(port);
+        let moved = |interface: &mut InterfaceId| {
+            *interface = interface.port().map_or(*interface, |port| number(port).into());
+        };
+        let path = |path: &mut rib::Path| path.interface.iter_mut().for_each(moved);
         for route in &mut self.routes {
             if let RouteKind::Unicast(paths) = &mut route.kind {
                 paths.iter_mut().for_each(path);
@@ -300,9 +304,9 @@ impl Config {
             route.to.iter_mut().for_each(|(port, _)| moved(port));
         }
         for (ports, _) in &mut self.graphs.by_port {
-            ports.iter_mut().for_each(moved);
+            ports.iter_mut().for_each(|port| *port = number(*port));
         }
-        self.ports.iter_mut().for_each(|port| moved(&mut port.id));
+        self.ports.iter_mut().for_each(|port| port.id = number(port.id));
         self.ports.sort_by_key(|port| port.id);
     }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use ::script::{Policy, StepSettings};
 use dataplane::class::ClassLimits;
+use dataplane::interface::{InterfaceId, ReversePath};
 use dataplane::plan::Plans;
-use dataplane::port::{PortId, ReversePath};
 use dataplane::reason::PuntClass;
 
 use super::{
@@ -135,14 +135,14 @@ pub(super) fn of_port(port: &Port) -> Vec<Entry> {
 }
 
 /// A port by its number.
-pub(super) fn port_name(names: &[String], port: PortId) -> &str {
+pub(super) fn port_name(names: &[String], port: InterfaceId) -> &str {
     names.get(port.index()).map_or("?", String::as_str)
 }
 
 /// Paths as messages write them: `10.0.2.2 (right) weight 2`.
 pub(super) fn paths(paths: &[rib::Path], names: &[String]) -> String {
     let path = |path: &rib::Path| {
-        let place = match (path.via, path.port) {
+        let place = match (path.via, path.interface) {
             (Some(via), Some(port)) => format!("{via} ({})", port_name(names, port)),
             (Some(via), None) => format!("{via} (recursive)"),
             (None, port) => port.map_or_else(String::new, |port| port_name(names, port).to_owned()),
@@ -386,8 +386,10 @@ impl List<'_> {
             self.graph(format!("graph: {what}"), value);
         }
         for (ports, plan) in &plans.by_port {
-            let ports =
-                some(ports.iter().map(|&port| port_name(self.names, port).to_owned()), "none");
+            let ports = some(
+                ports.iter().map(|&port| port_name(self.names, port.into()).to_owned()),
+                "none",
+            );
             for (what, value) in plan.described() {
                 self.graph(format!("graph of {ports}: {what}"), value);
             }

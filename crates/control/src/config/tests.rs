@@ -50,7 +50,7 @@ fn the_example_works_as_it_stands() {
     let addresses: Vec<IpNet> =
         vec!["10.0.1.1/24".parse().unwrap(), "fd00:1::1/64".parse().unwrap()];
     assert_eq!(config.ports[0].addresses, addresses);
-    let (left, right) = (PortId::new(0).unwrap(), PortId::new(1).unwrap());
+    let (left, right) = (InterfaceId::new(0).unwrap(), InterfaceId::new(1).unwrap());
     let path = |port, via: &str| rib::Path::over(port, via.parse().unwrap());
     assert_eq!(config.routes[0].kind, RouteKind::Unicast(vec![path(right, "10.0.2.2")]));
     assert_eq!(
@@ -113,7 +113,7 @@ fn every_setting_is_read() {
     assert_eq!(paths.iter().map(|path| path.weight).collect::<Vec<_>>(), [3, 1]);
     assert_eq!(config.routes[0].metric, 7);
     let RouteKind::Unicast(paths) = &config.routes[1].kind else { panic!("{config:?}") };
-    assert_eq!(paths[0].port, PortId::new(1));
+    assert_eq!(paths[0].interface, InterfaceId::new(1));
     assert_eq!(config.routes[2].kind, RouteKind::Prohibited);
     assert_eq!(config.routes[2].prefix.to_string(), "192.0.2.9/32");
     assert_eq!(config.routes[3].kind, RouteKind::Unreachable);
@@ -846,7 +846,7 @@ fn paths(statements: &str) -> Vec<Vec<rib::Path>> {
 
 #[test]
 fn gateways_are_where_ports_and_routes_say() {
-    let (left, right) = (PortId::new(0).unwrap(), PortId::new(1).unwrap());
+    let (left, right) = (InterfaceId::new(0).unwrap(), InterfaceId::new(1).unwrap());
     let ip = |text: &str| text.parse::<IpAddr>().unwrap();
     let routes = paths(
         "turnpike.route '10.9.0.0/16' { via = '10.0.2.2' }
@@ -865,7 +865,7 @@ fn gateways_are_where_ports_and_routes_say() {
         ],
         vec![rib::Path::over(right, ip("fd00:2::2"))],
         vec![rib::Path::over(left, ip("fe80::2"))],
-        vec![rib::Path::on_port(left)],
+        vec![rib::Path::on_interface(left)],
     ];
     assert_eq!(routes, expected);
 }
@@ -1019,7 +1019,7 @@ fn multicast_routes_name_ports() {
          turnpike.multicast 'ff0e::1' {{ from = 'right', to = 'left' }}"
     ))
     .unwrap();
-    let port = |n| PortId::new(n).unwrap();
+    let port = |n| InterfaceId::new(n).unwrap();
     let routes: Vec<_> = config
         .multicast
         .iter()
@@ -1373,10 +1373,11 @@ fn compiled(text: &str) -> dataplane::graph::Shape {
 }
 
 fn tables(config: &Config) -> std::sync::Arc<dataplane::tables::Tables> {
-    use dataplane::port::{Mtus, PortInfo, PortInfos};
-    let info = |port: &Port| PortInfo {
+    use dataplane::interface::{InterfaceInfo, InterfaceInfos, Mtus, VrfId};
+    let info = |port: &Port| InterfaceInfo {
         mac: MacAddr::default(),
         mtu: 1500,
+        vrf: VrfId::DEFAULT,
         partial_checksums: false,
         host: false,
         reverse_path: port.reverse_path,
@@ -1386,13 +1387,15 @@ fn tables(config: &Config) -> std::sync::Arc<dataplane::tables::Tables> {
     let ports: Vec<_> = config.ports.iter().map(info).collect();
     std::sync::Arc::new(dataplane::tables::Tables {
         named_hops: Default::default(),
-        fib4: fib::new_ipv4(Algorithm::Reference, Box::new(fib::NoReaders)).unwrap().reader(),
-        fib6: fib::new_ipv6(Algorithm::Reference, Box::new(fib::NoReaders)).unwrap().reader(),
+        vrfs: Box::new([dataplane::tables::Fibs {
+            fib4: fib::new_ipv4(Algorithm::Reference, Box::new(fib::NoReaders)).unwrap().reader(),
+            fib6: fib::new_ipv6(Algorithm::Reference, Box::new(fib::NoReaders)).unwrap().reader(),
+        }]),
         next_hops: std::sync::Arc::new(dataplane::next_hop::NextHopTable::new()),
         multicast: Arc::default(),
         mtus: Arc::new(Mtus::new(&ports)),
         redirects: Arc::default(),
-        ports: Arc::new(PortInfos::new(ports)),
+        interfaces: Arc::new(InterfaceInfos::new(ports)),
         flows: dataplane::flow::FlowHash::new(1),
         own: Arc::new(dataplane::own::OwnAddresses::new(false)),
     })

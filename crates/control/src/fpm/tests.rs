@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use dataplane::port::PortId;
+use dataplane::interface::InterfaceId;
 use ipnet::IpNet;
 use proptest::prelude::*;
 
@@ -14,7 +14,9 @@ use crate::netlink::message::{RTM_DELNEXTHOP, RTM_DELROUTE, RTM_NEWNEXTHOP, RTM_
 use crate::netlink::{Change, RouteKind};
 
 fn interfaces() -> Interfaces {
-    Interfaces { by_index: [(1, None), (10, PortId::new(0)), (11, PortId::new(1))].into() }
+    Interfaces {
+        by_index: [(1, None), (10, InterfaceId::new(0)), (11, InterfaceId::new(1))].into(),
+    }
 }
 
 /// A frame of these messages.
@@ -172,7 +174,7 @@ fn a_changed_route_is_never_gone() {
     let changed = frame(&[delete("192.0.2.0/24"), add("192.0.2.0/24", [10, 0, 0, 2])]);
     zebra.write_all(&changed).unwrap();
     let via = "10.0.0.2".parse().unwrap();
-    let over = RouteKind::Unicast(vec![crate::rib::Path::over(PortId::new(0).unwrap(), via)]);
+    let over = RouteKind::Unicast(vec![crate::rib::Path::over(InterfaceId::new(0).unwrap(), via)]);
     scene.wait("the change", |scene| scene.routes.values().all(|kind| *kind == over));
     assert_eq!(scene.withdrawn, 0);
     // A deletion of another route in between is one.
@@ -198,7 +200,7 @@ fn nexthop_objects_come_and_go_as_zebra_says() {
             format!("route over {}", key.id)
         }
         SourceEvent::Group { change: Change::Set(spec), .. } => {
-            format!("group by {:?}", spec.paths[0].port.map(PortId::index))
+            format!("group by {:?}", spec.paths[0].interface.map(InterfaceId::index))
         }
         SourceEvent::Group { change: Change::Withdraw, .. } => "no group".to_owned(),
         SourceEvent::ResyncBegin(_) => "begin".to_owned(),
@@ -220,7 +222,8 @@ fn nexthop_objects_come_and_go_as_zebra_says() {
 
 /// What a capture's events add up to, in words.
 fn captured(stream: &[u8]) -> Vec<String> {
-    let by_index = [(1, None), (2, None), (3, PortId::new(0)), (4, None), (5, PortId::new(1))];
+    let by_index =
+        [(1, None), (2, None), (3, InterfaceId::new(0)), (4, None), (5, InterfaceId::new(1))];
     let mut routes = BTreeMap::new();
     let mut groups = BTreeMap::new();
     for event in replay(stream, &Interfaces { by_index: by_index.into() }) {
@@ -247,7 +250,7 @@ fn captured(stream: &[u8]) -> Vec<String> {
             RouteKind::NextHopGroup(key) => &groups[key],
             other => return format!("{prefix} {other:?}"),
         };
-        let port = |path: &crate::rib::Path| ["lan", "wan"][path.port.unwrap().index()];
+        let port = |path: &crate::rib::Path| ["lan", "wan"][path.interface.unwrap().index()];
         let via = |path: &crate::rib::Path| path.via.map_or("link".into(), |via| via.to_string());
         let path = |path| format!(" {} {}", port(path), via(path));
         format!("{prefix}{}", paths.iter().map(path).collect::<String>())
@@ -361,11 +364,13 @@ fn ways_over_unknown_interfaces_are_refused_until_they_appear() {
     assert_eq!(first[1].1, RouteKind::Host, "an interface that is no port is the kernel's");
     assert_eq!((session.errors, session.routes.count()), (2, 4));
     let mut more = interfaces();
-    more.by_index.insert(77, PortId::new(1));
+    more.by_index.insert(77, InterfaceId::new(1));
     session.set_interfaces(&more);
     let then = told(&mut session);
     assert_eq!(then[0].0, "20.1.0.0/16", "{then:?}");
-    assert!(matches!(&then[0].1, RouteKind::Unicast(paths) if paths[0].port == PortId::new(1)));
+    assert!(
+        matches!(&then[0].1, RouteKind::Unicast(paths) if paths[0].interface == InterfaceId::new(1))
+    );
 }
 
 /// Zebra's machine may end without a word.

@@ -273,7 +273,7 @@ fn prefixes_are_spread_by_origin_over_the_gateways_of_their_family() {
         .unwrap();
     let mut rib = two_ports();
     let path = |port: u16, via: &str| {
-        Path::over(dataplane::port::PortId::new(port).unwrap(), via.parse().unwrap())
+        Path::over(dataplane::interface::InterfaceId::new(port).unwrap(), via.parse().unwrap())
     };
     let statement = config::Import {
         line: 1,
@@ -321,7 +321,7 @@ fn the_watch_hears_how_far_an_import_is_and_can_stop_it() {
     let file = directory.path().join("table.txt");
     write_synthetic(&file, 20_000, 0).unwrap();
     let length = std::fs::metadata(&file).unwrap().len();
-    let path = Path::over(dataplane::port::PortId::FIRST, "10.0.1.2".parse().unwrap());
+    let path = Path::over(dataplane::interface::InterfaceId::FIRST, "10.0.1.2".parse().unwrap());
     let statement = config::Import { line: 1, file, via4: vec![path], via6: Vec::new() };
     let mut heard = Vec::new();
     let mut watch = |stage, done, all| {
@@ -348,7 +348,7 @@ fn half_a_million_routes_load_quickly() {
     let file = directory.path().join("table.gz");
     write_synthetic(&file, 500_000, 0).unwrap();
     let mut rib = two_ports();
-    let port = dataplane::port::PortId::FIRST;
+    let port = dataplane::interface::InterfaceId::FIRST;
     let path = Path::over(port, "10.0.1.2".parse().unwrap());
     let statement = config::Import { line: 1, file, via4: vec![path], via6: Vec::new() };
     let start = Instant::now();

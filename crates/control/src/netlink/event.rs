@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
-use dataplane::port::PortId;
+use dataplane::interface::InterfaceId;
 use ipnet::IpNet;
 use tokio::sync::oneshot;
 use wire::MacAddr;
@@ -95,7 +95,7 @@ pub enum SourceEvent {
     /// The state of a port's host interface.
     Link {
         /// The port.
-        port: PortId,
+        port: InterfaceId,
         /// Somebody has set it up.
         admin_up: bool,
         /// It has carrier.
@@ -108,14 +108,14 @@ pub enum SourceEvent {
     /// Whether a port's host interface takes all multicasts, joined or not.
     AllMulticast {
         /// The port.
-        port: PortId,
+        port: InterfaceId,
         /// It does.
         on: bool,
     },
     /// All addresses of a port's host interface, with the length of their network; host bits set.
     Addresses {
         /// The port.
-        port: PortId,
+        port: InterfaceId,
         /// All of them.
         addresses: Vec<IpNet>,
     },
@@ -129,7 +129,7 @@ pub enum SourceEvent {
     /// An entry of the kernel's neighbour table on a port.
     Neighbour {
         /// The port.
-        port: PortId,
+        port: InterfaceId,
         /// The neighbour.
         address: IpAddr,
         /// Its MAC; `None` while there is none that may be used.
@@ -210,40 +210,40 @@ pub enum KernelOrder {
     /// Find a neighbour's MAC, or confirm it. The answer is [`SourceEvent::Neighbour`].
     Resolve {
         /// The port it is on.
-        port: PortId,
+        port: InterfaceId,
         /// The neighbour.
         address: IpAddr,
     },
     /// Take an address away from the host interface.
     RemoveAddress {
         /// The port.
-        port: PortId,
+        port: InterfaceId,
         /// With the length of its network; host bits set.
         address: IpNet,
     },
     /// Say whether the port's device has carrier.
     SetCarrier {
         /// The port.
-        port: PortId,
+        port: InterfaceId,
         /// It has.
         up: bool,
     },
     /// Give the host interface another MTU.
     SetMtu {
         /// The port.
-        port: PortId,
+        port: InterfaceId,
         /// Bytes.
         mtu: u16,
     },
     /// Add an address to the host interface.
     AddAddress {
         /// The port.
-        port: PortId,
+        port: InterfaceId,
         /// With the length of its network; host bits set.
         address: IpNet,
     },
     /// These ports have a host interface from now on, by these names; no others.
-    Ports(Vec<(PortId, String)>),
+    Ports(Vec<(InterfaceId, String)>),
     /// Compare now. Without an answer if the thread ends before.
     Audit(oneshot::Sender<AuditReport>),
 }

@@ -16,7 +16,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 
-use dataplane::port::PortId;
+use dataplane::interface::InterfaceId;
 use ipnet::IpNet;
 use wire::MacAddr;
 
@@ -87,7 +87,7 @@ struct Link {
     name: String,
     flags: u32,
     mtu: u32,
-    port: Option<PortId>,
+    port: Option<InterfaceId>,
     all_multicast: bool,
     seen: bool,
 }
@@ -114,7 +114,7 @@ impl Link {
         }
     }
 
-    fn event(&self, port: PortId) -> SourceEvent {
+    fn event(&self, port: InterfaceId) -> SourceEvent {
         SourceEvent::Link {
             port,
             admin_up: self.up(),
@@ -150,7 +150,7 @@ pub(super) struct Counts {
 /// What the kernel has, as far as its messages tell.
 #[derive(Debug)]
 pub(super) struct Model {
-    ports: HashMap<String, PortId>,
+    ports: HashMap<String, InterfaceId>,
     /// Routes are wanted.
     pub(super) with_routes: bool,
     links: BTreeMap<u32, Link>,
@@ -188,7 +188,7 @@ impl Model {
 
     /// These are the ports, by the names of their interfaces: some interfaces become ports, others are
     /// none any more.
-    pub(super) fn set_ports(&mut self, ports: &[(PortId, String)]) {
+    pub(super) fn set_ports(&mut self, ports: &[(InterfaceId, String)]) {
         self.ports = ports.iter().map(|(port, name)| (name.clone(), *port)).collect();
         let is_other = |link: &Link| self.ports.get(&link.name).copied() != link.port;
         let others = self.links.iter().filter(|(_, link)| is_other(link));
@@ -328,7 +328,11 @@ impl Model {
         }
     }
 
-    fn tell_multicast(&mut self, old: (Option<PortId>, bool), new: (Option<PortId>, bool)) {
+    fn tell_multicast(
+        &mut self,
+        old: (Option<InterfaceId>, bool),
+        new: (Option<InterfaceId>, bool),
+    ) {
         let was = old.1 && old.0 == new.0;
         if let (Some(port), on) = new
             && on != was
@@ -472,7 +476,7 @@ impl Model {
         }
     }
 
-    fn neighbour_gone(&mut self, port: PortId, index: u32, address: IpAddr) {
+    fn neighbour_gone(&mut self, port: InterfaceId, index: u32, address: IpAddr) {
         if self.neighbours.remove(&(index, address)).is_some() {
             let state = NeighbourState::Deleted;
             self.routes.push(SourceEvent::Neighbour { port, address, mac: None, state });
@@ -587,7 +591,7 @@ impl Model {
     }
 
     /// The interface of a port.
-    pub(super) fn index_of(&self, port: PortId) -> Option<u32> {
+    pub(super) fn index_of(&self, port: InterfaceId) -> Option<u32> {
         self.links.iter().find(|(_, link)| link.port == Some(port)).map(|(index, _)| *index)
     }
 }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{fs, io};
 
-use dataplane::port::PortId;
+use dataplane::interface::InterfaceId;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -46,9 +46,9 @@ pub struct KernelGroup {
     /// Who sends to it; `None`: anybody.
     pub source: Option<IpAddr>,
     /// Where the packets come from.
-    pub from: PortId,
+    pub from: InterfaceId,
     /// Where they leave, and the TTL that a packet must exceed.
-    pub to: Vec<(PortId, u8)>,
+    pub to: Vec<(InterfaceId, u8)>,
 }
 
 /// All of them, in order.
@@ -254,8 +254,13 @@ mod tests {
     #[test]
     fn what_only_the_kernel_can_forward_is_left_to_it() {
         let interfaces = Interfaces {
-            by_index: [(1, None), (7, PortId::new(0)), (8, PortId::new(1)), (9, PortId::new(2))]
-                .into(),
+            by_index: [
+                (1, None),
+                (7, InterfaceId::new(0)),
+                (8, InterfaceId::new(1)),
+                (9, InterfaceId::new(2)),
+            ]
+            .into(),
         };
         let message = |from, to: &[u32]| MulticastMessage {
             source: ip("10.0.1.2"),
@@ -264,7 +269,7 @@ mod tests {
             to: to.iter().map(|&interface| (interface, 1)).collect(),
         };
         let nothing = HashSet::new();
-        let port = |n| PortId::new(n).unwrap();
+        let port = |n| InterfaceId::new(n).unwrap();
         let entry = followed(&message(Some(7), &[9, 8]), &interfaces, &nothing).unwrap();
         assert_eq!((entry.from, entry.to), (port(0), vec![(port(1), 1), (port(2), 1)]));
         assert_eq!(entry.source, Some(ip("10.0.1.2")));

@@ -213,10 +213,10 @@ impl Rib {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rib::tests::{port, two_ports};
+    use crate::rib::tests::{interface, two_ports};
 
     fn via(prefix: &str, last: u8) -> Route {
-        let path = Path::over(port(0), IpAddr::from([10, 0, 1, last]));
+        let path = Path::over(interface(0), IpAddr::from([10, 0, 1, last]));
         let kind = RouteKind::Unicast(vec![path]);
         Route { prefix: prefix.parse().unwrap(), source: Source::Kernel, kind, metric: 7 }
     }
@@ -230,7 +230,7 @@ mod tests {
     }
 
     fn group(last: u8) -> (GroupKey, GroupSpec) {
-        let paths = vec![Path::over(port(1), IpAddr::from([10, 0, 2, last]))];
+        let paths = vec![Path::over(interface(1), IpAddr::from([10, 0, 2, last]))];
         (GroupKey { source: Source::Kernel, id: 9 }, GroupSpec { paths, ..GroupSpec::default() })
     }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use dataplane::port::PortId;
+use dataplane::interface::InterfaceId;
 use ipnet::IpNet;
 
 use super::{BUCKETS_MOST, GroupKey, PATHS_MOST, Source, WEIGHT_MOST};
@@ -53,8 +53,8 @@ pub enum Error {
         /// The paths given.
         count: usize,
     },
-    /// A path with neither port nor gateway.
-    #[error("{what}: a path without port and gateway; name one of them")]
+    /// A path with neither interface nor gateway.
+    #[error("{what}: a path without interface and gateway; name one of them")]
     EmptyPath {
         /// The route or group.
         what: Subject,
@@ -69,15 +69,15 @@ pub enum Error {
         /// What was given.
         weight: u16,
     },
-    /// A path over a port that the router does not have.
-    #[error("{what}: next hop {} is on {port}, which this router does not have", path_name(.via))]
+    /// A path over an interface that the router does not have.
+    #[error("{what}: next hop {} is on {interface}, which this router does not have", path_name(.via))]
     UnknownPort {
         /// The route or group.
         what: Subject,
         /// The path's gateway.
         via: Option<IpAddr>,
-        /// The port.
-        port: PortId,
+        /// The interface.
+        interface: InterfaceId,
     },
     /// A resilient group without a bucket.
     #[error("{what}: no bucket; a resilient group has 1 to {BUCKETS_MOST}")]
@@ -86,7 +86,7 @@ pub enum Error {
         what: Subject,
     },
     /// Routes of this source are made by the RIB itself.
-    #[error("route {prefix}: {} routes follow from ports and neighbours; they cannot be set", .from.name())]
+    #[error("route {prefix}: {} routes follow from interfaces and neighbours; they cannot be set", .from.name())]
     NotSettable {
         /// The route.
         prefix: IpNet,

@@ -474,7 +474,7 @@ impl<A: Family> Routes<A> {
 }
 
 /// The candidate that forwarders are to use: the first that leads somewhere. A route to the hosts
-/// on a port's network gives way to the host route of a neighbour, which is the same and faster.
+/// on an interface's network gives way to the host route of a neighbour, which is the same and faster.
 pub(super) fn best(entry: &Entry, hops: &NextHops) -> Option<Candidate> {
     let best = entry.find(|candidate| hops.is_live(candidate.hop))?;
     if entry.has_one() || hops.glean_port(best.hop).is_none() {

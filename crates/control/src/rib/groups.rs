@@ -117,7 +117,7 @@ impl Rib {
     fn realise_group(&mut self, key: GroupKey) -> Result<(), Refused> {
         let Self { groups, hops, neighbours, .. } = self;
         let Some(group) = groups.get_mut(&key) else { return Ok(()) };
-        let mac = |port, via| mac_of(neighbours, port, via);
+        let mac = |interface, via| mac_of(neighbours, interface, via);
         self.groups_waiting.insert(key);
         match group.hop {
             Some(hop) => hops.change_object(hop, &group.spec, mac)?,

@@ -2,7 +2,7 @@
 //!
 //! A resolved neighbour gets a /32 or /128 route, so that packets to it need no slow path. It is
 //! due exactly when the best live route to the address, neighbours aside, leads to the hosts on the
-//! neighbour's port: a static route to a part of that network keeps its meaning.
+//! neighbour's interface: a static route to a part of that network keeps its meaning.
 //!
 //! The host routes within a prefix are reviewed when its routes change. When a link goes or comes
 //! back, all are, a piece at a time: until then a neighbour is reached as before, or by the slow
@@ -22,14 +22,14 @@ pub(super) struct Neighbour {
 }
 
 /// The neighbours by address, so that those within a prefix are one range.
-pub(super) type Neighbours = BTreeMap<(IpAddr, PortId), Neighbour>;
+pub(super) type Neighbours = BTreeMap<(IpAddr, InterfaceId), Neighbour>;
 
 /// A walk over all neighbours that goes on where it stopped.
 #[derive(Debug, Default)]
 pub(super) struct Review {
     running: bool,
     again: bool,
-    last: Option<(IpAddr, PortId)>,
+    last: Option<(IpAddr, InterfaceId)>,
 }
 
 /// The most neighbours that are reviewed when a route changes.
@@ -47,8 +47,12 @@ impl Review {
 }
 
 /// What is known of a neighbour's MAC.
-pub(super) fn mac_of(neighbours: &Neighbours, port: PortId, address: IpAddr) -> Option<MacAddr> {
-    neighbours.get(&(address, port)).map(|known| known.mac)
+pub(super) fn mac_of(
+    neighbours: &Neighbours,
+    interface: InterfaceId,
+    address: IpAddr,
+) -> Option<MacAddr> {
+    neighbours.get(&(address, interface)).map(|known| known.mac)
 }
 
 impl Rib {
@@ -59,26 +63,26 @@ impl Rib {
     /// it use it.
     pub fn neighbour_up(
         &mut self,
-        port: PortId,
+        interface: InterfaceId,
         address: IpAddr,
         mac: MacAddr,
     ) -> Result<(), Error> {
         self.checked(Some(address.into()), |rib| {
             let new = Neighbour { mac, host_route: false };
-            rib.neighbours.entry((address, port)).or_insert(new).mac = mac;
-            rib.hops.resolve(port, address, Some(mac));
-            rib.review_neighbour(port, address)
+            rib.neighbours.entry((address, interface)).or_insert(new).mac = mac;
+            rib.hops.resolve(interface, address, Some(mac));
+            rib.review_neighbour(interface, address)
         })
     }
 
     /// A neighbour does not answer any more. Routes over it wait for the slow path to resolve it.
-    pub fn neighbour_down(&mut self, port: PortId, address: IpAddr) {
-        let Some(known) = self.neighbours.remove(&(address, port)) else { return };
+    pub fn neighbour_down(&mut self, interface: InterfaceId, address: IpAddr) {
+        let Some(known) = self.neighbours.remove(&(address, interface)) else { return };
         // The host route goes first: packets are gleaned then, not punted as unresolved.
         if known.host_route {
-            self.change(|rib| rib.remove_host_route(port, address));
+            self.change(|rib| rib.remove_host_route(interface, address));
         }
-        self.hops.resolve(port, address, None);
+        self.hops.resolve(interface, address, None);
     }
 
     /// A neighbour whose MAC is given: known at once, and to the slow path by a command.
@@ -87,29 +91,29 @@ impl Rib {
     /// As [`Self::neighbour_up`].
     pub fn add_static_neighbour(
         &mut self,
-        port: PortId,
+        interface: InterfaceId,
         address: IpAddr,
         mac: MacAddr,
     ) -> Result<(), Error> {
-        self.hops.command(ResolverCommand::AddStaticNeighbour { port, address, mac });
-        self.neighbour_up(port, address, mac)
+        self.hops.command(ResolverCommand::AddStaticNeighbour { interface, address, mac });
+        self.neighbour_up(interface, address, mac)
     }
 
     /// Forgets a neighbour, here and in the slow path.
-    pub fn remove_neighbour(&mut self, port: PortId, address: IpAddr) {
-        self.hops.command(ResolverCommand::RemoveNeighbour { port, address });
-        self.neighbour_down(port, address);
+    pub fn remove_neighbour(&mut self, interface: InterfaceId, address: IpAddr) {
+        self.hops.command(ResolverCommand::RemoveNeighbour { interface, address });
+        self.neighbour_down(interface, address);
     }
 
     /// The resolved neighbours in the order of their addresses.
-    pub fn neighbours(&self) -> impl Iterator<Item = (PortId, IpAddr, MacAddr)> {
-        self.neighbours.iter().map(|(&(address, port), known)| (port, address, known.mac))
+    pub fn neighbours(&self) -> impl Iterator<Item = (InterfaceId, IpAddr, MacAddr)> {
+        self.neighbours.iter().map(|(&(address, interface), known)| (interface, address, known.mac))
     }
 
     /// Gives or takes the host routes of the neighbours within a prefix whose route has changed; of
     /// many later.
     pub(super) fn review_neighbours(&mut self, prefix: &IpNet) {
-        let first = (prefix.network(), PortId::FIRST);
+        let first = (prefix.network(), InterfaceId::FIRST);
         let affected: Vec<_> = self
             .neighbours
             .range(first..)
@@ -139,45 +143,50 @@ impl Rib {
         self.review_each(&some);
     }
 
-    fn review_each(&mut self, neighbours: &[(IpAddr, PortId)]) {
-        for &(address, port) in neighbours {
-            if self.review_neighbour(port, address).is_err() {
+    fn review_each(&mut self, neighbours: &[(IpAddr, InterfaceId)]) {
+        for &(address, interface) in neighbours {
+            if self.review_neighbour(interface, address).is_err() {
                 self.refused += 1;
             }
         }
     }
 
     /// Gives a neighbour its host route if it is due, takes it if it is not.
-    fn review_neighbour(&mut self, port: PortId, address: IpAddr) -> Result<(), Error> {
-        let Some(&known) = self.neighbours.get(&(address, port)) else { return Ok(()) };
-        let due = self.covering_glean(address) == Some(port);
+    fn review_neighbour(&mut self, interface: InterfaceId, address: IpAddr) -> Result<(), Error> {
+        let Some(&known) = self.neighbours.get(&(address, interface)) else { return Ok(()) };
+        let due = self.covering_glean(address) == Some(interface);
         match (known.host_route, due) {
-            (false, true) => self.add_host_route(port, address, known.mac)?,
-            (true, false) => self.remove_host_route(port, address),
+            (false, true) => self.add_host_route(interface, address, known.mac)?,
+            (true, false) => self.remove_host_route(interface, address),
             _ => return Ok(()),
         }
-        if let Some(known) = self.neighbours.get_mut(&(address, port)) {
+        if let Some(known) = self.neighbours.get_mut(&(address, interface)) {
             known.host_route = due;
         }
         Ok(())
     }
 
-    fn add_host_route(&mut self, port: PortId, address: IpAddr, mac: MacAddr) -> Result<(), Error> {
+    fn add_host_route(
+        &mut self,
+        interface: InterfaceId,
+        address: IpAddr,
+        mac: MacAddr,
+    ) -> Result<(), Error> {
         let prefix = IpNet::from(address);
         let hop = self
             .hops
-            .gateway(port, address, || Some(mac), Referrer::Other)
+            .gateway(interface, address, || Some(mac), Referrer::Other)
             .map_err(|refused| refuse(Subject::Route(prefix), refused))?;
-        self.put_own(prefix, Source::Neighbour, port.index() as u64, hop);
+        self.put_own(prefix, Source::Neighbour, interface.index() as u64, hop);
         Ok(())
     }
 
-    fn remove_host_route(&mut self, port: PortId, address: IpAddr) {
-        self.take_own(IpNet::from(address), Source::Neighbour, port.index() as u64);
+    fn remove_host_route(&mut self, interface: InterfaceId, address: IpAddr) {
+        self.take_own(IpNet::from(address), Source::Neighbour, interface.index() as u64);
     }
 
-    /// The port whose hosts the best live route to the address leads to, neighbours aside.
-    fn covering_glean(&self, address: IpAddr) -> Option<PortId> {
+    /// The interface whose hosts the best live route to the address leads to, neighbours aside.
+    fn covering_glean(&self, address: IpAddr) -> Option<InterfaceId> {
         match address {
             IpAddr::V4(v4) => glean_towards(&self.v4, v4, &self.hops),
             IpAddr::V6(v6) => glean_towards(&self.v6, v6, &self.hops),
@@ -185,7 +194,11 @@ impl Rib {
     }
 }
 
-fn glean_towards<A: Family>(routes: &Routes<A>, address: A, hops: &NextHops) -> Option<PortId> {
+fn glean_towards<A: Family>(
+    routes: &Routes<A>,
+    address: A,
+    hops: &NextHops,
+) -> Option<InterfaceId> {
     let fits = |candidate: &Candidate| {
         candidate.source != Source::Neighbour && hops.is_live(candidate.hop)
     };

@@ -3,16 +3,16 @@
 //! A number is shared by everything that leads to the same place. What a number stands for:
 //!
 //! ```text
-//!   leaf       Glean{port}           the hosts on a port's networks
-//!              Gateway{port, addr}   a neighbour that packets are sent to
-//!   composite  Via{addr}             a gateway without port: what the best route to it leads to
+//!   leaf       Glean{interface}           the hosts on an interface's networks
+//!              Gateway{interface, addr}   a neighbour that packets are sent to
+//!   composite  Via{addr}             a gateway without interface: what the best route to it leads to
 //!              Group{members}        equal-cost paths; one for each set of paths
 //!              Object{key, members}  a group with a name, whose members change
 //! ```
 //!
 //! A composite's members are leaves and `Via`s. Followed to the end they are *leaves with weights*,
 //! and these are what the composite's entry in the next-hop table is made of (`spread.rs`). When a
-//! port goes down or a route to a gateway changes, the composites above are computed anew
+//! interface goes down or a route to a gateway changes, the composites above are computed anew
 //! (`evaluate.rs`); routes keep their numbers. A number whose paths are all dead answers "no route"
 //! until the sweep of the routes has found who uses it.
 //!
@@ -28,8 +28,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use dataplane::interface::InterfaceId;
 use dataplane::next_hop::{BLACKHOLE, FIRST_DYNAMIC, GROUP_MEMBERS, NEXT_HOPS, NextHopTable};
-use dataplane::port::{MAX_PORTS, PortId};
 use fib::GracePeriod;
 use wire::MacAddr;
 
@@ -73,8 +73,8 @@ type Weighted = (u16, u32);
 /// What a number stands for.
 #[derive(Debug)]
 enum Meaning {
-    Glean(PortId),
-    Gateway { port: PortId, address: IpAddr, mac: Option<MacAddr> },
+    Glean(InterfaceId),
+    Gateway { interface: InterfaceId, address: IpAddr, mac: Option<MacAddr> },
     Via { address: IpAddr, tried: Vec<u16>, length: u8 },
     Group { members: Box<[Weighted]> },
     Object { key: GroupKey, members: Vec<Weighted>, buckets: Option<Vec<u16>> },
@@ -123,7 +123,7 @@ enum Retired {
 pub(super) enum Referrer {
     /// A route, or a composite.
     Route,
-    /// A FIB entry, a neighbour's host route, a port, a name.
+    /// A FIB entry, a neighbour's host route, an interface, a name.
     Other,
 }
 
@@ -141,10 +141,10 @@ pub(super) struct NextHops {
     hops: Vec<Option<Box<Hop>>>,
     status: Vec<Status>,
     free: Vec<u16>,
-    /// Whether packets can leave, by the port's index; `None`: there is no such port.
-    links: [Option<bool>; MAX_PORTS],
-    gleans: HashMap<PortId, u16>,
-    gateways: BTreeMap<(PortId, IpAddr), u16>,
+    /// Whether packets can leave, by the interface's number; `None` or beyond: there is no such interface.
+    links: Vec<Option<bool>>,
+    gleans: HashMap<InterfaceId, u16>,
+    gateways: BTreeMap<(InterfaceId, IpAddr), u16>,
     vias: BTreeMap<IpAddr, u16>,
     groups: HashMap<Box<[Weighted]>, u16>,
     places: Places,
@@ -175,7 +175,7 @@ impl NextHops {
             status,
             // Taken from the end: small numbers first, which share cache lines.
             free: (FIRST_DYNAMIC..NEXT_HOPS as u16).rev().collect(),
-            links: [None; MAX_PORTS],
+            links: Vec::new(),
             gleans: HashMap::new(),
             gateways: BTreeMap::new(),
             vias: BTreeMap::new(),
@@ -197,7 +197,7 @@ impl NextHops {
         self.dirty.extend(self.vias.values());
     }
 
-    /// Whether only a default route leads to a gateway that is on no port's network.
+    /// Whether only a default route leads to a gateway that is on no interface's network.
     pub(super) fn is_by_default(&self, address: IpAddr) -> bool {
         let Some(&id) = self.vias.get(&address) else { return false };
         let meaning = self.hop(id).map(|hop| &hop.meaning);
@@ -252,33 +252,43 @@ impl NextHops {
         }
     }
 
-    // ---- ports ------------------------------------------------------------------------------
+    // ---- interfaces ------------------------------------------------------------------------------
 
-    /// Whether there is a port of this number.
-    pub(super) fn has_port(&self, port: PortId) -> bool {
-        self.links[port.index()].is_some()
+    /// Whether there is an interface of this number.
+    pub(super) fn has_interface(&self, interface: InterfaceId) -> bool {
+        self.link(interface).is_some()
     }
 
-    /// Says that there is a port and whether packets can leave by it, or (`None`) that there is
-    /// none. The cost depends on the next hops over the port, not on the routes.
-    pub(super) fn set_link(&mut self, port: PortId, link: Option<bool>) {
-        if std::mem::replace(&mut self.links[port.index()], link) == link {
+    /// Whether packets can leave by an interface; `None`: there is no such interface.
+    fn link(&self, interface: InterfaceId) -> Option<bool> {
+        self.links.get(interface.index()).copied().flatten()
+    }
+
+    /// Says that there is an interface and whether packets can leave by it, or (`None`) that there is
+    /// none. The cost depends on the next hops over the interface, not on the routes.
+    pub(super) fn set_link(&mut self, interface: InterfaceId, link: Option<bool>) {
+        if self.link(interface) == link {
             return;
         }
+        if self.links.len() <= interface.index() {
+            self.links.resize(interface.index() + 1, None);
+        }
+        self.links[interface.index()] = link;
         let first = IpAddr::from([0, 0, 0, 0]);
-        let gateways = self.gateways.range((port, first)..).take_while(|(key, _)| key.0 == port);
+        let gateways =
+            self.gateways.range((interface, first)..).take_while(|(key, _)| key.0 == interface);
         let mut leaves: Vec<u16> = gateways.map(|(_, &id)| id).collect();
-        leaves.extend(self.gleans.get(&port));
+        leaves.extend(self.gleans.get(&interface));
         for id in leaves {
-            self.judge_leaf(id, port);
+            self.judge_leaf(id, interface);
             self.publish(id);
             self.mark_parents(id);
         }
     }
 
-    /// A leaf lives while its port's link is up.
-    fn judge_leaf(&mut self, id: u16, port: PortId) {
-        let status = match self.links[port.index()] {
+    /// A leaf lives while its interface's link is up.
+    fn judge_leaf(&mut self, id: u16, interface: InterfaceId) {
+        let status = match self.link(interface) {
             Some(true) => Status::Live,
             _ => Status::Dead(Inactive::LinkDown),
         };
@@ -292,12 +302,12 @@ impl NextHops {
         }
     }
 
-    /// Whether there are gateways without port.
+    /// Whether there are gateways without interface.
     pub(super) fn has_vias(&self) -> bool {
         !self.vias.is_empty()
     }
 
-    /// Marks all gateways without port.
+    /// Marks all gateways without interface.
     pub(super) fn mark_all_vias(&mut self) {
         self.dirty.extend(self.vias.values());
     }
@@ -319,14 +329,18 @@ impl NextHops {
 
     // ---- numbers ----------------------------------------------------------------------------
 
-    /// The number for destinations on a port's networks, with one more reference.
-    pub(super) fn glean(&mut self, port: PortId, referrer: Referrer) -> Result<u16, Refused> {
-        let id = match self.gleans.get(&port) {
+    /// The number for destinations on an interface's networks, with one more reference.
+    pub(super) fn glean(
+        &mut self,
+        interface: InterfaceId,
+        referrer: Referrer,
+    ) -> Result<u16, Refused> {
+        let id = match self.gleans.get(&interface) {
             Some(&id) => id,
             None => {
-                let id = self.allocate(Meaning::Glean(port))?;
-                self.gleans.insert(port, id);
-                self.judge_leaf(id, port);
+                let id = self.allocate(Meaning::Glean(interface))?;
+                self.gleans.insert(interface, id);
+                self.judge_leaf(id, interface);
                 self.publish(id);
                 id
             }
@@ -338,17 +352,17 @@ impl NextHops {
     /// The number of a gateway, with one more reference. `mac` is what is known of it.
     pub(super) fn gateway(
         &mut self,
-        port: PortId,
+        interface: InterfaceId,
         address: IpAddr,
         mac: impl FnOnce() -> Option<MacAddr>,
         referrer: Referrer,
     ) -> Result<u16, Refused> {
-        let id = match self.gateways.get(&(port, address)) {
+        let id = match self.gateways.get(&(interface, address)) {
             Some(&id) => id,
             None => {
-                let id = self.allocate(Meaning::Gateway { port, address, mac: mac() })?;
-                self.gateways.insert((port, address), id);
-                self.judge_leaf(id, port);
+                let id = self.allocate(Meaning::Gateway { interface, address, mac: mac() })?;
+                self.gateways.insert((interface, address), id);
+                self.judge_leaf(id, interface);
                 self.publish(id);
                 id
             }
@@ -357,7 +371,7 @@ impl NextHops {
         Ok(id)
     }
 
-    /// The number of a gateway whose port follows from the routes, with one more reference.
+    /// The number of a gateway whose interface follows from the routes, with one more reference.
     fn via(&mut self, address: IpAddr) -> Result<u16, Refused> {
         let id = match self.vias.get(&address) {
             Some(&id) => id,
@@ -379,11 +393,13 @@ impl NextHops {
     fn member(
         &mut self,
         path: &Path,
-        mac: impl Fn(PortId, IpAddr) -> Option<MacAddr>,
+        mac: impl Fn(InterfaceId, IpAddr) -> Option<MacAddr>,
     ) -> Result<u16, Refused> {
-        match (path.port, path.via) {
-            (Some(port), Some(via)) => self.gateway(port, via, || mac(port, via), Referrer::Route),
-            (Some(port), None) => self.glean(port, Referrer::Route),
+        match (path.interface, path.via) {
+            (Some(interface), Some(via)) => {
+                self.gateway(interface, via, || mac(interface, via), Referrer::Route)
+            }
+            (Some(interface), None) => self.glean(interface, Referrer::Route),
             (None, Some(via)) => self.via(via),
             // Refused before it comes here.
             (None, None) => Err(Refused::Numbers),
@@ -395,7 +411,7 @@ impl NextHops {
     fn members(
         &mut self,
         paths: &[Path],
-        mac: impl Fn(PortId, IpAddr) -> Option<MacAddr>,
+        mac: impl Fn(InterfaceId, IpAddr) -> Option<MacAddr>,
     ) -> Result<Vec<Weighted>, Refused> {
         let mut members: Vec<Weighted> = Vec::with_capacity(paths.len());
         for path in paths {
@@ -428,7 +444,7 @@ impl NextHops {
     pub(super) fn over(
         &mut self,
         paths: &[Path],
-        mac: impl Fn(PortId, IpAddr) -> Option<MacAddr>,
+        mac: impl Fn(InterfaceId, IpAddr) -> Option<MacAddr>,
     ) -> Result<u16, Refused> {
         if let [path] = paths {
             return self.member(path, mac);
@@ -541,8 +557,8 @@ impl NextHops {
         hop.references += 1;
         if referrer == Referrer::Route {
             hop.routes += 1;
-            if let (1, &Meaning::Gateway { port, address, .. }) = (hop.routes, &hop.meaning) {
-                self.commands.push(ResolverCommand::NextHop { id, port, address });
+            if let (1, &Meaning::Gateway { interface, address, .. }) = (hop.routes, &hop.meaning) {
+                self.commands.push(ResolverCommand::NextHop { id, interface, address });
             }
         }
     }
@@ -569,11 +585,11 @@ impl NextHops {
         // they retire later, so they outlive it.
         self.retire_places(hop.places);
         match hop.meaning {
-            Meaning::Glean(port) => {
-                self.gleans.remove(&port);
+            Meaning::Glean(interface) => {
+                self.gleans.remove(&interface);
             }
-            Meaning::Gateway { port, address, .. } => {
-                self.gateways.remove(&(port, address));
+            Meaning::Gateway { interface, address, .. } => {
+                self.gateways.remove(&(interface, address));
             }
             Meaning::Via { address, tried, .. } => {
                 self.vias.remove(&address);
@@ -630,7 +646,7 @@ impl NextHops {
         &mut self,
         key: GroupKey,
         spec: &GroupSpec,
-        mac: impl Fn(PortId, IpAddr) -> Option<MacAddr>,
+        mac: impl Fn(InterfaceId, IpAddr) -> Option<MacAddr>,
     ) -> Result<u16, Refused> {
         let members = self.object_members(spec, mac)?;
         let buckets = buckets(spec);
@@ -653,7 +669,7 @@ impl NextHops {
         &mut self,
         id: u16,
         spec: &GroupSpec,
-        mac: impl Fn(PortId, IpAddr) -> Option<MacAddr>,
+        mac: impl Fn(InterfaceId, IpAddr) -> Option<MacAddr>,
     ) -> Result<(), Refused> {
         let found = self.object_members(spec, mac);
         let new = found.clone().unwrap_or_else(|_| vec![(NO_ROOM, 1)]);
@@ -674,7 +690,7 @@ impl NextHops {
     fn object_members(
         &mut self,
         spec: &GroupSpec,
-        mac: impl Fn(PortId, IpAddr) -> Option<MacAddr>,
+        mac: impl Fn(InterfaceId, IpAddr) -> Option<MacAddr>,
     ) -> Result<Vec<Weighted>, Refused> {
         if spec.blackhole { Ok(vec![(BLACKHOLE, 1)]) } else { self.members(&spec.paths, mac) }
     }
@@ -710,8 +726,13 @@ impl NextHops {
 
     /// Says what is known of a gateway. The cost depends on the composites that lead nowhere else,
     /// not on the routes.
-    pub(super) fn resolve(&mut self, port: PortId, address: IpAddr, known: Option<MacAddr>) {
-        let Some(&id) = self.gateways.get(&(port, address)) else { return };
+    pub(super) fn resolve(
+        &mut self,
+        interface: InterfaceId,
+        address: IpAddr,
+        known: Option<MacAddr>,
+    ) {
+        let Some(&id) = self.gateways.get(&(interface, address)) else { return };
         if let Some(Hop { meaning: Meaning::Gateway { mac, .. }, .. }) = self.hop_mut(id) {
             *mac = known;
         }
@@ -724,8 +745,8 @@ impl NextHops {
     pub(super) fn paths(&self, id: u16) -> Vec<Path> {
         let Some(hop) = self.hop(id) else { return Vec::new() };
         match &hop.meaning {
-            &Meaning::Glean(port) => vec![Path::on_port(port)],
-            &Meaning::Gateway { port, address, .. } => vec![Path::over(port, address)],
+            &Meaning::Glean(interface) => vec![Path::on_interface(interface)],
+            &Meaning::Gateway { interface, address, .. } => vec![Path::over(interface, address)],
             &Meaning::Via { address, .. } => vec![Path::recursive(address)],
             Meaning::Group { .. } | Meaning::Object { .. } => {
                 let members = hop.meaning.members().iter();
@@ -749,9 +770,11 @@ impl NextHops {
     /// A leaf as a path.
     fn live_path(&self, leaf: u16, weight: u32) -> Option<LivePath> {
         match self.hop(leaf)?.meaning {
-            Meaning::Glean(port) => Some(LivePath { port, gateway: None, mac: None, weight }),
-            Meaning::Gateway { port, address, mac } => {
-                Some(LivePath { port, gateway: Some(address), mac, weight })
+            Meaning::Glean(interface) => {
+                Some(LivePath { interface, gateway: None, mac: None, weight })
+            }
+            Meaning::Gateway { interface, address, mac } => {
+                Some(LivePath { interface, gateway: Some(address), mac, weight })
             }
             _ => None,
         }
@@ -767,15 +790,15 @@ impl NextHops {
         }
     }
 
-    /// The number for destinations on a port's networks.
-    pub(super) fn glean_of(&self, port: PortId) -> Option<u16> {
-        self.gleans.get(&port).copied()
+    /// The number for destinations on an interface's networks.
+    pub(super) fn glean_of(&self, interface: InterfaceId) -> Option<u16> {
+        self.gleans.get(&interface).copied()
     }
 
-    /// The port whose networks the number stands for.
-    pub(super) fn glean_port(&self, id: u16) -> Option<PortId> {
+    /// The interface whose networks the number stands for.
+    pub(super) fn glean_port(&self, id: u16) -> Option<InterfaceId> {
         match self.hop(id)?.meaning {
-            Meaning::Glean(port) => Some(port),
+            Meaning::Glean(interface) => Some(interface),
             _ => None,
         }
     }

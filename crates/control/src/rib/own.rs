@@ -1,13 +1,13 @@
-//! The routes that follow from the ports: connected networks, own addresses, broadcast addresses.
+//! The routes that follow from the interfaces: connected networks, own addresses, broadcast addresses.
 //!
-//! | address of a port | routes |
+//! | address of an interface | routes |
 //! |---|---|
 //! | 10.0.1.1/24 | 10.0.1.0/24 connected, 10.0.1.1/32 and 10.0.1.255/32 local |
 //! | 192.0.2.0/31, 192.0.2.9/32 | no broadcast address (RFC 3021); a /32 has no network |
 //! | 2001:db8::1/64 | the network, the address, and the subnet-router anycast address 2001:db8:: |
-//! | fe80::1/64 | none: fe80::/10 is local on every port, and never forwarded |
+//! | fe80::1/64 | none: fe80::/10 is local on every interface, and never forwarded |
 //!
-//! The metric of such a route is its port's number, so that several ports may be on one network; the
+//! The metric of such a route is its interface's number, so that several interfaces may be on one network; the
 //! first whose link is up gets the packets.
 
 use std::collections::BTreeSet;
@@ -15,27 +15,27 @@ use std::collections::BTreeSet;
 use super::next_hops::Referrer;
 use super::*;
 
-/// The metric of local routes that belong to no port.
+/// The metric of local routes that belong to no interface.
 const NO_PORT: u64 = u64::MAX;
 
 impl Rib {
-    /// The ports, as they are now.
-    pub fn ports(&self) -> &[RibPort] {
-        &self.ports
+    /// The interfaces, as they are now.
+    pub fn interfaces(&self) -> &[RibInterface] {
+        &self.interfaces
     }
 
-    /// Adds a port whose link is up, with the routes that follow from it. One of the same number is
+    /// Adds an interface whose link is up, with the routes that follow from it. One of the same number is
     /// replaced.
     ///
     /// # Errors
-    /// There is no room for its routes; the port is there all the same, without them.
-    pub fn add_port(&mut self, port: RibPort) -> Result<(), Error> {
+    /// There is no room for its routes; the interface is there all the same, without them.
+    pub fn add_port(&mut self, interface: RibInterface) -> Result<(), Error> {
         self.change(|rib| {
-            let (id, addresses) = (port.id, port.addresses.clone());
+            let (id, addresses) = (interface.id, interface.addresses.clone());
             rib.remove_port(id);
             rib.hops.set_link(id, Some(true));
-            rib.ports.push(RibPort { addresses: Vec::new(), ..port });
-            // The port's own reference, so that an address never waits for a number.
+            rib.interfaces.push(RibInterface { addresses: Vec::new(), ..interface });
+            // The interface's own reference, so that an address never waits for a number.
             let prefix = addresses.first().map_or_else(IpNet::default, IpNet::trunc);
             rib.hops
                 .glean(id, Referrer::Other)
@@ -45,13 +45,15 @@ impl Rib {
         })
     }
 
-    /// Removes a port and the routes that follow from it; false if there is none. Other routes over
+    /// Removes an interface and the routes that follow from it; false if there is none. Other routes over
     /// it are dead until there is one of this number again.
-    pub fn remove_port(&mut self, id: PortId) -> bool {
+    pub fn remove_port(&mut self, id: InterfaceId) -> bool {
         self.change(|rib| {
-            let Some(at) = rib.ports.iter().position(|port| port.id == id) else { return false };
+            let Some(at) = rib.interfaces.iter().position(|interface| interface.id == id) else {
+                return false;
+            };
             rib.put_addresses(id, &[]);
-            rib.ports.remove(at);
+            rib.interfaces.remove(at);
             rib.hops.set_link(id, None);
             if let Some(glean) = rib.hops.glean_of(id) {
                 rib.hops.release(glean, Referrer::Other);
@@ -60,39 +62,43 @@ impl Rib {
         })
     }
 
-    /// A port's own addresses from now on. Routes that follow from addresses it keeps stay as they
+    /// An interface's own addresses from now on. Routes that follow from addresses it keeps stay as they
     /// are.
     ///
     /// # Errors
     /// There is no room for a route that follows from them.
-    pub fn set_addresses(&mut self, port: PortId, addresses: &[IpNet]) -> Result<(), Error> {
+    pub fn set_addresses(
+        &mut self,
+        interface: InterfaceId,
+        addresses: &[IpNet],
+    ) -> Result<(), Error> {
         self.checked(None, |rib| {
-            rib.put_addresses(port, addresses);
+            rib.put_addresses(interface, addresses);
             Ok(())
         })
     }
 
-    /// A port has another device: its MAC and MTU from now on.
-    pub fn set_device(&mut self, port: PortId, mac: MacAddr, mtu: u16) {
-        if let Some(known) = self.ports.iter_mut().find(|known| known.id == port) {
+    /// An interface has another device: its MAC and MTU from now on.
+    pub fn set_device(&mut self, interface: InterfaceId, mac: MacAddr, mtu: u16) {
+        if let Some(known) = self.interfaces.iter_mut().find(|known| known.id == interface) {
             (known.mac, known.mtu) = (mac, mtu);
         }
     }
 
-    /// A port's MTU from now on.
-    pub fn set_mtu(&mut self, port: PortId, mtu: u16) {
-        if let Some(known) = self.ports.iter_mut().find(|known| known.id == port) {
+    /// An interface's MTU from now on.
+    pub fn set_mtu(&mut self, interface: InterfaceId, mtu: u16) {
+        if let Some(known) = self.interfaces.iter_mut().find(|known| known.id == interface) {
             known.mtu = mtu;
         }
     }
 
-    /// Whether packets can leave by a port. When it returns, no packet takes a path over a dead port
-    /// while its route has another; the time it takes depends on the next hops over the port, not on
+    /// Whether packets can leave by an interface. When it returns, no packet takes a path over a dead interface
+    /// while its route has another; the time it takes depends on the next hops over the interface, not on
     /// the routes. Routes without a live path give way to others piece by piece, see
     /// [`Self::is_busy`]; until then their packets have no route.
-    pub fn set_link(&mut self, port: PortId, up: bool) {
-        if self.hops.has_port(port) {
-            self.change(|rib| rib.hops.set_link(port, Some(up)));
+    pub fn set_link(&mut self, interface: InterfaceId, up: bool) {
+        if self.hops.has_interface(interface) {
+            self.change(|rib| rib.hops.set_link(interface, Some(up)));
         }
     }
 
@@ -104,11 +110,12 @@ impl Rib {
 
     fn publish_addresses(&self) {
         let Some(own) = &self.own else { return };
-        let ports = self.ports.iter().map(|port| (port.id, port.addresses.as_slice()));
-        own.publish(ports, self.locals.iter().copied());
+        let interfaces =
+            self.interfaces.iter().map(|interface| (interface.id, interface.addresses.as_slice()));
+        own.publish(interfaces, self.locals.iter().copied());
     }
 
-    /// An address or prefix that is the router's own without being on a port.
+    /// An address or prefix that is the router's own without being on an interface.
     ///
     /// # Errors
     /// It is in 240.0.0.0/4, which is not accepted, or there is no room for the route.
@@ -135,9 +142,11 @@ impl Rib {
         self.change(|rib| rib.take_own(prefix.trunc(), Source::Local, NO_PORT))
     }
 
-    pub(super) fn put_addresses(&mut self, id: PortId, addresses: &[IpNet]) {
-        let Some(port) = self.ports.iter_mut().find(|known| known.id == id) else { return };
-        let before = std::mem::replace(&mut port.addresses, addresses.to_vec());
+    pub(super) fn put_addresses(&mut self, id: InterfaceId, addresses: &[IpNet]) {
+        let Some(interface) = self.interfaces.iter_mut().find(|known| known.id == id) else {
+            return;
+        };
+        let before = std::mem::replace(&mut interface.addresses, addresses.to_vec());
         let class_e = self.class_e;
         let accepted = |net: &IpNet| class_e || !super::class_e().contains(&net.trunc());
         let routes = |mut nets: Vec<IpNet>| {
@@ -186,7 +195,7 @@ fn own_routes(addresses: &[IpNet]) -> BTreeSet<(IpNet, Source)> {
     routes
 }
 
-/// The addresses of a port's network that are the router's own.
+/// The addresses of an interface's network that are the router's own.
 fn local_addresses(net: &IpNet) -> Vec<IpAddr> {
     let mut addresses = vec![net.addr()];
     let hosts = net.max_prefix_len() - net.prefix_len();

@@ -91,7 +91,9 @@ impl Rib {
             }
             hop => match (self.hops.object_key(hop), self.hops.glean_port(hop)) {
                 (Some(key), _) => Target::Group(key, self.hops.paths(hop)),
-                (_, Some(port)) if candidate.source == Source::Connected => Target::Connected(port),
+                (_, Some(interface)) if candidate.source == Source::Connected => {
+                    Target::Connected(interface)
+                }
                 _ => Target::Unicast(self.hops.paths(hop)),
             },
         }
@@ -117,7 +119,7 @@ impl Rib {
         };
         let mut paths = self.hops.live_paths(hop);
         for path in paths.iter_mut().filter(|path| path.gateway.is_none()) {
-            path.mac = mac_of(&self.neighbours, path.port, address);
+            path.mac = mac_of(&self.neighbours, path.interface, address);
         }
         Some(LookupInfo { route, next_hop: self.fib_lookup(address), paths })
     }
@@ -139,11 +141,11 @@ impl Rib {
     }
 
     /// The path that a flow with this hash takes to an address, as a forwarder finds it; `None` if
-    /// its packets do not leave by a port.
+    /// its packets do not leave by an interface.
     pub fn lookup_flow(&self, address: IpAddr, hash: u32) -> Option<LivePath> {
         let mut path = self.hops.flow_path(self.fib_lookup(address), hash)?;
         if path.gateway.is_none() {
-            path.mac = mac_of(&self.neighbours, path.port, address);
+            path.mac = mac_of(&self.neighbours, path.interface, address);
         }
         Some(path)
     }

@@ -11,8 +11,8 @@ use dataplane::next_hop::NextHop;
 
 use super::*;
 
-pub(crate) fn port(index: u16) -> PortId {
-    PortId::new(index).unwrap()
+pub(crate) fn interface(index: u16) -> InterfaceId {
+    InterfaceId::new(index).unwrap()
 }
 
 fn net(text: &str) -> IpNet {
@@ -27,11 +27,11 @@ fn mac(last: u8) -> MacAddr {
     MacAddr([2, 0, 0, 0, 1, last])
 }
 
-/// Two ports, 10.0.1.1/24 and 10.0.2.1/24 and their IPv6 likes.
-fn example_ports() -> Vec<RibPort> {
-    let make = |index: u16| RibPort {
-        id: port(index),
-        name: format!("port{index}"),
+/// Two interfaces, 10.0.1.1/24 and 10.0.2.1/24 and their IPv6 likes.
+fn example_ports() -> Vec<RibInterface> {
+    let make = |index: u16| RibInterface {
+        id: interface(index),
+        name: format!("interface{index}"),
         mac: MacAddr([2, 0, 0, 0, 0, index as u8]),
         mtu: 1500,
         addresses: vec![
@@ -102,7 +102,8 @@ pub(crate) fn two_ports() -> Rib {
 }
 
 fn unicast(prefix: &str, paths: &[(u16, &str, u16)]) -> Route {
-    let paths = paths.iter().map(|&(p, via, weight)| Path::over(port(p), ip(via)).weighing(weight));
+    let paths =
+        paths.iter().map(|&(p, via, weight)| Path::over(interface(p), ip(via)).weighing(weight));
     Route {
         prefix: net(prefix),
         source: Source::Static,
@@ -144,16 +145,16 @@ fn own_addresses_are_published_as_they_come_and_go() {
     let mut bench = Bench::without_readers();
     let own = Arc::new(OwnAddresses::new(false));
     bench.rib.share_addresses(own.clone());
-    let is_own = |address: &str| own.owner(address.parse().unwrap(), port(0));
+    let is_own = |address: &str| own.owner(address.parse().unwrap(), interface(0));
     assert_eq!(is_own("10.0.2.1"), Some(Owner::Router));
     assert_eq!((is_own("10.0.1.255"), is_own("10.0.2.255")), (Some(Owner::Network), None));
-    bench.rib.set_addresses(port(0), &[net("192.0.2.1/24")]).unwrap();
+    bench.rib.set_addresses(interface(0), &[net("192.0.2.1/24")]).unwrap();
     assert_eq!((is_own("192.0.2.1"), is_own("10.0.1.1")), (Some(Owner::Router), None));
     bench.rib.add_local(net("198.51.100.1/32")).unwrap();
     bench.rib.add_local(net("203.0.113.0/24")).unwrap();
     assert_eq!((is_own("198.51.100.1"), is_own("203.0.113.0")), (Some(Owner::Router), None));
     bench.rib.remove_local(net("198.51.100.1/32"));
-    bench.rib.remove_port(port(1));
+    bench.rib.remove_port(interface(1));
     assert_eq!((is_own("198.51.100.1"), is_own("10.0.2.1")), (None, None));
 }
 
@@ -164,16 +165,16 @@ fn class_e_is_forwarded_if_it_is_accepted() {
     let refused = bench.rib.add(route("240.1.0.0/16")).unwrap_err().to_string();
     assert!(refused.contains("class_e = true"), "{refused}");
     assert!(bench.rib.add_local(net("240.9.9.9/32")).is_err());
-    // An address that a port has all along counts from then on.
+    // An address that an interface has all along counts from then on.
     let addresses = ["10.0.1.1/24", "250.0.0.1/24"].map(net);
-    bench.rib.set_addresses(port(0), &addresses).unwrap();
+    bench.rib.set_addresses(interface(0), &addresses).unwrap();
     assert_eq!(bench.hop("250.0.0.7"), NextHop::Martian);
     bench.rib.accept_class_e();
-    assert_eq!(bench.hop("250.0.0.7"), NextHop::Glean { port: port(0) });
+    assert_eq!(bench.hop("250.0.0.7"), NextHop::Glean { interface: interface(0) });
     assert_eq!(bench.hop("250.0.0.1"), NextHop::Local);
     assert_eq!(bench.hop("240.0.0.1"), NextHop::NoRoute);
     assert_eq!(bench.hop("255.255.255.255"), NextHop::Local);
-    assert_eq!(bench.hop("10.0.1.7"), NextHop::Glean { port: port(0) });
+    assert_eq!(bench.hop("10.0.1.7"), NextHop::Glean { interface: interface(0) });
     bench.rib.add(route("240.1.0.0/16")).unwrap();
     assert_ne!(bench.hop("240.1.2.3"), NextHop::NoRoute);
     bench.rib.add(route("255.255.255.255/32")).unwrap_err();
@@ -185,8 +186,8 @@ fn ports_make_connected_local_and_reserved_routes() {
     for (address, hop) in [
         ("10.0.1.1", NextHop::Local),
         ("10.0.1.255", NextHop::Local),
-        ("10.0.1.7", NextHop::Glean { port: port(0) }),
-        ("10.0.2.7", NextHop::Glean { port: port(1) }),
+        ("10.0.1.7", NextHop::Glean { interface: interface(0) }),
+        ("10.0.2.7", NextHop::Glean { interface: interface(1) }),
         ("224.0.0.5", NextHop::Multicast),
         ("255.255.255.255", NextHop::Local),
         ("127.0.0.1", NextHop::Martian),
@@ -195,7 +196,7 @@ fn ports_make_connected_local_and_reserved_routes() {
         ("8.8.8.8", NextHop::NoRoute),
         ("fd00:1::1", NextHop::Local),
         ("fd00:1::", NextHop::Local),
-        ("fd00:1::7", NextHop::Glean { port: port(0) }),
+        ("fd00:1::7", NextHop::Glean { interface: interface(0) }),
         ("fe80::1", NextHop::Local),
         ("ff02::1", NextHop::Multicast),
         ("::", NextHop::Martian),
@@ -208,16 +209,16 @@ fn ports_make_connected_local_and_reserved_routes() {
 
 #[test]
 fn point_to_point_networks_have_no_broadcast() {
-    let mut ports = example_ports();
-    ports[0].addresses = vec![net("192.0.2.0/31"), net("2001:db8::/127"), net("192.0.2.9/32")];
+    let mut interfaces = example_ports();
+    interfaces[0].addresses = vec![net("192.0.2.0/31"), net("2001:db8::/127"), net("192.0.2.9/32")];
     let fib4 = fib::new_ipv4(fib::Algorithm::default(), Box::new(NoReaders)).unwrap();
     let fib6 = fib::new_ipv6(fib::Algorithm::default(), Box::new(NoReaders)).unwrap();
     let table = Arc::new(NextHopTable::new());
     let (reader4, reader6) = (fib4.reader(), fib6.reader());
-    Rib::new(ports, fib4, fib6, table.clone(), Box::new(NoReaders)).unwrap();
+    Rib::new(interfaces, fib4, fib6, table.clone(), Box::new(NoReaders)).unwrap();
     let hop4 = |text: &str| NextHop::from(table.get(reader4.lookup(text.parse().unwrap())));
     let hop6 = |text: &str| NextHop::from(table.get(reader6.lookup(text.parse().unwrap())));
-    let glean = NextHop::Glean { port: port(0) };
+    let glean = NextHop::Glean { interface: interface(0) };
     assert_eq!((hop4("192.0.2.0"), hop4("192.0.2.1")), (NextHop::Local, glean));
     assert_eq!((hop6("2001:db8::"), hop6("2001:db8::1")), (NextHop::Local, glean));
     assert_eq!((hop4("192.0.2.9"), hop4("192.0.2.8")), (NextHop::Local, NextHop::NoRoute));
@@ -230,15 +231,15 @@ fn a_gateway_is_one_next_hop_for_all_its_routes_and_resolves_with_one_store() {
     bench.add("0.0.0.0/0", &[(1, "10.0.2.2", 1)]).unwrap();
     let id = bench.id(ip("198.51.100.1"));
     assert_eq!(id, bench.id(ip("8.8.8.8")));
-    assert_eq!(bench.hop("8.8.8.8"), NextHop::Unresolved { port: port(1) });
-    let told = ResolverCommand::NextHop { id, port: port(1), address: ip("10.0.2.2") };
+    assert_eq!(bench.hop("8.8.8.8"), NextHop::Unresolved { interface: interface(1) });
+    let told = ResolverCommand::NextHop { id, interface: interface(1), address: ip("10.0.2.2") };
     assert_eq!(bench.rib.drain_commands(), [told]);
-    bench.rib.neighbour_up(port(1), ip("10.0.2.2"), mac(2)).unwrap();
-    let forward = NextHop::Forward { port: port(1), mac: mac(2) };
+    bench.rib.neighbour_up(interface(1), ip("10.0.2.2"), mac(2)).unwrap();
+    let forward = NextHop::Forward { interface: interface(1), mac: mac(2) };
     assert_eq!((bench.hop("8.8.8.8"), bench.hop("10.0.2.2")), (forward, forward));
-    bench.rib.neighbour_down(port(1), ip("10.0.2.2"));
-    assert_eq!(bench.hop("8.8.8.8"), NextHop::Unresolved { port: port(1) });
-    assert_eq!(bench.hop("10.0.2.2"), NextHop::Glean { port: port(1) });
+    bench.rib.neighbour_down(interface(1), ip("10.0.2.2"));
+    assert_eq!(bench.hop("8.8.8.8"), NextHop::Unresolved { interface: interface(1) });
+    assert_eq!(bench.hop("10.0.2.2"), NextHop::Glean { interface: interface(1) });
     assert_eq!(bench.rib.remove(net("0.0.0.0/0"), Source::Static), 1);
     assert_eq!(bench.rib.drain_commands(), []);
     assert_eq!(bench.rib.remove(net("198.51.100.0/24"), Source::Static), 1);
@@ -249,11 +250,11 @@ fn a_gateway_is_one_next_hop_for_all_its_routes_and_resolves_with_one_store() {
 fn a_link_local_gateway_gets_no_host_route() {
     let mut bench = Bench::without_readers();
     bench.add("::/0", &[(1, "fe80::2", 1)]).unwrap();
-    bench.rib.neighbour_up(port(1), ip("fe80::2"), mac(2)).unwrap();
-    assert_eq!(bench.hop("2001:db8::1"), NextHop::Forward { port: port(1), mac: mac(2) });
+    bench.rib.neighbour_up(interface(1), ip("fe80::2"), mac(2)).unwrap();
+    assert_eq!(bench.hop("2001:db8::1"), NextHop::Forward { interface: interface(1), mac: mac(2) });
     assert_eq!(bench.hop("fe80::2"), NextHop::Local);
-    bench.rib.neighbour_up(port(0), ip("fe80::2"), mac(3)).unwrap();
-    assert_eq!(bench.hop("2001:db8::1"), NextHop::Forward { port: port(1), mac: mac(2) });
+    bench.rib.neighbour_up(interface(0), ip("fe80::2"), mac(3)).unwrap();
+    assert_eq!(bench.hop("2001:db8::1"), NextHop::Forward { interface: interface(1), mac: mac(2) });
 }
 
 #[test]
@@ -265,9 +266,9 @@ fn equal_cost_paths_share_a_group_and_weights_are_reduced() {
     assert_eq!(group, bench.id(ip("203.0.113.1")), "the same set in another order");
     let members = bench.members(group);
     assert_eq!(members.len(), 4);
-    let to_right = members
-        .iter()
-        .filter(|&&id| NextHop::from(bench.table.get(id)) == NextHop::Unresolved { port: port(1) });
+    let to_right = members.iter().filter(|&&id| {
+        NextHop::from(bench.table.get(id)) == NextHop::Unresolved { interface: interface(1) }
+    });
     assert_eq!(to_right.count(), 3);
     let info = bench.rib.lookup(ip("198.51.100.1")).unwrap();
     assert_eq!(info.next_hop, group);
@@ -276,7 +277,7 @@ fn equal_cost_paths_share_a_group_and_weights_are_reduced() {
     assert_eq!(shares, [(Some(ip("10.0.1.2")), 1), (Some(ip("10.0.2.2")), 3)]);
     // Both paths over one gateway need no group.
     bench.add("192.0.2.0/24", &[(0, "10.0.1.2", 1), (0, "10.0.1.2", 5)]).unwrap();
-    assert_eq!(bench.hop("192.0.2.1"), NextHop::Unresolved { port: port(0) });
+    assert_eq!(bench.hop("192.0.2.1"), NextHop::Unresolved { interface: interface(0) });
     // A gateway that is given twice has the sum of its weights, before they are reduced.
     let twice = [(0, "10.0.1.2", 1), (0, "10.0.1.2", 1), (1, "10.0.2.2", 2)];
     bench.add("192.0.2.0/24", &twice).unwrap();
@@ -325,20 +326,20 @@ fn routes_are_listed_in_order() {
 #[test]
 fn a_static_route_within_a_network_keeps_its_meaning_for_neighbours() {
     let mut bench = Bench::without_readers();
-    bench.rib.neighbour_up(port(0), ip("10.0.1.9"), mac(9)).unwrap();
-    let forward = NextHop::Forward { port: port(0), mac: mac(9) };
+    bench.rib.neighbour_up(interface(0), ip("10.0.1.9"), mac(9)).unwrap();
+    let forward = NextHop::Forward { interface: interface(0), mac: mac(9) };
     assert_eq!(bench.hop("10.0.1.9"), forward);
     bench.rib.add(Route { kind: RouteKind::Blackhole, ..unicast("10.0.1.8/29", &[]) }).unwrap();
     assert_eq!(bench.hop("10.0.1.9"), NextHop::Blackhole);
-    bench.rib.neighbour_up(port(0), ip("10.0.1.9"), mac(10)).unwrap();
+    bench.rib.neighbour_up(interface(0), ip("10.0.1.9"), mac(10)).unwrap();
     assert_eq!(bench.hop("10.0.1.9"), NextHop::Blackhole);
     bench.rib.remove(net("10.0.1.8/29"), Source::Static);
-    assert_eq!(bench.hop("10.0.1.9"), NextHop::Forward { port: port(0), mac: mac(10) });
-    // A neighbour that claims to be on the other port does not draw traffic there.
-    bench.rib.neighbour_up(port(1), ip("10.0.1.33"), mac(11)).unwrap();
-    assert_eq!(bench.hop("10.0.1.33"), NextHop::Glean { port: port(0) });
+    assert_eq!(bench.hop("10.0.1.9"), NextHop::Forward { interface: interface(0), mac: mac(10) });
+    // A neighbour that claims to be on the other interface does not draw traffic there.
+    bench.rib.neighbour_up(interface(1), ip("10.0.1.33"), mac(11)).unwrap();
+    assert_eq!(bench.hop("10.0.1.33"), NextHop::Glean { interface: interface(0) });
     // Nor does one that claims an address of the router.
-    bench.rib.neighbour_up(port(0), ip("10.0.1.1"), mac(12)).unwrap();
+    bench.rib.neighbour_up(interface(0), ip("10.0.1.1"), mac(12)).unwrap();
     assert_eq!(bench.hop("10.0.1.1"), NextHop::Local);
 }
 
@@ -363,11 +364,11 @@ fn routes_that_cannot_be_are_refused_and_counted() {
         ),
         (
             unicast("0.0.0.0/0", &[(2, "10.0.1.2", 1)]),
-            "route 0.0.0.0/0: next hop 10.0.1.2 is on port 2, which this router does not have",
+            "route 0.0.0.0/0: next hop 10.0.1.2 is on interface 2, which this router does not have",
         ),
         (
             Route { source: Source::Local, ..unicast("8.8.8.8/32", &[(0, "10.0.1.2", 1)]) },
-            "route 8.8.8.8/32: local routes follow from ports and neighbours; they cannot be set",
+            "route 8.8.8.8/32: local routes follow from interfaces and neighbours; they cannot be set",
         ),
     ] {
         assert_eq!(bench.rib.add(route).unwrap_err().to_string(), message);
@@ -385,10 +386,10 @@ fn running_out_of_next_hops_is_an_error_and_heals() {
     let route = |i: u32| Route {
         prefix: prefix(i),
         source: Source::Static,
-        kind: RouteKind::Unicast(vec![Path::over(port(0), gateway(i))]),
+        kind: RouteKind::Unicast(vec![Path::over(interface(0), gateway(i))]),
         metric: 0,
     };
-    // Two numbers are the ports' gleans, 16 are reserved.
+    // Two numbers are the interfaces' gleans, 16 are reserved.
     let room = dataplane::next_hop::NEXT_HOPS as u32 - 16 - 2;
     let report = bench.rib.load((0..room + 3).map(route));
     assert_eq!((report.accepted, report.refused), (room as usize, 3));
@@ -418,7 +419,7 @@ fn running_out_of_group_places_is_an_error_and_leaves_nothing() {
         let paths: Vec<Path> = (0..16u32)
             .map(|j| {
                 let weight = if j == i % 16 { 255 - (i / 16) as u16 } else { 253 };
-                Path::over(port(0), Ipv4Addr::from(0x0a00_0102 + j).into()).weighing(weight)
+                Path::over(interface(0), Ipv4Addr::from(0x0a00_0102 + j).into()).weighing(weight)
             })
             .collect();
         let prefix = IpNet::from(IpAddr::from(Ipv4Addr::from(0xc633_6400 + i)));

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use dataplane::port::PortId;
+use dataplane::interface::InterfaceId;
 use ipnet::IpNet;
 use wire::MacAddr;
 
@@ -14,11 +14,11 @@ pub const PATHS_MOST: usize = 128;
 /// The largest weight of a path.
 pub const WEIGHT_MOST: u16 = 256;
 
-/// A port as the RIB knows it.
+/// An interface as the RIB knows it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct RibPort {
+pub struct RibInterface {
     /// Its number.
-    pub id: PortId,
+    pub id: InterfaceId,
     /// Its name.
     pub name: String,
     /// Its MAC.
@@ -36,7 +36,7 @@ pub enum Source {
     Reserved,
     /// The router's own addresses, and its networks' broadcast addresses.
     Local,
-    /// Networks that a port is on.
+    /// Networks that an interface is on.
     Connected,
     /// `turnpike route add`.
     Command,
@@ -104,42 +104,42 @@ impl Source {
         }
     }
 
-    /// Whether routes of this source are set by callers; those of the others follow from ports and
+    /// Whether routes of this source are set by callers; those of the others follow from interfaces and
     /// neighbours.
     pub fn is_settable(self) -> bool {
         matches!(self, Self::Command | Self::Static | Self::Kernel | Self::Fpm | Self::Import)
     }
 }
 
-/// One of a route's paths. It has a port, a gateway, or both.
+/// One of a route's paths. It has an interface, a gateway, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Path {
-    /// The port to send by; `None`: the port follows from the best route to the gateway, and
+    /// The interface to send by; `None`: the interface follows from the best route to the gateway, and
     /// changes with it.
-    pub port: Option<PortId>,
-    /// The gateway, of either family; `None`: the destination itself is on the port's network.
+    pub interface: Option<InterfaceId>,
+    /// The gateway, of either family; `None`: the destination itself is on the interface's network.
     pub via: Option<IpAddr>,
     /// Its share of the flows, 1 to [`WEIGHT_MOST`].
     pub weight: u16,
-    /// The gateway is on the port's link, even if none of the port's networks holds it. The RIB
-    /// believes whoever names a port, so this changes nothing, and routes are shown without it.
+    /// The gateway is on the interface's link, even if none of the interface's networks holds it. The RIB
+    /// believes whoever names an interface, so this changes nothing, and routes are shown without it.
     pub on_link: bool,
 }
 
 impl Path {
-    /// Over a gateway on a port.
-    pub fn over(port: PortId, via: IpAddr) -> Self {
-        Self { port: Some(port), via: Some(via), weight: 1, on_link: false }
+    /// Over a gateway on an interface.
+    pub fn over(interface: InterfaceId, via: IpAddr) -> Self {
+        Self { interface: Some(interface), via: Some(via), weight: 1, on_link: false }
     }
 
-    /// To the hosts on a port's network.
-    pub fn on_port(port: PortId) -> Self {
-        Self { port: Some(port), via: None, weight: 1, on_link: false }
+    /// To the hosts on an interface's network.
+    pub fn on_interface(interface: InterfaceId) -> Self {
+        Self { interface: Some(interface), via: None, weight: 1, on_link: false }
     }
 
     /// Over a gateway that is found by the best route to it.
     pub fn recursive(via: IpAddr) -> Self {
-        Self { port: None, via: Some(via), weight: 1, on_link: false }
+        Self { interface: None, via: Some(via), weight: 1, on_link: false }
     }
 
     /// The same path with this weight.
@@ -210,13 +210,13 @@ pub struct Route {
 /// What a route of the RIB leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// Over gateways or to hosts on a port's network; weights are reduced by their greatest common
+    /// Over gateways or to hosts on an interface's network; weights are reduced by their greatest common
     /// divisor.
     Unicast(Vec<Path>),
     /// Where a group says, which has these paths; a blackhole has none.
     Group(GroupKey, Vec<Path>),
-    /// To the hosts on a port's network.
-    Connected(PortId),
+    /// To the hosts on an interface's network.
+    Connected(InterfaceId),
     /// To the router itself.
     Local,
     /// To the host, whose kernel forwards.
@@ -238,7 +238,7 @@ pub enum Target {
 pub enum Inactive {
     /// Another route to the prefix is preferred.
     Shadowed,
-    /// The ports of all its paths are down.
+    /// The interfaces of all its paths are down.
     LinkDown,
     /// No route leads to its gateway.
     GatewayUnreachable,
@@ -270,7 +270,7 @@ impl Inactive {
     pub fn sentence(self) -> &'static str {
         match self {
             Self::Shadowed => "another route to the prefix is preferred",
-            Self::LinkDown => "the ports of all its paths are down",
+            Self::LinkDown => "the interfaces of all its paths are down",
             Self::GatewayUnreachable => "no route leads to its gateway",
             Self::Loop => "its gateway is reached over the route itself",
             Self::NoRoom => "there is no room for its next hop",
@@ -300,11 +300,11 @@ pub struct RouteInfo {
 }
 
 /// Where packets leave: one of the paths that are left when groups are followed, gateways resolved
-/// and dead ports left out.
+/// and dead interfaces left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LivePath {
-    /// The port they leave by.
-    pub port: PortId,
+    /// The interface they leave by.
+    pub interface: InterfaceId,
     /// Who they are sent to; `None`: the destination itself.
     pub gateway: Option<IpAddr>,
     /// The MAC they are sent to; `None`: not resolved.
@@ -320,7 +320,7 @@ pub struct LookupInfo {
     pub route: RouteInfo,
     /// The number that the FIB answers with.
     pub next_hop: u16,
-    /// The paths in use; none if packets do not leave by a port.
+    /// The paths in use; none if packets do not leave by an interface.
     pub paths: Vec<LivePath>,
 }
 
@@ -331,8 +331,8 @@ pub enum ResolverCommand {
     NextHop {
         /// The next hop's number.
         id: u16,
-        /// The port the gateway is on.
-        port: PortId,
+        /// The interface the gateway is on.
+        interface: InterfaceId,
         /// The gateway.
         address: IpAddr,
     },
@@ -343,8 +343,8 @@ pub enum ResolverCommand {
     },
     /// A neighbour whose MAC is given.
     AddStaticNeighbour {
-        /// The port it is on.
-        port: PortId,
+        /// The interface it is on.
+        interface: InterfaceId,
         /// Its address.
         address: IpAddr,
         /// Its MAC.
@@ -352,8 +352,8 @@ pub enum ResolverCommand {
     },
     /// A neighbour is to be forgotten, static or not.
     RemoveNeighbour {
-        /// The port it is on.
-        port: PortId,
+        /// The interface it is on.
+        interface: InterfaceId,
         /// Its address.
         address: IpAddr,
     },

@@ -9,6 +9,7 @@ use crate::class::ByClass;
 use crate::distribution::{TX_BURST_MAX, TxPath};
 use crate::exchange::Replacement;
 use crate::graph::{GraphBuilder, Output, Outputs, Step};
+use crate::interface::InterfaceId;
 use crate::multicast::{MulticastRoute, MulticastRoutes};
 use crate::next_hop::NextHopTable;
 use crate::punts::{ClassQueue, ClassRing};
@@ -53,7 +54,7 @@ fn port(n: u16) -> PortId {
 }
 
 fn source(n: u16, queue: RxQueue) -> RxSource {
-    RxSource::of_queue(port(n), TestTables::every_kind().ports.get()[0], queue)
+    RxSource::of_queue(port(n), TestTables::every_kind().interfaces.get()[0], queue)
 }
 
 /// The device of port 3 takes packets of several buffers, the others do not.
@@ -219,8 +220,13 @@ fn punts_carry_their_reason_and_go_to_the_worker_of_their_port() {
     assert_eq!(lab.reasons(0, PuntClass::Host), [PuntReason::Local]);
     let first = lab.punted[1][PuntClass::Resolve.index()].ring.pop().unwrap();
     let punt = Punt::from_tag(first.tag()).unwrap();
-    let expected =
-        Punt { reason: PuntReason::Unresolved, port: PortId::FIRST, next_hop: 18, generation: 2 };
+    let expected = Punt {
+        reason: PuntReason::Unresolved,
+        port: PortId::FIRST,
+        interface: InterfaceId::FIRST,
+        next_hop: 18,
+        generation: 2,
+    };
     assert_eq!(punt, expected);
     assert_eq!(lab.reasons(1, PuntClass::Resolve), [PuntReason::Glean]);
     assert_eq!(lab.counters.punted.get(), 3);
@@ -374,7 +380,7 @@ fn a_full_ring_of_spread_packets_drops_by_name_and_keeps_what_is_not_ip() {
 fn what_others_have_received_is_forwarded_and_not_counted_twice() {
     let mut lab = Lab::default_graph(at_once());
     let (mut producer, end) = ring(64);
-    let info = TestTables::every_kind().ports.get()[0];
+    let info = TestTables::every_kind().interfaces.get()[0];
     let wires = Wires { rx: vec![RxSource::of_ring(port(0), info, end)], ..Wires::default() };
     let mut rewiring = Rewiring { wires, ..Rewiring::default() };
     lab.forwarder.rewire(&mut rewiring);
@@ -399,7 +405,7 @@ fn what_others_have_received_is_forwarded_and_not_counted_twice() {
 fn spread_packets_that_nobody_forwards_any_more_are_counted() {
     let mut lab = Lab::default_graph(at_once());
     let (mut producer, end) = ring(64);
-    let info = TestTables::every_kind().ports.get()[0];
+    let info = TestTables::every_kind().interfaces.get()[0];
     let wires = Wires { rx: vec![RxSource::of_ring(port(0), info, end)], ..Wires::default() };
     lab.forwarder.rewire(&mut Rewiring { wires, ..Rewiring::default() });
     for _ in 0..3 {
@@ -509,7 +515,7 @@ impl Step for Careless {
     }
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
-        batch.out_port = [3; BATCH_MAX];
+        batch.out_interface = [3; BATCH_MAX];
         out[0] = input.without(Mask(0b10));
         out[2] = input & Mask(0b1);
     }
@@ -570,7 +576,7 @@ fn a_panic_costs_the_packet_that_provokes_it_and_nothing_else() {
         assert_eq!(lab.reasons(0, PuntClass::Host), [PuntReason::Local]);
         for n in [7, 23] {
             let suspect = lab.suspects.try_recv().unwrap();
-            assert_eq!((suspect.frame, suspect.port), (poisoned(n), Some(PortId::FIRST)));
+            assert_eq!((suspect.frame, suspect.interface), (poisoned(n), Some(InterfaceId::FIRST)));
             let words = "the faulty step met identification 0xdead (";
             assert!(suspect.message.contains(words), "{}", suspect.message);
         }
@@ -599,7 +605,7 @@ impl Step for Moody {
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
         assert!(input.count() < 2, "too many at once");
-        batch.out_port = [3; BATCH_MAX];
+        batch.out_interface = [3; BATCH_MAX];
         out[0] = input;
     }
 }
@@ -622,8 +628,8 @@ fn several_steps_may_panic_over_one_batch() {
 /// Packets from port 0 to 239.1.1.1 leave by these ports.
 fn group_to(ports: &[u16]) -> Graph {
     let tables = TestTables::every_kind();
-    let to = ports.iter().map(|&n| (PortId::new(n).unwrap(), 0));
-    let route = MulticastRoute::new(PortId::FIRST, to, Arc::default());
+    let to = ports.iter().map(|&n| (InterfaceId::new(n).unwrap(), 0));
+    let route = MulticastRoute::new(InterfaceId::FIRST, to, Arc::default());
     let mut routes = MulticastRoutes::default();
     let [group, every_kind] = ["239.1.1.1", "10.0.10.1"].map(|text| text.parse().unwrap());
     routes.ip4.insert(None, group, route.clone());
@@ -765,7 +771,7 @@ fn a_running_forwarder_takes_another_graph_between_two_rounds() {
     let other = other.build().unwrap();
     let counters = other.counters().clone();
     assert_eq!(lab.receive(&[to("10.0.0.1")]), 1);
-    let mut info = TestTables::every_kind().ports.get()[0];
+    let mut info = TestTables::every_kind().interfaces.get()[0];
     info.redirects = !info.redirects;
     let ports = Some(vec![info]);
     exchange.put(Replacement { graph: Some(other), ports, wires: None, tx: Some(at_once()) });
@@ -782,7 +788,7 @@ fn a_running_forwarder_takes_another_graph_between_two_rounds() {
     assert!(lab.forwarder.exchange().pause().unwrap() > 0);
     let given_back = owner.join().unwrap().unwrap().ok().unwrap();
     assert_eq!(*given_back.graph.unwrap().shape(), old);
-    assert_eq!(given_back.ports.unwrap(), [TestTables::every_kind().ports.get()[0]]);
+    assert_eq!(given_back.ports.unwrap(), [TestTables::every_kind().interfaces.get()[0]]);
     assert_eq!(lab.forwarder.sources_mut()[0].info, info);
     assert_eq!((lab.receive(&[to("10.0.0.1")]), counters.get(0)), (1, 1));
 }

@@ -59,13 +59,13 @@ fn plan(catalogue: &Catalogue) -> Plan {
 }
 
 fn errors(plan: &Plan, catalogue: &Catalogue) -> Vec<String> {
-    let ports = &TestTables::every_kind().ports.get();
+    let ports = &TestTables::every_kind().interfaces.get();
     let errors = plan.check(catalogue, ports).expect_err("an error was expected");
     errors.iter().map(PlanError::to_string).collect()
 }
 
 fn build(plan: &Plan, catalogue: &Catalogue) -> Graph {
-    plan.check(catalogue, &TestTables::every_kind().ports.get()).unwrap();
+    plan.check(catalogue, &TestTables::every_kind().interfaces.get()).unwrap();
     plan.build(catalogue, &TestTables::every_kind(), &mut |_| None).unwrap()
 }
 
@@ -229,9 +229,9 @@ fn a_step_that_no_port_asks_for_is_left_out() {
     let graph = build(&plan, &catalogue);
     assert_eq!(targets(&graph, "ip4-ttl")[0], "ip4-mtu");
     let tables = TestTables::every_kind();
-    let mut ports = tables.ports.get();
+    let mut ports = tables.interfaces.get();
     ports[2].redirects = true;
-    tables.ports.set(ports);
+    tables.interfaces.set(ports);
     let graph = plan.build(&catalogue, &tables, &mut |_| None).unwrap();
     assert_eq!(targets(&graph, "ip4-ttl")[0], "ip4-redirect");
 }
@@ -276,7 +276,7 @@ fn a_port_with_a_plan_of_its_own_is_told_apart() {
     let port = |n| PortId::new(n).unwrap();
     let plans = Plans { main: plan(&catalogue), by_port: vec![(vec![port(1), port(2)], closed)] };
     let tables = TestTables::every_kind();
-    plans.check(&catalogue, &tables.ports.get()).unwrap();
+    plans.check(&catalogue, &tables.interfaces.get()).unwrap();
     let names: Vec<String> = (0..5).map(|n| format!("p{n}")).collect();
     let mut graph = plans.build(&catalogue, &tables, &names, &mut |_| None).unwrap();
     assert_eq!(targets(&graph, "by-port"), ["classify", "p1+p2:split"]);

@@ -67,7 +67,7 @@ struct Kinds {
 
 impl Kinds {
     fn of(batch: &Batch, input: Mask) -> Self {
-        let mac = mac_bits(&batch.in_port_info.mac.0);
+        let mac = mac_bits(&batch.own.mac.0);
         let mut kinds = Self::default();
         for i in input.slots() {
             let head = batch.head(i);
@@ -107,7 +107,7 @@ impl Step for Classify {
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
         // Nearly all frames are IP packets to the port's own address; only the others are asked what
         // they are.
-        let mac = &batch.in_port_info.mac.0;
+        let mac = &batch.own.mac.0;
         let untagged = input.without(batch.vlan_stripped());
         let ip4 = untagged.filter(|i| is_usual(batch, i, mac, 0x0800, LEAST_IP4));
         let ip6 = untagged.without(ip4).filter(|i| is_usual(batch, i, mac, 0x86dd, LEAST_IP6));
@@ -148,7 +148,7 @@ fn sort_unusual(batch: &mut Batch, input: Mask, out: &mut Outputs) {
     out[IP6] |= ours & kinds.ip6;
     out[ARP] = ours & kinds.arp;
     let unknown = ours.without(kinds.ip4 | kinds.ip6 | kinds.arp);
-    if batch.in_port_info.host && !(unknown & kinds.multicast).is_empty() {
+    if batch.own.host && !(unknown & kinds.multicast).is_empty() {
         out[NON_IP] = link_protocols(batch, unknown);
     }
     out[UNKNOWN_ETHERTYPE] = unknown.without(out[NON_IP]);
@@ -266,7 +266,7 @@ mod tests {
         let unicast = frame(PORT_MAC, 0x88cc);
         let frames = [lldp, isis, other_group, unicast];
         let (result, _) = run_step_on(&mut Classify, &frames, |batch| {
-            batch.in_port_info.host = true;
+            batch.own.host = true;
         });
         assert_eq!(result["non-ip"], [0, 1]);
         assert_eq!(result["unknown-ethertype"], [2, 3]);

@@ -4,7 +4,7 @@
 //! A Linux host behind a veth pair, a TAP or AF_PACKET hands over segments whose checksum field
 //! holds only the sum over the pseudo-header, because it believes that a NIC will do the rest.
 //! Sent on as they are, the receiver discards them: ping works, TCP stalls. On ports whose device
-//! can do that ([`crate::port::PortInfo::partial_checksums`]) this step recognises such a field and
+//! can do that ([`crate::port::InterfaceInfo::partial_checksums`]) this step recognises such a field and
 //! completes it; see [`wire::checksum::complete_l4_checksum`] for why a segment that is already
 //! right never changes. On other ports the step costs one branch a batch.
 //!
@@ -33,7 +33,7 @@ impl Step for CompleteChecksum {
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
         out[0] = input;
-        if batch.in_port_info.partial_checksums {
+        if batch.own.partial_checksums {
             for i in input.slots() {
                 let len = batch.len(i).saturating_sub(ETHERNET);
                 let (frame, rest) = batch.frame_and_rest(i);
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn a_port_with_real_checksums_is_left_alone() {
         let (_, batch) = run_step_on(&mut CompleteChecksum, &[partial()], |batch| {
-            batch.in_port_info.partial_checksums = false;
+            batch.own.partial_checksums = false;
         });
         assert_eq!(batch.frame(0), partial());
     }

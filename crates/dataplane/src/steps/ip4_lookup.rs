@@ -2,7 +2,7 @@
 //!
 //! Takes valid IPv4 packets. Looks up all destinations of the batch at once (longest prefix match,
 //! RFC 1812 5.2.4.3), then the meaning of each next hop. Sets [`Batch::next_hop`], [`Batch::hop`]
-//! and [`Batch::out_port`]. Outputs and drop reasons: see the table in `resolve.rs`.
+//! and [`Batch::out_interface`]. Outputs and drop reasons: see the table in `resolve.rs`.
 
 use std::sync::Arc;
 
@@ -32,9 +32,13 @@ impl Step for Ip4Lookup {
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
         batch.link_scope = batch.link_scope.without(input);
         let tables = &*self.tables;
-        look_up(batch, input, destination, |addresses, answers| {
-            tables.fib4.lookup_prefetched(addresses, answers);
-        });
+        let mut rest = input;
+        while let Some((vrf, packets)) = batch.first_of_vrf(rest) {
+            look_up(batch, packets, destination, |addresses, answers| {
+                tables.vrf(vrf).fib4.lookup_prefetched(addresses, answers);
+            });
+            rest = rest.without(packets);
+        }
         resolve(batch, input, &tables.next_hops, &tables.flows, out);
     }
 }
@@ -68,7 +72,7 @@ mod tests {
         assert_eq!(result["glean"], [7]);
         assert_eq!(result["unresolved"], [8]);
         assert_eq!(result["multicast"], [10]);
-        assert_eq!(batch.out_port[6], 3);
+        assert_eq!(batch.out_interface[6], 3);
         assert_eq!(batch.next_hop[8], 18);
     }
 
@@ -89,8 +93,8 @@ mod tests {
         frames.push(flow(1000));
         let (result, batch) = run_step(&mut step, &frames);
         assert_eq!(result["forward"].len(), 64);
-        assert_eq!(batch.out_port[0], batch.out_port[63]);
-        let first = batch.out_port.iter().filter(|&&port| port == 3).count();
+        assert_eq!(batch.out_interface[0], batch.out_interface[63]);
+        let first = batch.out_interface.iter().filter(|&&port| port == 3).count();
         assert!((16..=48).contains(&first), "{first} of 64 flows on the first path");
     }
 }

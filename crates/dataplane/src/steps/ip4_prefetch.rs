@@ -38,9 +38,11 @@ impl Step for Ip4Prefetch {
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
         out[0] = input;
+        // Those of other VRFs are looked up without.
+        let Some((vrf, packets)) = batch.first_of_vrf(input) else { return };
         let mut addresses = [0; BATCH_MAX];
-        let addresses = gather(batch, input, destination, &mut addresses);
-        self.tables.fib4.prefetch_batch(addresses);
+        let addresses = gather(batch, packets, destination, &mut addresses);
+        self.tables.vrf(vrf).fib4.prefetch_batch(addresses);
     }
 }
 

@@ -32,7 +32,7 @@ pub struct Ip4Rewrite {
 impl Ip4Rewrite {
     /// Knows the MAC of every port.
     pub fn new(tables: &Arc<Tables>) -> Self {
-        Self { macs: EgressMacs::new(&tables.ports.get()) }
+        Self { macs: EgressMacs::new(&tables.interfaces.get()) }
     }
 }
 
@@ -44,7 +44,7 @@ impl Step for Ip4Rewrite {
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
         out[0] = input;
         input.for_each(|i| {
-            let (hop, port) = (batch.hop[i], batch.out_port[i]);
+            let (hop, port) = (batch.hop[i], batch.out_interface[i]);
             let head = batch.head_mut(i);
             self.macs.write(head, hop, port);
             decrement_ttl(head);
@@ -74,7 +74,7 @@ mod tests {
         let mut step = Ip4Rewrite::new(&tables);
         let (result, batch) = run_step_on(&mut step, std::slice::from_ref(&sent), |batch| {
             batch.hop[0] = tables.next_hops.get(16);
-            batch.out_port[0] = 3;
+            batch.out_interface[0] = 3;
         });
         let mut expected = FrameBuilder::ip4()
             .destination_mac(NEIGHBOUR_MAC)

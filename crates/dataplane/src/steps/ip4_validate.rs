@@ -101,7 +101,7 @@ impl<const CLASS_E: bool> Step for Ip4Validate<CLASS_E> {
             };
             out[leaves] |= Mask::when(true, i);
         }
-        if batch.in_port_info.host {
+        if !out[MARTIAN_SOURCE].is_empty() {
             out[NO_ADDRESS_YET] = without_address(batch, out[MARTIAN_SOURCE]);
             out[MARTIAN_SOURCE] = out[MARTIAN_SOURCE].without(out[NO_ADDRESS_YET]);
         }
@@ -116,7 +116,7 @@ impl<const CLASS_E: bool> Ip4Validate<CLASS_E> {
     /// The output for a packet whose source nobody on the link may use.
     fn owned(&self, batch: &Batch, slot: usize) -> Option<usize> {
         let source = Ipv4Addr::from(bytes::<26, 4>(batch.head(slot)));
-        let owner = self.own.owner(IpAddr::V4(source), batch.in_port)?;
+        let owner = self.own.owner(IpAddr::V4(source), batch.interface(slot))?;
         Some(if owner == Owner::Router { OWN_SOURCE } else { BROADCAST_SOURCE })
     }
 }
@@ -187,7 +187,8 @@ const fn martian_source<const CLASS_E: bool>(source: &[u8; 4]) -> bool {
 fn without_address(batch: &Batch, packets: Mask) -> Mask {
     let mut found = Mask::EMPTY;
     for i in packets.slots() {
-        found |= Mask::when(batch.head(i)[26..34] == [0, 0, 0, 0, 255, 255, 255, 255], i);
+        let asks = batch.head(i)[26..34] == [0, 0, 0, 0, 255, 255, 255, 255];
+        found |= Mask::when(asks & batch.info(i).host, i);
     }
     found
 }
@@ -235,6 +236,7 @@ fn verdict<const CLASS_E: bool>(frame: &[u8], len: usize, bad: bool) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::interface::InterfaceId;
     use crate::port::PortId;
     use crate::testing::{
         FrameBuilder, batch_in_segments, run_on, run_step, run_step_on, whole_frame,
@@ -244,7 +246,7 @@ mod tests {
     fn step<const CLASS_E: bool>() -> Ip4Validate<CLASS_E> {
         let own = OwnAddresses::new(CLASS_E);
         let nets = ["10.9.9.1/24".parse().unwrap()];
-        own.publish([(PortId::FIRST, &nets[..])], ["192.0.2.200".parse().unwrap()]);
+        own.publish([(InterfaceId::FIRST, &nets[..])], ["192.0.2.200".parse().unwrap()]);
         Ip4Validate::new(&Arc::new(own))
     }
 
@@ -369,7 +371,7 @@ mod tests {
         let (result, _) = run_step(&mut step::<false>(), &frames);
         assert_eq!(result["ip4-martian-source"], [0, 1, 2, 3], "nobody to hear it");
         let (result, batch) =
-            run_step_on(&mut step::<false>(), &frames, |batch| batch.in_port_info.host = true);
+            run_step_on(&mut step::<false>(), &frames, |batch| batch.own.host = true);
         assert_eq!(result["local"], [0, 3]);
         assert_eq!(result["ip4-martian-source"], [1, 2]);
         assert_eq!(batch.frame(3).len() + 1, frames[3].len(), "padding is cut off");

@@ -31,9 +31,13 @@ impl Step for Ip6Lookup {
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
         let tables = &*self.tables;
-        look_up(batch, input, destination, |addresses, answers| {
-            tables.fib6.lookup_batch(addresses, answers);
-        });
+        let mut rest = input;
+        while let Some((vrf, packets)) = batch.first_of_vrf(rest) {
+            look_up(batch, packets, destination, |addresses, answers| {
+                tables.vrf(vrf).fib6.lookup_batch(addresses, answers);
+            });
+            rest = rest.without(packets);
+        }
         resolve(batch, input, &tables.next_hops, &tables.flows, out);
     }
 }
@@ -60,7 +64,7 @@ mod tests {
         assert_eq!(result["local"], [1]);
         assert_eq!(result["glean"], [2]);
         assert_eq!(result["no-route"], [3]);
-        assert_eq!(batch.out_port[0], 3);
+        assert_eq!(batch.out_interface[0], 3);
     }
 
     #[test]

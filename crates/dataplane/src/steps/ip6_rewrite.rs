@@ -26,7 +26,7 @@ pub struct Ip6Rewrite {
 impl Ip6Rewrite {
     /// Knows the MAC of every port.
     pub fn new(tables: &Arc<Tables>) -> Self {
-        Self { macs: EgressMacs::new(&tables.ports.get()) }
+        Self { macs: EgressMacs::new(&tables.interfaces.get()) }
     }
 }
 
@@ -38,7 +38,7 @@ impl Step for Ip6Rewrite {
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
         out[0] = input;
         input.for_each(|i| {
-            let (hop, port) = (batch.hop[i], batch.out_port[i]);
+            let (hop, port) = (batch.hop[i], batch.out_interface[i]);
             let head = batch.head_mut(i);
             self.macs.write(head, hop, port);
             head[ETHERNET + 7] = head[ETHERNET + 7].wrapping_sub(1);
@@ -58,7 +58,7 @@ mod tests {
         let mut step = Ip6Rewrite::new(&tables);
         let (result, batch) = run_step_on(&mut step, std::slice::from_ref(&sent), |batch| {
             batch.hop[0] = tables.next_hops.get(16);
-            batch.out_port[0] = 3;
+            batch.out_interface[0] = 3;
         });
         let expected = FrameBuilder::ip6()
             .destination_mac(NEIGHBOUR_MAC)

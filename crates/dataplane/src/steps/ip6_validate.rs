@@ -106,7 +106,7 @@ fn sort_unusual(own: &OwnAddresses, batch: &mut Batch, input: Mask, out: &mut Ou
         too_long |= Mask::when(end > len, i);
         martian |= Mask::when(is_martian(source), i);
         hop_by_hop |= Mask::when(head[20] == HOP_BY_HOP_HEADER, i);
-        let owner = own.owner(IpAddr::V6(Ipv6Addr::from_bits(source)), batch.in_port);
+        let owner = own.owner(IpAddr::V6(Ipv6Addr::from_bits(source)), batch.interface(i));
         looped |= Mask::when(owner.is_some() && !is_neighbour_discovery(head), i);
         link_scope |= Mask::when(source >> 118 == 0xfe80 >> 6 || source == 0, i);
     }

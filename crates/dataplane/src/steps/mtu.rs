@@ -48,8 +48,8 @@ impl<const IP6: bool> Step for Mtu<IP6> {
             out[OK] = input;
             return;
         }
-        let fits =
-            input.filter(|i| batch.len(i) <= usize::from(mtus.of(batch.out_port[i])) + ETHERNET);
+        let fits = input
+            .filter(|i| batch.len(i) <= usize::from(mtus.of(batch.out_interface[i])) + ETHERNET);
         out[OK] = fits;
         out[TOO_BIG] = input.without(fits);
     }
@@ -58,7 +58,7 @@ impl<const IP6: bool> Step for Mtu<IP6> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::port::PortId;
+    use crate::interface::InterfaceId;
     use crate::testing::{FrameBuilder, TestTables, run_step_on};
 
     #[test]
@@ -68,7 +68,7 @@ mod tests {
         let mut step = Mtu::<false>::new(&TestTables::every_kind());
         // Ports 0 to 3 have an MTU of 1500, port 4 of 1000; that port 9 does not exist is found later.
         let (result, _) = run_step_on(&mut step, &frames, |batch| {
-            batch.out_port[..5].copy_from_slice(&[0, 0, 4, 4, 9]);
+            batch.out_interface[..5].copy_from_slice(&[0, 0, 4, 4, 9]);
         });
         assert_eq!(result["ok"], [0, 2, 4]);
         assert_eq!(result["too-big"], [1, 3]);
@@ -80,15 +80,15 @@ mod tests {
         let mut step = Mtu::<true>::new(&tables);
         let frame = FrameBuilder::ip6().payload(&[0; 10]).build();
         for (mtu, output) in [(1000, "too-big"), (1279, "too-big"), (1280, "ok"), (0, "too-big")] {
-            tables.mtus.set(PortId::new(3).unwrap(), mtu);
+            tables.mtus.set(InterfaceId::new(3).unwrap(), mtu);
             let (result, _) = run_step_on(&mut step, std::slice::from_ref(&frame), |batch| {
-                batch.out_port[0] = 3;
+                batch.out_interface[0] = 3;
             });
             assert_eq!(result[output], [0], "{mtu}");
         }
         // From the start, too: port 4 has 1000.
         let mut step = Mtu::<true>::new(&TestTables::every_kind());
-        let (result, _) = run_step_on(&mut step, &[frame], |batch| batch.out_port[0] = 4);
+        let (result, _) = run_step_on(&mut step, &[frame], |batch| batch.out_interface[0] = 4);
         assert_eq!(result["too-big"], [0]);
     }
 
@@ -98,9 +98,9 @@ mod tests {
         let mut step = Mtu::<false>::new(&tables);
         let frame = FrameBuilder::ip4().payload(&[0; 1000]).build();
         for (mtu, output) in [(1020, "ok"), (1019, "too-big"), (9000, "ok")] {
-            tables.mtus.set(PortId::new(3).unwrap(), mtu);
+            tables.mtus.set(InterfaceId::new(3).unwrap(), mtu);
             let (result, _) = run_step_on(&mut step, std::slice::from_ref(&frame), |batch| {
-                batch.out_port[0] = 3;
+                batch.out_interface[0] = 3;
             });
             assert_eq!(result[output], [0], "{mtu}");
         }

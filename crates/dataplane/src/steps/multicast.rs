@@ -10,7 +10,7 @@
 //! | `replicate` | the group has an entry, the packet came from its port, and there are ports for it |
 //! | punt `local` | no entry; a group that stays on its link (RFC 5771 4, RFC 4291 2.7); now and then one that its entry's owner wants to see |
 //! | punt `too-big` | longer than the MTU of a port that it would leave by |
-//! | drop `multicast-wrong-port` | it came from another port than its entry's |
+//! | drop `multicast-wrong-interface` | it came from another port than its entry's |
 //! | drop `multicast-no-receiver` | no port for it: none has receivers, or the TTL is not above their thresholds, or not above 1 |
 //!
 //! No ICMP error answers a packet to a group that cannot be forwarded (RFC 1812 4.3.2.7). One longer
@@ -25,22 +25,22 @@ use wire::address::{multicast_mac_v4, multicast_mac_v6};
 use super::ip4_rewrite::decrement_ttl;
 use crate::batch::{Batch, ETHERNET, HEAD};
 use crate::graph::{Output, Outputs, Step};
+use crate::interface::Mtus;
 use crate::mask::Mask;
-use crate::multicast::{MulticastRoute, PortSet, Replication};
-use crate::port::FamilyMtus;
+use crate::multicast::{Decision, MulticastRoute, Receivers};
 use crate::reason::{DropReason, PuntReason};
 use crate::tables::Tables;
 
 const REPLICATE: usize = 0;
 const LOCAL: usize = 1;
-const WRONG_PORT: usize = 2;
+const WRONG_INTERFACE: usize = 2;
 const NO_RECEIVER: usize = 3;
 const TOO_BIG: usize = 4;
 
 pub(super) const OUTPUTS: &[Output] = &[
     Output::Next("replicate"),
     Output::Punt(PuntReason::Local),
-    Output::Drop(DropReason::MulticastWrongPort),
+    Output::Drop(DropReason::MulticastWrongInterface),
     Output::Drop(DropReason::MulticastNoReceiver),
     Output::Punt(PuntReason::TooBig),
 ];
@@ -75,19 +75,19 @@ impl Step for Ip4Multicast {
     }
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
-        let routes = self.tables.multicast.read();
+        let routes = batch.multicast_routes(&self.tables.multicast);
         for slot in input.slots() {
             let (source, group, ttl) = addresses4(batch.head(slot));
             let stays = group.octets()[..3] == [224, 0, 0];
-            let route = if stays { None } else { routes.ip4.find(source, group) };
-            let (output, ports) = decide(self.tables.mtus.family(false), batch, slot, route, ttl);
+            let route = if stays { None } else { routes.ip4.find_entry(source, group) };
+            let (output, receivers) = decide::<false>(&self.tables.mtus, batch, slot, route, ttl);
             out[output] |= Mask::when(true, slot);
             if output == TOO_BIG {
-                // The slow path's worker of this port has what came by it.
-                batch.out_port[slot] = batch.in_port.index() as u16;
+                // The slow path's worker of this interface has what came by it.
+                batch.out_interface[slot] = batch.interface(slot).index() as u16;
             }
             if output == REPLICATE {
-                batch.replicas[slot] = ports;
+                batch.receivers[slot] = receivers;
                 let head = batch.head_mut(slot);
                 head[..6].copy_from_slice(&multicast_mac_v4(group).0);
                 decrement_ttl(head);
@@ -102,23 +102,23 @@ impl Step for Ip6Multicast {
     }
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
-        let routes = self.tables.multicast.read();
+        let routes = batch.multicast_routes(&self.tables.multicast);
         for slot in input.slots() {
             let (source, group, hop_limit) = addresses6(batch.head(slot));
             // Interface-local, link-local, and scope 0, which means as much (RFC 7346 2).
             let stays = group.octets()[1] & 0xf <= 2
                 || source.is_unicast_link_local()
                 || source.is_unspecified();
-            let route = if stays { None } else { routes.ip6.find(source, group) };
-            let (output, ports) =
-                decide(self.tables.mtus.family(true), batch, slot, route, hop_limit);
+            let route = if stays { None } else { routes.ip6.find_entry(source, group) };
+            let (output, receivers) =
+                decide::<true>(&self.tables.mtus, batch, slot, route, hop_limit);
             out[output] |= Mask::when(true, slot);
             if output == TOO_BIG {
-                // The slow path's worker of this port has what came by it.
-                batch.out_port[slot] = batch.in_port.index() as u16;
+                // The slow path's worker of this interface has what came by it.
+                batch.out_interface[slot] = batch.interface(slot).index() as u16;
             }
             if output == REPLICATE {
-                batch.replicas[slot] = ports;
+                batch.receivers[slot] = receivers;
                 let head = batch.head_mut(slot);
                 head[..6].copy_from_slice(&multicast_mac_v6(group).0);
                 head[ETHERNET + 7] -= 1;
@@ -141,41 +141,40 @@ fn addresses6(head: &[u8; HEAD]) -> (Ipv6Addr, Ipv6Addr, u8) {
     (word(ETHERNET + 8), word(ETHERNET + 24), head[ETHERNET + 7])
 }
 
-/// The output for a packet, and the ports it leaves by. Counts for the entry.
-fn decide(
-    mtus: &FamilyMtus,
+/// The output for a packet, and where it leaves. Counts for the entry.
+fn decide<const IP6: bool>(
+    mtus: &Mtus,
     batch: &Batch,
     slot: usize,
-    route: Option<&MulticastRoute>,
+    route: Option<(u32, &MulticastRoute)>,
     ttl: u8,
-) -> (usize, PortSet) {
-    let nowhere = |output| (output, PortSet::EMPTY);
-    let Some(route) = route else { return nowhere(LOCAL) };
-    let ports = match route.decide(batch.in_port, ttl) {
-        Replication::Ports(ports) => ports,
-        Replication::WrongPort => return nowhere(WRONG_PORT),
-        Replication::Sample => return nowhere(LOCAL),
+) -> (usize, Receivers) {
+    let nowhere = |output| (output, Receivers::NONE);
+    let Some((entry, route)) = route else { return nowhere(LOCAL) };
+    let count = match route.decide(batch.interface(slot), ttl) {
+        Decision::First(0) => return nowhere(NO_RECEIVER),
+        Decision::First(count) => count,
+        Decision::WrongInterface => return nowhere(WRONG_INTERFACE),
+        Decision::Sample => return nowhere(LOCAL),
     };
-    if ports.is_empty() {
-        return nowhere(NO_RECEIVER);
-    }
     let len = batch.len(slot) - ETHERNET;
-    if ports.ports().any(|port| len > mtus.get(port).into()) {
+    let mtus = mtus.family(IP6);
+    if route.first(count).any(|interface| len > mtus.get(interface).into()) {
         return nowhere(TOO_BIG);
     }
     route.counters.count(1, len as u64);
-    (REPLICATE, ports)
+    (REPLICATE, Receivers::new(IP6, entry, count))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::interface::InterfaceId;
     use crate::multicast::MulticastRoutes;
-    use crate::port::PortId;
     use crate::testing::{FrameBuilder, TestTables, run_step};
 
-    fn port(index: u16) -> PortId {
-        PortId::new(index).unwrap()
+    fn port(index: u16) -> InterfaceId {
+        InterfaceId::new(index).unwrap()
     }
 
     /// Packets from port 0 to 239.1.1.1 leave by ports 1, 2 (TTL above 8) and 4, whose MTU is 1000, those
@@ -207,7 +206,11 @@ mod tests {
     }
 
     fn ports(batch: &Batch, slot: usize) -> Vec<usize> {
-        batch.replicas[slot].ports().map(PortId::index).collect()
+        let routes = batch.groups.as_ref().unwrap();
+        let mut all: Vec<_> =
+            routes.receivers(batch.receivers[slot]).map(InterfaceId::index).collect();
+        all.sort_unstable();
+        all
     }
 
     #[test]
@@ -228,7 +231,7 @@ mod tests {
         assert_eq!(ports(&batch, 1), [1, 4]);
         assert_eq!(ports(&batch, 2), [3]);
         assert_eq!(result["multicast-no-receiver"], [3, 4]);
-        assert_eq!(result["multicast-wrong-port"], [5]);
+        assert_eq!(result["multicast-wrong-interface"], [5]);
         assert_eq!(result["local"], [6, 7]);
     }
 
@@ -309,7 +312,7 @@ mod tests {
             .map(|group| to4(group).payload(&[0; 80]).build());
         let (result, _) = run_step(&mut Ip4Multicast::new(&tables), &frames);
         assert_eq!(result["local"], [0, 3], "the first of each kind");
-        assert_eq!((good.packets(), good.bytes(), good.wrong_port()), (2, 200, 0));
-        assert_eq!((wrong.packets(), wrong.wrong_port()), (0, 2));
+        assert_eq!((good.packets(), good.bytes(), good.wrong_interface()), (2, 200, 0));
+        assert_eq!((wrong.packets(), wrong.wrong_interface()), (0, 2));
     }
 }

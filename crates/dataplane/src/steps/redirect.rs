@@ -1,6 +1,6 @@
 //! `ip4-redirect`, `ip6-redirect`: might the sender have a better first hop?
 //!
-//! Takes packets to be forwarded, with [`Batch::out_port`] set. One that leaves by the port it came
+//! Takes packets to be forwarded, with [`Batch::out_interface`] set. One that leaves by the port it came
 //! by is shown to the slow path, which forwards it and, if its sender is a neighbour, tells it of the
 //! better first hop; but only one such packet of a port at a time, see [`RedirectGates`]. The others
 //! go on as any packet.
@@ -12,11 +12,11 @@
 //!
 //! Sources: RFC 1812 5.2.7.2, RFC 4861 8.2. The steps are in the graph only if a port redirects.
 //!
-//! [`RedirectGates`]: crate::port::RedirectGates
+//! [`RedirectGates`]: crate::interface::RedirectGates
 
 use std::sync::Arc;
 
-use crate::batch::Batch;
+use crate::batch::{Batch, Group};
 use crate::graph::{Output, Outputs, Step};
 use crate::mask::Mask;
 use crate::reason::PuntReason;
@@ -46,14 +46,16 @@ impl Step for Redirect {
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
         let mut shown = Mask::EMPTY;
-        if batch.in_port_info.redirects {
-            let port = batch.in_port.index() as u16;
+        for Group { interface, packets, .. } in
+            batch.by_interface(input).filter(|group| group.info.redirects)
+        {
+            let number = interface.index() as u16;
             let mut back = Mask::EMPTY;
-            for i in input.slots() {
-                back |= Mask::when(batch.out_port[i] == port, i);
+            for i in packets.slots() {
+                back |= Mask::when(batch.out_interface[i] == number, i);
             }
-            let first = back.slots().next().filter(|_| self.tables.redirects.pass(batch.in_port));
-            shown = first.map_or(Mask::EMPTY, |slot| Mask::when(true, slot));
+            let first = back.slots().next().filter(|_| self.tables.redirects.pass(interface));
+            shown |= first.map_or(Mask::EMPTY, |slot| Mask::when(true, slot));
         }
         out[OK] = input.without(shown);
         out[REDIRECT] = shown;
@@ -73,8 +75,8 @@ mod tests {
         let mut run = |redirects| {
             run_step_on(&mut step, &frames, |batch| {
                 // The port they came by is 0.
-                batch.out_port[..4].copy_from_slice(&[1, 0, 0, 2]);
-                batch.in_port_info.redirects = redirects;
+                batch.out_interface[..4].copy_from_slice(&[1, 0, 0, 2]);
+                batch.own.redirects = redirects;
             })
             .0
         };

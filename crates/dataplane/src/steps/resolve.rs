@@ -117,7 +117,7 @@ fn read_hops(batch: &mut Batch, slots: Mask, table: &NextHopTable) -> Mask {
     slots.filter(|i| {
         let hop = table.get(batch.next_hop[i]);
         batch.hop[i] = hop;
-        batch.out_port[i] = hop.port_index();
+        batch.out_interface[i] = hop.interface_index();
         hop.is_forward()
     })
 }

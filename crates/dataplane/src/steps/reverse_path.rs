@@ -24,11 +24,11 @@
 
 use std::sync::Arc;
 
-use crate::batch::{BATCH_MAX, Batch};
+use crate::batch::{BATCH_MAX, Batch, Group};
 use crate::graph::{Output, Outputs, Step};
+use crate::interface::{InterfaceId, ReversePath, VrfId};
 use crate::mask::Mask;
 use crate::next_hop::{NextHop, Packed};
-use crate::port::{PortId, ReversePath};
 use crate::reason::DropReason;
 use crate::tables::Tables;
 
@@ -56,8 +56,8 @@ impl Step for Ip4ReversePath {
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
         let tables = &*self.tables;
-        out[OK] = passing(batch, input, tables, source4, |addresses, answers| {
-            tables.fib4.lookup_batch(addresses, answers);
+        out[OK] = passing(batch, input, tables, source4, |vrf, addresses, answers| {
+            tables.vrf(vrf).fib4.lookup_batch(addresses, answers);
         });
         out[FAILED] = input.without(out[OK]);
     }
@@ -84,23 +84,36 @@ impl Step for Ip6ReversePath {
         let tables = &*self.tables;
         let of_link = input & batch.link_scope;
         let elsewhere = input.without(of_link);
-        let passing = passing(batch, elsewhere, tables, source6, |addresses, answers| {
-            tables.fib6.lookup_batch(addresses, answers);
+        let passing = passing(batch, elsewhere, tables, source6, |vrf, addresses, answers| {
+            tables.vrf(vrf).fib6.lookup_batch(addresses, answers);
         });
         out[OK] = of_link | passing;
         out[FAILED] = elsewhere.without(passing);
     }
 }
 
-/// The packets of `input` whose sources are as their port asks.
+/// The packets of `input` whose sources are as their interface asks.
 fn passing<A: Copy + Default>(
     batch: &Batch,
     input: Mask,
     tables: &Tables,
     source: impl Fn(&Batch, usize) -> A,
-    lookup: impl FnOnce(&[A], &mut [u16]),
+    lookup: impl Fn(VrfId, &[A], &mut [u16]),
 ) -> Mask {
-    let asked = batch.in_port_info.reverse_path;
+    batch.by_interface(input).fold(Mask::EMPTY, |passing, group| {
+        passing | group_passing(batch, &group, tables, &source, &lookup)
+    })
+}
+
+fn group_passing<A: Copy + Default>(
+    batch: &Batch,
+    group: &Group,
+    tables: &Tables,
+    source: impl Fn(&Batch, usize) -> A,
+    lookup: impl Fn(VrfId, &[A], &mut [u16]),
+) -> Mask {
+    let Group { interface, info, packets: input } = *group;
+    let asked = info.reverse_path;
     if asked == ReversePath::Any {
         return input;
     }
@@ -111,12 +124,12 @@ fn passing<A: Copy + Default>(
         *address = source(batch, slot);
         count += 1;
     }
-    lookup(&addresses[..count], &mut answers[..count]);
+    lookup(info.vrf, &addresses[..count], &mut answers[..count]);
     let mut passing = Mask::EMPTY;
     for (&answer, slot) in answers[..count].iter().zip(input.slots()) {
         let hop = tables.next_hops.get(answer);
         let passes = match asked {
-            ReversePath::Strict => by_port(tables, hop, batch.in_port),
+            ReversePath::Strict => leaves_by(tables, hop, interface),
             _ => is_route(hop),
         };
         passing |= Mask::when(passes, slot);
@@ -124,12 +137,12 @@ fn passing<A: Copy + Default>(
     passing
 }
 
-/// The route leaves by the port.
+/// The route leaves by the interface.
 #[inline]
-fn by_port(tables: &Tables, hop: Packed, port: PortId) -> bool {
+fn leaves_by(tables: &Tables, hop: Packed, interface: InterfaceId) -> bool {
     match hop.is_forward() {
-        true => usize::from(hop.port_index()) == port.index(),
-        false => tables.next_hops.leads_by(hop, port),
+        true => usize::from(hop.interface_index()) == interface.index(),
+        false => tables.next_hops.leads_by(hop, interface),
     }
 }
 
@@ -160,6 +173,7 @@ fn source6(batch: &Batch, slot: usize) -> u128 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::port::PortId;
     use crate::testing::{FrameBuilder, TestTables, run_step_on};
 
     /// Runs packets whose sources have the N-th kind of next hop (see [`TestTables::every_kind`])
@@ -167,7 +181,7 @@ mod tests {
     fn pass(step: &mut dyn Step, frames: &[Vec<u8>], port: u16, asked: ReversePath) -> Vec<usize> {
         let (result, _) = run_step_on(step, frames, |batch| {
             batch.in_port = PortId::new(port).unwrap();
-            batch.in_port_info.reverse_path = asked;
+            batch.own.reverse_path = asked;
         });
         result["ok"].clone()
     }
@@ -215,7 +229,7 @@ mod tests {
         let frames = [from("fe80::1"), from("::"), from("3fff::1")];
         let (result, _) = run_step_on(&mut step, &frames, |batch| {
             batch.link_scope = Mask(0b011);
-            batch.in_port_info.reverse_path = ReversePath::Strict;
+            batch.own.reverse_path = ReversePath::Strict;
         });
         assert_eq!(result["ok"], [0, 1]);
         assert_eq!(result["reverse-path"], [2]);

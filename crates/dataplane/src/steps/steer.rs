@@ -2,7 +2,7 @@
 //!
 //! Takes valid packets of the family of its gateway. The control plane resolves and tracks the next hop as
 //! that of a static route: several paths share the flows, and lost ones are left out. Sets
-//! [`Batch::next_hop`], [`Batch::hop`] and [`Batch::out_port`].
+//! [`Batch::next_hop`], [`Batch::hop`] and [`Batch::out_interface`].
 //!
 //! | output | packets |
 //! |---|---|
@@ -122,7 +122,9 @@ mod tests {
     /// The number of a route's next hop.
     fn number(tables: &Tables, net: usize) -> u16 {
         let mut answers = [0];
-        tables.fib4.lookup_prefetched(&[u32::from_be_bytes([10, 0, net as u8, 1])], &mut answers);
+        tables.vrfs[0]
+            .fib4
+            .lookup_prefetched(&[u32::from_be_bytes([10, 0, net as u8, 1])], &mut answers);
         answers[0]
     }
 
@@ -143,7 +145,7 @@ mod tests {
             assert_eq!(run_step(&mut *step, &frames).0[output], all, "{net}");
         }
         let (_, batch) = run_step(&mut *step, &frames);
-        let first = batch.out_port.iter().filter(|&&port| port == 3).count();
+        let first = batch.out_interface.iter().filter(|&&port| port == 3).count();
         assert!((16..=48).contains(&first), "{first} of 64 flows on the first path");
         // A group whose paths are all dead answers as no route does.
         tables.named_hops.set([("other", number(&tables, FORWARD))].into_iter());

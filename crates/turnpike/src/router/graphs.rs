@@ -8,8 +8,8 @@ use anyhow::{Context, Error, Result};
 use control::config::Config;
 use dataplane::catalogue::{Catalogue, Facts};
 use dataplane::graph::{Graph, Step};
+use dataplane::interface::InterfaceInfo;
 use dataplane::plan::Plans;
-use dataplane::port::PortInfo;
 use dataplane::steps::named_hop;
 use script::{
     ForwarderLua, JitStatus, LuaStep, Peers, Policy, ScriptCounters, SharedObjects, Source,
@@ -90,9 +90,9 @@ impl GraphMaker {
         &mut self,
         cores: &[usize],
         config: &Config,
-        ports: &[PortInfo],
+        ports: &[InterfaceInfo],
     ) -> Result<Vec<ForwarderGraph>> {
-        self.tables.common().ports.set(ports.to_vec());
+        self.tables.common().interfaces.set(ports.to_vec());
         let mut catalogue = self.catalogue.clone();
         for hop in &config.next_hops {
             // What they take was checked where the configuration was read.
@@ -111,7 +111,7 @@ impl GraphMaker {
         core: usize,
         catalogue: &Catalogue,
         config: &Config,
-        ports: &[PortInfo],
+        ports: &[InterfaceInfo],
         peers: &Arc<Peers>,
     ) -> Result<ForwarderGraph> {
         let plans = config.graphs.wanted_by(ports)?;

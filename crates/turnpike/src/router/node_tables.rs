@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dataplane::tables::Tables;
+use dataplane::tables::{Fibs, Tables};
 
 use super::owner::Readers;
 use crate::machine::cpu::Cpus;
@@ -31,8 +31,10 @@ impl NodeTables {
     /// Of a machine with these processors. `common` has a reader of the first copy; the others' are those of
     /// [`nodes_of`], in its order.
     pub fn new(common: &Arc<Tables>, (ip4, ip6): Readers, cpus: &Arc<Cpus>) -> Self {
-        let on_node =
-            |(node, (fib4, fib6))| (node, Arc::new(Tables { fib4, fib6, ..Tables::clone(common) }));
+        let on_node = |(node, (fib4, fib6))| {
+            let vrfs = Box::new([Fibs { fib4, fib6 }]);
+            (node, Arc::new(Tables { vrfs, ..Tables::clone(common) }))
+        };
         let nodes = nodes_of(cpus).into_iter().zip(ip4.into_iter().zip(ip6)).map(on_node).collect();
         Self { common: common.clone(), nodes, cpus: cpus.clone() }
     }
@@ -60,9 +62,9 @@ mod tests {
     use std::collections::BTreeMap;
 
     use dataplane::flow::FlowHash;
+    use dataplane::interface::{InterfaceInfos, Mtus};
     use dataplane::next_hop::NextHopTable;
     use dataplane::own::OwnAddresses;
-    use dataplane::port::{Mtus, PortInfos};
     use fib::{Algorithm, NoReaders, Replicas, Table};
 
     use super::*;
@@ -91,12 +93,11 @@ mod tests {
         fib6.push(ip6());
         let readers = (fib4.readers(), fib6.readers());
         let common = Arc::new(Tables {
-            fib4: readers.0[0].clone(),
-            fib6: readers.1[0].clone(),
+            vrfs: Box::new([Fibs { fib4: readers.0[0].clone(), fib6: readers.1[0].clone() }]),
             next_hops: Arc::new(NextHopTable::new()),
             multicast: Arc::default(),
             named_hops: Arc::default(),
-            ports: Arc::new(PortInfos::new(Vec::new())),
+            interfaces: Arc::new(InterfaceInfos::new(Vec::new())),
             mtus: Arc::new(Mtus::new(&[])),
             redirects: Arc::default(),
             flows: FlowHash::new(1),
@@ -105,8 +106,8 @@ mod tests {
         let near = NodeTables::new(&common, readers.clone(), &cpus);
         for (core, node) in [(0, 0), (1, 1), (2, 0), (3, 1)] {
             let tables = near.near(core);
-            assert!(Arc::ptr_eq(&tables.fib4, &readers.0[node]), "core {core}");
-            assert!(Arc::ptr_eq(&tables.fib6, &readers.1[node]), "core {core}");
+            assert!(Arc::ptr_eq(&tables.vrfs[0].fib4, &readers.0[node]), "core {core}");
+            assert!(Arc::ptr_eq(&tables.vrfs[0].fib6, &readers.1[node]), "core {core}");
             assert!(Arc::ptr_eq(&tables.mtus, &common.mtus), "core {core}");
             assert!(Arc::ptr_eq(&tables.next_hops, &common.next_hops), "core {core}");
         }

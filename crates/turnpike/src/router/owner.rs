@@ -72,6 +72,7 @@ use anyhow::{Context, Result};
 use control::netlink::KernelOrder;
 use control::rib::{Error as RibError, ResolverCommand, Rib};
 use dataplane::flow::FlowHash;
+use dataplane::interface::InterfaceId;
 use dataplane::port::{MAX_PORTS, PortId};
 use dataplane::tables::Tables;
 use dataplane::words::count;
@@ -256,7 +257,7 @@ impl Owner {
         owner.pass_commands();
         for port in owner.ports.iter() {
             for &address in &port.addresses {
-                owner.sources.order(KernelOrder::AddAddress { port: port.id, address });
+                owner.sources.order(KernelOrder::AddAddress { port: port.id.into(), address });
             }
         }
         owner
@@ -474,7 +475,7 @@ impl Owner {
             let Self { rib, .. } = self;
             let refused = rib.batch(|rib| hear_neighbours(rib, &events));
             for (port, address, error) in refused {
-                let name = self.port_name(port);
+                let name = self.interface_name(port);
                 self.sources.warn(format_args!(
                     "port \"{name}\": neighbour {address}: {error}; the slow path serves it"
                 ));
@@ -488,24 +489,24 @@ impl Owner {
         match event {
             // The RIB has heard of them already.
             Event::NeighbourUp { .. } | Event::NeighbourDown { .. } => {}
-            Event::AddressDuplicate { port, address, mac } => {
-                let name = self.port_name(port);
+            Event::AddressDuplicate { interface: port, address, mac } => {
+                let name = self.interface_name(port);
                 tracing::error!(
                     "port \"{name}\": {mac} has our address {address}; it is not used (RFC 4862 5.4.5)"
                 );
             }
-            Event::AdvertisementDiffers { port, router, what } => {
-                let name = self.port_name(port);
+            Event::AdvertisementDiffers { interface: port, router, what } => {
+                let name = self.interface_name(port);
                 tracing::warn!(
                     "port \"{name}\": router {router} advertises another {what}; configure all routers of the \
                      link alike (RFC 4861 6.2.7)"
                 );
             }
-            Event::AddressConflict { port, address, mac } => {
-                let name = self.port_name(port);
+            Event::AddressConflict { interface: port, address, mac } => {
+                let name = self.interface_name(port);
                 tracing::warn!("port \"{name}\": {mac} uses our address {address} as well");
             }
-            Event::Resolve { port, address } => {
+            Event::Resolve { interface: port, address } => {
                 self.sources.order(KernelOrder::Resolve { port, address });
             }
         }
@@ -536,17 +537,17 @@ impl Owner {
 }
 
 /// Brings what events say of neighbours into the RIB; returns those that it had no room for.
-fn hear_neighbours(rib: &mut Rib, events: &[Event]) -> Vec<(PortId, IpAddr, RibError)> {
+fn hear_neighbours(rib: &mut Rib, events: &[Event]) -> Vec<(InterfaceId, IpAddr, RibError)> {
     let mut refused = Vec::new();
     for event in events {
         match *event {
-            Event::NeighbourUp { port, address, mac } => {
+            Event::NeighbourUp { interface: port, address, mac } => {
                 tracing::debug!("neighbour {address} on {port} is at {mac}");
                 if let Err(error) = rib.neighbour_up(port, address, mac) {
                     refused.push((port, address, error));
                 }
             }
-            Event::NeighbourDown { port, address } => {
+            Event::NeighbourDown { interface: port, address } => {
                 tracing::debug!("neighbour {address} on {port} is gone");
                 rib.neighbour_down(port, address);
             }
@@ -558,13 +559,15 @@ fn hear_neighbours(rib: &mut Rib, events: &[Event]) -> Vec<(PortId, IpAddr, RibE
 
 fn order(command: ResolverCommand) -> Command {
     match command {
-        ResolverCommand::NextHop { id, port, address } => Command::NextHop { id, port, address },
-        ResolverCommand::RemoveNextHop { id } => Command::RemoveNextHop { id },
-        ResolverCommand::AddStaticNeighbour { port, address, mac } => {
-            Command::AddStaticNeighbour { port, address, mac }
+        ResolverCommand::NextHop { id, interface: port, address } => {
+            Command::NextHop { id, interface: port, address }
         }
-        ResolverCommand::RemoveNeighbour { port, address } => {
-            Command::RemoveNeighbour { port, address }
+        ResolverCommand::RemoveNextHop { id } => Command::RemoveNextHop { id },
+        ResolverCommand::AddStaticNeighbour { interface: port, address, mac } => {
+            Command::AddStaticNeighbour { interface: port, address, mac }
+        }
+        ResolverCommand::RemoveNeighbour { interface: port, address } => {
+            Command::RemoveNeighbour { interface: port, address }
         }
     }
 }

@@ -5,7 +5,8 @@ use std::sync::{Arc, MutexGuard};
 
 use anyhow::Result;
 use control::config::{self, Config};
-use dataplane::port::{PortId, PortInfo};
+use dataplane::interface::{InterfaceInfo, VrfId};
+use dataplane::port::PortId;
 use dataplane::words::count;
 use dpdk::qsbr::Qsbr;
 use dpdk::{Device, Driver, Eal, LinkWatch, Mempool, Offloads, Port, PortConfig, RxQueue, TxQueue};
@@ -30,7 +31,7 @@ pub struct OpenPort {
     /// Its device as the configuration says it.
     pub device: String,
     /// What the data plane knows of it.
-    pub info: PortInfo,
+    pub info: InterfaceInfo,
     /// Its addresses.
     pub addresses: Vec<IpNet>,
     /// Queues in use, receive and transmit.
@@ -75,7 +76,7 @@ impl OpenPort {
 #[derive(Clone, Copy, Debug)]
 pub struct Known {
     /// As steps know it.
-    pub info: PortInfo,
+    pub info: InterfaceInfo,
     /// The MAC that its device has.
     pub device_mac: wire::MacAddr,
 }
@@ -110,11 +111,11 @@ impl Ports {
         self.0.values_mut()
     }
 
-    /// What is known of each, by the numbers; [`PortInfo::NONE`] where there is none.
-    pub fn infos(&self) -> Vec<PortInfo> {
+    /// What is known of each, by the numbers; [`InterfaceInfo::NONE`] where there is none.
+    pub fn infos(&self) -> Vec<InterfaceInfo> {
         let mut infos = Vec::new();
         for port in self.iter() {
-            infos.resize(port.id.index(), PortInfo::NONE);
+            infos.resize(port.id.index(), InterfaceInfo::NONE);
             infos.push(port.info);
         }
         infos
@@ -219,7 +220,11 @@ impl Opener {
     }
 
     /// Opens the host interface of a port if it is to have one.
-    pub fn host(&self, wanted: &config::Port, info: PortInfo) -> Result<Option<HostInterface>> {
+    pub fn host(
+        &self,
+        wanted: &config::Port,
+        info: InterfaceInfo,
+    ) -> Result<Option<HostInterface>> {
         let Some(host) = &wanted.host else { return Ok(None) };
         let (name, netns) = (&wanted.name, host.netns_path());
         let (mac, mtu) = (info.mac, info.mtu);
@@ -329,9 +334,10 @@ fn opened(wanted: &config::Port, node: Option<usize>, open: OpenQueues) -> Opene
     for note in port.notes() {
         tracing::info!("port \"{}\": {note}", wanted.name);
     }
-    let info = PortInfo {
+    let info = InterfaceInfo {
         mac: wanted.mac.unwrap_or(wire::MacAddr(port.mac())),
         mtu: port.mtu(),
+        vrf: VrfId::DEFAULT,
         partial_checksums: port.partial_checksums(),
         host: wanted.host.is_some(),
         redirects: wanted.redirects,

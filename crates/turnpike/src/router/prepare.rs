@@ -10,7 +10,8 @@ use anyhow::{Context, Result, anyhow};
 use control::config::{self, Config, Diff, Limits};
 use control::import;
 use dataplane::catalogue::Catalogue;
-use dataplane::port::{MAX_PORTS, PortId, PortInfo};
+use dataplane::interface::InterfaceInfo;
+use dataplane::port::{MAX_PORTS, PortId};
 use dpdk::Mempool;
 
 use crate::bind::Binder;
@@ -47,7 +48,7 @@ pub struct Prepared {
     /// The cores that forwarders are to run on.
     pub cores: Vec<usize>,
     /// What steps need to know of the ports then, by their numbers.
-    pub ports: Vec<PortInfo>,
+    pub ports: Vec<InterfaceInfo>,
     /// What was opened already of ports that are new or change.
     pub ready: BTreeMap<PortId, Ready>,
 }
@@ -178,7 +179,7 @@ impl Workshop {
         &self,
         cores: &[usize],
         config: &Config,
-        ports: &[PortInfo],
+        ports: &[InterfaceInfo],
     ) -> Result<Vec<ForwarderGraph>> {
         let mut maker = self.maker.lock().unwrap_or_else(PoisonError::into_inner);
         maker.make_all(cores, config, ports)
@@ -192,7 +193,7 @@ pub struct Reopened {
     /// A graph for each forwarder, if steps must know of another MAC.
     pub graphs: Vec<ForwarderGraph>,
     /// What steps need to know of the ports from now on, by their numbers.
-    pub infos: Vec<PortInfo>,
+    pub infos: Vec<InterfaceInfo>,
 }
 
 /// What was opened for a port before anything that runs is touched.
@@ -221,7 +222,9 @@ fn open(
         };
         let info = match &device {
             Ok(opened) => opened.port.info,
-            Err(_) => holder.map_or(PortInfo::NONE, |holder| info_by(port, known.get(&holder.id))),
+            Err(_) => {
+                holder.map_or(InterfaceInfo::NONE, |holder| info_by(port, known.get(&holder.id)))
+            }
         };
         let has_host = base.port(port.id).is_some_and(|before| before.host.is_some());
         let host = if has_host { None } else { opener.host(port, info)? };
@@ -232,9 +235,9 @@ fn open(
 }
 
 /// What is going to be known of a port that has the device that another, or itself before, has now.
-fn info_by(port: &config::Port, holder: Option<&Known>) -> PortInfo {
-    let Some(&Known { info, device_mac }) = holder else { return PortInfo::NONE };
-    PortInfo {
+fn info_by(port: &config::Port, holder: Option<&Known>) -> InterfaceInfo {
+    let Some(&Known { info, device_mac }) = holder else { return InterfaceInfo::NONE };
+    InterfaceInfo {
         mac: port.mac.unwrap_or(device_mac),
         mtu: port.mtu.unwrap_or(info.mtu),
         host: port.host.is_some(),
@@ -251,8 +254,8 @@ fn infos(
     config: &Config,
     known: &BTreeMap<PortId, Known>,
     ready: &BTreeMap<PortId, Ready>,
-) -> Vec<PortInfo> {
-    let mut infos = vec![PortInfo::NONE; MAX_PORTS];
+) -> Vec<InterfaceInfo> {
+    let mut infos = vec![InterfaceInfo::NONE; MAX_PORTS];
     for (id, known) in known {
         infos[id.index()] = known.info;
     }

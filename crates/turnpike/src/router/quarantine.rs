@@ -21,7 +21,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use control::config::{self, Config};
-use dataplane::port::PortId;
+use dataplane::interface::InterfaceId;
 use dataplane::quarantine::{Quarantine, Suspect};
 use nix::fcntl::OFlag;
 use nix::unistd::Uid;
@@ -53,7 +53,7 @@ impl PortNames {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = config.port_names();
     }
 
-    fn of_port(&self, port: Option<PortId>) -> Option<String> {
+    fn of_port(&self, port: Option<InterfaceId>) -> Option<String> {
         let names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         names.get(port?.index()).filter(|name| !name.is_empty()).cloned()
     }
@@ -131,7 +131,7 @@ impl Keeper {
     }
 
     fn port_name(&self, suspect: &Suspect) -> String {
-        let name = self.ports.of_port(suspect.port);
+        let name = self.ports.of_port(suspect.interface);
         name.map_or_else(|| "no port".to_owned(), |name| format!("port \"{name}\""))
     }
 
@@ -149,7 +149,7 @@ impl Keeper {
             limits.directory.display(),
             writer.bytes
         );
-        let name = ports.of_port(suspect.port).unwrap_or_else(|| "none".to_owned());
+        let name = ports.of_port(suspect.interface).unwrap_or_else(|| "none".to_owned());
         writer.write(suspect, name).with_context(|| writer.path.display().to_string())?;
         writer.bytes += size;
         Ok(())
@@ -285,7 +285,7 @@ mod tests {
     fn keep(limits: &config::Quarantine, frames: &[&[u8]]) -> Keeper {
         let (quarantine, from) = Quarantine::new();
         for (n, frame) in frames.iter().enumerate() {
-            quarantine.put(PortId::new(n as u16), &format!("panic {n}"), frame);
+            quarantine.put(InterfaceId::new(n as u16), &format!("panic {n}"), frame);
         }
         drop(quarantine);
         let names = vec![String::new(), "left".to_owned(), "right".to_owned()];

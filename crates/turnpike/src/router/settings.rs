@@ -3,7 +3,7 @@
 use super::ports::OpenPort;
 use control::config::{self, Config};
 use dataplane::distribution::TxConfig;
-use slowpath::{Advertise, Discovery, PortSettings, Preference, Prefix};
+use slowpath::{Advertise, Discovery, InterfaceSettings, Preference, Prefix};
 
 /// When transmit bursts leave.
 pub fn tx(wanted: config::Tx) -> TxConfig {
@@ -33,9 +33,9 @@ pub fn limits(wanted: &config::Slowpath) -> slowpath::Limits {
 }
 
 /// A port for the engine that owns it.
-pub fn slow_path_port(open: &OpenPort, wanted: &config::Port) -> slowpath::PortConfig {
-    slowpath::PortConfig {
-        id: open.id,
+pub fn slow_path_port(open: &OpenPort, wanted: &config::Port) -> slowpath::InterfaceConfig {
+    slowpath::InterfaceConfig {
+        id: open.id.into(),
         name: open.name.clone(),
         mac: open.info.mac,
         mtu: open.info.mtu,
@@ -47,11 +47,11 @@ pub fn slow_path_port(open: &OpenPort, wanted: &config::Port) -> slowpath::PortC
 }
 
 /// A port's settings.
-pub fn of(port: &config::Port) -> PortSettings {
+pub fn of(port: &config::Port) -> InterfaceSettings {
     let advertise = port.advertise.as_ref().map(advertise);
     let config::Port { unreachables, redirects, dad, .. } = *port;
     let discovery = port.discovery.map(discovery);
-    PortSettings { unreachables, redirects, dad, advertise, discovery }
+    InterfaceSettings { unreachables, redirects, dad, advertise, discovery }
 }
 
 fn discovery(wanted: config::Discovery) -> Discovery {

@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use dataplane::port::PortId;
+use dataplane::interface::InterfaceId;
 use dataplane::quarantine::{Quarantine, guard};
 use dataplane::reason::{DropReason, Punt, PuntClass};
 use dpdk::Mbuf;
@@ -177,8 +177,8 @@ impl SlowWorker {
         let command = match command {
             // The forwarders' steps and the engine are to cut at the same length, and a device
             // sends nothing that is longer than what it was opened for.
-            Command::Mtu { port, mtu } => {
-                Command::Mtu { port, mtu: self.outbox.tables.mtus.set(port, mtu) }
+            Command::Mtu { interface: port, mtu } => {
+                Command::Mtu { interface: port, mtu: self.outbox.tables.mtus.set(port, mtu) }
             }
             other => other,
         };
@@ -189,7 +189,7 @@ impl SlowWorker {
     /// aside and counted; what it keeps stays, and it goes on with the next.
     fn guarded(
         &mut self,
-        port: Option<PortId>,
+        port: Option<InterfaceId>,
         work: impl FnOnce(&mut SlowPath<Frame>, &mut Outbox),
     ) {
         let (engine, outbox) = (&mut self.engine, &mut self.outbox);
@@ -199,7 +199,7 @@ impl SlowWorker {
     }
 
     #[cold]
-    fn put_aside(&self, port: Option<PortId>, message: &str) {
+    fn put_aside(&self, port: Option<InterfaceId>, message: &str) {
         let frames = take_wreckage();
         self.outbox.counters.drops.add(DropReason::Quarantined, frames.len() as u64);
         if frames.is_empty() {
@@ -243,7 +243,7 @@ impl SlowWorker {
         match Punt::from_tag(packet.tag()) {
             Some(punt) => {
                 let packet = Frame::new(packet);
-                self.guarded(Some(punt.port), |engine, outbox| {
+                self.guarded(Some(punt.port.into()), |engine, outbox| {
                     engine.packet(packet, punt, now, outbox);
                 });
             }

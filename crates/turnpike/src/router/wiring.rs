@@ -31,8 +31,9 @@ use anyhow::{Context, Result};
 use dataplane::distribution::TxPath;
 use dataplane::exchange::Replacement;
 use dataplane::forwarder::{Forwarder, RxSource};
-use dataplane::multicast::PortSet;
-use dataplane::port::{PortId, PortInfo};
+use dataplane::interface::InterfaceInfo;
+use dataplane::port::PortId;
+use dataplane::port::PortSet;
 use dataplane::replicate::Replicas;
 use dataplane::spread::{Input, Spreader};
 use dataplane::wires::{Exit, Inlet, Rewiring, Wires};
@@ -61,7 +62,7 @@ pub struct Queues {
     /// The port.
     pub port: PortId,
     /// What the steps need to know of it.
-    pub info: PortInfo,
+    pub info: InterfaceInfo,
     /// Its receive queues.
     pub rx: Vec<RxQueue>,
     /// Its transmit queues.
@@ -94,7 +95,7 @@ pub struct HostLink {
 /// A port's part of what forwarders have.
 struct Parts {
     port: PortId,
-    info: PortInfo,
+    info: InterfaceInfo,
     rx: Vec<RxQueue>,
     tx: Vec<TxQueue>,
     express: Option<Consumer>,
@@ -296,7 +297,7 @@ impl Wiring {
 
     /// Notes a port whose wires are plugged in, and plugs in the workers.
     fn enter(&mut self, port: PortId, wired: Wired, host: Option<HostLink>) {
-        self.workers.connect(port, wired.layout.home, host);
+        self.workers.connect(port.into(), wired.layout.home, host);
         self.ports.insert(port, wired);
     }
 
@@ -309,14 +310,14 @@ impl Wiring {
         let (ports, home): (PortSet, _) = ([port].into_iter().collect(), wired.layout.home);
         let spread = if wired.is_spread() { ports } else { PortSet::EMPTY };
         let stopped = self.stop(ports, spread, &[(port, home)]).await?;
-        let link = self.workers.disconnect(port).await;
+        let link = self.workers.disconnect(port.into()).await;
         match self.rewire(self.free(ports)).await {
             Ok(freed) => {
                 let wires = stopped.into_iter().flatten().chain(freed).map(|back| back.wires);
                 Ok((wires.collect(), link.map(|link| link.interface)))
             }
             Err(error) => {
-                self.workers.connect(port, home, link);
+                self.workers.connect(port.into(), home, link);
                 self.take_back(stopped).await;
                 Err(error)
             }

@@ -62,9 +62,9 @@ fn ports_in_another_order_are_the_same_ports() {
 }
 
 /// The names of the ports by their numbers, and by which port the route to 10.9.0.0/16 leads.
-fn numbered(config: &Config) -> (String, PortId) {
+fn numbered(config: &Config) -> (String, InterfaceId) {
     let RouteKind::Unicast(paths) = &config.routes[0].kind else { panic!("{:?}", config.routes) };
-    (config.port_names().join(" "), paths[0].port.unwrap())
+    (config.port_names().join(" "), paths[0].interface.unwrap())
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn ports_keep_their_numbers_and_new_ones_take_free_ones() {
         read(&format!("{text}turnpike.route '10.9.0.0/16' {{ port = '{to}' }}"))
     };
     let mut before = with_ports(&["a", "b", "c"], "b");
-    assert_eq!(numbered(&before), ("a b c".into(), PortId::new(1).unwrap()));
+    assert_eq!(numbered(&before), ("a b c".into(), InterfaceId::new(1).unwrap()));
     for (names, to, expected, number) in [
         // The number of what is gone is free only for the change after that.
         (&["d", "c", "a"][..], "d", "a  c d", 3),
@@ -86,7 +86,7 @@ fn ports_keep_their_numbers_and_new_ones_take_free_ones() {
     ] {
         let mut after = with_ports(names, to);
         after.align(&before).unwrap();
-        assert_eq!(numbered(&after), (expected.into(), PortId::new(number).unwrap()));
+        assert_eq!(numbered(&after), (expected.into(), InterfaceId::new(number).unwrap()));
         let found = after.port(PortId::new(number).unwrap()).map(|port| port.name.as_str());
         assert_eq!(found, Some(to));
         before = after;

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
+use dataplane::interface::{InterfaceInfo, VrfId};
 use dataplane::plan::Plans;
-use dataplane::port::{PortId, PortInfo};
+use dataplane::port::PortId;
 use wire::MacAddr;
 
 use super::super::Port;
@@ -40,10 +41,11 @@ pub(super) fn read(context: &mut Context<'_>, graphs: Graphs, ports: &[Port]) ->
 }
 
 /// What a graph's form depends on.
-fn info(port: &Port) -> PortInfo {
-    PortInfo {
+fn info(port: &Port) -> InterfaceInfo {
+    InterfaceInfo {
         mac: MacAddr::default(),
         mtu: 0,
+        vrf: VrfId::DEFAULT,
         partial_checksums: false,
         host: port.host.is_some(),
         reverse_path: port.reverse_path,

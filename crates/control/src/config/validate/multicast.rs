@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use dataplane::port::PortId;
+use dataplane::interface::InterfaceId;
 
 use super::super::MulticastRoute;
 use super::super::error::suggestion;
@@ -86,9 +86,9 @@ fn place(
     what: &str,
     (line, key): (usize, &str),
     name: &str,
-) -> Option<PortId> {
+) -> Option<InterfaceId> {
     match named_port(context, name) {
-        Ok(index) => PortId::new(u16::try_from(index).ok()?),
+        Ok(index) => InterfaceId::new(u16::try_from(index).ok()?),
         Err(why) => {
             context.errors.add(Some(line), format!("{what}: {key} {why}"));
             None

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use dataplane::port::{MAX_PORTS, PortId, ReversePath};
+use dataplane::interface::ReversePath;
+use dataplane::port::{MAX_PORTS, PortId};
 use ipnet::IpNet;
 use wire::MacAddr;
 

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::path::Path;
 
-use dataplane::port::PortId;
+use dataplane::interface::InterfaceId;
 use ipnet::IpNet;
 
 use super::super::error::suggestion;
@@ -314,7 +314,7 @@ fn resolve(
 fn next_hop(context: &Context<'_>, path: &Written) -> Result<Option<NextHop>, String> {
     let Some(via) = path.via else {
         let name = path.port.as_deref().unwrap_or_default();
-        return Ok(port_id(named_port(context, name)?).map(NextHop::on_port));
+        return Ok(interface_id(named_port(context, name)?).map(NextHop::on_interface));
     };
     let place = place_of(context, via, path.port.as_deref())?;
     Ok(place.map(|place| match place {
@@ -332,7 +332,7 @@ pub(super) fn port_of(
     routes: &[Route],
     address: IpAddr,
     port: Option<&str>,
-) -> Result<Option<PortId>, String> {
+) -> Result<Option<InterfaceId>, String> {
     let place = place_of(context, address, port)?;
     match place {
         None => Ok(None),
@@ -347,12 +347,17 @@ pub(super) fn port_of(
 }
 
 /// The port that the longest route to an address leads to without a gateway, be it this one.
-fn linked_port(routes: &[Route], address: IpAddr, named: Option<PortId>) -> Option<PortId> {
+fn linked_port(
+    routes: &[Route],
+    address: IpAddr,
+    named: Option<InterfaceId>,
+) -> Option<InterfaceId> {
     let link = |route: &Route| match &route.kind {
         RouteKind::Unicast(paths) => {
-            let on_link =
-                |path: &&NextHop| path.via.is_none() && (named.is_none() || path.port == named);
-            paths.iter().find(on_link).and_then(|path| path.port)
+            let on_link = |path: &&NextHop| {
+                path.via.is_none() && (named.is_none() || path.interface == named)
+            };
+            paths.iter().find(on_link).and_then(|path| path.interface)
         }
         _ => None,
     };
@@ -366,7 +371,7 @@ fn place_of(
     context: &Context<'_>,
     via: IpAddr,
     port: Option<&str>,
-) -> Result<Option<Place<PortId>>, String> {
+) -> Result<Option<Place<InterfaceId>>, String> {
     let named = port.map(|name| named_port(context, name)).transpose()?;
     if !context.ports_sound {
         return Ok(None);
@@ -375,8 +380,8 @@ fn place_of(
     let place = place_of_gateway(networks, via, named, context.class_e);
     let place = place.map_err(|why| no_gateway(context, via, named, why))?;
     Ok(match place {
-        Place::Network(port) => port_id(port).map(Place::Network),
-        Place::Link(port) => port_id(port).map(Place::Link),
+        Place::Network(port) => interface_id(port).map(Place::Network),
+        Place::Link(port) => interface_id(port).map(Place::Link),
         Place::Elsewhere => Some(Place::Elsewhere),
     })
 }
@@ -469,7 +474,7 @@ fn paths_of(route: &Route) -> &[NextHop] {
 fn recursive_gateways<'a>(
     paths: impl IntoIterator<Item = &'a NextHop>,
 ) -> impl Iterator<Item = IpAddr> {
-    paths.into_iter().filter(|path| path.port.is_none()).filter_map(|path| path.via)
+    paths.into_iter().filter(|path| path.interface.is_none()).filter_map(|path| path.via)
 }
 
 /// Follows a gateway from route to route until one leaves by a port. The error says why it does
@@ -544,8 +549,8 @@ pub(in super::super) fn by_default_only(
     found
 }
 
-fn port_id(index: usize) -> Option<PortId> {
-    PortId::new(u16::try_from(index).ok()?)
+fn interface_id(index: usize) -> Option<InterfaceId> {
+    InterfaceId::new(u16::try_from(index).ok()?)
 }
 
 /// The position of the port with this name.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use dataplane::port::PortId;
+use dataplane::interface::InterfaceId;
 use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 
@@ -67,7 +67,7 @@ pub(super) struct Info {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Interface {
     /// The port it is the host interface of.
-    pub(crate) port: Option<PortId>,
+    pub(crate) port: Option<InterfaceId>,
     /// Set up by somebody.
     pub(crate) up: bool,
 }
@@ -243,7 +243,8 @@ pub(super) fn paths(hops: &[Hop], interfaces: &InterfaceMap) -> Option<Vec<Path>
                 index => Some(interfaces.get(&index)?.port?),
             };
             let weight = (u64::from(hop.weight) * u64::from(most) / u64::from(heaviest)).max(1);
-            let path = Path { port, via: hop.via, weight: weight as u16, on_link: hop.on_link };
+            let path =
+                Path { interface: port, via: hop.via, weight: weight as u16, on_link: hop.on_link };
             (!hop.encap && (port.is_some() || hop.via.is_some())).then_some(path)
         })
         .collect()

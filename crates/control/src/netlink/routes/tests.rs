@@ -7,13 +7,13 @@ use crate::netlink::message::{
     Hop, Hops, NLM_F_APPEND, NLM_F_CREATE, NLM_F_REPLACE, RTN_BLACKHOLE,
 };
 use crate::rib::Path;
-use dataplane::port::PortId;
+use dataplane::interface::InterfaceId;
 use std::collections::BTreeMap;
 
 /// Interfaces 10 and 11 are ports 0 and 1, 99 is none.
 fn routes(manner: Manner) -> Routes {
     let mut routes = Routes::new(manner);
-    for (index, port) in [(10, PortId::new(0)), (11, PortId::new(1)), (99, None)] {
+    for (index, port) in [(10, InterfaceId::new(0)), (11, InterfaceId::new(1)), (99, None)] {
         routes.set_interface(index, Some(Interface { port, up: true }));
     }
     routes
@@ -218,7 +218,7 @@ fn an_interface_that_becomes_a_port_moves_its_routes() {
     routes.news(0, false, route("192.0.2.0/24", &[hop(99, "10.0.0.1")])).unwrap();
     told.take(&mut routes);
     assert_eq!(told.words(), ["192.0.2.0/24@0 Host"]);
-    routes.set_interface(99, Some(Interface { port: PortId::new(2), up: true }));
+    routes.set_interface(99, Some(Interface { port: InterfaceId::new(2), up: true }));
     told.take(&mut routes);
     assert_eq!(told.words(), ["192.0.2.0/24@0 10.0.0.1"]);
 }
@@ -239,11 +239,11 @@ fn a_downed_link_takes_its_routes() {
     routes.news(0, false, route("198.51.100.0/24", &both)).unwrap();
     routes.news(0, false, own).unwrap();
     told.take(&mut routes);
-    routes.set_interface(10, Some(Interface { port: PortId::new(0), up: false }));
+    routes.set_interface(10, Some(Interface { port: InterfaceId::new(0), up: false }));
     routes.interface_down(10);
     assert_eq!(told.take(&mut routes), 1, "one withdrawal, the address stays");
     assert_eq!(told.words(), ["198.51.100.0/24@0 10.0.0.1+10.1.0.1"]);
-    routes.set_interface(11, Some(Interface { port: PortId::new(1), up: false }));
+    routes.set_interface(11, Some(Interface { port: InterfaceId::new(1), up: false }));
     routes.interface_down(11);
     told.take(&mut routes);
     assert!(told.words().is_empty(), "the other hop was dead already");

@@ -5,11 +5,11 @@
 //! them, forgets what was known of them, and computes them in the order in which it can: a group
 //! when all its members are known, a `Via` when the routes to its address are.
 //!
-//! # How a gateway without port is resolved
+//! # How a gateway without interface is resolved
 //!
 //! By the longest prefix that holds it, and there the best candidate; one that is dead is passed
 //! over, also to shorter prefixes. What the candidate leads to, the `Via` leads to; where that is
-//! the network itself, the gateway is a neighbour on its port. A route to a blackhole makes the
+//! the network itself, the gateway is a neighbour on its interface. A route to a blackhole makes the
 //! `Via` one: announcing a gateway to be blackholed is how operators stop an attack (RFC 3882). A default
 //! route leads to gateways unless the configuration says otherwise.
 //!
@@ -24,8 +24,8 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::ops::ControlFlow;
 
+use dataplane::interface::InterfaceId;
 use dataplane::next_hop::{FIRST_DYNAMIC, LOCAL, MARTIAN};
-use dataplane::port::PortId;
 use ipnet::IpNet;
 use wire::MacAddr;
 
@@ -38,7 +38,7 @@ pub(in super::super) trait Covering {
     fn visit(&self, address: IpAddr, visit: &mut dyn FnMut(u8, u16) -> ControlFlow<()>);
 
     /// The MAC of a neighbour.
-    fn mac(&self, port: PortId, address: IpAddr) -> Option<MacAddr>;
+    fn mac(&self, interface: InterfaceId, address: IpAddr) -> Option<MacAddr>;
 }
 
 /// What a `Via` has come to.
@@ -252,7 +252,7 @@ impl NextHops {
         }
     }
 
-    /// The leaves of a number, with one more reference each; a port's network becomes the neighbour
+    /// The leaves of a number, with one more reference each; an interface's network becomes the neighbour
     /// `address` on it.
     fn leaves_towards(
         &mut self,
@@ -263,9 +263,9 @@ impl NextHops {
         let mut found: Vec<(u32, [Weighted; 1])> = Vec::new();
         for (leaf, weight) in self.leaves(hop) {
             let made = match self.glean_port(leaf) {
-                Some(port) => {
-                    let mac = || routes.mac(port, address);
-                    self.gateway(port, address, mac, Referrer::Route)
+                Some(interface) => {
+                    let mac = || routes.mac(interface, address);
+                    self.gateway(interface, address, mac, Referrer::Route)
                 }
                 None => {
                     self.retain(leaf, Referrer::Route);

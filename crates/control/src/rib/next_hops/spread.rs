@@ -49,9 +49,11 @@ impl NextHops {
         let Some(hop) = self.hop(id) else { return NextHop::NoRoute };
         match hop.meaning {
             _ if !live => NextHop::NoRoute,
-            Meaning::Glean(port) => NextHop::Glean { port },
-            Meaning::Gateway { port, mac: Some(mac), .. } => NextHop::Forward { port, mac },
-            Meaning::Gateway { port, mac: None, .. } => NextHop::Unresolved { port },
+            Meaning::Glean(interface) => NextHop::Glean { interface },
+            Meaning::Gateway { interface, mac: Some(mac), .. } => {
+                NextHop::Forward { interface, mac }
+            }
+            Meaning::Gateway { interface, mac: None, .. } => NextHop::Unresolved { interface },
             _ => {
                 let leaves = hop.leaves.clone();
                 let spread = self.spread(id, &leaves);

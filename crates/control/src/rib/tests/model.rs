@@ -2,9 +2,9 @@
 //!
 //! The model keeps routes, groups, neighbours, links and addresses in plain maps, and computes each
 //! answer from all of them (`naive.rs`). The RIB puts off work in tiny pieces here, so that what it
-//! does in between is seen as well: before the rest is done, no forwarder may find a port that is
+//! does in between is seen as well: before the rest is done, no forwarder may find an interface that is
 //! down. A reader that is quiescent only now and then holds numbers of earlier lookups: these must
-//! not come to mean another port under it.
+//! not come to mean another interface under it.
 
 mod naive;
 
@@ -67,11 +67,11 @@ const OTHERS: [&str; 9] = [
     "fd00:1::ffff",
 ];
 
-/// Sets of addresses that a port has in turn.
+/// Sets of addresses that an interface has in turn.
 const ADDRESSES: [&[&str]; 5] = [
     &["10.0.1.1/24", "fd00:1::1/64"],
     &["10.0.1.9/24", "192.0.2.1/32", "fe80::9/64"],
-    // The other port's network.
+    // The other interface's network.
     &["10.0.2.3/24", "fd00:1::3/64", "fd00:1::4/64"],
     &["10.0.1.1/30"],
     &[],
@@ -117,11 +117,11 @@ fn any_key() -> impl Strategy<Value = GroupKey> {
 
 fn any_path() -> impl Strategy<Value = Path> {
     (0..2u16, 0..HOSTS.len(), 1..4u16, 0..8u8).prop_map(|(index, host, weight, form)| {
-        let (port, via) = (port(index), ip(HOSTS[host]));
+        let (interface, via) = (interface(index), ip(HOSTS[host]));
         let path = match form {
-            0 => Path::on_port(port),
+            0 => Path::on_interface(interface),
             1..4 => Path::recursive(via),
-            _ => Path::over(port, via),
+            _ => Path::over(interface, via),
         };
         path.weighing(weight)
     })
@@ -198,7 +198,7 @@ struct Checked {
     /// Leaves that the reader holds, with their meaning then.
     held: BTreeMap<u16, NextHop>,
     /// What the slow path has been told.
-    told: BTreeMap<u16, (PortId, IpAddr)>,
+    told: BTreeMap<u16, (InterfaceId, IpAddr)>,
 }
 
 impl Checked {
@@ -208,8 +208,8 @@ impl Checked {
         let mut bench = Bench::new(|| Box::new(epochs.clone()));
         bench.rib.pieces = Pieces { at_once: 3, tick: 40 };
         let mut model = Naive::default();
-        for (index, port) in example_ports().into_iter().enumerate() {
-            model.addresses[index] = port.addresses;
+        for (index, interface) in example_ports().into_iter().enumerate() {
+            model.addresses[index] = interface.addresses;
         }
         let (held, told) = (BTreeMap::new(), BTreeMap::new());
         Self { bench, model, reader, held, told }
@@ -239,16 +239,16 @@ impl Checked {
         }
     }
 
-    /// No forwarder finds a port that is down, whatever is put off.
+    /// No forwarder finds an interface that is down, whatever is put off.
     fn check_ports(&self) {
         for address in addresses() {
             let id = self.bench.id(address);
             for id in self.bench.members(id).into_iter().chain([id]) {
-                if let NextHop::Forward { port, .. }
-                | NextHop::Unresolved { port }
-                | NextHop::Glean { port } = self.bench.table.get(id).into()
+                if let NextHop::Forward { interface, .. }
+                | NextHop::Unresolved { interface }
+                | NextHop::Glean { interface } = self.bench.table.get(id).into()
                 {
-                    assert!(!self.model.down[port.index()], "{address} leaves by {port}");
+                    assert!(!self.model.down[interface.index()], "{address} leaves by {interface}");
                 }
             }
         }
@@ -295,8 +295,8 @@ impl Checked {
     fn hear(&mut self) {
         for command in self.bench.rib.drain_commands() {
             match command {
-                ResolverCommand::NextHop { id, port, address } => {
-                    assert_eq!(self.told.insert(id, (port, address)), None, "told twice");
+                ResolverCommand::NextHop { id, interface, address } => {
+                    assert_eq!(self.told.insert(id, (interface, address)), None, "told twice");
                 }
                 ResolverCommand::RemoveNextHop { id } => {
                     assert!(self.told.remove(&id).is_some(), "{id} was never told");
@@ -319,27 +319,31 @@ impl Checked {
             let told = self.bench.rib.lookup_flow(address, hash);
             let word = self.bench.table.get(id);
             let taken = if word.is_group() { self.bench.table.select(word, hash) } else { id };
-            let (port, mac) = match self.bench.table.get(taken).into() {
-                NextHop::Forward { port, mac } => (port, Some(mac)),
-                NextHop::Unresolved { port } => (port, None),
-                NextHop::Glean { port } => {
-                    (port, self.model.neighbours.get(&(port, address)).copied())
+            let (interface, mac) = match self.bench.table.get(taken).into() {
+                NextHop::Forward { interface, mac } => (interface, Some(mac)),
+                NextHop::Unresolved { interface } => (interface, None),
+                NextHop::Glean { interface } => {
+                    (interface, self.model.neighbours.get(&(interface, address)).copied())
                 }
                 _ => {
                     assert_eq!(told, None);
                     continue;
                 }
             };
-            assert_eq!(told.map(|path| (path.port, path.mac)), Some((port, mac)), "{address}");
+            assert_eq!(
+                told.map(|path| (path.interface, path.mac)),
+                Some((interface, mac)),
+                "{address}"
+            );
         }
     }
 
     /// Whoever is punted as unresolved names a gateway that the slow path knows.
     fn check_told(&self, id: u16, address: IpAddr) {
         for id in self.bench.members(id).into_iter().chain([id]) {
-            if let NextHop::Unresolved { port } = self.bench.table.get(id).into() {
+            if let NextHop::Unresolved { interface } = self.bench.table.get(id).into() {
                 let told = self.told.get(&id).unwrap_or_else(|| panic!("{address}: {id} not told"));
-                assert_eq!(told.0, port);
+                assert_eq!(told.0, interface);
             }
         }
     }
@@ -350,12 +354,12 @@ impl Checked {
             self.bench.rib.begin_resync(source);
             self.bench.rib.end_resync(source);
         }
-        for (index, port) in example_ports().into_iter().enumerate() {
-            self.bench.rib.set_link(port.id, true);
-            self.bench.rib.set_addresses(port.id, &port.addresses).unwrap();
-            self.model.addresses[index] = port.addresses;
+        for (index, interface) in example_ports().into_iter().enumerate() {
+            self.bench.rib.set_link(interface.id, true);
+            self.bench.rib.set_addresses(interface.id, &interface.addresses).unwrap();
+            self.model.addresses[index] = interface.addresses;
             for host in HOSTS {
-                self.bench.rib.neighbour_down(port.id, ip(host));
+                self.bench.rib.neighbour_down(interface.id, ip(host));
             }
         }
         for host in HOSTS {
@@ -371,7 +375,7 @@ impl Checked {
         assert_eq!(self.bench.rib.tick(), 0);
         self.check();
         let summary = self.bench.rib.summary();
-        assert_eq!(summary.next_hops, 2, "the ports' gleans stay");
+        assert_eq!(summary.next_hops, 2, "the interfaces' gleans stay");
         assert_eq!((summary.next_hops_waiting, summary.group_places), (0, 0));
         assert_eq!((summary.pending, summary.waiting, summary.groups), (0, 0, 0));
         assert!(self.told.is_empty(), "{:?}", self.told);
@@ -415,20 +419,20 @@ fn change(rib: &mut Rib, model: &mut Naive, step: Step) {
         }
         Step::End(source) => assert_eq!(rib.end_resync(source), model.end_resync(source)),
         Step::Up(index, host, last) => {
-            model.neighbours.insert((port(index), ip(HOSTS[host])), mac(last));
-            rib.neighbour_up(port(index), ip(HOSTS[host]), mac(last)).unwrap();
+            model.neighbours.insert((interface(index), ip(HOSTS[host])), mac(last));
+            rib.neighbour_up(interface(index), ip(HOSTS[host]), mac(last)).unwrap();
         }
         Step::Down(index, host) => {
-            model.neighbours.remove(&(port(index), ip(HOSTS[host])));
-            rib.neighbour_down(port(index), ip(HOSTS[host]));
+            model.neighbours.remove(&(interface(index), ip(HOSTS[host])));
+            rib.neighbour_down(interface(index), ip(HOSTS[host]));
         }
         Step::Link(index, up) => {
             model.down[usize::from(index)] = !up;
-            rib.set_link(port(index), up);
+            rib.set_link(interface(index), up);
         }
         Step::Addresses(index, set) => {
             let addresses: Vec<IpNet> = ADDRESSES[set].iter().map(|text| net(text)).collect();
-            rib.set_addresses(port(index), &addresses).unwrap();
+            rib.set_addresses(interface(index), &addresses).unwrap();
             model.addresses[usize::from(index)] = addresses;
         }
         Step::Local(host, true) => {
@@ -449,10 +453,10 @@ fn change(rib: &mut Rib, model: &mut Naive, step: Step) {
     }
 }
 
-/// Kind and port of a next hop: a neighbour's MAC may come and go.
+/// Kind and interface of a next hop: a neighbour's MAC may come and go.
 fn without_mac(hop: NextHop) -> NextHop {
     match hop {
-        NextHop::Forward { port, .. } => NextHop::Unresolved { port },
+        NextHop::Forward { interface, .. } => NextHop::Unresolved { interface },
         other => other,
     }
 }

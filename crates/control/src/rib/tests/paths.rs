@@ -1,4 +1,4 @@
-//! Links, groups, gateways without port, resynchronisation and want of room, by example.
+//! Links, groups, gateways without interface, resynchronisation and want of room, by example.
 
 use super::*;
 
@@ -11,11 +11,11 @@ fn via(address: &str) -> RouteKind {
 }
 
 fn over(index: u16, address: &str) -> RouteKind {
-    RouteKind::Unicast(vec![Path::over(port(index), ip(address))])
+    RouteKind::Unicast(vec![Path::over(interface(index), ip(address))])
 }
 
 fn unresolved(index: u16) -> NextHop {
-    NextHop::Unresolved { port: port(index) }
+    NextHop::Unresolved { interface: interface(index) }
 }
 
 /// What the places of an address's group mean.
@@ -42,17 +42,17 @@ fn a_lost_link_leaves_the_other_paths_at_once_and_the_number_as_it_is() {
     bench.rib.pieces = Pieces { at_once: 0, tick: 5 };
     bench.add("198.51.100.0/24", &[(0, "10.0.1.2", 1), (1, "10.0.2.2", 3)]).unwrap();
     let id = bench.id(ip("198.51.100.1"));
-    bench.rib.set_link(port(1), false);
+    bench.rib.set_link(interface(1), false);
     assert_eq!(bench.id(ip("198.51.100.1")), id);
     assert_eq!(spread(&bench, "198.51.100.1"), [unresolved(0)]);
-    bench.rib.set_link(port(0), false);
+    bench.rib.set_link(interface(0), false);
     assert_eq!(bench.hop("198.51.100.1"), NextHop::NoRoute);
-    bench.rib.set_link(port(1), true);
+    bench.rib.set_link(interface(1), true);
     assert_eq!(spread(&bench, "198.51.100.1"), [unresolved(1)]);
-    bench.rib.neighbour_up(port(1), ip("10.0.2.2"), mac(2)).unwrap();
-    let forward = NextHop::Forward { port: port(1), mac: mac(2) };
+    bench.rib.neighbour_up(interface(1), ip("10.0.2.2"), mac(2)).unwrap();
+    let forward = NextHop::Forward { interface: interface(1), mac: mac(2) };
     assert_eq!(bench.hop("198.51.100.1"), forward, "one path that is left is as fast as one");
-    bench.rib.set_link(port(0), true);
+    bench.rib.set_link(interface(0), true);
     assert_eq!(spread(&bench, "198.51.100.1").len(), 4);
     finish(&mut bench);
     assert_eq!(spread(&bench, "198.51.100.1").len(), 4);
@@ -66,7 +66,7 @@ fn a_route_without_live_path_gives_way_to_the_next_and_comes_back() {
     add(&mut bench, "198.51.100.0/24", Source::Kernel, over(1, "10.0.2.2"));
     add(&mut bench, "203.0.113.0/24", Source::Kernel, over(0, "10.0.1.2"));
     add(&mut bench, "0.0.0.0/0", Source::Kernel, RouteKind::Unreachable);
-    bench.rib.set_link(port(0), false);
+    bench.rib.set_link(interface(0), false);
     assert_eq!(bench.hop("198.51.100.1"), NextHop::NoRoute, "dead, not forgotten, until the sweep");
     finish(&mut bench);
     assert_eq!(bench.hop("198.51.100.1"), unresolved(1));
@@ -74,10 +74,10 @@ fn a_route_without_live_path_gives_way_to_the_next_and_comes_back() {
     assert_eq!(bench.hop("10.0.1.7"), NextHop::Unreachable, "so it is for the connected network");
     assert_eq!(bench.hop("10.0.1.1"), NextHop::Local);
     assert_eq!(why(&bench, "198.51.100.0/24"), [Some(Inactive::LinkDown), None]);
-    bench.rib.set_link(port(0), true);
+    bench.rib.set_link(interface(0), true);
     finish(&mut bench);
     assert_eq!(bench.hop("198.51.100.1"), unresolved(0));
-    assert_eq!(bench.hop("10.0.1.7"), NextHop::Glean { port: port(0) });
+    assert_eq!(bench.hop("10.0.1.7"), NextHop::Glean { interface: interface(0) });
     assert_eq!(why(&bench, "198.51.100.0/24"), [None, Some(Inactive::Shadowed)]);
 }
 
@@ -85,7 +85,7 @@ fn a_route_without_live_path_gives_way_to_the_next_and_comes_back() {
 fn a_resilient_group_moves_the_flows_of_the_lost_path_only() {
     let mut bench = Bench::without_readers();
     let paths = [(0, "10.0.1.2"), (1, "10.0.2.2"), (0, "10.0.1.3")];
-    let paths = paths.map(|(index, via)| Path::over(port(index), ip(via))).to_vec();
+    let paths = paths.map(|(index, via)| Path::over(interface(index), ip(via))).to_vec();
     let resilient = Some(Resilient { buckets: 128 });
     let spec = GroupSpec { paths, resilient, ..GroupSpec::default() };
     bench.rib.set_group(KEY, spec.clone()).unwrap();
@@ -93,14 +93,14 @@ fn a_resilient_group_moves_the_flows_of_the_lost_path_only() {
     let id = bench.id(ip("198.51.100.1"));
     let before = bench.members(id);
     assert_eq!(before.len(), 128);
-    bench.rib.set_link(port(1), false);
+    bench.rib.set_link(interface(1), false);
     let lost = bench.members(id);
     for (before, after) in before.iter().zip(&lost) {
         let kept = NextHop::from(bench.table.get(*before)) != NextHop::NoRoute;
         assert!(before == after || !kept, "a flow of a live path has moved");
         assert_eq!(NextHop::from(bench.table.get(*after)), unresolved(0));
     }
-    bench.rib.set_link(port(1), true);
+    bench.rib.set_link(interface(1), true);
     let moved = bench.members(id).iter().zip(&lost).filter(|(now, then)| now != then).count();
     assert!((42..=43).contains(&moved), "{moved} of 128 buckets moved back");
     // A path that the group's owner takes away is a lost one as well.
@@ -118,7 +118,7 @@ fn a_named_group_changes_for_all_its_routes_and_takes_them_along() {
     let mut bench = Bench::without_readers();
     bench.rib.pieces = Pieces { at_once: 0, tick: 1 };
     let spec = |index, via: &str| GroupSpec {
-        paths: vec![Path::over(port(index), ip(via))],
+        paths: vec![Path::over(interface(index), ip(via))],
         ..GroupSpec::default()
     };
     let route = |prefix: &str| Route {
@@ -197,10 +197,11 @@ fn a_gateway_without_port_follows_the_best_route_to_it() {
     let id = bench.id(ip("198.51.100.1"));
     assert_eq!(spread(&bench, "198.51.100.1"), [unresolved(0)]);
     // A longer route to the gateway, over two paths; the recursive route keeps its number.
-    let two = vec![Path::over(port(0), ip("10.0.1.2")), Path::over(port(1), ip("10.0.2.2"))];
+    let two =
+        vec![Path::over(interface(0), ip("10.0.1.2")), Path::over(interface(1), ip("10.0.2.2"))];
     add(&mut bench, "192.0.2.0/28", Source::Kernel, RouteKind::Unicast(two));
     assert_eq!(spread(&bench, "198.51.100.1").len(), 2);
-    bench.rib.set_link(port(0), false);
+    bench.rib.set_link(interface(0), false);
     assert_eq!(spread(&bench, "198.51.100.1"), [unresolved(1)]);
     add(&mut bench, "192.0.2.1/32", Source::Static, RouteKind::Blackhole);
     assert_eq!((bench.hop("198.51.100.1"), bench.id(ip("198.51.100.1"))), (NextHop::Blackhole, id));
@@ -212,8 +213,8 @@ fn a_gateway_without_port_follows_the_best_route_to_it() {
     assert_eq!(bench.id(ip("198.51.100.1")), 0);
     // On a connected network the gateway is a neighbour, also of the other family.
     add(&mut bench, "203.0.113.0/24", Source::Static, via("fd00:2::9"));
-    bench.rib.neighbour_up(port(1), ip("fd00:2::9"), mac(9)).unwrap();
-    assert_eq!(bench.hop("203.0.113.1"), NextHop::Forward { port: port(1), mac: mac(9) });
+    bench.rib.neighbour_up(interface(1), ip("fd00:2::9"), mac(9)).unwrap();
+    assert_eq!(bench.hop("203.0.113.1"), NextHop::Forward { interface: interface(1), mac: mac(9) });
     // The router is no gateway of its own.
     add(&mut bench, "203.0.113.0/24", Source::Command, via("10.0.2.1"));
     assert_eq!(why(&bench, "203.0.113.0/24"), [Some(Inactive::GatewayUnreachable), None]);
@@ -226,7 +227,7 @@ fn routes_that_lead_in_a_circle_say_so_and_others_go_on() {
     assert_eq!(why(&bench, "192.0.2.0/24"), [Some(Inactive::Loop)]);
     // Two, over each other; one of them has another path as well.
     add(&mut bench, "198.51.100.0/24", Source::Static, via("203.0.113.1"));
-    let both = vec![Path::recursive(ip("198.51.100.1")), Path::over(port(0), ip("10.0.1.2"))];
+    let both = vec![Path::recursive(ip("198.51.100.1")), Path::over(interface(0), ip("10.0.1.2"))];
     add(&mut bench, "203.0.113.0/24", Source::Static, RouteKind::Unicast(both));
     assert_eq!(why(&bench, "198.51.100.0/24"), [Some(Inactive::Loop)]);
     assert_eq!(spread(&bench, "203.0.113.9"), [unresolved(0)]);
@@ -255,8 +256,8 @@ fn a_long_chain_of_gateways_is_followed_to_its_end() {
     finish(&mut bench);
     let id = bench.id(address(0));
     assert_eq!(bench.members(id).len(), 1);
-    bench.rib.neighbour_up(port(0), ip("10.0.1.2"), mac(2)).unwrap();
-    let forward = NextHop::Forward { port: port(0), mac: mac(2) };
+    bench.rib.neighbour_up(interface(0), ip("10.0.1.2"), mac(2)).unwrap();
+    let forward = NextHop::Forward { interface: interface(0), mac: mac(2) };
     assert_eq!(NextHop::from(bench.table.get(id)), forward);
     // Its ends joined, it is a circle.
     bench.rib.add(Route { kind: via("100.64.0.0"), ..route(LENGTH) }).unwrap();
@@ -267,7 +268,7 @@ fn a_long_chain_of_gateways_is_followed_to_its_end() {
 #[test]
 fn a_resynchronisation_withdraws_what_is_not_told_again_and_touches_nothing_else() {
     let mut bench = Bench::without_readers();
-    let spec = GroupSpec { paths: vec![Path::on_port(port(0))], ..GroupSpec::default() };
+    let spec = GroupSpec { paths: vec![Path::on_interface(interface(0))], ..GroupSpec::default() };
     let routes = [
         ("198.51.100.0/24", over(0, "10.0.1.2")),
         ("203.0.113.0/24", over(1, "10.0.2.2")),
@@ -309,7 +310,7 @@ fn routes_without_room_are_named_one_by_one_and_come_when_others_go() {
     let route = |i: u32| Route {
         prefix: prefix(i),
         source: Source::Kernel,
-        kind: RouteKind::Unicast(vec![Path::over(port(0), gateway(i))]),
+        kind: RouteKind::Unicast(vec![Path::over(interface(0), gateway(i))]),
         metric: 0,
     };
     let report = bench.rib.load((0..ASKED).map(route));
@@ -320,7 +321,7 @@ fn routes_without_room_are_named_one_by_one_and_come_when_others_go() {
     let last = prefix(ASKED - 1);
     let info = bench.rib.routes_to(last).next().unwrap();
     assert_eq!(info.inactive, Some(Inactive::NoRoom));
-    assert_eq!(info.target, Target::Unicast(vec![Path::over(port(0), gateway(ASKED - 1))]));
+    assert_eq!(info.target, Target::Unicast(vec![Path::over(interface(0), gateway(ASKED - 1))]));
     for i in 0..30_000 {
         assert_eq!(bench.rib.remove(prefix(i), Source::Kernel), 1);
     }
@@ -343,33 +344,33 @@ fn routes_without_room_are_named_one_by_one_and_come_when_others_go() {
 fn addresses_and_ports_come_and_go_with_their_routes() {
     let mut bench = Bench::without_readers();
     let kept = bench.id(ip("10.0.1.7"));
-    bench.rib.set_addresses(port(0), &[net("10.0.1.9/24"), net("fe80::9/64")]).unwrap();
+    bench.rib.set_addresses(interface(0), &[net("10.0.1.9/24"), net("fe80::9/64")]).unwrap();
     assert_eq!(bench.id(ip("10.0.1.7")), kept, "the network is the same");
     assert_eq!(bench.hop("10.0.1.9"), NextHop::Local);
-    assert_eq!(bench.hop("10.0.1.1"), NextHop::Glean { port: port(0) });
+    assert_eq!(bench.hop("10.0.1.1"), NextHop::Glean { interface: interface(0) });
     assert_eq!(bench.hop("fd00:1::7"), NextHop::NoRoute);
     assert_eq!(bench.hop("fe80::77"), NextHop::Local);
-    assert_eq!(bench.rib.ports()[0].addresses, [net("10.0.1.9/24"), net("fe80::9/64")]);
-    // Two ports on one network: the first that is up.
-    bench.rib.set_addresses(port(1), &[net("10.0.1.10/24")]).unwrap();
-    bench.rib.neighbour_up(port(1), ip("10.0.1.7"), mac(7)).unwrap();
-    assert_eq!(bench.hop("10.0.1.7"), NextHop::Glean { port: port(0) });
-    bench.rib.set_link(port(0), false);
+    assert_eq!(bench.rib.interfaces()[0].addresses, [net("10.0.1.9/24"), net("fe80::9/64")]);
+    // Two interfaces on one network: the first that is up.
+    bench.rib.set_addresses(interface(1), &[net("10.0.1.10/24")]).unwrap();
+    bench.rib.neighbour_up(interface(1), ip("10.0.1.7"), mac(7)).unwrap();
+    assert_eq!(bench.hop("10.0.1.7"), NextHop::Glean { interface: interface(0) });
+    bench.rib.set_link(interface(0), false);
     finish(&mut bench);
-    assert_eq!(bench.hop("10.0.1.8"), NextHop::Glean { port: port(1) });
-    assert_eq!(bench.hop("10.0.1.7"), NextHop::Forward { port: port(1), mac: mac(7) });
+    assert_eq!(bench.hop("10.0.1.8"), NextHop::Glean { interface: interface(1) });
+    assert_eq!(bench.hop("10.0.1.7"), NextHop::Forward { interface: interface(1), mac: mac(7) });
     bench.rib.add_local(net("192.0.2.1/32")).unwrap();
     assert_eq!(bench.hop("192.0.2.1"), NextHop::Local);
     assert!(
         bench.rib.remove_local(net("192.0.2.1/32")) && !bench.rib.remove_local(net("192.0.2.1/32"))
     );
     assert_eq!(bench.hop("192.0.2.1"), NextHop::NoRoute);
-    // Without the port its routes are dead; with it they are back.
+    // Without the interface its routes are dead; with it they are back.
     add(&mut bench, "198.51.100.0/24", Source::Kernel, over(1, "10.0.1.3"));
-    assert!(bench.rib.remove_port(port(1)) && !bench.rib.remove_port(port(1)));
+    assert!(bench.rib.remove_port(interface(1)) && !bench.rib.remove_port(interface(1)));
     finish(&mut bench);
     assert_eq!((bench.id(ip("198.51.100.1")), bench.id(ip("10.0.1.8"))), (0, 0));
-    let again = RibPort { addresses: vec![net("10.0.1.10/24")], ..example_ports().remove(1) };
+    let again = RibInterface { addresses: vec![net("10.0.1.10/24")], ..example_ports().remove(1) };
     bench.rib.add_port(again).unwrap();
     finish(&mut bench);
     assert_eq!(bench.hop("198.51.100.1"), unresolved(1));
@@ -379,11 +380,14 @@ fn addresses_and_ports_come_and_go_with_their_routes() {
 #[test]
 fn a_neighbour_takes_the_place_of_a_route_to_its_port() {
     let mut bench = Bench::without_readers();
-    let to_port = RouteKind::Unicast(vec![Path::on_port(port(1))]);
+    let to_port = RouteKind::Unicast(vec![Path::on_interface(interface(1))]);
     add(&mut bench, "198.51.100.9/32", Source::Kernel, to_port);
-    assert_eq!(bench.hop("198.51.100.9"), NextHop::Glean { port: port(1) });
-    bench.rib.neighbour_up(port(1), ip("198.51.100.9"), mac(9)).unwrap();
-    assert_eq!(bench.hop("198.51.100.9"), NextHop::Forward { port: port(1), mac: mac(9) });
+    assert_eq!(bench.hop("198.51.100.9"), NextHop::Glean { interface: interface(1) });
+    bench.rib.neighbour_up(interface(1), ip("198.51.100.9"), mac(9)).unwrap();
+    assert_eq!(
+        bench.hop("198.51.100.9"),
+        NextHop::Forward { interface: interface(1), mac: mac(9) }
+    );
     let info = bench.rib.lookup(ip("198.51.100.9")).unwrap();
     assert_eq!((info.route.source, info.route.active), (Source::Neighbour, true));
     bench.rib.remove(net("198.51.100.9/32"), Source::Kernel);

@@ -10,12 +10,13 @@ use dataplane::counters::ForwarderCounters;
 use dataplane::distribution::{TxConfig, TxPath};
 use dataplane::flow::FlowHash;
 use dataplane::forwarder::{Forwarder, ForwarderParts, IdlePolicy, RxSource};
+use dataplane::interface::{InterfaceInfo, InterfaceInfos, Mtus, ReversePath, VrfId};
 use dataplane::next_hop::{FIRST_DYNAMIC, NextHop, NextHopTable};
-use dataplane::port::{Mtus, PortId, PortInfo, PortInfos, ReversePath};
+use dataplane::port::PortId;
 use dataplane::punts::{Punts, class_rings};
 use dataplane::quarantine::Quarantine;
 use dataplane::replicate::Replicator;
-use dataplane::tables::Tables;
+use dataplane::tables::{Fibs, Tables};
 use dataplane::wires::{Exit, Rewiring, Wires};
 use dpdk::qsbr::Qsbr;
 use dpdk::{Burst, PacketList, TxQueue};
@@ -91,9 +92,10 @@ pub fn way(next_hop: u16) -> u16 {
 }
 
 /// What all ports are.
-pub const PORT: PortInfo = PortInfo {
+pub const PORT: InterfaceInfo = InterfaceInfo {
     mac: MacAddr(source::PORT_MAC),
     mtu: 1500,
+    vrf: VrfId::DEFAULT,
     partial_checksums: false,
     host: false,
     reverse_path: ReversePath::Any,
@@ -322,18 +324,17 @@ fn tables(case: &Case, (fib4, fib6): Lookups) -> Result<Arc<Tables>> {
     for index in 0..NEXT_HOPS {
         let port = port_id(usize::from(index) % case.egress)?;
         let mac = MacAddr([2, 0, 0, 0, 1, index as u8]);
-        next_hops.set(FIRST_DYNAMIC + index, NextHop::Forward { port, mac });
+        next_hops.set(FIRST_DYNAMIC + index, NextHop::Forward { interface: port.into(), mac });
     }
     let ports = vec![PORT; case.egress];
     Ok(Arc::new(Tables {
         named_hops: Default::default(),
-        fib4,
-        fib6,
+        vrfs: Box::new([Fibs { fib4, fib6 }]),
         next_hops: Arc::new(next_hops),
         multicast: Arc::default(),
         mtus: Arc::new(Mtus::new(&ports)),
         redirects: Arc::default(),
-        ports: Arc::new(PortInfos::new(ports)),
+        interfaces: Arc::new(InterfaceInfos::new(ports)),
         flows: FlowHash::new(1),
         own: Arc::new(dataplane::own::OwnAddresses::new(false)),
     }))

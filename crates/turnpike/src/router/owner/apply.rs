@@ -18,7 +18,8 @@ use control::config::{Config, Diff, Neighbour, Port, Route};
 use control::netlink::KernelOrder;
 use dataplane::distribution::TxConfig;
 use dataplane::exchange::Replacement;
-use dataplane::port::{PortId, PortInfo, ReversePath};
+use dataplane::interface::{InterfaceInfo, ReversePath};
+use dataplane::port::PortId;
 use ipnet::IpNet;
 use slowpath::Command;
 
@@ -88,7 +89,7 @@ impl Owner {
     async fn change(
         &mut self,
         (base, config, diff): (&Config, &Config, &Diff),
-        (graphs, ports, ready): (Vec<ForwarderGraph>, Vec<PortInfo>, BTreeMap<PortId, Ready>),
+        (graphs, ports, ready): (Vec<ForwarderGraph>, Vec<InterfaceInfo>, BTreeMap<PortId, Ready>),
         done: &mut Done,
     ) -> Result<Option<Duration>> {
         self.move_ports(diff, config, ready, &ports, &mut done.moves).await?;
@@ -203,15 +204,15 @@ impl Owner {
     fn set_addresses(&mut self, port: PortId, before: &[IpNet], after: &[IpNet]) -> Result<()> {
         if self.has_host(port) {
             for address in without(after, before) {
-                self.sources.order(KernelOrder::AddAddress { port, address });
+                self.sources.order(KernelOrder::AddAddress { port: port.into(), address });
             }
             for address in without(before, after) {
-                self.sources.order(KernelOrder::RemoveAddress { port, address });
+                self.sources.order(KernelOrder::RemoveAddress { port: port.into(), address });
             }
             return Ok(());
         }
-        self.rib.set_addresses(port, after)?;
-        self.orders.tell(&Command::Addresses { port, addresses: after.to_vec() });
+        self.rib.set_addresses(port.into(), after)?;
+        self.orders.tell(&Command::Addresses { interface: port.into(), addresses: after.to_vec() });
         Ok(())
     }
 
@@ -248,7 +249,7 @@ impl Owner {
         for (port, before, after) in ports(old, new) {
             let settings = settings::of(after);
             if settings != settings::of(before) {
-                self.orders.tell(&Command::Settings { port, settings });
+                self.orders.tell(&Command::Settings { interface: port.into(), settings });
             }
         }
         if old.icmp != new.icmp {
@@ -279,7 +280,7 @@ impl Owner {
         &mut self,
         new: &Config,
         mut graphs: Vec<ForwarderGraph>,
-        infos: Option<Vec<PortInfo>>,
+        infos: Option<Vec<InterfaceInfo>>,
         (tx, tx_before): (Option<TxConfig>, TxConfig),
     ) -> Result<(Option<Duration>, Option<Exchanged>)> {
         if graphs.is_empty() && infos.is_none() && tx.is_none() {

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use anyhow::{Context, Result, bail};
 use control::config::{NoGateway, Place, place_of_gateway};
 use control::rib::{Inactive, Path, Route, RouteKind, Source};
-use dataplane::port::PortId;
+use dataplane::interface::InterfaceId;
 use ipnet::IpNet;
 use wire::MacAddr;
 
@@ -72,13 +72,13 @@ impl Owner {
         let named = spec.port.as_deref().map(|name| self.port_named(name)).transpose()?;
         let Some(via) = spec.via else {
             let port = named.context("a path without gateway and port; write via or dev")?;
-            return Ok(Path::on_port(port).weighing(spec.weight));
+            return Ok(Path::on_interface(port.into()).weighing(spec.weight));
         };
-        let ports = self.rib.ports();
+        let ports = self.rib.interfaces();
         let networks =
             ports.iter().flat_map(|port| port.addresses.iter().map(|&net| (port.id, net)));
         let class_e = self.rib.accepts_class_e();
-        let path = match place_of_gateway(networks, via, named, class_e) {
+        let path = match place_of_gateway(networks, via, named.map(InterfaceId::from), class_e) {
             Ok(Place::Elsewhere) => Path::recursive(via),
             Ok(Place::Network(port)) => Path::over(port, via),
             Ok(Place::Link(port)) => Path { on_link: true, ..Path::over(port, via) },
@@ -88,13 +88,13 @@ impl Owner {
     }
 
     /// Why an address is no gateway, and what to write instead.
-    fn no_gateway(&self, why: NoGateway<PortId>) -> String {
+    fn no_gateway(&self, why: NoGateway<InterfaceId>) -> String {
         match why {
             NoGateway::NotAHost(reason) => {
                 format!("{reason}, not a next hop's; use the neighbour's unicast address")
             }
             NoGateway::Own(port) => {
-                format!("is the router's own address (port \"{}\")", self.port_name(port))
+                format!("is the router's own address (port \"{}\")", self.interface_name(port))
             }
             NoGateway::LinkLocal => {
                 "is link-local, every port has that network; add dev PORT".to_owned()
@@ -103,7 +103,7 @@ impl Owner {
                 format!("is {reason} of {net}, not a host's")
             }
             NoGateway::OtherPort(port, net) => {
-                let name = self.port_name(port);
+                let name = self.interface_name(port);
                 format!("is on port \"{name}\" ({net}); correct dev, or leave it out")
             }
         }
@@ -151,20 +151,20 @@ impl Owner {
         if mac.is_multicast() || mac == MacAddr::default() {
             bail!("{}: lladdr \"{lladdr}\" is not a host's; use a unicast address", what());
         }
-        let known = self.rib.neighbours().any(|(p, a, _)| (p, a) == (port, *address));
-        self.rib.add_static_neighbour(port, *address, mac).with_context(what)?;
+        let known = self.rib.neighbours().any(|(p, a, _)| (p, a) == (port.into(), *address));
+        self.rib.add_static_neighbour(port.into(), *address, mac).with_context(what)?;
         Ok(if known { "replaced" } else { "added" })
     }
 
     fn delete_neighbour(&mut self, del: &NeighbourDel) -> Result<&'static str> {
         let NeighbourDel { address, port } = del;
         let id = self.port_named(port).with_context(|| format!("neighbour {address}"))?;
-        if !self.rib.neighbours().any(|(p, a, _)| (p, a) == (id, *address)) {
+        if !self.rib.neighbours().any(|(p, a, _)| (p, a) == (id.into(), *address)) {
             bail!(
                 "neighbour {address}: not known on port \"{port}\"; see turnpike show neighbours"
             );
         }
-        self.rib.remove_neighbour(id, *address);
+        self.rib.remove_neighbour(id.into(), *address);
         Ok("removed")
     }
 }

@@ -36,7 +36,7 @@ impl Sources {
                 if let Err(error) = rib.set_addresses(port, &addresses) {
                     self.refuse(Source::Local, &error);
                 }
-                orders.tell(&Command::Addresses { port, addresses });
+                orders.tell(&Command::Addresses { interface: port, addresses });
             }
             SourceEvent::LocalAddress { prefix, present: true } => {
                 if let Err(error) = rib.add_local(prefix) {
@@ -47,7 +47,7 @@ impl Sources {
                 rib.remove_local(prefix);
             }
             SourceEvent::Neighbour { port, address, mac, state } => {
-                orders.tell(&Command::KernelNeighbour { port, address, mac });
+                orders.tell(&Command::KernelNeighbour { interface: port, address, mac });
                 // What is in use is asked for before it ages away.
                 if state == NeighbourState::Stale {
                     self.order(KernelOrder::Resolve { port, address });

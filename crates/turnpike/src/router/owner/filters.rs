@@ -79,13 +79,13 @@ impl Owner {
         if configured.is_some_and(|port| port.all_multicast) {
             return All(Why::Configured);
         }
-        if self.groups.come_by(open.id) {
+        if self.groups.come_by(open.id.into()) {
             return All(Why::Forwarded);
         }
-        if self.sources.takes_all_multicasts(open.id) {
+        if self.sources.takes_all_multicasts(open.id.into()) {
             return All(Why::Host);
         }
-        let known = self.rib.ports().iter().find(|port| port.id == open.id);
+        let known = self.rib.interfaces().iter().find(|port| port.id == open.id.into());
         let addresses = known.map_or(&open.addresses, |port| &port.addresses);
         let mut groups = own_groups(open.info.mac, addresses);
         if let Some(host) = &open.host {

@@ -209,7 +209,7 @@ impl Owner {
         };
         // First of all: no packet is to take a way that has ended.
         self.quiet(id);
-        self.sources.order(KernelOrder::SetCarrier { port: id, up: false });
+        self.sources.order(KernelOrder::SetCarrier { port: id.into(), up: false });
         let name = &wanted.name;
         tracing::warn!(
             "port \"{name}\": down, {why}; it is opened again when {} is there",

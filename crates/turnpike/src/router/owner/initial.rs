@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use control::config::{self, Config, NamedNextHop};
-use control::rib::{self, GroupKey, GroupSpec, Rib, RibPort, RouteKind, Source};
+use control::rib::{self, GroupKey, GroupSpec, Rib, RibInterface, RouteKind, Source};
 use dataplane::next_hop::{NO_ROUTE, NextHopTable};
 use dataplane::steps::NamedHops;
 use dpdk::qsbr::Qsbr;
@@ -98,9 +98,9 @@ impl StaticRoutes {
 }
 
 /// A port as the RIB knows it.
-pub fn rib_port(port: &OpenPort) -> RibPort {
-    RibPort {
-        id: port.id,
+pub fn rib_port(port: &OpenPort) -> RibInterface {
+    RibInterface {
+        id: port.id.into(),
         name: port.name.clone(),
         mac: port.info.mac,
         mtu: port.info.mtu,

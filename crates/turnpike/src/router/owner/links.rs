@@ -127,7 +127,7 @@ impl Owner {
         let old = self.links[id.index()];
         if old.device != up {
             self.set_link(id, Link { device: up, ..old });
-            self.sources.order(KernelOrder::SetCarrier { port: id, up });
+            self.sources.order(KernelOrder::SetCarrier { port: id.into(), up });
         }
     }
 
@@ -138,8 +138,8 @@ impl Owner {
         let was_up = link.up();
         link.device = false;
         if was_up {
-            self.rib.set_link(id, false);
-            self.orders.tell(&Command::PortLink { port: id, up: false });
+            self.rib.set_link(id.into(), false);
+            self.orders.tell(&Command::PortLink { interface: id.into(), up: false });
         }
     }
 
@@ -148,7 +148,7 @@ impl Owner {
         let Some(open) = self.ports.get(id) else { return };
         let device = open.port.link().up;
         self.set_link(id, Link { device, ..self.links[id.index()] });
-        self.sources.order(KernelOrder::SetCarrier { port: id, up: device });
+        self.sources.order(KernelOrder::SetCarrier { port: id.into(), up: device });
         self.follow_mtu(id);
     }
 
@@ -187,7 +187,7 @@ impl Owner {
         tracing::info!("port \"{name}\": MTU {now}, was {before}: that of its device {device}");
         // The kernel is to send nothing larger by it than leaves, and again what leaves again.
         if host > now || host == before {
-            self.sources.order(KernelOrder::SetMtu { port: id, mtu: now });
+            self.sources.order(KernelOrder::SetMtu { port: id.into(), mtu: now });
         }
         self.put_mtu(id);
     }
@@ -196,19 +196,19 @@ impl Owner {
     fn put_mtu(&mut self, port: PortId) {
         let opened = self.ports.get(port).map_or(u16::MAX, |open| open.port.mtu());
         let mtu = self.links[port.index()].mtu(opened);
-        self.rib.set_mtu(port, mtu);
-        self.orders.tell(&Command::Mtu { port, mtu });
+        self.rib.set_mtu(port.into(), mtu);
+        self.orders.tell(&Command::Mtu { interface: port.into(), mtu });
     }
 
     fn set_link(&mut self, port: PortId, new: Link) {
-        let name = self.port_name(port);
+        let name = self.interface_name(port);
         let old = std::mem::replace(&mut self.links[port.index()], new);
         if old.up() == new.up() {
             return;
         }
         // First of all: no packet is to take a way that has ended.
-        self.rib.set_link(port, new.up());
-        self.orders.tell(&Command::PortLink { port, up: new.up() });
+        self.rib.set_link(port.into(), new.up());
+        self.orders.tell(&Command::PortLink { interface: port.into(), up: new.up() });
         let reason = match (new.device, new.host.state(Some(true)).1) {
             _ if new.up() => "up".to_owned(),
             (false, _) => "down, its device has no link".to_owned(),

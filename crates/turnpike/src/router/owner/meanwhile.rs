@@ -146,8 +146,8 @@ impl Owner {
 
     /// Whether the RIB has all ports that somebody may speak of.
     fn is_known(&self) -> bool {
-        let knows = |id| self.rib.ports().iter().any(|known| known.id == id);
-        self.ports.iter().all(|open| knows(open.id))
+        let knows = |id| self.rib.interfaces().iter().any(|known| known.id == id);
+        self.ports.iter().all(|open| knows(open.id.into()))
     }
 
     async fn hear_meanwhile(&mut self, heard: Heard) {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use control::config;
 use control::netlink::{KernelGroup, KernelGroups};
+use dataplane::interface::InterfaceId;
 use dataplane::multicast::{MulticastCounters, MulticastRoute, MulticastRoutes};
-use dataplane::port::PortId;
 use dataplane::tables::Tables;
 use tokio::sync::watch;
 
@@ -21,8 +21,8 @@ type Key = (IpAddr, Option<IpAddr>);
 /// An entry, whoever said it.
 #[derive(Clone, Debug)]
 struct Entry {
-    from: PortId,
-    to: Vec<(PortId, u8)>,
+    from: InterfaceId,
+    to: Vec<(InterfaceId, u8)>,
     /// The kernel says it, not the configuration.
     kernel: bool,
 }
@@ -84,7 +84,7 @@ impl Groups {
     }
 
     /// Whether packets to groups that come in by a port are forwarded.
-    pub(super) fn come_by(&self, port: PortId) -> bool {
+    pub(super) fn come_by(&self, port: InterfaceId) -> bool {
         self.entries.iter().any(|(_, entry, _)| entry.from == port)
     }
 
@@ -138,17 +138,19 @@ impl Owner {
     /// The multicast routes as `show multicast` has them.
     pub(super) fn multicast(&self) -> Vec<Multicast> {
         let entry = |((group, source), entry, counters): &(Key, Entry, Arc<MulticastCounters>)| {
-            let to =
-                |&(port, ttl): &(PortId, u8)| MulticastPort { port: self.port_name(port), ttl };
+            let to = |&(port, ttl): &(InterfaceId, u8)| MulticastPort {
+                port: self.interface_name(port),
+                ttl,
+            };
             Multicast {
                 group: *group,
                 source: *source,
                 origin: if entry.kernel { "kernel" } else { "configuration" }.to_owned(),
-                from: self.port_name(entry.from),
+                from: self.interface_name(entry.from),
                 to: entry.to.iter().map(to).collect(),
                 packets: counters.packets(),
                 bytes: counters.bytes(),
-                wrong_port: counters.wrong_port(),
+                wrong_port: counters.wrong_interface(),
             }
         };
         self.groups.entries.iter().map(entry).collect()
@@ -161,7 +163,7 @@ mod tests {
 
     #[test]
     fn the_configuration_goes_before_the_kernel() {
-        let port = |n| PortId::new(n).unwrap();
+        let port = |n| InterfaceId::new(n).unwrap();
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
         let configured = |group: &str, source: Option<&str>| config::MulticastRoute {
             line: 1,

@@ -15,7 +15,8 @@ use anyhow::{Context, Result, ensure};
 use control::config::{self, Config, Diff};
 use control::netlink::KernelOrder;
 use control::rib::{Path, Route, RouteKind, Source, Target};
-use dataplane::port::{PortId, PortInfo};
+use dataplane::interface::InterfaceInfo;
+use dataplane::port::PortId;
 use slowpath::Command;
 
 use super::super::host::HostInterface;
@@ -32,7 +33,7 @@ use crate::place::{Place, of_port};
 const CHANGED: &str = "its device has changed meanwhile";
 
 /// Whether graphs that were made for a port with one of these serve the other.
-fn is_same(one: PortInfo, other: PortInfo) -> bool {
+fn is_same(one: InterfaceInfo, other: InterfaceInfo) -> bool {
     (one.mac, one.partial_checksums) == (other.mac, other.partial_checksums)
 }
 
@@ -79,7 +80,7 @@ impl Owner {
         diff: &Diff,
         config: &Config,
         mut ready: BTreeMap<PortId, Ready>,
-        infos: &[PortInfo],
+        infos: &[InterfaceInfo],
         moves: &mut Moves,
     ) -> Result<()> {
         let ports = &diff.ports;
@@ -106,7 +107,7 @@ impl Owner {
         config: &Config,
         port: &config::Port,
         ready: Ready,
-        expected: PortInfo,
+        expected: InterfaceInfo,
         moves: &mut Moves,
     ) -> Result<()> {
         let forwarders = config.forwarders.cores.len().max(1);
@@ -156,8 +157,8 @@ impl Owner {
     /// Connects a port. Its link is down until it is looked at.
     async fn bring(&mut self, wanted: &config::Port, mut opened: Opened) -> Result<()> {
         let (id, info) = (wanted.id, opened.port.info);
-        let known = self.rib.ports().iter().find(|known| known.id == id);
-        let had_host = known.is_some() && self.sources.is_host(id);
+        let known = self.rib.interfaces().iter().find(|known| known.id == id.into());
+        let had_host = known.is_some() && self.sources.is_host(id.into());
         match known {
             // Those of a host interface may be other than the configuration's.
             Some(known) => opened.port.addresses.clone_from(&known.addresses),
@@ -165,7 +166,7 @@ impl Owner {
         }
         opened.queues.host.iter().for_each(|host| self.opener.keep_host(host));
         self.orders.port(&settings::slow_path_port(&opened.port, wanted));
-        self.tables.mtus.open(id, info.mtu);
+        self.tables.mtus.open(id.into(), info.mtu);
         let link = &mut self.links[id.index()];
         // Whoever has set the host interface down has set the port down.
         *link = if had_host && opened.port.host.is_some() {
@@ -176,7 +177,7 @@ impl Owner {
         let queues = opened.queues;
         let connected = self.with_wiring(async |wiring| wiring.connect(queues).await).await;
         connected.of_port(&wanted.name)?;
-        self.rib.set_device(id, info.mac, info.mtu);
+        self.rib.set_device(id.into(), info.mac, info.mtu);
         self.ports.insert(opened.port);
         Ok(())
     }
@@ -188,7 +189,7 @@ impl Owner {
             let (entry, id) = (initial::rib_port(open), port.id);
             self.rib.batch(|rib| {
                 let added = rib.add_port(entry);
-                rib.set_link(id, false);
+                rib.set_link(id.into(), false);
                 added
             })?;
         }
@@ -196,9 +197,9 @@ impl Owner {
             let id = after.id;
             if before.host.is_some() && after.host.is_none() {
                 // What the kernel said of it does not count any more.
-                self.rib.set_addresses(id, &after.addresses)?;
+                self.rib.set_addresses(id.into(), &after.addresses)?;
                 let addresses = after.addresses.clone();
-                self.orders.tell(&Command::Addresses { port: id, addresses });
+                self.orders.tell(&Command::Addresses { interface: id.into(), addresses });
             }
         }
         for port in moves.come() {
@@ -207,7 +208,7 @@ impl Owner {
             if before.is_none_or(|(before, _)| before.host.is_none()) {
                 for &address in &port.addresses {
                     let (port, address) = (port.id, address);
-                    self.sources.order(KernelOrder::AddAddress { port, address });
+                    self.sources.order(KernelOrder::AddAddress { port: port.into(), address });
                 }
             }
         }
@@ -256,13 +257,14 @@ impl Owner {
     /// Nobody knows the port any more.
     fn forget_port(&mut self, id: PortId) {
         self.forget_commands_over(id);
-        let neighbours: Vec<_> = self.rib.neighbours().filter(|(port, ..)| *port == id).collect();
+        let neighbours: Vec<_> =
+            self.rib.neighbours().filter(|(port, ..)| *port == id.into()).collect();
         for (_, address, _) in neighbours {
-            self.rib.remove_neighbour(id, address);
+            self.rib.remove_neighbour(id.into(), address);
         }
-        self.rib.remove_port(id);
-        self.orders.tell(&Command::RemovePort { port: id });
-        self.tables.mtus.open(id, u16::MAX);
+        self.rib.remove_port(id.into());
+        self.orders.tell(&Command::RemoveInterface { interface: id.into() });
+        self.tables.mtus.open(id.into(), u16::MAX);
         self.links[id.index()] = Link::default();
         self.health.forget(id);
     }
@@ -270,7 +272,7 @@ impl Owner {
     /// Routes that commands added go with the port they lead over, as the kernel's do; of several paths
     /// those over it.
     fn forget_commands_over(&mut self, id: PortId) {
-        let over = |paths: &[Path]| paths.iter().any(|path| path.port == Some(id));
+        let over = |paths: &[Path]| paths.iter().any(|path| path.interface == Some(id.into()));
         let routes: Vec<_> = (self.rib.routes_filtered(Some(Source::Command), None, false))
             .filter_map(|route| match route.target {
                 Target::Unicast(paths) if over(&paths) => Some((route.prefix, route.metric, paths)),
@@ -278,7 +280,7 @@ impl Owner {
             })
             .collect();
         for (prefix, metric, mut paths) in routes {
-            paths.retain(|path| path.port != Some(id));
+            paths.retain(|path| path.interface != Some(id.into()));
             if paths.is_empty() {
                 self.rib.remove_one(prefix, Source::Command, metric);
                 continue;
@@ -395,10 +397,10 @@ impl Owner {
     /// Tells the kernel's listener which ports have a host interface now.
     fn follow_hosts(&mut self, config: &Config) -> Result<()> {
         let hosts = self.ports.iter().filter(|port| port.host.is_some());
-        let hosts = hosts.map(|port| (port.id, port.name.clone()));
+        let hosts = hosts.map(|port| (port.id.into(), port.name.clone()));
         let absent = config.ports.iter().filter(|port| self.absentees.contain(port.id));
         let absent = absent.filter(|port| self.has_host(port.id));
-        let all = hosts.chain(absent.map(|port| (port.id, port.name.clone()))).collect();
+        let all = hosts.chain(absent.map(|port| (port.id.into(), port.name.clone()))).collect();
         self.sources.follow_hosts(config, all)
     }
 

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use control::config;
 use control::netlink::SourceStatus;
 use control::rib::{LivePath, LookupInfo, RouteInfo, Source, Target};
+use dataplane::interface::InterfaceId;
 use dataplane::next_hop::NEXT_HOPS;
 use dataplane::port::PortId;
 use dpdk::{MulticastFilter, OffloadState};
@@ -105,10 +106,12 @@ impl Owner {
         }
     }
 
-    pub(super) fn port_name(&self, id: PortId) -> String {
-        let open = self.ports.get(id).map(|port| &port.name);
+    pub(super) fn interface_name(&self, id: impl Into<InterfaceId>) -> String {
+        let id = id.into();
+        let port = id.port();
+        let open = port.and_then(|port| self.ports.get(port)).map(|port| &port.name);
         // A port that waits for its device has none.
-        let configured = || self.configurations.current.port(id).map(|port| &port.name);
+        let configured = || self.configurations.current.port(port?).map(|port| &port.name);
         open.or_else(configured).cloned().unwrap_or_else(|| id.to_string())
     }
 
@@ -137,7 +140,7 @@ impl Owner {
         let last = absent.and_then(|absent| absent.last.as_ref());
         let host = absent.and_then(|absent| absent.host.as_ref());
         let counted = last.map_or([0; 4], |last| last.counted);
-        let known = self.rib.ports().iter().find(|known| known.id == port.id);
+        let known = self.rib.interfaces().iter().find(|known| known.id == port.id.into());
         let addresses = known.map_or(&port.addresses, |known| &known.addresses);
         let traffic = self.ledger.traffic(port.id);
         let [rx_packets, rx_bytes, tx_packets, tx_bytes] =
@@ -174,7 +177,7 @@ impl Owner {
         let own = |n: usize| counted[n].saturating_sub(port.counted[n]);
         let [rx_packets, rx_bytes, tx_packets, tx_bytes] = std::array::from_fn(own);
         let stats = port.port.stats();
-        let known = self.rib.ports().iter().find(|known| known.id == port.id);
+        let known = self.rib.interfaces().iter().find(|known| known.id == port.id.into());
         let addresses = known.map_or(&port.addresses, |known| &known.addresses);
         Port {
             name: port.name.clone(),
@@ -239,14 +242,14 @@ impl Owner {
     }
 
     fn route(&self, route: &RouteInfo) -> Route {
-        let path = |port: Option<PortId>, via, weight| Path {
-            port: port.map(|port| self.port_name(port)),
+        let path = |port: Option<InterfaceId>, via, weight| Path {
+            port: port.map(|port| self.interface_name(port)),
             via,
             weight,
         };
         let paths = match &route.target {
             Target::Unicast(paths) | Target::Group(_, paths) => {
-                paths.iter().map(|p| path(p.port, p.via, p.weight)).collect()
+                paths.iter().map(|p| path(p.interface, p.via, p.weight)).collect()
             }
             Target::Connected(port) => vec![path(Some(*port), None, 1)],
             _ => Vec::new(),
@@ -278,10 +281,10 @@ impl Owner {
         };
         let shown = self.route(&route);
         let same = |path: &LivePath, taken: &LivePath| {
-            (path.port, path.gateway) == (taken.port, taken.gateway)
+            (path.interface, path.gateway) == (taken.interface, taken.gateway)
         };
         let resolved = |path: LivePath| ResolvedPath {
-            port: self.port_name(path.port),
+            port: self.interface_name(path.interface),
             via: path.gateway,
             weight: u16::try_from(path.weight).unwrap_or(u16::MAX),
             mac: path.mac.map(|mac| mac.to_string()),
@@ -351,7 +354,8 @@ impl Owner {
     /// Answers when the slow path's workers have, one of which may be held: the owner does not wait for them.
     fn list_neighbours(&self, answer: oneshot::Sender<Answer>) {
         let ports = &self.configurations.current.ports;
-        let names: BTreeMap<_, _> = ports.iter().map(|port| (port.id, port.name.clone())).collect();
+        let names: BTreeMap<_, _> =
+            ports.iter().map(|port| (InterfaceId::of_port(port.id), port.name.clone())).collect();
         let orders = self.orders.clone();
         tokio::spawn(async move {
             let table = match timeout(WORKERS_PATIENCE, orders.neighbours()).await {
@@ -364,7 +368,10 @@ impl Owner {
             };
             let neighbour = |info: slowpath::NeighbourInfo| Neighbour {
                 address: info.address,
-                port: names.get(&info.port).cloned().unwrap_or_else(|| info.port.to_string()),
+                port: names
+                    .get(&info.interface)
+                    .cloned()
+                    .unwrap_or_else(|| info.interface.to_string()),
                 mac: info.mac.map(|mac| mac.to_string()),
                 state: info.state.name().to_owned(),
                 is_static: info.is_static,

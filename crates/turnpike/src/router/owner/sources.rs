@@ -21,8 +21,7 @@ use control::netlink::{
     SourceState, SourceStatus,
 };
 use control::rib::{self, Rib, Route, Source};
-use dataplane::multicast::PortSet;
-use dataplane::port::PortId;
+use dataplane::interface::{InterfaceId, InterfaceSet};
 use tokio::sync::{mpsc, watch};
 
 use super::Owner;
@@ -63,9 +62,9 @@ pub struct Sources {
     /// The namespace that the kernel is listened to in.
     netns: Option<PathBuf>,
     /// The ports with a host interface.
-    hosts: PortSet,
+    hosts: InterfaceSet,
     /// The ports whose host interface takes all multicasts.
-    pub(super) all_multicast: PortSet,
+    pub(super) all_multicast: InterfaceSet,
     fpm: Option<FpmSource>,
     /// The kernel's routes are wanted, not only its links, addresses and neighbours.
     kernel_routes: bool,
@@ -100,7 +99,7 @@ impl Sources {
         let hosts = config.ports.iter().filter(|port| port.host.is_some());
         Ok(Self {
             netns: netns(config),
-            hosts: hosts.map(|port| port.id).collect(),
+            hosts: hosts.map(|port| port.id.into()).collect(),
             ..Self::of((send, batches), kernel, fpm, config.routes_from.kernel.is_some())
         })
     }
@@ -109,7 +108,7 @@ impl Sources {
     pub(super) fn follow_hosts(
         &mut self,
         config: &Config,
-        ports: Vec<(PortId, String)>,
+        ports: Vec<(InterfaceId, String)>,
     ) -> Result<()> {
         self.hosts = ports.iter().map(|(port, _)| *port).collect();
         let place = netns(config);
@@ -125,12 +124,12 @@ impl Sources {
     }
 
     /// Whether a port has a host interface.
-    pub(super) fn is_host(&self, port: PortId) -> bool {
+    pub(super) fn is_host(&self, port: InterfaceId) -> bool {
         self.hosts.contains(port)
     }
 
     /// Whether a port has a host interface that takes all multicasts.
-    pub(super) fn takes_all_multicasts(&self, port: PortId) -> bool {
+    pub(super) fn takes_all_multicasts(&self, port: InterfaceId) -> bool {
         self.is_host(port) && self.all_multicast.contains(port)
     }
 
@@ -144,8 +143,8 @@ impl Sources {
             send,
             batches,
             netns: None,
-            hosts: PortSet::EMPTY,
-            all_multicast: PortSet::EMPTY,
+            hosts: InterfaceSet::EMPTY,
+            all_multicast: InterfaceSet::EMPTY,
             backlog: VecDeque::new(),
             kernel_routes,
             first: kernel_routes,
@@ -241,7 +240,7 @@ fn netns(config: &Config) -> Option<std::path::PathBuf> {
 /// How the kernel is to be listened to; `None` if no port has a host interface.
 fn kernel_config(config: &Config) -> Option<KernelConfig> {
     let hosts = config.ports.iter().filter(|port| port.host.is_some());
-    let ports: Vec<_> = hosts.map(|port| (port.id, port.name.clone())).collect();
+    let ports: Vec<_> = hosts.map(|port| (port.id.into(), port.name.clone())).collect();
     if ports.is_empty() && !config.routes_from.any() {
         return None;
     }
@@ -265,6 +264,7 @@ impl Owner {
             for event in &batch {
                 if let &SourceEvent::Link { port, admin_up, carrier, mtu, gone } = event
                     && self.sources.is_host(port)
+                    && let Some(port) = port.port()
                 {
                     self.host_link(port, HostLink { admin_up, carrier, gone }, mtu);
                 }

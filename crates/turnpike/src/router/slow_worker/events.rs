@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use dataplane::port::PortId;
+use dataplane::interface::InterfaceId;
 use slowpath::Event;
 use tokio::sync::Notify;
 use wire::MacAddr;
@@ -27,7 +27,7 @@ use wire::MacAddr;
 /// Events other than of neighbours that wait for the owner.
 const OTHERS: usize = 1024;
 
-type Key = (PortId, IpAddr);
+type Key = (InterfaceId, IpAddr);
 
 /// How many events wait and what became of others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,10 +57,12 @@ struct Queue {
 impl Queue {
     fn put(&mut self, event: Event) {
         match event {
-            Event::NeighbourUp { port, address, mac } => {
+            Event::NeighbourUp { interface: port, address, mac } => {
                 self.put_neighbour((port, address), Some(mac));
             }
-            Event::NeighbourDown { port, address } => self.put_neighbour((port, address), None),
+            Event::NeighbourDown { interface: port, address } => {
+                self.put_neighbour((port, address), None)
+            }
             _ if self.others.len() == OTHERS => self.lost += 1,
             other => self.others.push_back(other),
         }
@@ -102,11 +104,11 @@ impl Queue {
         match mac {
             Some(mac) => {
                 self.told.insert((port, address));
-                Event::NeighbourUp { port, address, mac }
+                Event::NeighbourUp { interface: port, address, mac }
             }
             None => {
                 self.told.remove(&(port, address));
-                Event::NeighbourDown { port, address }
+                Event::NeighbourDown { interface: port, address }
             }
         }
     }
@@ -201,15 +203,15 @@ mod tests {
     }
 
     fn up(host: u16, mac: MacAddr) -> Event {
-        Event::NeighbourUp { port: PortId::FIRST, address: address(host), mac }
+        Event::NeighbourUp { interface: InterfaceId::FIRST, address: address(host), mac }
     }
 
     fn down(host: u16) -> Event {
-        Event::NeighbourDown { port: PortId::FIRST, address: address(host) }
+        Event::NeighbourDown { interface: InterfaceId::FIRST, address: address(host) }
     }
 
     fn resolve(host: u16) -> Event {
-        Event::Resolve { port: PortId::FIRST, address: address(host) }
+        Event::Resolve { interface: InterfaceId::FIRST, address: address(host) }
     }
 
     fn send<const N: usize>(sender: &EventSender, events: [Event; N]) {

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use dataplane::class::{ByClass, ClassLimits};
-use dataplane::port::PortId;
+use dataplane::interface::InterfaceId;
 use dataplane::punts::owner;
-use slowpath::{Command, NeighbourInfo, PortConfig};
+use slowpath::{Command, InterfaceConfig, NeighbourInfo};
 use tokio::sync::oneshot;
 
 use super::super::wiring::{HostLink, WorkerEnds};
@@ -19,14 +19,14 @@ pub enum Order {
     /// The kernel takes all multicasts on a port's host interface, or only those joined.
     AllMulticast {
         /// The port.
-        port: PortId,
+        port: InterfaceId,
         /// All.
         on: bool,
     },
     /// What is for a port goes to this forwarder from now on.
     Connect {
         /// The port.
-        port: PortId,
+        port: InterfaceId,
         /// The forwarder.
         home: usize,
         /// The port's host interface, for the worker that owns the port.
@@ -35,7 +35,7 @@ pub enum Order {
     /// What is for a port is dropped from now on; its host interface is sent back.
     Disconnect {
         /// The port.
-        port: PortId,
+        port: InterfaceId,
         /// Where to.
         answer: oneshot::Sender<Option<HostLink>>,
     },
@@ -55,7 +55,7 @@ pub enum Order {
 /// A worker's connections when there is another number of forwarders.
 pub struct Plugs {
     /// Each port's forwarder.
-    pub homes: Vec<(PortId, usize)>,
+    pub homes: Vec<(InterfaceId, usize)>,
     /// To and from forwarders that are new.
     pub more: Vec<WorkerEnds>,
     /// How many forwarders there are.
@@ -67,7 +67,12 @@ pub struct Halted(Vec<Sender<Plugs>>);
 
 impl Halted {
     /// Lets them go on. `more` has the ends of each new forwarder by worker.
-    pub fn go(self, homes: Vec<(PortId, usize)>, forwarders: usize, more: Vec<Vec<WorkerEnds>>) {
+    pub fn go(
+        self,
+        homes: Vec<(InterfaceId, usize)>,
+        forwarders: usize,
+        more: Vec<Vec<WorkerEnds>>,
+    ) {
         let mut more: Vec<_> = more.into_iter().map(Vec::into_iter).collect();
         for worker in self.0 {
             let ends = more.iter_mut().filter_map(Iterator::next).collect();
@@ -149,17 +154,17 @@ impl Orders {
     }
 
     /// Tells every engine of a port that is new or another than before, and who owns it.
-    pub fn port(&self, port: &PortConfig) {
+    pub fn port(&self, port: &InterfaceConfig) {
         for (worker, orders) in self.0.iter().enumerate() {
             let owned = owner(port.id.index(), self.0.len()) == worker;
-            let port = Box::new(PortConfig { owned, ..port.clone() });
-            let _ = orders.send(Order::Engine(Command::Port(port)));
+            let port = Box::new(InterfaceConfig { owned, ..port.clone() });
+            let _ = orders.send(Order::Engine(Command::Interface(port)));
         }
     }
 
     /// Tells the worker that has the port's host interface what the kernel takes on it. Whoever has
     /// ended has none any more.
-    pub fn all_multicast(&self, port: PortId, on: bool) {
+    pub fn all_multicast(&self, port: InterfaceId, on: bool) {
         for worker in &self.0 {
             let _ = worker.send(Order::AllMulticast { port, on });
         }
@@ -167,7 +172,7 @@ impl Orders {
 
     /// Tells every worker which forwarder sends what is for a port, and gives the port's own worker the
     /// host interface. Whoever has ended needs none any more.
-    pub fn connect(&self, port: PortId, home: usize, mut host: Option<HostLink>) {
+    pub fn connect(&self, port: InterfaceId, home: usize, mut host: Option<HostLink>) {
         let owner = owner(port.index(), self.0.len());
         for (index, worker) in self.0.iter().enumerate() {
             let host = if index == owner { host.take() } else { None };
@@ -177,7 +182,7 @@ impl Orders {
 
     /// Makes every worker let go of a port, and gives back its host interface. Whoever has ended holds
     /// nothing any more.
-    pub async fn disconnect(&self, port: PortId) -> Option<HostLink> {
+    pub async fn disconnect(&self, port: InterfaceId) -> Option<HostLink> {
         let mut answers = Vec::new();
         for worker in &self.0 {
             let (answer, link) = oneshot::channel();
@@ -226,7 +231,7 @@ impl Orders {
         for answer in answers {
             all.extend(answer.await.ok()?);
         }
-        all.sort_by_key(|info| (info.port, info.address));
+        all.sort_by_key(|info| (info.interface, info.address));
         Some(all)
     }
 }

@@ -9,9 +9,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dataplane::class::ByClass;
 use dataplane::counters::{Counter, Drops};
+use dataplane::interface::InterfaceId;
 use dataplane::multicast::Replication;
 use dataplane::next_hop::NextHop;
-use dataplane::port::{MAX_PORTS, PortId};
+use dataplane::port::MAX_PORTS;
 use dataplane::punts::owner;
 use dataplane::reason::{DropReason, Punt};
 use dataplane::tables::Tables;
@@ -92,7 +93,7 @@ const MAILBOX: usize = 1024;
 /// What one worker has for another: something that waits for a neighbour on a port of its.
 pub struct Letter {
     /// The neighbour.
-    pub to: (PortId, IpAddr),
+    pub to: (InterfaceId, IpAddr),
     /// What waits.
     pub waiting: Waiting<Frame>,
 }
@@ -187,7 +188,7 @@ impl Packet for Frame {
 
 impl Outbox {
     /// Hands a packet to the forwarder that can send it.
-    fn inject(&mut self, port: PortId, mut packet: Mbuf) {
+    fn inject(&mut self, port: InterfaceId, mut packet: Mbuf) {
         let home = self.homes[port.index()];
         let Some(ring) = home.and_then(|home| self.injectors.get_mut(home)) else {
             self.counters.drops.add(DropReason::PortDown, 1);
@@ -203,20 +204,20 @@ impl Outbox {
 
 impl Outbox {
     /// What is for the port goes to this forwarder, and what the kernel sends comes from there.
-    pub fn connect(&mut self, port: PortId, home: usize, host: Option<HostLink>) {
+    pub fn connect(&mut self, port: InterfaceId, home: usize, host: Option<HostLink>) {
         self.homes[port.index()] = Some(home);
         self.hosts[port.index()] = host;
     }
 
     /// What is for the port is dropped; its host interface, if it is here, is let go.
-    pub fn disconnect(&mut self, port: PortId) -> Option<HostLink> {
+    pub fn disconnect(&mut self, port: InterfaceId) -> Option<HostLink> {
         self.flush_hosts();
         self.homes[port.index()] = None;
         self.hosts[port.index()].take()
     }
 
     /// The host interface of a port of this worker.
-    pub fn host(&mut self, port: PortId) -> Option<&mut HostLink> {
+    pub fn host(&mut self, port: InterfaceId) -> Option<&mut HostLink> {
         self.hosts[port.index()].as_mut()
     }
 
@@ -272,13 +273,13 @@ fn room(link: &HostLink) -> usize {
 }
 
 impl Output<Frame> for Outbox {
-    fn forward(&mut self, port: PortId, packet: Frame) {
+    fn forward(&mut self, port: InterfaceId, packet: Frame) {
         if let Some(packet) = packet.into_packet() {
             self.inject(port, packet);
         }
     }
 
-    fn originate(&mut self, port: PortId, frame: &[u8]) {
+    fn originate(&mut self, port: InterfaceId, frame: &[u8]) {
         // Without a free buffer the packet was never made, so it is not counted as one.
         if let Some(packet) = self.buffers.copy_of(frame) {
             self.counters.originated.add(1);
@@ -290,7 +291,7 @@ impl Output<Frame> for Outbox {
         self.counters.to_host.add(1);
     }
 
-    fn deliver(&mut self, port: PortId, packet: Frame) {
+    fn deliver(&mut self, port: InterfaceId, packet: Frame) {
         let Self { hosts, counters, .. } = self;
         let Some(link) = hosts[port.index()].as_mut() else {
             return counters.drops.add(DropReason::NotLocal, 1);
@@ -304,7 +305,7 @@ impl Output<Frame> for Outbox {
         self.counters.drops.add(reason, 1);
     }
 
-    fn hand_over(&mut self, port: PortId, address: IpAddr, waiting: Waiting<Frame>) {
+    fn hand_over(&mut self, port: InterfaceId, address: IpAddr, waiting: Waiting<Frame>) {
         let letter = Letter { to: (port, address), waiting };
         let packets = letter.packets();
         match self.mailbox.send(letter) {
@@ -320,8 +321,8 @@ impl Output<Frame> for Outbox {
     fn route(&self, destination: IpAddr, flow_hash: u32) -> RouteAnswer {
         let tables = &self.tables;
         let mut next_hop_id = match destination {
-            IpAddr::V4(address) => tables.fib4.lookup(address),
-            IpAddr::V6(address) => tables.fib6.lookup(address),
+            IpAddr::V4(address) => tables.vrfs[0].fib4.lookup(address),
+            IpAddr::V6(address) => tables.vrfs[0].fib6.lookup(address),
         };
         let mut hop = tables.next_hops.get(next_hop_id);
         if hop.is_group() {
@@ -342,7 +343,7 @@ impl Output<Frame> for Outbox {
     fn replication(
         &mut self,
         pair: (IpAddr, IpAddr),
-        arrival: (PortId, u8),
+        arrival: (InterfaceId, u8),
         bytes: usize,
     ) -> Option<Replication> {
         self.tables.multicast.replicate(pair, arrival, bytes)
@@ -353,7 +354,7 @@ impl Output<Frame> for Outbox {
         Duration::from_millis((now.as_millis() % MILLIS_OF_DAY) as u64)
     }
 
-    fn has_joined(&mut self, port: PortId, group: MacAddr) -> bool {
+    fn has_joined(&mut self, port: InterfaceId, group: MacAddr) -> bool {
         self.host(port).is_some_and(|link| link.interface.has_joined(group))
     }
 }

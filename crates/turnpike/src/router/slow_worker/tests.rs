@@ -8,12 +8,13 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use dataplane::class::{ByClass, default_limits};
 use dataplane::flow::FlowHash;
+use dataplane::interface::{InterfaceId, InterfaceInfo, InterfaceInfos, Mtus, ReversePath, VrfId};
 use dataplane::next_hop::NextHopTable;
-use dataplane::port::{MAX_PORTS, Mtus, PortId, PortInfo, PortInfos, ReversePath};
+use dataplane::port::{MAX_PORTS, PortId};
 use dataplane::punts::ClassRing;
 use dataplane::quarantine::Suspect;
 use dataplane::reason::PuntReason;
-use dataplane::tables::Tables;
+use dataplane::tables::{Fibs, Tables};
 use dpdk::{Consumer, Eal, Mempool, MempoolConfig, Producer, Ring, VirtioHeader};
 use fib::{Algorithm, NoReaders};
 use slowpath::{Output, Waiting};
@@ -123,9 +124,10 @@ impl Lab {
         let mut interface = HostInterface::for_test(Box::new(Device(kernel.clone(), reader)));
         interface.set_segmentation(true).unwrap();
         let mac = MacAddr([2, 0, 0, 0, 0, 1]);
-        let info = PortInfo {
+        let info = InterfaceInfo {
             mac,
             mtu: 1500,
+            vrf: VrfId::DEFAULT,
             partial_checksums: false,
             redirects: false,
             least_ttl: 0,
@@ -136,26 +138,25 @@ impl Lab {
         let fib6 = fib::new_ipv6(Algorithm::Reference, Box::new(NoReaders)).unwrap();
         let tables = Tables {
             named_hops: Default::default(),
-            fib4: fib4.reader(),
-            fib6: fib6.reader(),
+            vrfs: Box::new([Fibs { fib4: fib4.reader(), fib6: fib6.reader() }]),
             next_hops: Arc::new(NextHopTable::new()),
             multicast: Arc::default(),
             mtus: Arc::new(Mtus::new(&[info])),
             redirects: Arc::default(),
-            ports: Arc::new(PortInfos::new(vec![info])),
+            interfaces: Arc::new(InterfaceInfos::new(vec![info])),
             flows: FlowHash::new(1),
             own: Arc::new(dataplane::own::OwnAddresses::new(false)),
         };
         let engine = SlowPath::new(slowpath::Config {
-            ports: vec![slowpath::PortConfig {
-                id: PortId::FIRST,
+            interfaces: vec![slowpath::InterfaceConfig {
+                id: InterfaceId::FIRST,
                 name: "test".into(),
                 mac,
                 mtu: 1500,
                 addresses: vec!["10.0.1.1/24".parse().unwrap()],
                 host: true,
                 owned: true,
-                settings: slowpath::PortSettings::default(),
+                settings: slowpath::InterfaceSettings::default(),
             }],
             limits: slowpath::Limits::default(),
             icmp: slowpath::Icmp::default(),
@@ -181,7 +182,7 @@ impl Lab {
             quiescent: dpdk::qsbr::Qsbr::new(1).register().unwrap(),
             quarantine,
         };
-        worker.outbox.connect(PortId::FIRST, 0, Some(HostLink { interface, express }));
+        worker.outbox.connect(InterfaceId::FIRST, 0, Some(HostLink { interface, express }));
         let express = express_out;
         let punts = punts.try_into().ok().unwrap();
         Self { worker, kernel, punts, express, orders, suspects, _writer: writer }
@@ -195,7 +196,13 @@ impl Lab {
         frame.extend(to);
         frame.resize(frame.len() + number, 0);
         let mut packet = shared().1.copy_of(&frame).unwrap();
-        let punt = Punt { reason, port: PortId::FIRST, next_hop: 0, generation: 0 };
+        let punt = Punt {
+            reason,
+            port: PortId::FIRST,
+            interface: InterfaceId::FIRST,
+            next_hop: 0,
+            generation: 0,
+        };
         packet.set_tag(punt.to_tag());
         packet
     }
@@ -304,12 +311,17 @@ fn ports_have_their_turns_alike_however_much_each_has() {
     let mut turns =
         Turns::new(vec![out.try_into().ok().unwrap()], &limits, Arc::new(ClassRates::new(&limits)));
     let class = PuntClass::Neighbour;
-    let port = |number| PortId::new(number).unwrap();
+    let port = |number| InterfaceId::new(number).unwrap();
     for (number, count) in [(5, 40), (63, 1), (0, 2)] {
         for _ in 0..count {
             let mut packet = Lab::packet(PuntReason::Arp, [10, 0, 1, 1], 1);
-            let punt =
-                Punt { reason: PuntReason::Arp, port: port(number), next_hop: 0, generation: 0 };
+            let punt = Punt {
+                reason: PuntReason::Arp,
+                port: PortId::new(number).unwrap(),
+                interface: port(number),
+                next_hop: 0,
+                generation: 0,
+            };
             packet.set_tag(punt.to_tag());
             assert!(into[class.index()].ring.push(packet).is_ok());
         }
@@ -325,10 +337,10 @@ fn ports_have_their_turns_alike_however_much_each_has() {
 fn what_another_worker_sends_is_taken_over_and_counted() {
     let mut lab = Lab::new();
     let packet = Frame::new(Lab::packet(PuntReason::Glean, [10, 0, 1, 7], 10));
-    let waiting = Waiting::Received { packet, from: PortId::FIRST };
-    lab.worker.outbox.hand_over(PortId::FIRST, [10, 0, 1, 7].into(), waiting);
+    let waiting = Waiting::Received { packet, from: InterfaceId::FIRST };
+    lab.worker.outbox.hand_over(InterfaceId::FIRST, [10, 0, 1, 7].into(), waiting);
     let own = Waiting::Own(vec![0; 60]);
-    lab.worker.outbox.hand_over(PortId::FIRST, [10, 0, 1, 7].into(), own);
+    lab.worker.outbox.hand_over(InterfaceId::FIRST, [10, 0, 1, 7].into(), own);
     let counters = lab.worker.outbox.counters.clone();
     assert_eq!((counters.mail_sent.get(), counters.mail_taken.get()), (1, 0));
     lab.round(Duration::ZERO);
@@ -343,8 +355,8 @@ fn a_full_mailbox_drops_by_name() {
     let mut lab = Lab::new();
     for _ in 0..1100 {
         let packet = Frame::new(Lab::packet(PuntReason::Glean, [10, 0, 1, 7], 10));
-        let waiting = Waiting::Received { packet, from: PortId::FIRST };
-        lab.worker.outbox.hand_over(PortId::FIRST, [10, 0, 1, 7].into(), waiting);
+        let waiting = Waiting::Received { packet, from: InterfaceId::FIRST };
+        lab.worker.outbox.hand_over(InterfaceId::FIRST, [10, 0, 1, 7].into(), waiting);
     }
     assert_eq!(lab.drops(DropReason::HandoverFull), 76);
     assert_eq!(lab.worker.outbox.counters.mail_sent.get(), 1024);
@@ -376,7 +388,7 @@ fn a_panic_costs_the_packet_that_provokes_it_and_nothing_else() {
     for number in [1, 5, 9] {
         let suspect = lab.suspects.try_recv().unwrap();
         assert_eq!(suspect.frame, poisoned(number).data(), "as it was received");
-        assert_eq!(suspect.port, Some(PortId::FIRST));
+        assert_eq!(suspect.interface, Some(InterfaceId::FIRST));
         assert!(
             suspect.message.contains("the faulty engine met its packet"),
             "{}",
@@ -393,8 +405,8 @@ fn a_panic_costs_the_packet_that_provokes_it_and_nothing_else() {
 fn a_panic_while_packets_wait_loses_none_of_them() {
     let mut lab = Lab::new();
     let packet = Frame::new(Lab::packet(PuntReason::Glean, [10, 0, 1, 7], 10));
-    let waiting = Waiting::Received { packet, from: PortId::FIRST };
-    lab.worker.outbox.hand_over(PortId::FIRST, [10, 0, 1, 7].into(), waiting);
+    let waiting = Waiting::Received { packet, from: InterfaceId::FIRST };
+    lab.worker.outbox.hand_over(InterfaceId::FIRST, [10, 0, 1, 7].into(), waiting);
     lab.push(PuntClass::Host, poisoned(1));
     lab.round(Duration::ZERO);
     assert_eq!((lab.worker.engine.held(), lab.drops(DropReason::Quarantined)), (1, 1));
@@ -474,8 +486,13 @@ fn tcp(port: u16, sequence: u32, flags: u8, data: &[u8]) -> Vec<u8> {
 impl Lab {
     fn push_frame(&mut self, frame: &[u8]) {
         let mut packet = shared().1.copy_of(frame).unwrap();
-        let punt =
-            Punt { reason: PuntReason::Local, port: PortId::FIRST, next_hop: 0, generation: 0 };
+        let punt = Punt {
+            reason: PuntReason::Local,
+            port: PortId::FIRST,
+            interface: InterfaceId::FIRST,
+            next_hop: 0,
+            generation: 0,
+        };
         packet.set_tag(punt.to_tag());
         self.push(PuntClass::Host, packet);
     }
@@ -519,7 +536,7 @@ fn segments_of_a_round_go_up_together() {
     // The frames of the wire, those of the first connection first.
     lab.assert_got(&[a, b]);
     assert_eq!(lab.worker.outbox.counters.to_host.get(), 10);
-    let link = lab.worker.outbox.host(PortId::FIRST).unwrap();
+    let link = lab.worker.outbox.host(InterfaceId::FIRST).unwrap();
     let up = &link.interface.view().counters.clone().up;
     assert_eq!((up.packets.get(), up.bytes.get()), (10, 10 * 1054));
 }
@@ -576,7 +593,7 @@ fn frames_that_the_kernel_refuses_together_are_dropped_one_by_one() {
     (0..4).for_each(|n| lab.push_frame(&tcp(9, n * 10, 0, &[1; 10])));
     lab.round(Duration::ZERO);
     assert_eq!(lab.drops(DropReason::HostDown), 4);
-    let link = lab.worker.outbox.host(PortId::FIRST).unwrap();
+    let link = lab.worker.outbox.host(InterfaceId::FIRST).unwrap();
     assert_eq!(link.interface.view().counters.refused.get(), 4);
     assert_eq!(lab.worker.outbox.counters.to_host.get(), 0);
 }
@@ -584,7 +601,7 @@ fn frames_that_the_kernel_refuses_together_are_dropped_one_by_one() {
 #[test]
 fn without_segmentation_every_frame_goes_up_for_itself() {
     let mut lab = Lab::new();
-    let link = lab.worker.outbox.host(PortId::FIRST).unwrap();
+    let link = lab.worker.outbox.host(InterfaceId::FIRST).unwrap();
     link.interface.set_segmentation(false).unwrap();
     let frames: Vec<_> = (0..4).map(|n| tcp(9, n * 10, 0, &[1; 10])).collect();
     frames.iter().for_each(|frame| lab.push_frame(frame));
@@ -624,7 +641,7 @@ fn a_large_frame_leaves_in_segments_as_there_is_room() {
     assert!(lab.express.pop().is_none());
     let counters = &lab.worker.outbox.counters;
     assert_eq!((counters.from_host.get(), counters.injected.get()), (1200, 1200));
-    let link = lab.worker.outbox.host(PortId::FIRST).unwrap();
+    let link = lab.worker.outbox.host(InterfaceId::FIRST).unwrap();
     let down = &link.interface.view().counters.clone().down;
     assert_eq!((down.packets.get(), down.bytes.get()), (1200, 1200 * 154));
 }
@@ -637,7 +654,7 @@ fn bytes(packet: &Mbuf) -> Vec<u8> {
 #[test]
 fn a_device_that_segments_gets_large_packets() {
     let mut lab = Lab::new();
-    let link = lab.worker.outbox.host(PortId::FIRST).unwrap();
+    let link = lab.worker.outbox.host(InterfaceId::FIRST).unwrap();
     link.interface.set_device(DeviceWork { checksum: true, segmentation: 16, frame: 1514 });
     let (header, frame) = sent_whole(60_000, 1000);
     lab.kernel.lock().unwrap().header = header;
@@ -661,7 +678,7 @@ fn a_device_that_segments_gets_large_packets() {
 #[test]
 fn large_packets_do_not_take_all_buffers() {
     let mut lab = Lab::new();
-    let link = lab.worker.outbox.host(PortId::FIRST).unwrap();
+    let link = lab.worker.outbox.host(InterfaceId::FIRST).unwrap();
     link.interface.set_device(DeviceWork { checksum: true, segmentation: 64, frame: 1514 });
     let (header, frame) = sent_whole(60_000, 1000);
     lab.kernel.lock().unwrap().header = header;
@@ -678,7 +695,7 @@ fn large_packets_do_not_take_all_buffers() {
 #[test]
 fn a_device_gets_segments_that_it_cannot_make_without_checksums() {
     let mut lab = Lab::new();
-    let link = lab.worker.outbox.host(PortId::FIRST).unwrap();
+    let link = lab.worker.outbox.host(InterfaceId::FIRST).unwrap();
     link.interface.set_device(DeviceWork { checksum: true, segmentation: 64, frame: 153 });
     let (header, frame) = sent_whole(250, 100);
     lab.kernel.lock().unwrap().header = header;
@@ -717,10 +734,10 @@ fn a_header_that_does_not_fit_is_dropped_by_name() {
 fn a_new_mtu_reaches_the_forwarders_and_is_no_more_than_the_device_takes() {
     let mut lab = Lab::new();
     for (mtu, result) in [(1300, 1300), (9000, 1500)] {
-        let command = Command::Mtu { port: PortId::FIRST, mtu };
+        let command = Command::Mtu { interface: InterfaceId::FIRST, mtu };
         lab.orders.send(Order::Engine(command)).unwrap();
         lab.round(Duration::ZERO);
-        assert_eq!(lab.worker.outbox.tables.mtus.get(PortId::FIRST), result);
+        assert_eq!(lab.worker.outbox.tables.mtus.get(InterfaceId::FIRST), result);
     }
 }
 
@@ -739,14 +756,14 @@ fn a_halted_worker_goes_on_with_other_forwarders() {
         lab.round(Duration::ZERO);
         answer.blocking_recv().unwrap();
     };
-    let homes = vec![(PortId::FIRST, 1)];
+    let homes = vec![(InterfaceId::FIRST, 1)];
     let more = ways.workers;
     halt(&mut lab, Some(Plugs { homes, more, forwarders: 2 }));
-    lab.worker.outbox.originate(PortId::FIRST, &[0; 60]);
+    lab.worker.outbox.originate(InterfaceId::FIRST, &[0; 60]);
     assert!(inlets[0].ring.pop().is_some(), "by the new forwarder");
     // Whoever halted it is gone: nothing has changed.
     halt(&mut lab, None);
-    lab.worker.outbox.originate(PortId::FIRST, &[0; 60]);
+    lab.worker.outbox.originate(InterfaceId::FIRST, &[0; 60]);
     assert!(inlets[0].ring.pop().is_some());
     // More than a round takes, of a forwarder that is gone.
     for number in 0..300 {
@@ -756,9 +773,9 @@ fn a_halted_worker_goes_on_with_other_forwarders() {
     assert_eq!((lab.taken(PuntClass::Host), lab.kernel.lock().unwrap().got.len()), (300, 300));
     assert!(lab.worker.outbox.injectors.is_empty());
     let (answer, link) = tokio::sync::oneshot::channel();
-    lab.orders.send(Order::Disconnect { port: PortId::FIRST, answer }).unwrap();
+    lab.orders.send(Order::Disconnect { port: InterfaceId::FIRST, answer }).unwrap();
     lab.round(Duration::ZERO);
     assert!(link.blocking_recv().unwrap().is_some(), "the host interface comes back");
-    lab.worker.outbox.originate(PortId::FIRST, &[0; 60]);
+    lab.worker.outbox.originate(InterfaceId::FIRST, &[0; 60]);
     assert_eq!(lab.drops(DropReason::PortDown), 1);
 }

@@ -11,8 +11,9 @@ use dataplane::class::default_limits;
 use dataplane::counters::ForwarderCounters;
 use dataplane::distribution::TxConfig;
 use dataplane::graph::{Graph, GraphBuilder, Output, Outputs, Step};
+use dataplane::interface::{ReversePath, VrfId};
 use dataplane::mask::Mask;
-use dataplane::port::{MAX_PORTS, ReversePath};
+use dataplane::port::MAX_PORTS;
 use dataplane::quarantine::Quarantine;
 use dataplane::reason::DropReason;
 use dpdk::qsbr::Qsbr;
@@ -71,7 +72,7 @@ impl Step for ByFirstByte {
             while to == 255 && HELD.load(Ordering::Relaxed) {
                 std::thread::yield_now();
             }
-            batch.out_port[slot] = to.into();
+            batch.out_interface[slot] = to.into();
         }
         out[0] = input;
     }
@@ -101,9 +102,10 @@ struct Wire {
 
 /// So many queues, and their other ends.
 fn port(n: u16, rx: usize, tx: usize) -> (Queues, Wire) {
-    let info = PortInfo {
+    let info = InterfaceInfo {
         mac: MacAddr([2, 0, 0, 0, 0, n as u8]),
         mtu: 1500,
+        vrf: VrfId::DEFAULT,
         partial_checksums: false,
         host: false,
         reverse_path: ReversePath::Any,

@@ -25,8 +25,8 @@ fn gcd(a: u128, b: u128) -> u128 {
 /// Where packets end up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Leaf {
-    Network(PortId),
-    Gateway(PortId, IpAddr),
+    Network(InterfaceId),
+    Gateway(InterfaceId, IpAddr),
     Blackhole,
     Prohibited,
     Unreachable,
@@ -60,7 +60,7 @@ impl State {
     }
 }
 
-/// Gateways without port, as far as they are computed.
+/// Gateways without interface, as far as they are computed.
 pub(super) type Vias = BTreeMap<IpAddr, State>;
 
 /// A route to an address.
@@ -68,16 +68,16 @@ struct Candidate {
     prefix: IpNet,
     rank: (u8, u64, usize),
     state: State,
-    /// The port whose network it leads to, and nothing else.
-    network: Option<PortId>,
+    /// The interface whose network it leads to, and nothing else.
+    network: Option<InterfaceId>,
     /// Its shares are rounded to buckets.
     rounded: bool,
 }
 
-/// The port of a leaf that is a port's network.
-fn networks<'a>(mut leaves: impl Iterator<Item = &'a Leaf>) -> Option<PortId> {
+/// The interface of a leaf that is an interface's network.
+fn networks<'a>(mut leaves: impl Iterator<Item = &'a Leaf>) -> Option<InterfaceId> {
     match leaves.next() {
-        Some(&Leaf::Network(port)) => Some(port),
+        Some(&Leaf::Network(interface)) => Some(interface),
         _ => None,
     }
 }
@@ -89,7 +89,7 @@ pub(super) struct Naive {
     groups: BTreeMap<GroupKey, (GroupSpec, u32)>,
     pub(super) generations: BTreeMap<Source, u32>,
     pub(super) distances: BTreeMap<Source, u8>,
-    pub(super) neighbours: BTreeMap<(PortId, IpAddr), MacAddr>,
+    pub(super) neighbours: BTreeMap<(InterfaceId, IpAddr), MacAddr>,
     pub(super) down: [bool; 2],
     pub(super) addresses: [Vec<IpNet>; 2],
     pub(super) locals: BTreeSet<IpAddr>,
@@ -167,25 +167,29 @@ impl Naive {
                 own.push((address.addr().into(), State::Router));
                 if address.prefix_len() < address.max_prefix_len() {
                     own.push((IpNet::from(last), State::Router));
-                    own.push((address.trunc(), self.leaf(Leaf::Network(port(index as u16)))));
+                    own.push((address.trunc(), self.leaf(Leaf::Network(interface(index as u16)))));
                 }
             }
         }
         own
     }
 
-    /// A leaf lives as long as its port's link.
+    /// A leaf lives as long as its interface's link.
     fn leaf(&self, leaf: Leaf) -> State {
         match leaf {
-            Leaf::Network(port) | Leaf::Gateway(port, _) if self.down[port.index()] => State::Dead,
+            Leaf::Network(interface) | Leaf::Gateway(interface, _)
+                if self.down[interface.index()] =>
+            {
+                State::Dead
+            }
             leaf => State::live([leaf]),
         }
     }
 
     fn path(&self, path: &Path, vias: &Vias) -> State {
-        match (path.port, path.via) {
-            (Some(port), Some(via)) => self.leaf(Leaf::Gateway(port, via)),
-            (Some(port), None) => self.leaf(Leaf::Network(port)),
+        match (path.interface, path.via) {
+            (Some(interface), Some(via)) => self.leaf(Leaf::Gateway(interface, via)),
+            (Some(interface), None) => self.leaf(Leaf::Network(interface)),
             (None, Some(via)) => vias.get(&via).cloned().unwrap_or(State::Waits),
             (None, None) => unreachable!("refused"),
         }
@@ -253,8 +257,9 @@ impl Naive {
             let distance = self.distances.get(source).copied().unwrap_or(source.distance());
             let network = match kind {
                 RouteKind::Unicast(paths) if paths.iter().all(|p| p.via.is_none()) => {
-                    let ports: BTreeSet<_> = paths.iter().filter_map(|path| path.port).collect();
-                    if ports.len() == 1 { ports.first().copied() } else { None }
+                    let interfaces: BTreeSet<_> =
+                        paths.iter().filter_map(|path| path.interface).collect();
+                    if interfaces.len() == 1 { interfaces.first().copied() } else { None }
                 }
                 _ => None,
             };
@@ -273,7 +278,7 @@ impl Naive {
         all
     }
 
-    /// Computes the gateways without port: again and again, as long as one more can be.
+    /// Computes the gateways without interface: again and again, as long as one more can be.
     pub(super) fn resolve(&self) -> Vias {
         let of_routes = self.routes.values().filter_map(|(kind, _)| match kind {
             RouteKind::Unicast(paths) => Some(paths),
@@ -281,7 +286,7 @@ impl Naive {
         });
         let paths = of_routes.chain(self.groups.values().map(|(spec, _)| &spec.paths)).flatten();
         let wanted: BTreeSet<IpAddr> =
-            paths.filter(|path| path.port.is_none()).filter_map(|path| path.via).collect();
+            paths.filter(|path| path.interface.is_none()).filter_map(|path| path.via).collect();
         let mut vias = Vias::new();
         loop {
             let unknown = wanted.iter().filter(|via| !vias.contains_key(*via));
@@ -306,7 +311,7 @@ impl Naive {
                 State::Live { leaves, .. } => State::Live {
                     leaves: leaves.into_iter().fold(Leaves::new(), |mut all, (leaf, weight)| {
                         let leaf = match leaf {
-                            Leaf::Network(port) => Leaf::Gateway(port, via),
+                            Leaf::Network(interface) => Leaf::Gateway(interface, via),
                             leaf => leaf,
                         };
                         *all.entry(leaf).or_default() += weight;
@@ -334,8 +339,8 @@ impl Naive {
         match (&best.state, best.network) {
             (State::Router, _) => single(NextHop::Local),
             (State::Martian, _) => single(NextHop::Martian),
-            (_, Some(port)) if self.neighbours.contains_key(&(port, address)) => {
-                single(self.towards(port, address))
+            (_, Some(interface)) if self.neighbours.contains_key(&(interface, address)) => {
+                single(self.towards(interface, address))
             }
             (State::Live { leaves, .. }, _) => {
                 let hops = leaves.iter().map(|(&leaf, &weight)| (self.hop(leaf), weight));
@@ -345,17 +350,17 @@ impl Naive {
         }
     }
 
-    fn towards(&self, port: PortId, via: IpAddr) -> NextHop {
-        match self.neighbours.get(&(port, via)) {
-            Some(&mac) => NextHop::Forward { port, mac },
-            None => NextHop::Unresolved { port },
+    fn towards(&self, interface: InterfaceId, via: IpAddr) -> NextHop {
+        match self.neighbours.get(&(interface, via)) {
+            Some(&mac) => NextHop::Forward { interface, mac },
+            None => NextHop::Unresolved { interface },
         }
     }
 
     fn hop(&self, leaf: Leaf) -> NextHop {
         match leaf {
-            Leaf::Network(port) => NextHop::Glean { port },
-            Leaf::Gateway(port, via) => self.towards(port, via),
+            Leaf::Network(interface) => NextHop::Glean { interface },
+            Leaf::Gateway(interface, via) => self.towards(interface, via),
             Leaf::Blackhole => NextHop::Blackhole,
             Leaf::Prohibited => NextHop::Prohibited,
             Leaf::Unreachable => NextHop::Unreachable,

@@ -11,8 +11,8 @@ use super::*;
 
 fn rib() -> Rib {
     let grace = || Box::new(NoReaders);
-    let port = RibPort {
-        id: dataplane::port::PortId::FIRST,
+    let port = RibInterface {
+        id: dataplane::port::PortId::FIRST.into(),
         name: "left".to_owned(),
         mac: MacAddr([2, 0, 0, 0, 0, 1]),
         mtu: 1500,
@@ -26,7 +26,7 @@ fn rib() -> Rib {
 fn route(net: u8, metric: u32, kind: u8) -> config::Route {
     let path = |host: u8| {
         Path::over(
-            dataplane::port::PortId::FIRST,
+            dataplane::port::PortId::FIRST.into(),
             IpNet::from(std::net::IpAddr::from([10, 0, 1, host])).addr(),
         )
     };

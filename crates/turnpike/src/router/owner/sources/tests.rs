@@ -4,9 +4,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use control::netlink::{Change, NeighbourState, SourceEvent};
-use control::rib::{GroupKey, GroupSpec, Path, Rib, RibPort, RouteKind};
+use control::rib::{GroupKey, GroupSpec, Path, Rib, RibInterface, RouteKind};
+use dataplane::interface::InterfaceId;
 use dataplane::next_hop::NextHopTable;
-use dataplane::port::PortId;
 use fib::NoReaders;
 use ipnet::IpNet;
 use slowpath::Command;
@@ -34,8 +34,8 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let grace = || Box::new(NoReaders);
-        let port = RibPort {
-            id: PortId::FIRST,
+        let port = RibInterface {
+            id: InterfaceId::FIRST,
             name: "left".to_owned(),
             mac: MacAddr([2, 0, 0, 0, 0, 1]),
             mtu: 1500,
@@ -47,7 +47,7 @@ impl Bench {
         let (orders, told) = order_queue();
         let orders = Orders::new(vec![orders]);
         let mut sources = Sources::of(mpsc::channel(1), None, None, true);
-        sources.hosts = [PortId::FIRST].into_iter().collect();
+        sources.hosts = [InterfaceId::FIRST].into_iter().collect();
         Self { sources, rib, orders, told }
     }
 
@@ -83,7 +83,7 @@ fn change(source: Source, prefix: &str, change: Change<RouteKind>) -> SourceEven
 }
 
 fn via(prefix: &str, gateway: &str) -> SourceEvent {
-    let kind = RouteKind::Unicast(vec![Path::over(PortId::FIRST, ip(gateway))]);
+    let kind = RouteKind::Unicast(vec![Path::over(InterfaceId::FIRST, ip(gateway))]);
     change(Source::Kernel, prefix, Change::Set(kind))
 }
 
@@ -116,7 +116,7 @@ fn what_is_not_told_again_is_gone() {
     let mut bench = Bench::new();
     let key = GroupKey { source: Source::Kernel, id: 7 };
     let spec = GroupSpec {
-        paths: vec![Path::over(PortId::FIRST, ip("10.0.1.2"))],
+        paths: vec![Path::over(InterfaceId::FIRST, ip("10.0.1.2"))],
         ..GroupSpec::default()
     };
     let group = SourceEvent::Group { key, change: Change::Set(spec) };
@@ -159,7 +159,7 @@ fn refusals_are_counted_by_source_and_the_rest_goes_on() {
 
 #[test]
 fn addresses_and_neighbours_reach_rib_and_slow_path() {
-    let (mut bench, port) = (Bench::new(), PortId::FIRST);
+    let (mut bench, port) = (Bench::new(), InterfaceId::FIRST);
     let addresses = vec![net("10.0.5.1/24")];
     bench.hear([SourceEvent::Addresses { port, addresses: addresses.clone() }]);
     assert!(bench.rib.lookup(ip("10.0.1.7")).is_none(), "the old network is gone");
@@ -167,8 +167,10 @@ fn addresses_and_neighbours_reach_rib_and_slow_path() {
     let (address, mac) = (ip("10.0.5.7"), Some(MacAddr([2, 0, 0, 0, 0, 7])));
     let state = NeighbourState::Reachable;
     bench.hear([SourceEvent::Neighbour { port, address, mac, state }]);
-    let expected =
-        [Command::Addresses { port, addresses }, Command::KernelNeighbour { port, address, mac }];
+    let expected = [
+        Command::Addresses { interface: port, addresses },
+        Command::KernelNeighbour { interface: port, address, mac },
+    ];
     assert_eq!(bench.commands(), expected);
     let prefix = net("192.0.2.1/32");
     bench.hear([SourceEvent::LocalAddress { prefix, present: true }]);

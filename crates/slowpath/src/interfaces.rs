@@ -2,12 +2,12 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use dataplane::port::PortId;
+use dataplane::interface::InterfaceId;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use wire::MacAddr;
 use wire::address::{ALL_NODES, ALL_ROUTERS, link_local, solicited_node};
 
-use crate::{PortConfig, PortSettings, source};
+use crate::{InterfaceConfig, InterfaceSettings, source};
 
 /// What every IPv6 link takes (RFC 8200, 5).
 pub(crate) const IPV6_LEAST_MTU: u16 = 1280;
@@ -18,10 +18,10 @@ const LINK_ANYCAST: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0);
 /// `ff05::2`: all routers of the site, which a router must join too (RFC 4291, 2.8).
 const ALL_SITE_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff05, 0, 0, 0, 0, 0, 0, 2);
 
-/// A port with its addresses, sorted by family. One whose MTU is too small for IPv6 (RFC 8200, 5)
+/// An interface with its addresses, sorted by family. One whose MTU is too small for IPv6 (RFC 8200, 5)
 /// has no IPv6 addresses, whatever is configured, and speaks no IPv6.
-pub(crate) struct Port {
-    pub id: PortId,
+pub(crate) struct Interface {
+    pub id: InterfaceId,
     pub mac: MacAddr,
     pub mtu: u16,
     pub v4: Vec<Ipv4Net>,
@@ -34,16 +34,16 @@ pub(crate) struct Port {
     /// Those that may not be used: it is being found out whether somebody else has them, or somebody
     /// has (RFC 4862, 5.4).
     pub tentative: Vec<Ipv6Addr>,
-    /// The kernel is the host on this port.
+    /// The kernel is the host on this interface.
     pub host: bool,
-    pub settings: PortSettings,
+    pub settings: InterfaceSettings,
     /// Its neighbours are this engine's business.
     pub owned: bool,
 }
 
-impl Port {
-    fn new(config: &PortConfig) -> Self {
-        let mut port = Self {
+impl Interface {
+    fn new(config: &InterfaceConfig) -> Self {
+        let mut interface = Self {
             id: config.id,
             mac: config.mac,
             mtu: config.mtu,
@@ -56,8 +56,8 @@ impl Port {
             settings: config.settings.clone(),
             owned: config.owned,
         };
-        port.set_addresses(&config.addresses);
-        port
+        interface.set_addresses(&config.addresses);
+        interface
     }
 
     pub(crate) fn set_addresses(&mut self, addresses: &[IpNet]) {
@@ -112,7 +112,7 @@ impl Port {
         self.v4.iter().any(|net| net.prefix_len() < 31 && net.broadcast() == address)
     }
 
-    /// True if the address can be a host on this port's network.
+    /// True if the address can be a host on this interface's network.
     pub(crate) fn is_on_link(&self, address: IpAddr) -> bool {
         match address {
             IpAddr::V4(address) => self.v4.iter().any(|net| {
@@ -128,7 +128,7 @@ impl Port {
         }
     }
 
-    /// The multicast groups of this port that are reported to multicast routers: all but
+    /// The multicast groups of this interface that are reported to multicast routers: all but
     /// `ff02::1`, which is never reported (RFC 3810, 6).
     pub(crate) fn reported_groups(&self) -> Vec<Ipv6Addr> {
         if !self.speaks_v6() {
@@ -169,7 +169,7 @@ impl Port {
     }
 
     /// The address to use towards `towards` (RFC 6724, 5): a global one, or towards a link-local address
-    /// and on a port without global ones the link-local address.
+    /// and on an interface without global ones the link-local address.
     pub(crate) fn source_v6(&self, towards: Ipv6Addr) -> Ipv6Addr {
         if towards.is_unicast_link_local() {
             return self.link_local;
@@ -190,120 +190,120 @@ fn is_edge(net: &Ipv4Net, address: Ipv4Addr) -> bool {
     net.prefix_len() < 31 && (address == net.broadcast() || address == net.network())
 }
 
-/// All ports.
-pub(crate) struct Ports(Vec<Port>);
+/// All interfaces.
+pub(crate) struct Interfaces(Vec<Interface>);
 
-impl Ports {
-    pub(crate) fn new(configs: &[PortConfig]) -> Self {
-        Self(configs.iter().map(Port::new).collect())
+impl Interfaces {
+    pub(crate) fn new(configs: &[InterfaceConfig]) -> Self {
+        Self(configs.iter().map(Interface::new).collect())
     }
 
-    /// A port that is new, or in place of the one of its number.
-    pub(crate) fn put(&mut self, config: &PortConfig) {
+    /// An interface that is new, or in place of the one of its number.
+    pub(crate) fn put(&mut self, config: &InterfaceConfig) {
         self.remove(config.id);
         let place = self.0.partition_point(|other| other.id < config.id);
-        self.0.insert(place, Port::new(config));
+        self.0.insert(place, Interface::new(config));
     }
 
-    pub(crate) fn remove(&mut self, id: PortId) {
-        self.0.retain(|port| port.id != id);
+    pub(crate) fn remove(&mut self, id: InterfaceId) {
+        self.0.retain(|interface| interface.id != id);
     }
 
-    pub(crate) fn get(&self, id: PortId) -> Option<&Port> {
-        // Most numbers are places; where a port is gone, those behind it are sought.
-        let direct = self.0.get(id.index()).filter(|port| port.id == id);
-        direct.or_else(|| self.0.iter().find(|port| port.id == id))
+    pub(crate) fn get(&self, id: InterfaceId) -> Option<&Interface> {
+        // Most numbers are places; where an interface is gone, those behind it are sought.
+        let direct = self.0.get(id.index()).filter(|interface| interface.id == id);
+        direct.or_else(|| self.0.iter().find(|interface| interface.id == id))
     }
 
-    pub(crate) fn get_mut(&mut self, id: PortId) -> Option<&mut Port> {
-        self.0.iter_mut().find(|port| port.id == id)
+    pub(crate) fn get_mut(&mut self, id: InterfaceId) -> Option<&mut Interface> {
+        self.0.iter_mut().find(|interface| interface.id == id)
     }
 
-    /// Whether the port has a host interface.
-    pub(crate) fn is_host(&self, id: PortId) -> bool {
-        self.get(id).is_some_and(|port| port.host)
+    /// Whether the interface has a host interface.
+    pub(crate) fn is_host(&self, id: InterfaceId) -> bool {
+        self.get(id).is_some_and(|interface| interface.host)
     }
 
-    /// Whether the port's neighbours are this engine's business.
-    pub(crate) fn is_owned(&self, id: PortId) -> bool {
-        self.get(id).is_some_and(|port| port.owned)
+    /// Whether the interface's neighbours are this engine's business.
+    pub(crate) fn is_owned(&self, id: InterfaceId) -> bool {
+        self.get(id).is_some_and(|interface| interface.owned)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Port> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Interface> {
         self.0.iter()
     }
 
-    /// The smallest MTU of all ports.
+    /// The smallest MTU of all interfaces.
     pub(crate) fn smallest_mtu(&self) -> u16 {
-        self.0.iter().map(|port| port.mtu).min().unwrap_or(0)
+        self.0.iter().map(|interface| interface.mtu).min().unwrap_or(0)
     }
 
-    /// Whether the port's senders are not told that something is unreachable.
-    pub(crate) fn keeps_unreachables(&self, id: PortId) -> bool {
-        self.get(id).is_some_and(|port| !port.settings.unreachables)
+    /// Whether the interface's senders are not told that something is unreachable.
+    pub(crate) fn keeps_unreachables(&self, id: InterfaceId) -> bool {
+        self.get(id).is_some_and(|interface| !interface.settings.unreachables)
     }
 
-    /// True for the subnet-router anycast address of a network on any port, and of the link of `from`.
-    pub(crate) fn is_anycast(&self, address: IpAddr, from: PortId) -> bool {
+    /// True for the subnet-router anycast address of a network on any interface, and of the link of `from`.
+    pub(crate) fn is_anycast(&self, address: IpAddr, from: InterfaceId) -> bool {
         match address {
             IpAddr::V4(_) => false,
             IpAddr::V6(address) if address.is_unicast_link_local() => {
-                self.get(from).is_some_and(|port| port.has_anycast(address))
+                self.get(from).is_some_and(|interface| interface.has_anycast(address))
             }
-            IpAddr::V6(address) => self.0.iter().any(|port| port.has_anycast(address)),
+            IpAddr::V6(address) => self.0.iter().any(|interface| interface.has_anycast(address)),
         }
     }
 
-    /// True for a link-local address of another host on the port's link.
-    pub(crate) fn is_neighbours_link_local(&self, address: IpAddr, id: PortId) -> bool {
+    /// True for a link-local address of another host on the interface's link.
+    pub(crate) fn is_neighbours_link_local(&self, address: IpAddr, id: InterfaceId) -> bool {
         let IpAddr::V6(v6) = address else { return false };
         v6.is_unicast_link_local()
-            && self.get(id).is_some_and(|port| {
-                port.is_on_link(address) && port.assigned_v6().all(|own| own != v6)
+            && self.get(id).is_some_and(|interface| {
+                interface.is_on_link(address) && interface.assigned_v6().all(|own| own != v6)
             })
     }
 
     /// True for any address of the router that packets received on `from` may name: all global
-    /// ones, whatever the port (weak host model, RFC 1122, 3.3.4.2, as routers have it), and that
-    /// port's own link-local one.
-    pub(crate) fn is_own(&self, address: IpAddr, from: PortId) -> bool {
+    /// ones, whatever the interface (weak host model, RFC 1122, 3.3.4.2, as routers have it), and that
+    /// interface's own link-local one.
+    pub(crate) fn is_own(&self, address: IpAddr, from: InterfaceId) -> bool {
         match address {
-            IpAddr::V4(address) => self.0.iter().any(|port| port.has_v4(address)),
+            IpAddr::V4(address) => self.0.iter().any(|interface| interface.has_v4(address)),
             IpAddr::V6(address) if address.is_unicast_link_local() => {
-                self.get(from).is_some_and(|port| port.has_link_local(address))
+                self.get(from).is_some_and(|interface| interface.has_link_local(address))
             }
-            IpAddr::V6(address) => self.0.iter().any(|port| port.has_v6(address)),
+            IpAddr::V6(address) => self.0.iter().any(|interface| interface.has_v6(address)),
         }
     }
 
-    /// True for the broadcast address of a network on any port.
+    /// True for the broadcast address of a network on any interface.
     pub(crate) fn is_directed_broadcast(&self, address: Ipv4Addr) -> bool {
-        self.0.iter().any(|port| port.is_broadcast(address))
+        self.0.iter().any(|interface| interface.is_broadcast(address))
     }
 
-    /// True for the first address of an IPv4 network of this port, unless it is a link of two or one.
-    pub(crate) fn is_all_zeros(&self, id: PortId, address: IpAddr) -> bool {
+    /// True for the first address of an IPv4 network of this interface, unless it is a link of two or one.
+    pub(crate) fn is_all_zeros(&self, id: InterfaceId, address: IpAddr) -> bool {
         let IpAddr::V4(address) = address else { return false };
         let zeros = |net: &Ipv4Net| net.prefix_len() < 31 && net.network() == address;
-        self.get(id).is_some_and(|port| port.v4.iter().any(zeros))
+        self.get(id).is_some_and(|interface| interface.v4.iter().any(zeros))
     }
 
-    /// True for the first address of a network on any port, the old form of its broadcast address.
+    /// True for the first address of a network on any interface, the old form of its broadcast address.
     pub(crate) fn is_any_all_zeros(&self, address: Ipv4Addr) -> bool {
-        self.0.iter().any(|port| self.is_all_zeros(port.id, address.into()))
+        self.0.iter().any(|interface| self.is_all_zeros(interface.id, address.into()))
     }
 
     /// Source for a packet towards an IPv4 address, about one that was received on `from`: an
-    /// address of that port, else any.
-    pub(crate) fn source_v4(&self, from: PortId, towards: Ipv4Addr) -> Option<Ipv4Addr> {
-        let own = self.get(from).and_then(|port| port.source_v4(towards));
-        own.or_else(|| self.0.iter().find_map(|port| port.source_v4(towards)))
+    /// address of that interface, else any.
+    pub(crate) fn source_v4(&self, from: InterfaceId, towards: Ipv4Addr) -> Option<Ipv4Addr> {
+        let own = self.get(from).and_then(|interface| interface.source_v4(towards));
+        own.or_else(|| self.0.iter().find_map(|interface| interface.source_v4(towards)))
     }
 
     /// Source for a packet towards an IPv6 address, about one that was received on `from`: the best
-    /// global address of that port, which makes it informative (RFC 4443, 2.2), else of all ports; a
+    /// global address of that interface, which makes it informative (RFC 4443, 2.2), else of all interfaces; a
     /// link-local one only if the packet stays on that link.
-    pub(crate) fn source_v6(&self, from: PortId, towards: Ipv6Addr) -> Option<Ipv6Addr> {
+    pub(crate) fn source_v6(&self, from: InterfaceId, towards: Ipv6Addr) -> Option<Ipv6Addr> {
         let own = self.get(from)?;
         let source = own.source_v6(towards);
         if own.has_v6(source)
@@ -311,7 +311,7 @@ impl Ports {
         {
             return Some(source);
         }
-        source::select(self.0.iter().flat_map(Port::usable_v6), towards)
+        source::select(self.0.iter().flat_map(Interface::usable_v6), towards)
     }
 }
 
@@ -319,123 +319,133 @@ impl Ports {
 mod tests {
     use super::*;
 
-    fn port(index: u16, addresses: &[&str]) -> PortConfig {
-        PortConfig {
-            id: PortId::new(index).unwrap(),
+    fn interface(index: u16, addresses: &[&str]) -> InterfaceConfig {
+        InterfaceConfig {
+            id: InterfaceId::new(index).unwrap(),
             name: format!("p{index}"),
             mac: MacAddr([2, 0, 0, 0, 0, index as u8]),
             mtu: 1500,
             addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
             host: false,
-            settings: PortSettings::default(),
+            settings: InterfaceSettings::default(),
             owned: true,
         }
     }
 
     #[test]
     fn new_addresses_replace_all_old_ones() {
-        let mut ports = Ports::new(&[port(0, &["10.0.0.1/24", "fd00::1/64"])]);
-        let change = |ports: &mut Ports, addresses: &[&str]| {
+        let mut interfaces = Interfaces::new(&[interface(0, &["10.0.0.1/24", "fd00::1/64"])]);
+        let change = |interfaces: &mut Interfaces, addresses: &[&str]| {
             let nets: Vec<IpNet> = addresses.iter().map(|a| a.parse().unwrap()).collect();
-            ports.get_mut(PortId::FIRST).unwrap().set_addresses(&nets);
+            interfaces.get_mut(InterfaceId::FIRST).unwrap().set_addresses(&nets);
         };
-        let own =
-            |ports: &Ports, address: &str| ports.is_own(address.parse().unwrap(), PortId::FIRST);
-        change(&mut ports, &["10.9.0.1/16", "fe80::9/64", "fe80::a/64", "fd09::1/64"]);
+        let own = |interfaces: &Interfaces, address: &str| {
+            interfaces.is_own(address.parse().unwrap(), InterfaceId::FIRST)
+        };
+        change(&mut interfaces, &["10.9.0.1/16", "fe80::9/64", "fe80::a/64", "fd09::1/64"]);
         for address in ["10.9.0.1", "fe80::9", "fe80::a", "fd09::1"] {
-            assert!(own(&ports, address), "{address}");
+            assert!(own(&interfaces, address), "{address}");
         }
         for address in ["10.0.0.1", "fd00::1", "fe80::ff:fe00:0"] {
-            assert!(!own(&ports, address), "{address}");
+            assert!(!own(&interfaces, address), "{address}");
         }
-        assert!(ports.is_directed_broadcast(Ipv4Addr::new(10, 9, 255, 255)));
-        let towards = |ports: &Ports, to: &str| {
-            ports.source_v6(PortId::FIRST, to.parse().unwrap()).unwrap().to_string()
+        assert!(interfaces.is_directed_broadcast(Ipv4Addr::new(10, 9, 255, 255)));
+        let towards = |interfaces: &Interfaces, to: &str| {
+            interfaces.source_v6(InterfaceId::FIRST, to.parse().unwrap()).unwrap().to_string()
         };
-        assert_eq!(towards(&ports, "2001:db8::1"), "fd09::1");
-        assert_eq!(towards(&ports, "fe80::77"), "fe80::9");
-        change(&mut ports, &["fe80::9/64", "fe80::ff:fe00:0/64"]);
-        assert_eq!(towards(&ports, "fe80::77"), "fe80::ff:fe00:0", "its MAC's comes first");
-        change(&mut ports, &[]);
-        assert!(own(&ports, "fe80::ff:fe00:0") && !own(&ports, "fe80::9"));
+        assert_eq!(towards(&interfaces, "2001:db8::1"), "fd09::1");
+        assert_eq!(towards(&interfaces, "fe80::77"), "fe80::9");
+        change(&mut interfaces, &["fe80::9/64", "fe80::ff:fe00:0/64"]);
+        assert_eq!(towards(&interfaces, "fe80::77"), "fe80::ff:fe00:0", "its MAC's comes first");
+        change(&mut interfaces, &[]);
+        assert!(own(&interfaces, "fe80::ff:fe00:0") && !own(&interfaces, "fe80::9"));
     }
 
     #[test]
     fn link_local_addresses_belong_to_their_port_and_global_ones_to_the_router() {
-        let ports = Ports::new(&[port(0, &["fd00::1/64"]), port(1, &["10.0.0.1/24"])]);
-        let first = PortId::FIRST;
-        let second = PortId::new(1).unwrap();
-        assert!(ports.is_own("fd00::1".parse().unwrap(), second));
-        assert!(ports.is_own("10.0.0.1".parse().unwrap(), first));
-        assert!(ports.is_own("fe80::ff:fe00:1".parse().unwrap(), second));
-        assert!(!ports.is_own("fe80::ff:fe00:1".parse().unwrap(), first));
+        let interfaces =
+            Interfaces::new(&[interface(0, &["fd00::1/64"]), interface(1, &["10.0.0.1/24"])]);
+        let first = InterfaceId::FIRST;
+        let second = InterfaceId::new(1).unwrap();
+        assert!(interfaces.is_own("fd00::1".parse().unwrap(), second));
+        assert!(interfaces.is_own("10.0.0.1".parse().unwrap(), first));
+        assert!(interfaces.is_own("fe80::ff:fe00:1".parse().unwrap(), second));
+        assert!(!interfaces.is_own("fe80::ff:fe00:1".parse().unwrap(), first));
     }
 
     #[test]
     fn a_network_has_edges_but_for_31_and_32() {
-        let ports = Ports::new(&[port(0, &["10.0.0.1/24", "10.1.0.0/31", "10.2.0.0/32"])]);
-        let only = ports.get(PortId::FIRST).unwrap();
+        let interfaces =
+            Interfaces::new(&[interface(0, &["10.0.0.1/24", "10.1.0.0/31", "10.2.0.0/32"])]);
+        let only = interfaces.get(InterfaceId::FIRST).unwrap();
         let on_link = |text: &str| only.is_on_link(text.parse().unwrap());
         assert!(on_link("10.0.0.2") && on_link("10.1.0.1"));
         assert!(!on_link("10.0.0.0") && !on_link("10.0.0.255") && !on_link("10.0.0.1"));
-        let zeros = |text: &str| ports.is_all_zeros(PortId::FIRST, text.parse().unwrap());
+        let zeros = |text: &str| interfaces.is_all_zeros(InterfaceId::FIRST, text.parse().unwrap());
         assert!(
             zeros("10.0.0.0") && !zeros("10.0.0.1") && !zeros("10.1.0.0") && !zeros("10.2.0.0")
         );
         assert!(!on_link("10.2.0.0") && !on_link("10.0.1.2"));
-        assert!(ports.is_directed_broadcast(Ipv4Addr::new(10, 0, 0, 255)));
-        assert!(!ports.is_directed_broadcast(Ipv4Addr::new(10, 1, 0, 1)));
-        assert!(!ports.is_directed_broadcast(Ipv4Addr::new(10, 2, 0, 0)));
+        assert!(interfaces.is_directed_broadcast(Ipv4Addr::new(10, 0, 0, 255)));
+        assert!(!interfaces.is_directed_broadcast(Ipv4Addr::new(10, 1, 0, 1)));
+        assert!(!interfaces.is_directed_broadcast(Ipv4Addr::new(10, 2, 0, 0)));
     }
 
     #[test]
     fn a_network_has_an_anycast_address_but_for_127_and_128() {
         let addresses = ["fd00::1/64", "fd01::1/127", "fd02::/128", "fd03::1:1/112"];
-        let ports = Ports::new(&[port(0, &addresses), port(1, &[])]);
-        let anycast = |text: &str| ports.is_anycast(text.parse().unwrap(), PortId::FIRST);
+        let interfaces = Interfaces::new(&[interface(0, &addresses), interface(1, &[])]);
+        let anycast = |text: &str| interfaces.is_anycast(text.parse().unwrap(), InterfaceId::FIRST);
         assert!(anycast("fd00::") && anycast("fd03::1:0") && anycast("fe80::"));
         assert!(!anycast("fd01::") && !anycast("fd02::") && !anycast("fd00::1"));
-        let only = ports.get(PortId::FIRST).unwrap();
+        let only = interfaces.get(InterfaceId::FIRST).unwrap();
         assert!(!only.is_on_link("fd00::".parse().unwrap()), "it is no neighbour");
         assert!(only.has_joined(solicited_node("fd03::1:0".parse().unwrap())));
     }
 
     #[test]
     fn a_port_whose_mtu_is_too_small_has_no_ipv6() {
-        let mut small = port(0, &["10.0.0.1/24", "fd00::1/64"]);
+        let mut small = interface(0, &["10.0.0.1/24", "fd00::1/64"]);
         small.mtu = 1279;
-        let ports = Ports::new(&[small, port(1, &["fd01::1/64"])]);
-        let first = ports.get(PortId::FIRST).unwrap();
+        let interfaces = Interfaces::new(&[small, interface(1, &["fd01::1/64"])]);
+        let first = interfaces.get(InterfaceId::FIRST).unwrap();
         for own in ["fd00::1", "fe80::ff:fe00:0", "fd00::"] {
             let own: IpAddr = own.parse().unwrap();
             assert!(
-                !ports.is_own(own, PortId::FIRST) && !ports.is_anycast(own, PortId::FIRST),
+                !interfaces.is_own(own, InterfaceId::FIRST)
+                    && !interfaces.is_anycast(own, InterfaceId::FIRST),
                 "{own}"
             );
         }
         assert_eq!((first.v6_addresses().count(), first.reported_groups().len()), (0, 0));
         assert!(!first.is_on_link("fd00::2".parse().unwrap()));
         assert!(first.is_on_link("10.0.0.2".parse().unwrap()));
-        let source = ports.source_v6(PortId::FIRST, "fd00::2".parse().unwrap());
+        let source = interfaces.source_v6(InterfaceId::FIRST, "fd00::2".parse().unwrap());
         assert_eq!(source.unwrap().to_string(), "fd01::1");
     }
 
     #[test]
     fn the_source_is_of_the_senders_network_then_of_the_port_then_any() {
-        let ports = Ports::new(&[
-            port(0, &["10.0.0.1/24", "10.1.0.1/24", "fd00::1/64", "fd01::1/64"]),
-            port(1, &["10.2.0.1/24", "fd02::1/64"]),
-            port(2, &[]),
-            port(3, &["fd03::1/64", "2001:db8:3::1/64"]),
+        let interfaces = Interfaces::new(&[
+            interface(0, &["10.0.0.1/24", "10.1.0.1/24", "fd00::1/64", "fd01::1/64"]),
+            interface(1, &["10.2.0.1/24", "fd02::1/64"]),
+            interface(2, &[]),
+            interface(3, &["fd03::1/64", "2001:db8:3::1/64"]),
         ]);
         let v4 = |from, to: &str| {
-            ports.source_v4(PortId::new(from).unwrap(), to.parse().unwrap()).unwrap().to_string()
+            interfaces
+                .source_v4(InterfaceId::new(from).unwrap(), to.parse().unwrap())
+                .unwrap()
+                .to_string()
         };
         assert_eq!(v4(0, "10.1.0.9"), "10.1.0.1");
         assert_eq!(v4(0, "192.0.2.1"), "10.0.0.1");
         assert_eq!(v4(2, "192.0.2.1"), "10.0.0.1");
         let v6 = |from, to: &str| {
-            ports.source_v6(PortId::new(from).unwrap(), to.parse().unwrap()).unwrap().to_string()
+            interfaces
+                .source_v6(InterfaceId::new(from).unwrap(), to.parse().unwrap())
+                .unwrap()
+                .to_string()
         };
         assert_eq!(v6(0, "fd01::9"), "fd01::1");
         assert_eq!(v6(1, "2001:db8::1"), "fd02::1");
