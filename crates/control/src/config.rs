@@ -28,7 +28,7 @@
 //! turnpike.telnet { listen = "127.0.0.1:2323", public = false, sessions = 8, idle_s = 600, users = { "ops" } }
 //! turnpike.command "total" { help = "All packets", run = function(args) … return text end }
 //! local mark = turnpike.step "mark" { process = function(batch, mask) … return mask end }
-//! turnpike.graph:insert_after("ip4-validate", mark)         -- see default_graph.lua
+//! turnpike.graph:insert_after("ip4-validate", mark)         -- see docs/steps.md
 //! ```
 //!
 //! A file is read in three stages, each in a module of its own: `script` runs it in a restricted
@@ -73,7 +73,7 @@ pub use machine::{Machine, check_change, check_machine, check_machine_with, inte
 pub use network::{NoGateway, Place, not_a_host, place_of_gateway};
 pub use queues::{Queues, Rss, RssFields, Spread, key_text};
 pub use script::commands::{Call, run_command};
-pub use script::{DEFAULT_GRAPH, Limits};
+pub use script::{Limits, default_graph_in_lua};
 
 /// A sound configuration: every reference in it leads somewhere, nothing contradicts itself.
 #[derive(Clone, Debug, PartialEq)]

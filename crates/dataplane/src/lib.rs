@@ -1,10 +1,11 @@
 //! The packet path: batches, the mask graph, its steps, and the forwarders that run it.
 //!
-//! Start at [`default_graph()`] for where a packet goes, at [`graph`] for how the graph runs, at
+//! Start at [`default_plan()`] for where a packet goes, at [`graph`] for how the graph runs, at
 //! [`forwarder`] for the loop around it, and at [`steps`] for what each step does.
 #![forbid(unsafe_code)]
 
 pub mod batch;
+pub mod builder;
 pub mod catalogue;
 pub mod class;
 pub mod counters;
@@ -19,6 +20,7 @@ mod mirror;
 pub mod multicast;
 pub mod next_hop;
 pub mod own;
+pub mod params;
 pub mod plan;
 pub mod port;
 pub mod punts;
@@ -34,5 +36,5 @@ pub mod wires;
 pub mod words;
 
 pub use batch::Batch;
-pub use default_graph::{default_graph, default_steps};
+pub use default_graph::{default_graph, default_plan, default_steps};
 pub use mask::Mask;

@@ -90,7 +90,7 @@ pub fn whole_frame(batch: &mut Batch, slot: usize) -> Vec<u8> {
 
 /// Which slots took which output.
 #[derive(Debug)]
-pub struct Sorted(BTreeMap<&'static str, Vec<usize>>);
+pub struct Sorted(BTreeMap<String, Vec<usize>>);
 
 impl Index<&str> for Sorted {
     type Output = Vec<usize>;
@@ -127,7 +127,8 @@ pub fn run_on(step: &mut dyn Step, batch: &mut Batch) -> Sorted {
         seen |= mask;
     }
     assert_eq!(seen, input, "every packet takes an output");
-    let named = |(output, mask): (&Output, &Mask)| (output.name(), mask.slots().collect());
+    let named =
+        |(output, mask): (&Output, &Mask)| (output.name().to_owned(), mask.slots().collect());
     Sorted(step.outputs().iter().zip(&out).map(named).collect())
 }
 

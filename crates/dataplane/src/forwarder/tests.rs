@@ -5,10 +5,11 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::Receiver;
 
 use super::*;
+use crate::builder::GraphBuilder;
 use crate::class::ByClass;
 use crate::distribution::{TX_BURST_MAX, TxPath};
 use crate::exchange::Replacement;
-use crate::graph::{GraphBuilder, Output, Outputs, Step};
+use crate::graph::{Output, Outputs, Step};
 use crate::multicast::{MulticastRoute, MulticastRoutes};
 use crate::next_hop::NextHopTable;
 use crate::punts::{ClassQueue, ClassRing};
@@ -505,7 +506,7 @@ struct Careless;
 
 impl Step for Careless {
     fn outputs(&self) -> &'static [Output] {
-        &[Output::Next("one"), Output::Next("two"), Output::Drop(DropReason::Blackhole)]
+        const { &[Output::next("one"), Output::next("two"), Output::Drop(DropReason::Blackhole)] }
     }
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
@@ -594,7 +595,7 @@ struct Moody;
 
 impl Step for Moody {
     fn outputs(&self) -> &'static [Output] {
-        &[Output::Next("next")]
+        const { &[Output::next("next")] }
     }
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
@@ -684,7 +685,7 @@ struct Spy;
 
 impl Step for Spy {
     fn outputs(&self) -> &'static [Output] {
-        &[Output::Next("next")]
+        const { &[Output::next("next")] }
     }
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
@@ -696,7 +697,7 @@ impl Step for Spy {
 
 fn spied_upon() -> Lab {
     let mut steps = crate::default_steps(&TestTables::every_kind()).unwrap();
-    steps.insert("spy", Spy, "next", "ip4-validate").unwrap();
+    steps.insert("spy", Spy, "ip4-validate").unwrap();
     Lab::new(steps.build().unwrap(), TxConfig { burst: 128, ..at_once() })
 }
 
@@ -804,7 +805,7 @@ struct Discard;
 
 impl Step for Discard {
     fn outputs(&self) -> &'static [Output] {
-        &[Output::Next("next")]
+        const { &[Output::next("next")] }
     }
 
     fn process(&mut self, _: &mut Batch, input: Mask, out: &mut Outputs) {

@@ -22,7 +22,7 @@ use crate::tables::Tables;
 const OK: usize = 0;
 const TOO_BIG: usize = 1;
 
-pub(super) const OUTPUTS: &[Output] = &[Output::Next("ok"), Output::Punt(PuntReason::TooBig)];
+pub(super) const OUTPUTS: &[Output] = &[Output::next("ok"), Output::Punt(PuntReason::TooBig)];
 
 /// See the module's documentation. `IP6`: the packets are IPv6.
 pub struct Mtu<const IP6: bool> {

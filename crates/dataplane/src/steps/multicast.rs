@@ -38,7 +38,7 @@ const NO_RECEIVER: usize = 3;
 const TOO_BIG: usize = 4;
 
 pub(super) const OUTPUTS: &[Output] = &[
-    Output::Next("replicate"),
+    Output::next("replicate"),
     Output::Punt(PuntReason::Local),
     Output::Drop(DropReason::MulticastWrongPort),
     Output::Drop(DropReason::MulticastNoReceiver),

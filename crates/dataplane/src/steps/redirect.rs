@@ -25,7 +25,7 @@ use crate::tables::Tables;
 const OK: usize = 0;
 const REDIRECT: usize = 1;
 
-pub(super) const OUTPUTS: &[Output] = &[Output::Next("ok"), Output::Punt(PuntReason::Redirect)];
+pub(super) const OUTPUTS: &[Output] = &[Output::next("ok"), Output::Punt(PuntReason::Redirect)];
 
 /// See the module's documentation.
 pub struct Redirect {

@@ -35,7 +35,7 @@ use crate::tables::Tables;
 const OK: usize = 0;
 const FAILED: usize = 1;
 
-pub(super) const OUTPUTS: &[Output] = &[Output::Next("ok"), Output::Drop(DropReason::ReversePath)];
+pub(super) const OUTPUTS: &[Output] = &[Output::next("ok"), Output::Drop(DropReason::ReversePath)];
 
 /// See the module's documentation.
 pub struct Ip4ReversePath {

@@ -201,8 +201,8 @@ impl Router {
         let mut lua = None;
         match case.more {
             More::Nothing => {}
-            More::Noop => steps.insert("noop", Noop, "next", "ip4-rewrite")?,
-            More::RustVoip => steps.insert("mark-voip", MarkVoip, "next", "ip4-lookup")?,
+            More::Noop => steps.insert("noop", Noop, "ip4-rewrite")?,
+            More::RustVoip => steps.insert("mark-voip", MarkVoip, "ip4-lookup")?,
             More::LuaEmpty | More::LuaVoip | More::LuaFlushed => {
                 let text = if case.more == More::LuaEmpty { LUA_EMPTY } else { LUA_VOIP };
                 let watchdog = Watchdog::start()?;
@@ -210,9 +210,9 @@ impl Router {
                 lua = Some(LuaView { status: step.status(), jit: step.jit(), _watchdog: watchdog });
                 match case.more {
                     More::LuaFlushed => {
-                        steps.insert("lua", Flushed::from(step), "next", "ip4-lookup")?;
+                        steps.insert("lua", Flushed::from(step), "ip4-lookup")?;
                     }
-                    _ => steps.insert("lua", step, "next", "ip4-lookup")?,
+                    _ => steps.insert("lua", step, "ip4-lookup")?,
                 }
             }
         }

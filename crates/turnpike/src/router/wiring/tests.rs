@@ -7,10 +7,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use dataplane::batch::{BATCH_MAX, Batch};
+use dataplane::builder::GraphBuilder;
 use dataplane::class::default_limits;
 use dataplane::counters::ForwarderCounters;
 use dataplane::distribution::TxConfig;
-use dataplane::graph::{Graph, GraphBuilder, Output, Outputs, Step};
+use dataplane::graph::{Graph, Output, Outputs, Step};
 use dataplane::mask::Mask;
 use dataplane::port::{MAX_PORTS, ReversePath};
 use dataplane::quarantine::Quarantine;
@@ -62,7 +63,7 @@ struct ByFirstByte;
 
 impl Step for ByFirstByte {
     fn outputs(&self) -> &'static [Output] {
-        &[Output::Next("next")]
+        const { &[Output::next("next")] }
     }
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
