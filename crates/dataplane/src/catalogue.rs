@@ -18,9 +18,9 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::features::Feature;
 use crate::graph::{Output, Step};
 use crate::params::{Args, Param};
-use crate::plan::Condition;
 use crate::steps::builtin;
 use crate::tables::Tables;
 
@@ -145,7 +145,7 @@ pub struct StepSpec {
     requires: Facts,
     provides: Provides,
     params: Vec<Param>,
-    present_if: Option<Condition>,
+    present_if: Option<Feature>,
     make: Option<Make>,
 }
 
@@ -200,9 +200,9 @@ impl StepSpec {
         self
     }
 
-    /// The step is in the default graph only under this condition.
-    pub fn present_if(mut self, condition: Condition) -> Self {
-        self.present_if = Some(condition);
+    /// The step is in the default graph only if a port asks for it by this feature.
+    pub fn present_if(mut self, feature: Feature) -> Self {
+        self.present_if = Some(feature);
         self
     }
 
@@ -219,8 +219,8 @@ impl StepSpec {
         &self.params
     }
 
-    /// The condition for a place in the default graph.
-    pub fn condition(&self) -> Option<Condition> {
+    /// The feature by which ports ask for it.
+    pub fn feature(&self) -> Option<Feature> {
         self.present_if
     }
 
@@ -269,7 +269,8 @@ impl Catalogue {
     /// Adds a step.
     ///
     /// # Errors
-    /// There is one of this name, or it has a parameter of a name that means something else.
+    /// There is one of this name, it has a parameter of a name that means something else, or its feature has a
+    /// name or a slot of another one.
     pub fn add(&mut self, spec: StepSpec) -> Result<(), String> {
         let name = &spec.name;
         if self.find(name).is_some() {
@@ -282,6 +283,13 @@ impl Catalogue {
                 "step \"{name}\": parameter \"{param}\" means something else; rename it"
             ));
         }
+        let clashes = |known: &Feature| spec.present_if.is_some_and(|new| new.clashes(*known));
+        if let Some(known) = self.features().into_iter().find(clashes) {
+            let known = known.name();
+            return Err(format!(
+                "step \"{name}\": its feature has the name or the slot of \"{known}\"; choose others"
+            ));
+        }
         self.specs.push(spec);
         Ok(())
     }
@@ -289,6 +297,17 @@ impl Catalogue {
     /// The step of this name.
     pub fn find(&self, name: &str) -> Option<&StepSpec> {
         self.specs.iter().find(|spec| spec.name == name)
+    }
+
+    /// The features of all, each once.
+    pub fn features(&self) -> Vec<Feature> {
+        let mut features = Vec::new();
+        for feature in self.specs.iter().filter_map(|spec| spec.present_if) {
+            if !features.contains(&feature) {
+                features.push(feature);
+            }
+        }
+        features
     }
 
     /// The names of all.
@@ -332,6 +351,23 @@ mod tests {
         let again = catalogue.find("ip4-ttl").unwrap().clone();
         let error = catalogue.add(again).unwrap_err();
         assert_eq!(error, "step \"ip4-ttl\" exists already; choose another name");
+    }
+
+    #[test]
+    fn features_are_told_apart() {
+        let mut catalogue = Catalogue::default();
+        let names: Vec<_> = catalogue.features().iter().map(|feature| feature.name()).collect();
+        assert_eq!(names, ["reverse_path", "redirects"]);
+        let spec = |name| {
+            let feature = Feature::flag(name, 1);
+            StepSpec::described("x", Vec::new()).present_if(feature)
+        };
+        assert!(catalogue.add(spec("redirects")).is_ok());
+        let error = catalogue.add(StepSpec { name: "y".into(), ..spec("other") }).unwrap_err();
+        assert_eq!(
+            error,
+            "step \"y\": its feature has the name or the slot of \"redirects\"; choose others"
+        );
     }
 
     #[test]

@@ -74,7 +74,7 @@ pub fn default_plan(catalogue: &Catalogue) -> Result<Plan, PlanError> {
 fn add(plan: &mut Plan, catalogue: &Catalogue, name: &str) -> Result<(), PlanError> {
     let unknown = || PlanError::new(None, format!("step \"{name}\": not in the catalogue"));
     let spec = catalogue.find(name).ok_or_else(unknown)?;
-    plan.add(&NewStep { only_if: spec.condition(), ..NewStep::of(spec, Args::default(), None) })
+    plan.add(&NewStep { only_if: spec.feature(), ..NewStep::of(spec, Args::default(), None) })
 }
 
 /// The default graph for a router of these tables.
@@ -98,10 +98,12 @@ pub fn default_steps(tables: &Arc<Tables>) -> Result<GraphBuilder, PlanError> {
 mod tests {
     use super::*;
     use crate::batch::Batch;
+    use crate::features::Features;
     use crate::graph::{Ends, Target};
     use crate::mask::Mask;
-    use crate::port::{PortInfo, ReversePath};
+    use crate::port::PortInfo;
     use crate::reason::{DropReason, PuntReason};
+    use crate::steps::{REDIRECTS, REVERSE_PATH};
     use crate::testing::{FrameBuilder, TestTables, batch_of};
 
     fn run(frames: &[Vec<u8>]) -> (Ends, Graph, Batch) {
@@ -194,7 +196,7 @@ mod tests {
 
     #[test]
     fn sources_are_looked_up_only_if_a_port_asks_for_it() {
-        let graph = graph_for(|ports| ports[4].reverse_path = ReversePath::Loose);
+        let graph = graph_for(|ports| ports[4].features = Features::NONE.with(REVERSE_PATH, 1));
         let names: Vec<_> = graph.shape().steps.iter().map(|step| step.name.as_str()).collect();
         assert_eq!(names.len(), 18);
         assert!(names.contains(&"ip4-reverse-path") && names.contains(&"ip6-reverse-path"));
@@ -202,7 +204,7 @@ mod tests {
 
     #[test]
     fn first_hops_are_looked_at_only_if_a_port_redirects() {
-        let graph = graph_for(|ports| ports[1].redirects = true);
+        let graph = graph_for(|ports| ports[1].features = Features::NONE.with(REDIRECTS, 1));
         let names: Vec<_> = graph.shape().steps.iter().map(|step| step.name.as_str()).collect();
         assert_eq!(names.len(), 18);
         assert!(names.contains(&"ip4-redirect") && names.contains(&"ip6-redirect"));

@@ -12,6 +12,7 @@ pub mod counters;
 mod default_graph;
 pub mod distribution;
 pub mod exchange;
+pub mod features;
 pub mod flow;
 pub mod forwarder;
 pub mod graph;

@@ -7,7 +7,7 @@
 //! leads on (not to the slow path or a drop by itself); what follows a step without a word about the
 //! output follows that one.
 //!
-//! A step can be there *only if* some port asks for it ([`Condition`]); otherwise it is left out when
+//! A step can be there *only if* some port asks for it by a [`Feature`]; otherwise it is left out when
 //! the graph is built, and what leads to it leads to what follows its main output.
 
 use std::collections::{BTreeSet, HashMap};
@@ -15,36 +15,14 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::catalogue::{Catalogue, Facts, MakeContext, StepSpec};
+use crate::features::Feature;
 use crate::graph::{Graph, MAX_OUTPUTS, Output, Part, Step, Target};
 use crate::params::Args;
-use crate::port::{PortId, PortInfo, ReversePath};
+use crate::port::{PortId, PortInfo};
 use crate::reason::DropReason;
 use crate::steps::ByPort;
 use crate::tables::Tables;
 use crate::words::suggestion;
-
-/// When a step is in the graph.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Condition {
-    /// A port wants to know whether sources are reachable.
-    ReversePath,
-    /// A port redirects.
-    Redirects,
-}
-
-impl Condition {
-    /// All, by the names of the ports' settings.
-    pub const NAMED: [(&str, Self); 2] =
-        [("reverse_path", Self::ReversePath), ("redirects", Self::Redirects)];
-
-    /// Whether one of these ports asks for it.
-    pub fn holds(self, ports: &[PortInfo]) -> bool {
-        match self {
-            Self::ReversePath => ports.iter().any(|port| port.reverse_path != ReversePath::Any),
-            Self::Redirects => ports.iter().any(|port| port.redirects),
-        }
-    }
-}
 
 /// Where an output leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,7 +99,7 @@ struct Node {
     name: String,
     kind: String,
     args: Args,
-    only_if: Option<Condition>,
+    only_if: Option<Feature>,
     line: Option<usize>,
     /// The outputs that lead where the plan says.
     edges: Vec<Edge>,
@@ -155,8 +133,8 @@ pub struct NewStep<'a> {
     pub spec: &'a StepSpec,
     /// Its arguments.
     pub args: Args,
-    /// When it is there; `None`: always.
-    pub only_if: Option<Condition>,
+    /// It is there only if a port asks for this; `None`: always.
+    pub only_if: Option<Feature>,
     /// The line that says so.
     pub line: Option<usize>,
 }
@@ -427,7 +405,7 @@ impl Plan {
     pub(crate) fn wanted_by(&self, ports: &[PortInfo]) -> Result<Self, PlanError> {
         let mut plan = self.clone();
         for node in &self.nodes {
-            if node.only_if.is_some_and(|condition| !condition.holds(ports)) {
+            if node.only_if.is_some_and(|feature| !feature.is_wanted_by(ports)) {
                 plan.remove(&node.name, node.line)?;
             }
         }
@@ -841,9 +819,8 @@ fn written(node: &Node) -> String {
     for (name, arg) in node.args.given() {
         text += &format!(", {name} = {arg}");
     }
-    if let Some(condition) = node.only_if {
-        let name = Condition::NAMED.iter().find(|(_, c)| *c == condition).map_or("", |(n, _)| *n);
-        text += &format!(", when = \"{name}\"");
+    if let Some(feature) = node.only_if {
+        text += &format!(", when = \"{}\"", feature.name());
     }
     text + " }"
 }

@@ -1,10 +1,12 @@
 //! What the data plane knows of a port: its number, its MAC, its MTU.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use wire::MacAddr;
+
+use crate::features::Features;
 
 pub use dpdk::{Fec, LinkWish, Offload, OffloadWishes, Pause, RssTable, Thresholds};
 
@@ -50,10 +52,8 @@ pub struct PortInfo {
     pub partial_checksums: bool,
     /// The port has a host interface, which gets the frames of link protocols that are not IP.
     pub host: bool,
-    /// What the source of a packet received here must be, besides an address that hosts can have.
-    pub reverse_path: ReversePath,
-    /// Its hosts are told of better first hops.
-    pub redirects: bool,
+    /// The work of steps that it asks for.
+    pub features: Features,
     /// The least TTL or hop limit with which packets of near peers' protocols may come (RFC 5082); 0: any.
     pub least_ttl: u8,
 }
@@ -65,8 +65,7 @@ impl PortInfo {
         mtu: u16::MAX,
         partial_checksums: false,
         host: false,
-        reverse_path: ReversePath::Any,
-        redirects: false,
+        features: Features::NONE,
         least_ttl: 0,
     };
 }
@@ -91,45 +90,6 @@ impl PortInfos {
     /// These are the ports for steps that are made from now on.
     pub fn set(&self, ports: Vec<PortInfo>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = ports;
-    }
-}
-
-/// Whether a packet's source must be reachable, and by which port (RFC 3704).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ReversePath {
-    /// Any source will do.
-    #[default]
-    Any,
-    /// A route must lead to the source, by whatever port (RFC 3704 2.4).
-    Loose,
-    /// The best route to the source, or one of equal cost, must leave by the port that the packet
-    /// came from (RFC 3704 2.2).
-    Strict,
-}
-
-/// For which ports a packet may be shown to the slow path now because it leaves by the port it came
-/// by. The slow path opens them from time to time, and the first such packet closes its port again:
-/// hosts that do not heed redirects cost no more than those few packets.
-#[derive(Debug)]
-pub struct RedirectGates([AtomicBool; MAX_PORTS]);
-
-impl Default for RedirectGates {
-    fn default() -> Self {
-        Self(std::array::from_fn(|_| AtomicBool::new(true)))
-    }
-}
-
-impl RedirectGates {
-    /// Opens all.
-    pub fn open(&self) {
-        self.0.iter().for_each(|gate| gate.store(true, Ordering::Relaxed));
-    }
-
-    /// True once after each opening.
-    #[inline(always)]
-    pub(crate) fn pass(&self, port: PortId) -> bool {
-        let gate = &self.0[port.index()];
-        gate.load(Ordering::Relaxed) && gate.swap(false, Ordering::Relaxed)
     }
 }
 

@@ -12,8 +12,8 @@ use crate::flow::FlowHash;
 use crate::multicast::MulticastTable;
 use crate::next_hop::{NextHopTable, Packed};
 use crate::own::OwnAddresses;
-use crate::port::{MAX_PORTS, Mtus, PortInfo, PortInfos, RedirectGates};
-use crate::steps::NamedHops;
+use crate::port::{MAX_PORTS, Mtus, PortInfo, PortInfos};
+use crate::steps::{NamedHops, RedirectGates};
 
 /// The tables of a router as some of its forwarders read them: those of one NUMA node may have copies of the
 /// FIBs of their own, and share everything else.

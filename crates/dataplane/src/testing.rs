@@ -10,11 +10,12 @@ use fib::{Algorithm, NoReaders};
 use wire::MacAddr;
 
 use crate::batch::{BATCH_MAX, Batch};
+use crate::features::Features;
 use crate::flow::FlowHash;
 use crate::graph::{MAX_OUTPUTS, Output, Step};
 use crate::mask::Mask;
 use crate::next_hop::{self, NextHop, NextHopTable};
-use crate::port::{Mtus, PortId, PortInfo, PortInfos, ReversePath};
+use crate::port::{Mtus, PortId, PortInfo, PortInfos};
 use crate::tables::Tables;
 
 /// The MAC of the port that test batches come from.
@@ -54,8 +55,7 @@ pub fn batch_of(frames: &[Vec<u8>]) -> Batch {
         mtu: 1500,
         partial_checksums: true,
         host: false,
-        reverse_path: ReversePath::Any,
-        redirects: false,
+        features: Features::NONE,
         least_ttl: 0,
     };
     let mut batch = Batch::new(PortId::FIRST, info);
@@ -321,8 +321,7 @@ impl TestTables {
             mtu: if n == 4 { 1000 } else { 1500 },
             partial_checksums: true,
             host: false,
-            reverse_path: ReversePath::Any,
-            redirects: false,
+            features: Features::NONE,
             least_ttl: if n == 0 { 250 } else { 0 },
         };
         let ports: Vec<_> = (0..5).map(info).collect();

@@ -94,7 +94,8 @@ fn every_setting_is_read() {
     assert!(config.ports[3].offloads.is_empty());
     assert_eq!(pci.mac, Some(MacAddr([2, 0, 0, 0, 0, 1])));
     assert!(!pci.unreachables && config.ports[3].unreachables);
-    assert!(pci.redirects && !config.ports[3].redirects);
+    let redirects = |port: &Port| port.features().has(dataplane::steps::REDIRECTS);
+    assert!(redirects(pci) && !redirects(&config.ports[3]));
     let link = LinkWish {
         speed: Some(100),
         half_duplex: true,
@@ -154,7 +155,7 @@ fn a_script_may_compute() {
 }
 
 /// The keys of a port, as errors list them.
-const PORT_KEYS: &str = "known: device, driver, take_over, address, mac, mtu, link, promiscuous, all_multicast, rx_queues, tx_queues, rx_descriptors, tx_descriptors, rx_burst, rx_thresholds, tx_thresholds, rx_cores, tx_cores, rss, spread, offloads, reverse_path, host, unreachables, redirects, ttl_security, dad, advertise, router_discovery";
+const PORT_KEYS: &str = "known: device, driver, take_over, address, mac, mtu, link, promiscuous, all_multicast, rx_queues, tx_queues, rx_descriptors, tx_descriptors, rx_burst, rx_thresholds, tx_thresholds, rx_cores, tx_cores, rss, spread, offloads, host, unreachables, ttl_security, dad, advertise, router_discovery, reverse_path, redirects";
 
 #[test]
 fn unknown_keys_of_ports_are_named_with_the_known_ones() {
@@ -438,7 +439,7 @@ fn ports_are_checked_setting_by_setting() {
         ),
         (
             "{ device = 'a', reverse_path = 'feasible' }",
-            r#"2: port "left": reverse_path "feasible" unknown; known: strict, loose; leave it out to take any source"#,
+            r#"2: port "left": reverse_path "feasible" unknown; known: loose, strict; leave it out for "any""#,
         ),
         (
             "{ device = 'a', mac = '02:00' }",
@@ -1379,8 +1380,7 @@ fn tables(config: &Config) -> std::sync::Arc<dataplane::tables::Tables> {
         mtu: 1500,
         partial_checksums: false,
         host: false,
-        reverse_path: port.reverse_path,
-        redirects: port.redirects,
+        features: port.features(),
         least_ttl: port.least_ttl(),
     };
     let ports: Vec<_> = config.ports.iter().map(info).collect();

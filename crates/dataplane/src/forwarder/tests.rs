@@ -767,7 +767,7 @@ fn a_running_forwarder_takes_another_graph_between_two_rounds() {
     let counters = other.counters().clone();
     assert_eq!(lab.receive(&[to("10.0.0.1")]), 1);
     let mut info = TestTables::every_kind().ports.get()[0];
-    info.redirects = !info.redirects;
+    info.features = info.features.with(crate::steps::REDIRECTS, 1);
     let ports = Some(vec![info]);
     exchange.put(Replacement { graph: Some(other), ports, wires: None, tx: Some(at_once()) });
     let stop = Arc::new(AtomicBool::new(false));

@@ -2,6 +2,7 @@ use super::*;
 use crate::graph::Outputs;
 use crate::mask::Mask;
 use crate::params::{Arg, Given, Kind, Param};
+use crate::steps::REDIRECTS;
 use crate::testing::{FrameBuilder, TestTables, batch_of};
 use crate::{Batch, default_graph, default_plan};
 
@@ -242,13 +243,13 @@ fn a_step_that_no_port_asks_for_is_left_out() {
     let catalogue = catalogue();
     let mut plan = plan(&catalogue);
     let redirect = new(&catalogue, "ip4-redirect", None);
-    let wanted = NewStep { only_if: redirect.spec.condition(), ..redirect };
+    let wanted = NewStep { only_if: redirect.spec.feature(), ..redirect };
     plan.insert_after("ip4-ttl", &wanted).unwrap();
     let graph = build(&plan, &catalogue);
     assert_eq!(targets(&graph, "ip4-ttl")[0], "ip4-mtu");
     let tables = TestTables::every_kind();
     let mut ports = tables.ports.get();
-    ports[2].redirects = true;
+    ports[2].features = ports[2].features.with(REDIRECTS, 1);
     tables.ports.set(ports);
     let graph = plan.build(&catalogue, &tables, &mut |_| None).unwrap();
     assert_eq!(targets(&graph, "ip4-ttl")[0], "ip4-redirect");

@@ -4,7 +4,6 @@
 use super::*;
 use crate::catalogue::{Facts, MakeContext, Provides, StepSpec};
 use crate::graph::{Output, Step};
-use crate::plan::Condition;
 
 const IP4: Facts = Facts::IP4;
 const IP6: Facts = Facts::IP6;
@@ -36,7 +35,7 @@ pub(crate) fn specs() -> Vec<StepSpec> {
         step("ip4-reverse-path", reverse_path::OUTPUTS, VALID4, &[], |make| {
             Box::new(Ip4ReversePath::new(make.tables.clone()))
         })
-        .present_if(Condition::ReversePath),
+        .present_if(REVERSE_PATH),
         step("ip4-lookup", resolve::OUTPUTS, VALID4, &[("forward", Facts::ROUTED)], |make| {
             Box::new(Ip4Lookup::new(make.tables.clone()))
         }),
@@ -51,7 +50,7 @@ pub(crate) fn specs() -> Vec<StepSpec> {
         step("ip4-redirect", redirect::OUTPUTS, ROUTED4, &[], |make| {
             Box::new(Redirect::new(make.tables))
         })
-        .present_if(Condition::Redirects),
+        .present_if(REDIRECTS),
         step("ip4-mtu", mtu::OUTPUTS, ROUTED4, &[], |make| {
             Box::new(Mtu::<false>::new(make.tables))
         }),
@@ -67,7 +66,7 @@ pub(crate) fn specs() -> Vec<StepSpec> {
         step("ip6-reverse-path", reverse_path::OUTPUTS, VALID6, &[], |make| {
             Box::new(Ip6ReversePath::new(make.tables.clone()))
         })
-        .present_if(Condition::ReversePath),
+        .present_if(REVERSE_PATH),
         step("ip6-lookup", resolve::OUTPUTS, VALID6, &[("forward", Facts::ROUTED)], |make| {
             Box::new(Ip6Lookup::new(make.tables.clone()))
         }),
@@ -82,7 +81,7 @@ pub(crate) fn specs() -> Vec<StepSpec> {
         step("ip6-redirect", redirect::OUTPUTS, ROUTED6, &[], |make| {
             Box::new(Redirect::new(make.tables))
         })
-        .present_if(Condition::Redirects),
+        .present_if(REDIRECTS),
         step("ip6-mtu", mtu::OUTPUTS, ROUTED6, &[], |make| Box::new(Mtu::<true>::new(make.tables))),
         step("ip6-rewrite", ip6_rewrite::OUTPUTS, ROUTED6, &[("transmit", REWRITTEN)], |make| {
             Box::new(Ip6Rewrite::new(make.tables))

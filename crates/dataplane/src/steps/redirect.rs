@@ -11,14 +11,15 @@
 //! | punt `redirect` | leaves by the port it came by, if that port redirects and its gate is open |
 //!
 //! Sources: RFC 1812 5.2.7.2, RFC 4861 8.2. The steps are in the graph only if a port redirects.
-//!
-//! [`RedirectGates`]: crate::port::RedirectGates
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::batch::Batch;
+use crate::features::Feature;
 use crate::graph::{Output, Outputs, Step};
 use crate::mask::Mask;
+use crate::port::{MAX_PORTS, PortId};
 use crate::reason::PuntReason;
 use crate::tables::Tables;
 
@@ -26,6 +27,35 @@ const OK: usize = 0;
 const REDIRECT: usize = 1;
 
 pub(super) const OUTPUTS: &[Output] = &[Output::next("ok"), Output::Punt(PuntReason::Redirect)];
+
+/// The hosts of a port are told of better first hops.
+pub const REDIRECTS: Feature = Feature::flag("redirects", 1);
+
+/// For which ports a packet may be shown to the slow path now because it leaves by the port it came
+/// by. The slow path opens them from time to time, and the first such packet closes its port again:
+/// hosts that do not heed redirects cost no more than those few packets.
+#[derive(Debug)]
+pub struct RedirectGates([AtomicBool; MAX_PORTS]);
+
+impl Default for RedirectGates {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| AtomicBool::new(true)))
+    }
+}
+
+impl RedirectGates {
+    /// Opens all.
+    pub fn open(&self) {
+        self.0.iter().for_each(|gate| gate.store(true, Ordering::Relaxed));
+    }
+
+    /// True once after each opening.
+    #[inline(always)]
+    fn pass(&self, port: PortId) -> bool {
+        let gate = &self.0[port.index()];
+        gate.load(Ordering::Relaxed) && gate.swap(false, Ordering::Relaxed)
+    }
+}
 
 /// See the module's documentation.
 pub struct Redirect {
@@ -46,7 +76,7 @@ impl Step for Redirect {
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
         let mut shown = Mask::EMPTY;
-        if batch.in_port_info.redirects {
+        if batch.in_port_info.features.has(REDIRECTS) {
             let port = batch.in_port.index() as u16;
             let mut back = Mask::EMPTY;
             for i in input.slots() {
@@ -63,6 +93,7 @@ impl Step for Redirect {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::features::Features;
     use crate::testing::{FrameBuilder, TestTables, run_step_on};
 
     #[test]
@@ -70,11 +101,11 @@ mod tests {
         let tables = TestTables::every_kind();
         let mut step = Redirect::new(&tables);
         let frames = vec![FrameBuilder::ip4().build(); 4];
-        let mut run = |redirects| {
+        let mut run = |redirects: bool| {
             run_step_on(&mut step, &frames, |batch| {
                 // The port they came by is 0.
                 batch.out_port[..4].copy_from_slice(&[1, 0, 0, 2]);
-                batch.in_port_info.redirects = redirects;
+                batch.in_port_info.features = Features::NONE.with(REDIRECTS, redirects.into());
             })
             .0
         };

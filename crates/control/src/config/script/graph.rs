@@ -7,8 +7,9 @@ use std::rc::Rc;
 
 use dataplane::catalogue::{Catalogue, StepSpec};
 use dataplane::default_plan;
+use dataplane::features::Feature;
 use dataplane::params::{Args, Given};
-use dataplane::plan::{Condition, NewStep, Plan, PlanError, Way};
+use dataplane::plan::{NewStep, Plan, PlanError, Way};
 use mlua::{
     Function, Lua, MetaMethod, Table as LuaTable, UserData, UserDataMethods, Value as LuaValue,
     Variadic,
@@ -130,7 +131,7 @@ struct New<'a> {
     name: String,
     spec: &'a StepSpec,
     args: Args,
-    only_if: Option<Condition>,
+    only_if: Option<Feature>,
 }
 
 impl<'a> New<'a> {
@@ -148,6 +149,14 @@ impl<'a> Finder<'a> {
         self.0.find(name).ok_or_else(|| {
             let known: Vec<&str> = self.0.names().collect();
             error(line, format!("step \"{name}\" unknown{}", suggestion(name, "known", &known)))
+        })
+    }
+
+    fn feature(&self, name: &str, line: Option<usize>) -> Result<Feature, PlanError> {
+        let features = self.0.features();
+        features.iter().find(|feature| feature.name() == name).copied().ok_or_else(|| {
+            let known: Vec<_> = features.iter().map(|feature| feature.name()).collect();
+            error(line, format!("when = \"{name}\" unknown{}", suggestion(name, "known", &known)))
         })
     }
 
@@ -192,7 +201,7 @@ impl<'a> Finder<'a> {
         for (key, value) in &settings.named {
             match (key.as_str(), value) {
                 ("as", Value::Text(text)) => name.clone_from(text),
-                ("when", Value::Text(text)) => only_if = Some(condition(text, line)?),
+                ("when", Value::Text(text)) => only_if = Some(self.feature(text, line)?),
                 ("as" | "when", _) => {
                     return Err(error(line, format!("step \"{kind}\": {key} = {value}; {form}")));
                 }
@@ -229,14 +238,6 @@ fn given(value: &Value) -> Given {
         Value::Table(_) => Given::Other("table"),
         Value::Other(name) => Given::Other(name),
     }
-}
-
-fn condition(name: &str, line: Option<usize>) -> Result<Condition, PlanError> {
-    let found = Condition::NAMED.iter().find(|(known, _)| *known == name);
-    found.map(|(_, condition)| *condition).ok_or_else(|| {
-        let known = Condition::NAMED.map(|(name, _)| name);
-        error(line, format!("when = \"{name}\" unknown{}", suggestion(name, "known", &known)))
-    })
 }
 
 /// The name of a step, written or as a handle.

@@ -8,10 +8,11 @@ use dataplane::batch::BATCH_MAX;
 use dataplane::class;
 use dataplane::counters::ForwarderCounters;
 use dataplane::distribution::{TxConfig, TxPath};
+use dataplane::features::Features;
 use dataplane::flow::FlowHash;
 use dataplane::forwarder::{Forwarder, ForwarderParts, IdlePolicy, RxSource};
 use dataplane::next_hop::{FIRST_DYNAMIC, NextHop, NextHopTable};
-use dataplane::port::{Mtus, PortId, PortInfo, PortInfos, ReversePath};
+use dataplane::port::{Mtus, PortId, PortInfo, PortInfos};
 use dataplane::punts::{Punts, class_rings};
 use dataplane::quarantine::Quarantine;
 use dataplane::replicate::Replicator;
@@ -96,8 +97,7 @@ pub const PORT: PortInfo = PortInfo {
     mtu: 1500,
     partial_checksums: false,
     host: false,
-    reverse_path: ReversePath::Any,
-    redirects: false,
+    features: Features::NONE,
     least_ttl: 0,
 };
 

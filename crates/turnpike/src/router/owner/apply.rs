@@ -18,7 +18,8 @@ use control::config::{Config, Diff, Neighbour, Port, Route};
 use control::netlink::KernelOrder;
 use dataplane::distribution::TxConfig;
 use dataplane::exchange::Replacement;
-use dataplane::port::{PortId, PortInfo, ReversePath};
+use dataplane::features::Features;
+use dataplane::port::{PortId, PortInfo};
 use ipnet::IpNet;
 use slowpath::Command;
 
@@ -392,6 +393,6 @@ fn absent<'a>(
 }
 
 /// The settings of a port that forwarders look at.
-fn what_steps_see(port: &Port) -> (ReversePath, bool, u8) {
-    (port.reverse_path, port.redirects, port.least_ttl())
+fn what_steps_see(port: &Port) -> (Features, u8) {
+    (port.features(), port.least_ttl())
 }

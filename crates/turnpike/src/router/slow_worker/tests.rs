@@ -7,9 +7,10 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use dataplane::class::{ByClass, default_limits};
+use dataplane::features::Features;
 use dataplane::flow::FlowHash;
 use dataplane::next_hop::NextHopTable;
-use dataplane::port::{MAX_PORTS, Mtus, PortId, PortInfo, PortInfos, ReversePath};
+use dataplane::port::{MAX_PORTS, Mtus, PortId, PortInfo, PortInfos};
 use dataplane::punts::ClassRing;
 use dataplane::quarantine::Suspect;
 use dataplane::reason::PuntReason;
@@ -127,10 +128,9 @@ impl Lab {
             mac,
             mtu: 1500,
             partial_checksums: false,
-            redirects: false,
+            features: Features::NONE,
             least_ttl: 0,
             host: true,
-            reverse_path: ReversePath::Any,
         };
         let fib4 = fib::new_ipv4(Algorithm::Reference, Box::new(NoReaders)).unwrap();
         let fib6 = fib::new_ipv6(Algorithm::Reference, Box::new(NoReaders)).unwrap();

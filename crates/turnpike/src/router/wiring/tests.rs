@@ -11,9 +11,10 @@ use dataplane::builder::GraphBuilder;
 use dataplane::class::default_limits;
 use dataplane::counters::ForwarderCounters;
 use dataplane::distribution::TxConfig;
+use dataplane::features::Features;
 use dataplane::graph::{Graph, Output, Outputs, Step};
 use dataplane::mask::Mask;
-use dataplane::port::{MAX_PORTS, ReversePath};
+use dataplane::port::MAX_PORTS;
 use dataplane::quarantine::Quarantine;
 use dataplane::reason::DropReason;
 use dpdk::qsbr::Qsbr;
@@ -107,8 +108,7 @@ fn port(n: u16, rx: usize, tx: usize) -> (Queues, Wire) {
         mtu: 1500,
         partial_checksums: false,
         host: false,
-        reverse_path: ReversePath::Any,
-        redirects: false,
+        features: Features::NONE,
         least_ttl: 0,
     };
     let (into, rx) = (0..rx).map(|_| loop_device()).unzip();
