@@ -20,10 +20,8 @@ def frame(to, sender, source, destination, ttl=64):
 
 def test_the_default_graph_is_shown_as_lua_and_runs_as_a_configuration(lab, tmp_path):
     shown = subprocess.run([binary(), "show", "graph", "--lua"], capture_output=True, text=True, check=True)
-    text = shown.stdout.replace("return graph", "turnpike.graph = graph")
-    assert text != shown.stdout
     # Removing its last use shows that it is this text that runs.
-    text = text.replace('"ip4-ttl",', "")
+    text = shown.stdout.replace('"ip4-ttl",', "")
     wires = Wires(lab, text.replace('local turnpike = require "turnpike"', ""), calm=True)
     steps = [step["name"] for step in wires.router.show("graph")["steps"]]
     assert "ip4-lookup" in steps and "ip4-ttl" not in steps
@@ -62,6 +60,6 @@ def test_a_graph_that_cannot_work_is_refused_with_its_line(tmp_path):
     done = subprocess.run([binary(), "check", "--offline", file], capture_output=True, text=True)
     assert done.returncode != 0
     assert done.stderr.strip() == (
-        f'{file}:{line}: graph: "ip4-mtu" takes routed valid IPv4 packets, '
-        'but "ip4-ttl.ok" gives valid IPv4 packets'
+        f'{file}:{line}: graph: "ip4-mtu" requires routed valid IPv4 packets, '
+        'but "ip4-ttl.ok" provides valid IPv4 packets'
     )

@@ -42,7 +42,7 @@ def check(directory, text):
     ('turnpike.next_hop "b" { via = { "10.0.1.2", "fd00::1" } }', "gateways of both families"),
     ('turnpike.graph:path("classify.ip4", turnpike.next_hop "b" { via = "10.0.1.2" })', 'step "b": output "down" leads nowhere'),
     ('turnpike.graph:insert_after("classify.ip4", turnpike.next_hop "b" { via = "10.0.1.2" })\n'
-     'turnpike.graph:path("b.down", "drop")', '"b" takes valid IPv4 packets, but "classify.ip4" gives IPv4 packets'),
+     'turnpike.graph:path("b.down", "drop")', '"b" requires valid IPv4 packets, but "classify.ip4" provides IPv4 packets'),
 ])
 def test_a_mistake_in_a_configuration_has_a_line_and_a_way_out(tmp_path, text, expected):
     status, said = check(tmp_path, text)

@@ -15,7 +15,7 @@ use dataplane::class::{ByClass, default_limits};
 use dataplane::counters::ForwarderCounters;
 use dataplane::distribution::{TxConfig, TxPath};
 use dataplane::forwarder::{Forwarder, ForwarderParts, IdlePolicy, RxSource};
-use dataplane::graph::{EdgeCounters, Shape, Target};
+use dataplane::graph::{GraphCounters, Shape, Target};
 use dataplane::punts::{ClassQueue, Punts, class_rings};
 use dataplane::quarantine::{Quarantine, Suspect};
 use dataplane::reason::{DropReason, Punt};
@@ -62,7 +62,7 @@ struct Lab {
     pool: Mempool,
     forwarder: Forwarder,
     counters: Arc<ForwarderCounters>,
-    edges: Arc<EdgeCounters>,
+    edges: Arc<GraphCounters>,
     shape: Arc<Shape>,
     tables: Arc<Tables>,
     /// Into the forwarder, as if from the wire.

@@ -15,12 +15,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use dataplane::features::Features;
 use dataplane::flow::FlowHash;
 use dataplane::multicast::{MulticastRoute, MulticastRoutes, MulticastTable, Replication};
 use dataplane::next_hop::{self, NextHop, NextHopTable};
 use dataplane::own::OwnAddresses;
-use dataplane::port::{Mtus, PortId, PortInfo, PortInfos, ReversePath};
+use dataplane::port::{Mtus, PortId, InterfaceInfo, InterfaceInfos};
 use dataplane::reason::{DropReason, Punt};
+use dataplane::steps::{REDIRECTS, REVERSE_PATH, ReversePath};
 use dataplane::tables::Tables;
 use fib::{Algorithm, NoReaders, Table};
 use slowpath::{
@@ -63,18 +65,18 @@ pub fn port(number: u16) -> PortId {
 }
 
 /// What the steps know of a port.
-pub fn info(number: u16) -> PortInfo {
-    PortInfo {
+pub fn info(number: u16) -> InterfaceInfo {
+    InterfaceInfo {
         mac: MacAddr(port_mac(number)),
         mtu: mtu(number.into()),
         partial_checksums: number == 2,
         host: number == 1,
-        reverse_path: match number {
-            2 => ReversePath::Strict,
-            3 => ReversePath::Loose,
-            _ => ReversePath::Any,
+        features: match number {
+            0 => Features::NONE.with(REDIRECTS, 1),
+            2 => Features::NONE.with(REVERSE_PATH, ReversePath::Strict as u8),
+            3 => Features::NONE.with(REVERSE_PATH, ReversePath::Loose as u8),
+            _ => Features::NONE,
         },
-        redirects: number == 0,
         least_ttl: if number == 3 { 255 } else { 0 },
     }
 }
@@ -148,7 +150,7 @@ pub fn tables() -> Arc<Tables> {
         next_hops: Arc::new(hops),
         mtus: Arc::new(Mtus::new(&ports)),
         redirects: Arc::default(),
-        ports: Arc::new(PortInfos::new(ports)),
+        ports: Arc::new(InterfaceInfos::new(ports)),
         flows: FlowHash::new(1),
         own: own(),
         multicast: Arc::new(multicast()),

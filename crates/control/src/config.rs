@@ -28,7 +28,7 @@
 //! turnpike.telnet { listen = "127.0.0.1:2323", public = false, sessions = 8, idle_s = 600, users = { "ops" } }
 //! turnpike.command "total" { help = "All packets", run = function(args) … return text end }
 //! local mark = turnpike.step "mark" { process = function(batch, mask) … return mask end }
-//! turnpike.graph:insert_after("ip4-validate", mark)         -- see default_graph.lua
+//! turnpike.graph:insert_after("ip4-validate", mark)         -- see docs/steps.md
 //! ```
 //!
 //! A file is read in three stages, each in a module of its own: `script` runs it in a restricted
@@ -59,7 +59,8 @@ use std::time::Duration;
 use ::script::{CounterNames, StepSettings};
 use dataplane::catalogue::Catalogue;
 use dataplane::class::{ByClass, ClassLimits, default_limits};
-use dataplane::interface::{InterfaceId, ReversePath};
+use dataplane::features::{Feature, Features};
+use dataplane::interface::InterfaceId;
 use dataplane::plan::Plans;
 use dataplane::port::{LinkWish, OffloadWishes, PortId};
 use fib::Algorithm;
@@ -74,7 +75,7 @@ pub use machine::{Machine, check_change, check_machine, check_machine_with, inte
 pub use network::{NoGateway, Place, not_a_host, place_of_gateway};
 pub use queues::{Queues, Rss, RssFields, Spread, key_text};
 pub use script::commands::{Call, run_command};
-pub use script::{DEFAULT_GRAPH, Limits};
+pub use script::{Limits, default_graph_in_lua};
 
 /// A sound configuration: every reference in it leads somewhere, nothing contradicts itself.
 #[derive(Clone, Debug, PartialEq)]
@@ -195,15 +196,13 @@ pub struct Port {
     pub promiscuous: bool,
     /// It receives all multicasts, whether anything needs them or not.
     pub all_multicast: bool,
-    /// What the sources of packets received here must be.
-    pub reverse_path: ReversePath,
+    /// The features that steps of the catalogue declare, and the port's values.
+    pub features: Vec<(Feature, u8)>,
     /// Its host interface, if it has one: as the port says, else if anybody else has routes for
     /// the router.
     pub host: Option<HostInterface>,
     /// Senders on this port are told by ICMP that a destination is unreachable.
     pub unreachables: bool,
-    /// Hosts on it are told of better first hops on the same link.
-    pub redirects: bool,
     /// From how many hops away BGP, LDP, MSDP and BFD may speak to the router by this port (RFC 5082).
     pub ttl_security: Option<u8>,
     /// Questions by which it finds out whether somebody else has one of its IPv6 addresses, before it
@@ -219,6 +218,12 @@ impl Port {
     /// The least TTL with which packets of near peers' protocols may come by it; 0: any.
     pub fn least_ttl(&self) -> u8 {
         self.ttl_security.map_or(0, |hops| u8::MAX - (hops - 1))
+    }
+
+    /// The work of steps that it asks for.
+    pub fn features(&self) -> Features {
+        let with = |all: Features, &(feature, value): &(Feature, u8)| all.with(feature, value);
+        self.features.iter().fold(Features::NONE, with)
     }
 
     /// A port of this one's name and number of which nothing else is said.
@@ -238,10 +243,9 @@ impl Port {
             link: LinkWish::default(),
             promiscuous: false,
             all_multicast: false,
-            reverse_path: ReversePath::Any,
+            features: self.features.iter().map(|(feature, _)| (*feature, 0)).collect(),
             host: None,
             unreachables: true,
-            redirects: false,
             ttl_security: None,
             dad: 0,
             advertise: None,

@@ -1,10 +1,10 @@
 //! The catalogue of steps that graphs are composed of: the built-in ones, and those of modules from
 //! outside.
 //!
-//! An entry says what a step takes and what is known of a packet behind it, so that a composition can
-//! be checked before it runs:
+//! A [`StepSpec`] says what a step requires to be known of packets and what it provides, so that a
+//! composition can be checked before it runs:
 //!
-//! | fact | who adds it |
+//! | fact | provided by |
 //! |---|---|
 //! | IPv4, IPv6 | `classify`: Ethertype, and the least header is there |
 //! | valid | `ip4-validate`, `ip6-validate` |
@@ -12,13 +12,15 @@
 //! | grouped | `ip4-multicast`, `ip6-multicast`: the ports that a packet to a group leaves by are set |
 //! | rewritten | `ip4-rewrite`, `ip6-rewrite`: the Ethernet header is the egress port's |
 //!
-//! A step may follow any output whose packets have all facts that it takes; where paths join, what is
+//! A step may follow any output whose packets have all facts that it requires; where paths join, what is
 //! known is what is known on all of them. To transmit, a packet must be routed and rewritten; to replicate, grouped.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use crate::features::Feature;
 use crate::graph::{Output, Step};
+use crate::params::{Args, Param};
 use crate::steps::builtin;
 use crate::tables::Tables;
 
@@ -93,89 +95,173 @@ impl fmt::Display for Facts {
 }
 
 /// By output: what is known of its packets besides what was known of them before the step.
-pub type Adds = &'static [(&'static str, Facts)];
+pub type Provides = &'static [(&'static str, Facts)];
+
+/// What a step is made with, for one forwarder.
+pub struct MakeContext<'a> {
+    /// The step's name in the graph.
+    pub name: &'a str,
+    /// Its arguments.
+    pub args: &'a Args,
+    /// The tables that the forwarder reads.
+    pub tables: &'a Arc<Tables>,
+}
 
 /// Makes a step for one forwarder.
-pub type Make = Arc<dyn Fn(&Arc<Tables>) -> Box<dyn Step> + Send + Sync>;
+pub type Make = Arc<dyn Fn(&MakeContext<'_>) -> Box<dyn Step> + Send + Sync>;
 
-/// A step that graphs can name.
 #[derive(Clone)]
-pub struct Entry {
+enum Outputs {
+    Fixed(Vec<Output>),
+    ByArgs(Arc<dyn Fn(&Args) -> Vec<Output> + Send + Sync>),
+}
+
+/// A kind of step: what it requires and provides, its parameters, its outputs, and how it is made. Graphs
+/// name it, several times if they like, each time with arguments of its own.
+///
+/// ```
+/// # use dataplane::catalogue::{Facts, StepSpec}; use dataplane::graph::*; use dataplane::params::*;
+/// # use dataplane::{Batch, Mask, batch::ETHERNET};
+/// const OUTPUTS: &[Output] = &[Output::next("ok"), Output::next("low")];
+/// struct Floor(u8);
+/// impl Step for Floor {
+///     fn outputs(&self) -> &[Output] { OUTPUTS }
+///     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
+///         out[0] = input.filter(|i| batch.head(i)[ETHERNET + 8] >= self.0);
+///         out[1] = input.without(out[0]);
+///     }
+/// }
+/// let floor = Param::new("floor", Kind::Integer(1..=255), "the lowest TTL that passes");
+/// let spec = StepSpec::new("ttl-floor", OUTPUTS, |context| {
+///     Box::new(Floor(context.args.integer("floor") as u8))
+/// });
+/// let spec = spec.requires(Facts::IP4).param(floor.or(Arg::Integer(5)));
+/// # assert_eq!(spec.name(), "ttl-floor");
+/// ```
+#[derive(Clone)]
+pub struct StepSpec {
     name: String,
-    outputs: &'static [Output],
-    takes: Facts,
-    adds: Adds,
+    outputs: Outputs,
+    requires: Facts,
+    provides: Provides,
+    params: Vec<Param>,
+    present_if: Option<Feature>,
     make: Option<Make>,
 }
 
-impl Entry {
-    /// A step of this name with these outputs, which takes any frame and adds no facts.
+impl StepSpec {
+    /// A step of this name with these outputs, which requires and provides no facts and has no parameters.
     pub fn new(
         name: &str,
-        outputs: &'static [Output],
-        make: impl Fn(&Arc<Tables>) -> Box<dyn Step> + Send + Sync + 'static,
+        outputs: &[Output],
+        make: impl Fn(&MakeContext<'_>) -> Box<dyn Step> + Send + Sync + 'static,
     ) -> Self {
-        let make: Option<Make> = Some(Arc::new(make));
-        Self { name: name.to_owned(), outputs, takes: Facts::FRAME, adds: &[], make }
+        Self { make: Some(Arc::new(make)), ..Self::described(name, outputs.to_vec()) }
     }
 
     /// A step that is made by whoever builds the graph, as those in Lua are.
-    pub fn described(name: &str, outputs: &'static [Output]) -> Self {
-        Self { name: name.to_owned(), outputs, takes: Facts::FRAME, adds: &[], make: None }
+    pub fn described(name: &str, outputs: Vec<Output>) -> Self {
+        Self {
+            name: name.to_owned(),
+            outputs: Outputs::Fixed(outputs),
+            requires: Facts::FRAME,
+            provides: &[],
+            params: Vec::new(),
+            present_if: None,
+            make: None,
+        }
     }
 
-    /// What must be known of the packets that it takes.
-    pub fn takes(mut self, facts: Facts) -> Self {
-        self.takes = facts;
+    /// The facts that must be known of the packets that come to it.
+    pub fn requires(mut self, facts: Facts) -> Self {
+        self.requires = facts;
         self
     }
 
-    /// What is known of the packets of its outputs.
-    pub fn adds(mut self, adds: Adds) -> Self {
-        self.adds = adds;
+    /// The facts that are known of the packets of its outputs.
+    pub fn provides(mut self, provides: Provides) -> Self {
+        self.provides = provides;
         self
     }
+
+    /// A parameter; not one of [`Self::RESERVED`].
+    pub fn param(mut self, param: Param) -> Self {
+        self.params.push(param);
+        self
+    }
+
+    /// Outputs that depend on the arguments, in place of fixed ones. The steps that are made must have the
+    /// same.
+    pub fn outputs_by(
+        mut self,
+        outputs: impl Fn(&Args) -> Vec<Output> + Send + Sync + 'static,
+    ) -> Self {
+        self.outputs = Outputs::ByArgs(Arc::new(outputs));
+        self
+    }
+
+    /// The step is in the default graph only if a port asks for it by this feature.
+    pub fn present_if(mut self, feature: Feature) -> Self {
+        self.present_if = Some(feature);
+        self
+    }
+
+    /// Keys of a step in a graph that are no arguments.
+    pub const RESERVED: [&'static str; 2] = ["as", "when"];
 
     /// The name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    pub(crate) fn outputs(&self) -> &'static [Output] {
-        self.outputs
+    /// Its parameters.
+    pub fn params(&self) -> &[Param] {
+        &self.params
     }
 
-    pub(crate) fn wanted(&self) -> Facts {
-        self.takes
+    /// The feature by which ports ask for it.
+    pub fn feature(&self) -> Option<Feature> {
+        self.present_if
+    }
+
+    pub(crate) fn outputs(&self, args: &Args) -> Vec<Output> {
+        match &self.outputs {
+            Outputs::Fixed(outputs) => outputs.clone(),
+            Outputs::ByArgs(outputs) => outputs(args),
+        }
+    }
+
+    pub(crate) fn required(&self) -> Facts {
+        self.requires
     }
 
     /// What is known behind this output of packets of which `before` was known.
     pub(crate) fn behind(&self, output: &str, before: Facts) -> Facts {
-        let added = self.adds.iter().find(|(name, _)| *name == output);
-        added.map_or(before, |(_, facts)| before.with(*facts))
+        let provided = self.provides.iter().find(|(name, _)| *name == output);
+        provided.map_or(before, |(_, facts)| before.with(*facts))
     }
 
     /// The step; `None` for one that is only described.
-    pub(crate) fn make(&self, tables: &Arc<Tables>) -> Option<Box<dyn Step>> {
-        self.make.as_ref().map(|make| make(tables))
+    pub(crate) fn make(&self, context: &MakeContext<'_>) -> Option<Box<dyn Step>> {
+        self.make.as_ref().map(|make| make(context))
     }
 }
 
-impl fmt::Debug for Entry {
+impl fmt::Debug for StepSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Entry({})", self.name)
+        write!(f, "StepSpec({})", self.name)
     }
 }
 
 /// Every step that a graph can name.
 #[derive(Clone, Debug)]
 pub struct Catalogue {
-    entries: Vec<Entry>,
+    specs: Vec<StepSpec>,
 }
 
 impl Default for Catalogue {
     fn default() -> Self {
-        Self { entries: builtin::entries() }
+        Self { specs: builtin::specs() }
     }
 }
 
@@ -183,71 +269,80 @@ impl Catalogue {
     /// Adds a step.
     ///
     /// # Errors
-    /// There is one of this name.
-    pub fn add(&mut self, entry: Entry) -> Result<(), String> {
-        if self.find(&entry.name).is_some() {
-            return Err(format!("step \"{}\" exists already; choose another name", entry.name));
+    /// There is one of this name, it has a parameter of a name that means something else, or its feature has a
+    /// name or a slot of another one.
+    pub fn add(&mut self, spec: StepSpec) -> Result<(), String> {
+        let name = &spec.name;
+        if self.find(name).is_some() {
+            return Err(format!("step \"{name}\" exists already; choose another name"));
         }
-        self.entries.push(entry);
+        let reserved = |param: &&Param| StepSpec::RESERVED.contains(&param.name());
+        if let Some(param) = spec.params.iter().find(reserved) {
+            let param = param.name();
+            return Err(format!(
+                "step \"{name}\": parameter \"{param}\" means something else; rename it"
+            ));
+        }
+        let clashes = |known: &Feature| spec.present_if.is_some_and(|new| new.clashes(*known));
+        if let Some(known) = self.features().into_iter().find(clashes) {
+            let known = known.name();
+            return Err(format!(
+                "step \"{name}\": its feature has the name or the slot of \"{known}\"; choose others"
+            ));
+        }
+        self.specs.push(spec);
         Ok(())
     }
 
     /// The step of this name.
-    pub fn find(&self, name: &str) -> Option<&Entry> {
-        self.entries.iter().find(|entry| entry.name == name)
+    pub fn find(&self, name: &str) -> Option<&StepSpec> {
+        self.specs.iter().find(|spec| spec.name == name)
+    }
+
+    /// The features of all, each once.
+    pub fn features(&self) -> Vec<Feature> {
+        let mut features = Vec::new();
+        for feature in self.specs.iter().filter_map(|spec| spec.present_if) {
+            if !features.contains(&feature) {
+                features.push(feature);
+            }
+        }
+        features
     }
 
     /// The names of all.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.entries.iter().map(|entry| entry.name.as_str())
+        self.specs.iter().map(|spec| spec.name.as_str())
     }
-}
-
-/// The outputs of a step that is described at run time, as [`Step::outputs`] wants them: one for each
-/// name, one that drops for each name of `drops`, then `ends`. Kept for ever, once for each different list.
-pub fn intern_outputs(names: &[String], drops: &[String], ends: &[Output]) -> &'static [Output] {
-    static KNOWN: Mutex<Vec<&'static [Output]>> = Mutex::new(Vec::new());
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let same = |list: &&&'static [Output]| {
-        list.len() == names.len() + drops.len() + ends.len()
-            && {
-                let (next, rest) = list.split_at(names.len());
-                let (drop, end) = rest.split_at(drops.len());
-                let is_next = |(have, name): (&Output, &String)| matches!(have, Output::Next(next) if next == name);
-                let is_drop = |(have, name): (&Output, &String)| matches!(have, Output::DropAs(drop) if drop == name);
-                next.iter().zip(names).all(is_next)
-                    && drop.iter().zip(drops).all(is_drop)
-                    && end == ends
-            }
-    };
-    if let Some(list) = known.iter().find(same) {
-        return list;
-    }
-    let keep = |name: &String| -> &'static str { Box::leak(name.clone().into_boxed_str()) };
-    let next = names.iter().map(|name| Output::Next(keep(name)));
-    let drop = drops.iter().map(|name| Output::DropAs(keep(name)));
-    let list: &'static [Output] = Box::leak(next.chain(drop).chain(ends.iter().copied()).collect());
-    known.push(list);
-    list
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reason::DropReason;
     use crate::testing::TestTables;
 
     #[test]
-    fn entries_tell_the_outputs_that_their_steps_have() {
-        let tables = TestTables::every_kind();
+    fn specs_declare_the_outputs_that_their_steps_have() {
+        let tables = &TestTables::every_kind();
         let catalogue = Catalogue::default();
-        for entry in &catalogue.entries {
-            assert_eq!(entry.outputs(), entry.make(&tables).unwrap().outputs(), "{}", entry.name());
-            for (output, _) in entry.adds {
-                assert!(entry.outputs().contains(&Output::Next(output)), "{}", entry.name());
+        for spec in &catalogue.specs {
+            let args = &Args::read(spec.params(), &Default::default()).unwrap();
+            let context = MakeContext { name: spec.name(), args, tables };
+            let outputs = spec.outputs(args);
+            assert_eq!(outputs, spec.make(&context).unwrap().outputs(), "{}", spec.name());
+            for (output, _) in spec.provides {
+                assert!(outputs.contains(&Output::next(output)), "{}", spec.name());
             }
         }
-        assert!(catalogue.entries.len() >= 17);
+        assert!(catalogue.specs.len() >= 17);
+    }
+
+    #[test]
+    fn a_parameter_is_not_called_as_what_means_something_else() {
+        let flag = Param::new("as", crate::params::Kind::Flag, "a switch");
+        let spec = StepSpec::described("x", Vec::new()).param(flag);
+        let error = Catalogue::default().add(spec).unwrap_err();
+        assert_eq!(error, "step \"x\": parameter \"as\" means something else; rename it");
     }
 
     #[test]
@@ -259,28 +354,28 @@ mod tests {
     }
 
     #[test]
+    fn features_are_told_apart() {
+        let mut catalogue = Catalogue::default();
+        let names: Vec<_> = catalogue.features().iter().map(|feature| feature.name()).collect();
+        assert_eq!(names, ["reverse_path", "redirects"]);
+        let spec = |name| {
+            let feature = Feature::flag(name, 1);
+            StepSpec::described("x", Vec::new()).present_if(feature)
+        };
+        assert!(catalogue.add(spec("redirects")).is_ok());
+        let error = catalogue.add(StepSpec { name: "y".into(), ..spec("other") }).unwrap_err();
+        assert_eq!(
+            error,
+            "step \"y\": its feature has the name or the slot of \"redirects\"; choose others"
+        );
+    }
+
+    #[test]
     fn facts_have_words() {
         assert_eq!(Facts::FRAME.to_string(), "frames");
         let routed = Facts::IP4.with(Facts::VALID).with(Facts::ROUTED);
         assert_eq!(routed.to_string(), "routed valid IPv4 packets");
         assert!(routed.satisfy(Facts::IP4) && !routed.satisfy(Facts::IP6));
         assert_eq!(routed.common(Facts::IP6.with(Facts::VALID)), Facts::VALID);
-    }
-
-    #[test]
-    fn described_outputs_are_kept_once() {
-        let names = ["next", "voice"].map(str::to_owned);
-        let first = intern_outputs(&names, &[], &[]);
-        assert!(std::ptr::eq(first, intern_outputs(&names, &[], &[])));
-        assert_eq!(first[1], Output::Next("voice"));
-        let end = [Output::Drop(DropReason::StepFailed)];
-        let longer = intern_outputs(&names, &[], &end);
-        assert_eq!(longer, [first, &end].concat());
-        assert!(std::ptr::eq(longer, intern_outputs(&names, &[], &end)));
-        assert_eq!(intern_outputs(&names[..1], &[], &[]).len(), 1);
-        // The same names, of which one drops.
-        let drops = intern_outputs(&names[..1], &names[1..], &[]);
-        assert_eq!(drops, [first[0], Output::DropAs("voice")]);
-        assert!(std::ptr::eq(drops, intern_outputs(&names[..1], &names[1..], &[])));
     }
 }

@@ -1,123 +1,109 @@
-//! The default graph: where a packet goes.
+//! The default graph: where a packet goes, top to bottom.
 //!
-//! This function is the whole packet path, top to bottom, for tests and benchmarks. Routers run what
-//! their configuration says, which begins with the same path in Lua (`default_graph.lua` in crate
-//! `control`); a test there compares both, so a change of one needs the other. Punts to the slow path and
-//! drops do not appear here because each step declares its own; `turnpike show graph` draws everything.
+//! A path begins at an output, `STEP.OUTPUT`, and goes on by the main output of each step that it names. A step
+//! that its [`StepSpec`](crate::catalogue::StepSpec) makes conditional is left out where no port asks for it.
+//! Punts to the slow path and drops do not appear here because each step declares its own; `turnpike show
+//! graph` draws everything, and `turnpike show graph --lua` prints the same as a configuration may change it.
 
 use std::sync::Arc;
 
-use crate::graph::{Graph, GraphBuilder, GraphError};
-use crate::interface::ReversePath;
-use crate::steps::{
-    Classify, CompleteChecksum, Ip4Lookup, Ip4Multicast, Ip4Prefetch, Ip4ReversePath, Ip4Rewrite,
-    Ip4Ttl, Ip4Validate, Ip6HopLimit, Ip6Lookup, Ip6Multicast, Ip6ReversePath, Ip6Rewrite,
-    Ip6Validate, Mtu, Redirect,
-};
+use crate::builder::GraphBuilder;
+use crate::catalogue::Catalogue;
+use crate::graph::Graph;
+use crate::params::Args;
+use crate::plan::{NewStep, Plan, PlanError, Way};
 use crate::tables::Tables;
 
-/// Builds the graph that forwarders run unless the configuration says otherwise.
-pub fn default_graph(tables: &Arc<Tables>) -> Result<Graph, GraphError> {
+const FIRST: &str = "classify";
+
+const PATHS: [(&str, &[&str]); 4] = [
+    (
+        "classify.ip4",
+        &[
+            "ip4-prefetch",
+            "ip4-checksum-offload",
+            "ip4-validate",
+            "ip4-reverse-path",
+            "ip4-lookup",
+            "ip4-ttl",
+            "ip4-redirect",
+            "ip4-mtu",
+            "ip4-rewrite",
+            "transmit",
+        ],
+    ),
+    (
+        "classify.ip6",
+        &[
+            "ip6-checksum-offload",
+            "ip6-validate",
+            "ip6-reverse-path",
+            "ip6-lookup",
+            "ip6-hop-limit",
+            "ip6-redirect",
+            "ip6-mtu",
+            "ip6-rewrite",
+            "transmit",
+        ],
+    ),
+    ("ip4-lookup.multicast", &["ip4-multicast", "replicate"]),
+    ("ip6-lookup.multicast", &["ip6-multicast", "replicate"]),
+];
+
+/// The graph that forwarders run unless the configuration says otherwise.
+///
+/// # Errors
+/// The catalogue lacks one of its steps.
+pub fn default_plan(catalogue: &Catalogue) -> Result<Plan, PlanError> {
+    let mut plan = Plan::new();
+    add(&mut plan, catalogue, FIRST)?;
+    for (from, path) in PATHS {
+        let mut from = from;
+        for &name in path {
+            let way = Way::read(name);
+            if matches!(way, Way::Step(_)) {
+                add(&mut plan, catalogue, name)?;
+            }
+            plan.lead(from, &way, None)?;
+            from = name;
+        }
+    }
+    Ok(plan)
+}
+
+fn add(plan: &mut Plan, catalogue: &Catalogue, name: &str) -> Result<(), PlanError> {
+    let unknown = || PlanError::new(None, format!("step \"{name}\": not in the catalogue"));
+    let spec = catalogue.find(name).ok_or_else(unknown)?;
+    plan.add(&NewStep { only_if: spec.feature(), ..NewStep::of(spec, Args::default(), None) })
+}
+
+/// The default graph for a router of these tables.
+///
+/// # Errors
+/// As [`default_plan`].
+pub fn default_graph(tables: &Arc<Tables>) -> Result<Graph, PlanError> {
     default_steps(tables)?.build()
 }
 
-/// The default graph before it is built, for whoever adds steps of their own. The steps that look at
-/// sources, and those that find out who is to be redirected, are in it if a port asks for them.
-pub fn default_steps(tables: &Arc<Tables>) -> Result<GraphBuilder, GraphError> {
-    let ports = tables.interfaces.get();
-    let redirects = ports.iter().any(|port| port.redirects);
-    let by_source = ports.iter().any(|port| port.reverse_path != ReversePath::Any);
-    let mut graph = GraphBuilder::new();
-
-    graph.add("classify", Classify)?;
-
-    graph.add("ip4-prefetch", Ip4Prefetch::new(tables))?;
-    graph.add("ip4-checksum-offload", CompleteChecksum)?;
-    if tables.own.class_e() {
-        graph.add("ip4-validate", Ip4Validate::<true>::new(&tables.own))?;
-    } else {
-        graph.add("ip4-validate", Ip4Validate::<false>::new(&tables.own))?;
-    }
-    if by_source {
-        graph.add("ip4-reverse-path", Ip4ReversePath::new(tables.clone()))?;
-    }
-    graph.add("ip4-lookup", Ip4Lookup::new(tables.clone()))?;
-    graph.add("ip4-ttl", Ip4Ttl)?;
-    if redirects {
-        graph.add("ip4-redirect", Redirect::new(tables))?;
-    }
-    graph.add("ip4-mtu", Mtu::<false>::new(tables))?;
-    graph.add("ip4-rewrite", Ip4Rewrite::new(tables))?;
-
-    graph.add("ip6-checksum-offload", CompleteChecksum)?;
-    graph.add("ip6-validate", Ip6Validate::new(&tables.own))?;
-    if by_source {
-        graph.add("ip6-reverse-path", Ip6ReversePath::new(tables.clone()))?;
-    }
-    graph.add("ip6-lookup", Ip6Lookup::new(tables.clone()))?;
-    graph.add("ip6-hop-limit", Ip6HopLimit)?;
-    if redirects {
-        graph.add("ip6-redirect", Redirect::new(tables))?;
-    }
-    graph.add("ip6-mtu", Mtu::<true>::new(tables))?;
-    graph.add("ip6-rewrite", Ip6Rewrite::new(tables))?;
-
-    graph.add("ip4-multicast", Ip4Multicast::new(tables))?;
-    graph.add("ip6-multicast", Ip6Multicast::new(tables))?;
-
-    graph.connect("classify", "ip4", "ip4-prefetch")?;
-    graph.connect("ip4-prefetch", "next", "ip4-checksum-offload")?;
-    graph.connect("ip4-checksum-offload", "next", "ip4-validate")?;
-    if by_source {
-        graph.connect("ip4-validate", "ok", "ip4-reverse-path")?;
-        graph.connect("ip4-reverse-path", "ok", "ip4-lookup")?;
-    } else {
-        graph.connect("ip4-validate", "ok", "ip4-lookup")?;
-    }
-    graph.connect("ip4-lookup", "forward", "ip4-ttl")?;
-    if redirects {
-        graph.connect("ip4-ttl", "ok", "ip4-redirect")?;
-        graph.connect("ip4-redirect", "ok", "ip4-mtu")?;
-    } else {
-        graph.connect("ip4-ttl", "ok", "ip4-mtu")?;
-    }
-    graph.connect("ip4-mtu", "ok", "ip4-rewrite")?;
-    graph.transmit("ip4-rewrite", "transmit")?;
-
-    graph.connect("classify", "ip6", "ip6-checksum-offload")?;
-    graph.connect("ip6-checksum-offload", "next", "ip6-validate")?;
-    if by_source {
-        graph.connect("ip6-validate", "ok", "ip6-reverse-path")?;
-        graph.connect("ip6-reverse-path", "ok", "ip6-lookup")?;
-    } else {
-        graph.connect("ip6-validate", "ok", "ip6-lookup")?;
-    }
-    graph.connect("ip6-lookup", "forward", "ip6-hop-limit")?;
-    if redirects {
-        graph.connect("ip6-hop-limit", "ok", "ip6-redirect")?;
-        graph.connect("ip6-redirect", "ok", "ip6-mtu")?;
-    } else {
-        graph.connect("ip6-hop-limit", "ok", "ip6-mtu")?;
-    }
-    graph.connect("ip6-mtu", "ok", "ip6-rewrite")?;
-    graph.transmit("ip6-rewrite", "transmit")?;
-
-    graph.connect("ip4-lookup", "multicast", "ip4-multicast")?;
-    graph.replicate("ip4-multicast", "replicate")?;
-    graph.connect("ip6-lookup", "multicast", "ip6-multicast")?;
-    graph.replicate("ip6-multicast", "replicate")?;
-
-    Ok(graph)
+/// The default graph before it is built, for whoever adds steps of their own.
+///
+/// # Errors
+/// As [`default_plan`].
+pub fn default_steps(tables: &Arc<Tables>) -> Result<GraphBuilder, PlanError> {
+    let catalogue = Catalogue::default();
+    GraphBuilder::of(&default_plan(&catalogue)?, &catalogue, tables)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::batch::Batch;
+    use crate::features::Features;
     use crate::graph::{Ends, Target};
     use crate::interface::InterfaceInfo;
     use crate::mask::Mask;
     use crate::reason::{DropReason, PuntReason};
+    use crate::steps::{REDIRECTS, REVERSE_PATH};
     use crate::testing::{FrameBuilder, TestTables, batch_of};
 
     fn run(frames: &[Vec<u8>]) -> (Ends, Graph, Batch) {
@@ -210,7 +196,7 @@ mod tests {
 
     #[test]
     fn sources_are_looked_up_only_if_a_port_asks_for_it() {
-        let graph = graph_for(|ports| ports[4].reverse_path = ReversePath::Loose);
+        let graph = graph_for(|ports| ports[4].features = Features::NONE.with(REVERSE_PATH, 1));
         let names: Vec<_> = graph.shape().steps.iter().map(|step| step.name.as_str()).collect();
         assert_eq!(names.len(), 18);
         assert!(names.contains(&"ip4-reverse-path") && names.contains(&"ip6-reverse-path"));
@@ -218,7 +204,7 @@ mod tests {
 
     #[test]
     fn first_hops_are_looked_at_only_if_a_port_redirects() {
-        let graph = graph_for(|ports| ports[1].redirects = true);
+        let graph = graph_for(|ports| ports[1].features = Features::NONE.with(REDIRECTS, 1));
         let names: Vec<_> = graph.shape().steps.iter().map(|step| step.name.as_str()).collect();
         assert_eq!(names.len(), 18);
         assert!(names.contains(&"ip4-redirect") && names.contains(&"ip6-redirect"));

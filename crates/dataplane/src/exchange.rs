@@ -97,14 +97,15 @@ impl Exchange {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::{GraphBuilder, Output, Outputs, Step};
+    use crate::builder::GraphBuilder;
+    use crate::graph::{Output, Outputs, Step};
     use crate::{Batch, Mask};
 
     struct Pass;
 
     impl Step for Pass {
         fn outputs(&self) -> &'static [Output] {
-            &[Output::Next("next")]
+            const { &[Output::next("next")] }
         }
 
         fn process(&mut self, _: &mut Batch, input: Mask, out: &mut Outputs) {

@@ -215,6 +215,8 @@ impl Forwarder {
         let taken = exchange.serve(|new| {
             if let Some(graph) = &mut new.graph {
                 std::mem::swap(graph, &mut self.parts.graph);
+                // A step that panics over another's state begins without it.
+                let _ = guard(|| self.parts.graph.take_state(graph));
             }
             if let Some(infos) = &mut new.ports {
                 exchange_infos(&mut self.rx, &mut self.batch.interfaces, infos);

@@ -2,7 +2,7 @@
 //!
 //! A graph is a directed acyclic graph of [`Step`]s. Each output of a step is an edge; it leads to
 //! another step or to one of four ends: *transmit* (the packet leaves by its egress port), *replicate*
-//! (by all its [`Batch::replicas`]), *slow path* (with a [`PuntReason`]), *drop* (with a
+//! (by all its [`Batch::receivers`]), *slow path* (with a [`PuntReason`]), *drop* (with a
 //! [`DropReason`]). While a batch runs through, an
 //! edge is one [`Mask`] saying which of the batch's packets take it:
 //!
@@ -14,18 +14,22 @@
 //!               +===== runt ===> + == checksum ==> + ===========> masks[DROP]
 //! ```
 //!
-//! [`GraphBuilder::build`] checks the graph and flattens it into topological order. Running it
+//! [`Plan`] describes a graph, checks it, and flattens it into topological order. Running it
 //! then costs, per step, one virtual call, and per edge one OR, one population count and one
 //! addition. A step whose mask is empty costs one branch. Packets never change their slot, so
 //! merging paths keeps their order.
 //!
 //! Idea: drop-out batching of MoonRoute, from one line of steps to any graph.
+//!
+//! [`Plan`]: crate::plan::Plan
 
-use std::fmt;
+use std::any::Any;
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::batch::{BATCH_MAX, Batch};
+use crate::counters::Counter;
 use crate::mask::Mask;
 use crate::quarantine::guard;
 use crate::reason::{DropReason, PuntReason};
@@ -35,34 +39,82 @@ pub const MAX_OUTPUTS: usize = 16;
 
 /// One unit of the packet path.
 pub trait Step: Send {
-    /// The step's outputs, in the order in which [`Step::process`] sets their masks.
-    fn outputs(&self) -> &'static [Output];
+    /// The step's outputs, in the order in which [`Step::process`] sets their masks; those that its
+    /// [`StepSpec`](crate::catalogue::StepSpec) declares.
+    fn outputs(&self) -> &[Output];
 
     /// Handles the packets of `input` (never empty) and says by `out` where each of them goes.
     /// Every packet of `input` must be in exactly one output; a packet in none is dropped with
     /// [`DropReason::StepLost`].
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs);
+
+    /// The step's own counters, the same as long as it lives. Asked for when the graph is built.
+    fn counters(&self) -> Option<&StepCounters> {
+        None
+    }
+
+    /// What the step knows and a step that takes its place should know, too; `None` if there is nothing.
+    fn state(&mut self) -> Option<&mut dyn Any> {
+        None
+    }
+
+    /// Exchanges state with a step of the same name and kind, in whose place it comes on the same forwarder.
+    /// `old` is the other's [`Self::state`]; it may be of other arguments, and gets what is exchanged back if
+    /// the change is undone. Called between two batches: it must not allocate or wait.
+    fn take_state(&mut self, old: &mut dyn Any) {
+        let _ = old;
+    }
+}
+
+/// Named counters of a step, written by its forwarder, read by anyone. Copies are the same counters.
+#[derive(Clone, Debug)]
+pub struct StepCounters(Arc<[(&'static str, Counter)]>);
+
+impl StepCounters {
+    /// Counters of these names, at 0.
+    pub fn new(names: &[&'static str]) -> Self {
+        Self(names.iter().map(|&name| (name, Counter::default())).collect())
+    }
+
+    /// The counter at this place of the list of names; to be changed by its step only.
+    ///
+    /// # Panics
+    /// There are fewer.
+    #[inline(always)]
+    pub fn at(&self, index: usize) -> &Counter {
+        &self.0[index].1
+    }
+
+    /// Every name and its value now.
+    pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.0.iter().map(|(name, counter)| (*name, counter.get()))
+    }
 }
 
 /// The masks of a step's outputs, all empty when [`Step::process`] is called.
 pub type Outputs = [Mask; MAX_OUTPUTS];
 
 /// A step's declaration of one output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Leads to the step, or to transmit or replicate, that the graph connects it to by this name.
-    Next(&'static str),
+    Next(Cow<'static, str>),
     /// Leads to the slow path.
     Punt(PuntReason),
     /// Leads to the end that frees and counts.
     Drop(DropReason),
     /// Leads there as well, counted as [`DropReason::ByStep`] and by this name among the step's own counters.
-    DropAs(&'static str),
+    DropAs(Cow<'static, str>),
 }
 
 impl Output {
+    /// [`Self::Next`] by a name that is known when the program is built.
+    pub const fn next(name: &'static str) -> Self {
+        Self::Next(Cow::Borrowed(name))
+    }
+
     /// The name that connections and pictures use.
-    pub fn name(self) -> &'static str {
+    pub fn name(&self) -> &str {
         match self {
             Output::Next(name) | Output::DropAs(name) => name,
             Output::Punt(reason) => reason.name(),
@@ -78,7 +130,7 @@ pub enum Target {
     Step(usize),
     /// Out by the packet's egress port.
     Transmit,
-    /// Out by each of the packet's [`Batch::replicas`].
+    /// Out by each of the packet's [`Batch::receivers`].
     Replicate,
     /// To the slow path.
     SlowPath(PuntReason),
@@ -86,323 +138,13 @@ pub enum Target {
     Drop(DropReason),
 }
 
-/// Why a graph cannot be built.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum GraphError {
-    /// Two steps have this name.
-    DuplicateStep(String),
-    /// A connection names a step that does not exist.
-    UnknownStep {
-        /// The name that was not found.
-        name: String,
-        /// The names there are.
-        known: Vec<String>,
-    },
-    /// A connection names an output that the step does not have.
-    UnknownOutput {
-        /// The step.
-        step: String,
-        /// The name that was not found.
-        output: String,
-        /// The outputs that can be connected.
-        known: Vec<&'static str>,
-    },
-    /// An output is connected twice.
-    ConnectedTwice {
-        /// The step.
-        step: String,
-        /// Its output.
-        output: String,
-    },
-    /// An output leads nowhere.
-    Unconnected {
-        /// The step.
-        step: String,
-        /// Its output.
-        output: &'static str,
-    },
-    /// A step declares more outputs than a graph can carry.
-    TooManyOutputs {
-        /// The step.
-        step: String,
-        /// How many it declares.
-        outputs: usize,
-    },
-    /// These steps form a circle, or can be reached only through one.
-    Cycle(Vec<String>),
-    /// No path leads from the first step to this one.
-    Unreachable(String),
-    /// There is no step at all.
-    Empty,
-}
-
-impl fmt::Display for GraphError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            GraphError::DuplicateStep(name) => {
-                write!(f, "step \"{name}\" exists already; give the second one another name")
-            }
-            GraphError::UnknownStep { name, known } => {
-                write!(f, "step \"{name}\" not found; known: {}", known.join(", "))
-            }
-            GraphError::UnknownOutput { step, output, known } => {
-                write!(
-                    f,
-                    "step \"{step}\": output \"{output}\" not found; known: {}",
-                    known.join(", ")
-                )
-            }
-            GraphError::ConnectedTwice { step, output } => {
-                write!(f, "step \"{step}\": output \"{output}\" is connected twice; remove one")
-            }
-            GraphError::Unconnected { step, output } => {
-                write!(f, "step \"{step}\": output \"{output}\" leads nowhere; connect it")
-            }
-            GraphError::TooManyOutputs { step, outputs } => {
-                write!(f, "step \"{step}\": {outputs} outputs; at most {MAX_OUTPUTS}")
-            }
-            GraphError::Cycle(steps) => {
-                write!(f, "steps {} form a circle; remove one connection", steps.join(", "))
-            }
-            GraphError::Unreachable(step) => {
-                write!(f, "step \"{step}\": no path leads to it; connect it or remove it")
-            }
-            GraphError::Empty => f.write_str("the graph has no steps; add one"),
-        }
-    }
-}
-
-impl std::error::Error for GraphError {}
-
-struct Node {
-    name: String,
-    kind: String,
-    step: Box<dyn Step>,
-    targets: Vec<Option<Target>>,
-}
-
-/// Collects steps and connections; the first step added receives every batch.
-///
-/// ```
-/// # use dataplane::graph::*; use dataplane::{Batch, Mask};
-/// struct Pass;
-/// impl Step for Pass {
-///     fn outputs(&self) -> &'static [Output] { &[Output::Next("next")] }
-///     fn process(&mut self, _: &mut Batch, input: Mask, out: &mut Outputs) { out[0] = input; }
-/// }
-/// let mut graph = GraphBuilder::new();
-/// graph.add("first", Pass)?;
-/// graph.add("second", Pass)?;
-/// graph.connect("first", "next", "second")?;
-/// graph.transmit("second", "next")?;
-/// assert_eq!(graph.build()?.shape().steps.len(), 2);
-/// # Ok::<(), GraphError>(())
-/// ```
-#[derive(Default)]
-pub struct GraphBuilder {
-    nodes: Vec<Node>,
-}
-
-impl GraphBuilder {
-    /// A graph without steps.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Adds a step under a name of its own; punts and drops are connected at once.
-    pub fn add(&mut self, name: &str, step: impl Step + 'static) -> Result<(), GraphError> {
-        self.add_boxed(name, name, Box::new(step))
-    }
-
-    /// [`Self::add`] for a step whose type only its maker knows, and which may be one of several of its
-    /// kind.
-    pub fn add_boxed(
-        &mut self,
-        name: &str,
-        kind: &str,
-        step: Box<dyn Step>,
-    ) -> Result<(), GraphError> {
-        if self.nodes.iter().any(|node| node.name == name) {
-            return Err(GraphError::DuplicateStep(name.to_owned()));
-        }
-        let outputs = step.outputs();
-        if outputs.len() > MAX_OUTPUTS {
-            return Err(GraphError::TooManyOutputs {
-                step: name.to_owned(),
-                outputs: outputs.len(),
-            });
-        }
-        let targets = outputs
-            .iter()
-            .map(|output| match *output {
-                Output::Next(_) => None,
-                Output::Punt(reason) => Some(Target::SlowPath(reason)),
-                Output::Drop(reason) => Some(Target::Drop(reason)),
-                Output::DropAs(_) => Some(Target::Drop(DropReason::ByStep)),
-            })
-            .collect();
-        self.nodes.push(Node { name: name.to_owned(), kind: kind.to_owned(), step, targets });
-        Ok(())
-    }
-
-    /// Leads an output of step `from` to step `to`.
-    pub fn connect(&mut self, from: &str, output: &str, to: &str) -> Result<(), GraphError> {
-        let to = self.find(to)?;
-        self.lead(from, output, Target::Step(to))
-    }
-
-    /// Leads an output of step `from` out of the router.
-    pub fn transmit(&mut self, from: &str, output: &str) -> Result<(), GraphError> {
-        self.lead(from, output, Target::Transmit)
-    }
-
-    /// Frees the packets of an output, under [`DropReason::ByStep`].
-    pub fn discard(&mut self, from: &str, output: &str) -> Result<(), GraphError> {
-        self.lead(from, output, Target::Drop(DropReason::ByStep))
-    }
-
-    /// Puts a new step in front of step `before`: all that led there leads to the new one, whose
-    /// `output` leads on.
-    pub fn insert(
-        &mut self,
-        name: &str,
-        step: impl Step + 'static,
-        output: &str,
-        before: &str,
-    ) -> Result<(), GraphError> {
-        let next = self.find(before)?;
-        self.add(name, step)?;
-        let new = self.nodes.len() - 1;
-        for target in self.nodes.iter_mut().flat_map(|node| &mut node.targets) {
-            if *target == Some(Target::Step(next)) {
-                *target = Some(Target::Step(new));
-            }
-        }
-        self.connect(name, output, before)
-    }
-
-    /// Leads an output of step `from` out of the router, by several ports at once.
-    pub fn replicate(&mut self, from: &str, output: &str) -> Result<(), GraphError> {
-        self.lead(from, output, Target::Replicate)
-    }
-
-    fn find(&self, name: &str) -> Result<usize, GraphError> {
-        self.nodes.iter().position(|node| node.name == name).ok_or_else(|| {
-            GraphError::UnknownStep {
-                name: name.to_owned(),
-                known: self.nodes.iter().map(|node| node.name.clone()).collect(),
-            }
-        })
-    }
-
-    fn lead(&mut self, from: &str, output: &str, target: Target) -> Result<(), GraphError> {
-        let from = self.find(from)?;
-        let node = &mut self.nodes[from];
-        let outputs = node.step.outputs();
-        let wanted = |candidate: &Output| *candidate == Output::Next(candidate.name());
-        let Some(index) = outputs.iter().position(|o| wanted(o) && o.name() == output) else {
-            return Err(GraphError::UnknownOutput {
-                step: node.name.clone(),
-                output: output.to_owned(),
-                known: outputs.iter().filter(|o| wanted(o)).map(|o| o.name()).collect(),
-            });
-        };
-        if node.targets[index].is_some() {
-            return Err(GraphError::ConnectedTwice {
-                step: node.name.clone(),
-                output: output.to_owned(),
-            });
-        }
-        node.targets[index] = Some(target);
-        Ok(())
-    }
-
-    /// Checks the graph and brings it into the form that runs.
-    pub fn build(self) -> Result<Graph, GraphError> {
-        let order = self.topological_order()?;
-        let mut position = vec![0; order.len()];
-        for (place, &node) in order.iter().enumerate() {
-            position[node] = place;
-        }
-        let mut nodes: Vec<_> = self.nodes.into_iter().map(Some).collect();
-        let mut steps = Vec::new();
-        let mut shape = Vec::new();
-        let mut first_edge = 0;
-        for &index in &order {
-            let Some(node) = nodes[index].take() else { continue };
-            let targets = place_targets(&node, &position)?;
-            let edges = targets.len();
-            shape.push(StepShape {
-                name: node.name,
-                kind: node.kind,
-                outputs: node
-                    .step
-                    .outputs()
-                    .iter()
-                    .map(|o| o.name())
-                    .zip(targets.clone())
-                    .collect(),
-                first_edge,
-            });
-            steps.push(Placed {
-                step: node.step,
-                edges: edges_of(&targets, order.len()),
-                first_edge,
-            });
-            first_edge += edges;
-        }
-        let shape = Arc::new(Shape { steps: shape, edges: first_edge });
-        Ok(Graph::new(steps, shape))
-    }
-
-    /// Kahn's algorithm, starting at the first step added; ties keep the order of adding, so the
-    /// same description always gives the same graph.
-    fn topological_order(&self) -> Result<Vec<usize>, GraphError> {
-        if self.nodes.is_empty() {
-            return Err(GraphError::Empty);
-        }
-        let mut incoming = vec![0; self.nodes.len()];
-        for next in self.nodes.iter().flat_map(next_steps) {
-            incoming[next] += 1;
-        }
-        if let Some(lonely) = (1..self.nodes.len()).find(|&n| incoming[n] == 0) {
-            return Err(GraphError::Unreachable(self.nodes[lonely].name.clone()));
-        }
-        let mut order = Vec::new();
-        let mut ready = if incoming[0] == 0 { vec![0] } else { Vec::new() };
-        while let Some(&lowest) = ready.iter().min() {
-            ready.retain(|&n| n != lowest);
-            order.push(lowest);
-            for next in next_steps(&self.nodes[lowest]) {
-                incoming[next] -= 1;
-                if incoming[next] == 0 {
-                    ready.push(next);
-                }
-            }
-        }
-        if order.len() < self.nodes.len() {
-            let stuck = (0..self.nodes.len()).filter(|n| !order.contains(n));
-            return Err(GraphError::Cycle(stuck.map(|n| self.nodes[n].name.clone()).collect()));
-        }
-        Ok(order)
-    }
-}
-
-fn next_steps(node: &Node) -> impl Iterator<Item = usize> {
-    node.targets.iter().filter_map(|target| match target {
-        Some(Target::Step(next)) => Some(*next),
-        _ => None,
-    })
-}
-
-fn place_targets(node: &Node, position: &[usize]) -> Result<Vec<Target>, GraphError> {
-    let outputs = node.step.outputs().iter();
-    let place = |(output, target): (&Output, &Option<Target>)| match target {
-        Some(Target::Step(next)) => Ok(Target::Step(position[*next])),
-        Some(end) => Ok(*end),
-        None => Err(GraphError::Unconnected { step: node.name.clone(), output: output.name() }),
-    };
-    outputs.zip(&node.targets).map(place).collect()
+/// A step in its place of the topological order.
+pub(crate) struct Part {
+    pub(crate) name: String,
+    pub(crate) kind: String,
+    pub(crate) step: Box<dyn Step>,
+    /// Where its outputs lead; steps by their places.
+    pub(crate) targets: Vec<Target>,
 }
 
 fn edges_of(targets: &[Target], steps: usize) -> Vec<Edge> {
@@ -443,8 +185,8 @@ pub struct StepShape {
     /// What it is, by its name in the catalogue or in the configuration.
     pub kind: String,
     /// Its outputs and where they lead.
-    pub outputs: Vec<(&'static str, Target)>,
-    /// Index of its first output in [`EdgeCounters`].
+    pub outputs: Vec<(String, Target)>,
+    /// Index of its first output in [`GraphCounters`].
     pub first_edge: usize,
 }
 
@@ -457,15 +199,25 @@ pub struct Shape {
     pub edges: usize,
 }
 
-/// How many packets took each edge; written by one forwarder, read by anyone.
+/// How many packets took each edge, and the counters of steps; written by one forwarder, read by anyone.
 #[derive(Default)]
-pub struct EdgeCounters {
+pub struct GraphCounters {
     edges: Box<[AtomicU64]>,
+    /// By place in the order.
+    steps: Box<[Option<StepCounters>]>,
 }
 
-impl EdgeCounters {
-    fn new(edges: usize) -> Self {
-        Self { edges: (0..edges).map(|_| AtomicU64::new(0)).collect() }
+impl GraphCounters {
+    fn new(edges: usize, steps: &[Placed]) -> Self {
+        Self {
+            edges: (0..edges).map(|_| AtomicU64::new(0)).collect(),
+            steps: steps.iter().map(|placed| placed.step.counters().cloned()).collect(),
+        }
+    }
+
+    /// The own counters of the step at this place of the order.
+    pub fn of_step(&self, place: usize) -> impl Iterator<Item = (&'static str, u64)> {
+        self.steps.get(place).into_iter().flatten().flat_map(StepCounters::all)
     }
 
     /// Packets that took this edge so far.
@@ -487,9 +239,9 @@ impl EdgeCounters {
 /// Where the packets of a batch ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ends {
-    /// To be sent by [`Batch::out_port`].
+    /// To be sent by [`Batch::out_interface`].
     pub transmit: Mask,
-    /// To be sent by all ports of [`Batch::replicas`].
+    /// To be sent by all ports of [`Batch::receivers`].
     pub replicate: Mask,
     /// To be given to the slow path; [`Graph::punt_reason`] says why.
     pub slow_path: Mask,
@@ -506,16 +258,28 @@ pub struct Graph {
     /// The step that runs, and its packets: where a panic was.
     at: (usize, Mask),
     shape: Arc<Shape>,
-    counters: Arc<EdgeCounters>,
+    counters: Arc<GraphCounters>,
 }
 
 impl Graph {
-    fn new(steps: Vec<Placed>, shape: Arc<Shape>) -> Self {
+    /// Of these steps, in this order.
+    pub(crate) fn assemble(parts: Vec<Part>) -> Self {
+        let count = parts.len();
+        let (mut steps, mut shape) = (Vec::with_capacity(count), Vec::with_capacity(count));
+        let mut first_edge = 0;
+        for Part { name, kind, step, targets } in parts {
+            let names = step.outputs().iter().map(|output| output.name().to_owned());
+            let outputs = names.zip(targets.iter().copied()).collect();
+            shape.push(StepShape { name, kind, outputs, first_edge });
+            steps.push(Placed { step, edges: edges_of(&targets, count), first_edge });
+            first_edge += targets.len();
+        }
+        let shape = Arc::new(Shape { steps: shape, edges: first_edge });
         Self {
             masks: vec![Mask::EMPTY; steps.len() + ENDS].into(),
             punt_reasons: [PuntReason::Arp; BATCH_MAX],
             at: (0, Mask::EMPTY),
-            counters: Arc::new(EdgeCounters::new(shape.edges)),
+            counters: Arc::new(GraphCounters::new(shape.edges, &steps)),
             steps,
             shape,
         }
@@ -527,8 +291,23 @@ impl Graph {
     }
 
     /// The counters of this forwarder's copy of the graph.
-    pub fn counters(&self) -> &Arc<EdgeCounters> {
+    pub fn counters(&self) -> &Arc<GraphCounters> {
         &self.counters
+    }
+
+    /// Each step of this graph takes the state of the step that has its name and kind in the other, in whose
+    /// place this graph comes.
+    pub(crate) fn take_state(&mut self, old: &mut Self) {
+        for (placed, shape) in self.steps.iter_mut().zip(&self.shape.steps) {
+            if placed.step.state().is_none() {
+                continue;
+            }
+            let same = |old: &StepShape| old.name == shape.name && old.kind == shape.kind;
+            let before = old.shape.steps.iter().position(same).and_then(|at| old.steps.get_mut(at));
+            if let Some(state) = before.and_then(|before| before.step.state()) {
+                placed.step.take_state(state);
+            }
+        }
     }
 
     /// Runs all packets of the batch through the steps and says where they ended.
@@ -602,7 +381,7 @@ impl Graph {
     #[inline(always)]
     fn take_edge(&mut self, place: usize, index: usize, packets: Mask) {
         let placed = &self.steps[place];
-        // An output that the step did not declare: what it says there is said to nobody.
+        // Bits of undeclared outputs are ignored.
         let Some(edge) = placed.edges.get(index) else { return };
         self.masks[edge.to] |= packets;
         self.counters.add(placed.first_edge + index, packets.count());

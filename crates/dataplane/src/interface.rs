@@ -6,11 +6,12 @@
 //! usual packet nothing.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use wire::MacAddr;
 
+use crate::features::Features;
 use crate::port::PortId;
 
 /// The most interfaces a router can have.
@@ -143,10 +144,8 @@ pub struct InterfaceInfo {
     pub partial_checksums: bool,
     /// The interface has a host interface, which gets the frames of link protocols that are not IP.
     pub host: bool,
-    /// What the source of a packet received here must be, besides an address that hosts can have.
-    pub reverse_path: ReversePath,
-    /// Its hosts are told of better first hops.
-    pub redirects: bool,
+    /// The work of steps that it asks for.
+    pub features: Features,
     /// The least TTL or hop limit with which packets of near peers' protocols may come (RFC 5082); 0: any.
     pub least_ttl: u8,
 }
@@ -159,8 +158,7 @@ impl InterfaceInfo {
         vrf: VrfId::DEFAULT,
         partial_checksums: false,
         host: false,
-        reverse_path: ReversePath::Any,
-        redirects: false,
+        features: Features::NONE,
         least_ttl: 0,
     };
 }
@@ -185,45 +183,6 @@ impl InterfaceInfos {
     /// These are the interfaces for steps that are made from now on.
     pub fn set(&self, interfaces: Vec<InterfaceInfo>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = interfaces;
-    }
-}
-
-/// Whether a packet's source must be reachable, and by which interface (RFC 3704).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ReversePath {
-    /// Any source will do.
-    #[default]
-    Any,
-    /// A route must lead to the source, by whatever interface (RFC 3704 2.4).
-    Loose,
-    /// The best route to the source, or one of equal cost, must leave by the interface that the packet
-    /// came from (RFC 3704 2.2).
-    Strict,
-}
-
-/// For which interfaces a packet may be shown to the slow path now because it leaves by the interface it came
-/// by. The slow path opens them from time to time, and the first such packet closes its interface again:
-/// hosts that do not heed redirects cost no more than those few packets.
-#[derive(Debug)]
-pub struct RedirectGates([AtomicBool; MAX_INTERFACES]);
-
-impl Default for RedirectGates {
-    fn default() -> Self {
-        Self(std::array::from_fn(|_| AtomicBool::new(true)))
-    }
-}
-
-impl RedirectGates {
-    /// Opens all.
-    pub fn open(&self) {
-        self.0.iter().for_each(|gate| gate.store(true, Ordering::Relaxed));
-    }
-
-    /// True once after each opening.
-    #[inline(always)]
-    pub(crate) fn pass(&self, interface: InterfaceId) -> bool {
-        let gate = &self.0[interface.index()];
-        gate.load(Ordering::Relaxed) && gate.swap(false, Ordering::Relaxed)
     }
 }
 

@@ -1,16 +1,18 @@
 //! The packet path: batches, the mask graph, its steps, and the forwarders that run it.
 //!
-//! Start at [`default_graph()`] for where a packet goes, at [`graph`] for how the graph runs, at
+//! Start at [`default_plan()`] for where a packet goes, at [`graph`] for how the graph runs, at
 //! [`forwarder`] for the loop around it, and at [`steps`] for what each step does.
 #![forbid(unsafe_code)]
 
 pub mod batch;
+pub mod builder;
 pub mod catalogue;
 pub mod class;
 pub mod counters;
 mod default_graph;
 pub mod distribution;
 pub mod exchange;
+pub mod features;
 pub mod flow;
 pub mod forwarder;
 pub mod graph;
@@ -20,6 +22,7 @@ mod mirror;
 pub mod multicast;
 pub mod next_hop;
 pub mod own;
+pub mod params;
 pub mod plan;
 pub mod port;
 pub mod punts;
@@ -35,5 +38,5 @@ pub mod wires;
 pub mod words;
 
 pub use batch::Batch;
-pub use default_graph::{default_graph, default_steps};
+pub use default_graph::{default_graph, default_plan, default_steps};
 pub use mask::Mask;

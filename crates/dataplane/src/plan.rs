@@ -1,48 +1,29 @@
-//! A graph as it is described: names of steps, and where their outputs lead. Configurations compose
-//! and change plans; [`Plan::check`] says what is wrong with one, [`Plan::build`] makes the graph that
+//! A graph as it is described: names of steps, their arguments, and where their outputs lead. The default
+//! graph is a plan (`default_graph.rs`), configurations compose and change plans, and a plan is printed as
+//! the Lua that makes it. [`Plan::check`] says what is wrong with one, [`Plan::build`] makes the graph that
 //! runs.
 //!
 //! A place in a plan is written `STEP` or `STEP.OUTPUT`. The *main output* of a step is the first that
 //! leads on (not to the slow path or a drop by itself); what follows a step without a word about the
 //! output follows that one.
 //!
-//! A step can be there *only if* some port asks for it ([`Condition`]); otherwise it is left out when
+//! A step can be there *only if* some port asks for it by a [`Feature`]; otherwise it is left out when
 //! the graph is built, and what leads to it leads to what follows its main output.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
-use crate::catalogue::{Catalogue, Entry, Facts, intern_outputs};
-use crate::graph::{Graph, GraphBuilder, GraphError, MAX_OUTPUTS, Output, Step};
-use crate::interface::{InterfaceInfo, ReversePath};
+use crate::catalogue::{Catalogue, Facts, MakeContext, StepSpec};
+use crate::features::Feature;
+use crate::graph::{Graph, MAX_OUTPUTS, Output, Part, Step, Target};
+use crate::interface::InterfaceInfo;
+use crate::params::Args;
 use crate::port::PortId;
+use crate::reason::DropReason;
 use crate::steps::ByPort;
 use crate::tables::Tables;
 use crate::words::suggestion;
-
-/// When a step is in the graph.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Condition {
-    /// A port wants to know whether sources are reachable.
-    ReversePath,
-    /// A port redirects.
-    Redirects,
-}
-
-impl Condition {
-    /// All, by the names of the ports' settings.
-    pub const NAMED: [(&str, Self); 2] =
-        [("reverse_path", Self::ReversePath), ("redirects", Self::Redirects)];
-
-    /// Whether one of these ports asks for it.
-    pub fn holds(self, ports: &[InterfaceInfo]) -> bool {
-        match self {
-            Self::ReversePath => ports.iter().any(|port| port.reverse_path != ReversePath::Any),
-            Self::Redirects => ports.iter().any(|port| port.redirects),
-        }
-    }
-}
 
 /// Where an output leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,7 +71,8 @@ pub struct PlanError {
 }
 
 impl PlanError {
-    fn new(line: Option<usize>, message: impl Into<String>) -> Self {
+    /// An error of the statement on this line.
+    pub fn new(line: Option<usize>, message: impl Into<String>) -> Self {
         Self { line, message: message.into() }
     }
 }
@@ -108,7 +90,7 @@ impl std::error::Error for PlanError {}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Edge {
-    output: &'static str,
+    output: String,
     to: Option<Way>,
     line: Option<usize>,
 }
@@ -117,14 +99,24 @@ struct Edge {
 struct Node {
     name: String,
     kind: String,
-    only_if: Option<Condition>,
+    args: Args,
+    only_if: Option<Feature>,
     line: Option<usize>,
+    /// The outputs that lead where the plan says.
     edges: Vec<Edge>,
+    /// The outputs of all kinds together.
+    outputs: usize,
 }
 
 impl Node {
     fn edge(&mut self, output: &str) -> Option<&mut Edge> {
         self.edges.iter_mut().find(|edge| edge.output == output)
+    }
+
+    fn with(self, step: &NewStep<'_>) -> Self {
+        let (args, only_if, line) = (step.args.clone(), step.only_if, step.line);
+        let edges = self.edges.into_iter().map(|edge| Edge { line, ..edge }).collect();
+        Self { args, only_if, line, edges, ..self }
     }
 
     /// What follows the main output.
@@ -139,31 +131,40 @@ pub struct NewStep<'a> {
     /// Its name in the plan.
     pub name: &'a str,
     /// Its kind, from the catalogue.
-    pub entry: &'a Entry,
-    /// When it is there; `None`: always.
-    pub only_if: Option<Condition>,
+    pub spec: &'a StepSpec,
+    /// Its arguments.
+    pub args: Args,
+    /// It is there only if a port asks for this; `None`: always.
+    pub only_if: Option<Feature>,
     /// The line that says so.
     pub line: Option<usize>,
 }
 
 impl<'a> NewStep<'a> {
-    /// A step under its kind's name.
-    pub fn of(entry: &'a Entry, line: Option<usize>) -> Self {
-        Self { name: entry.name(), entry, only_if: None, line }
+    /// A step under its kind's name, with these arguments.
+    pub fn of(spec: &'a StepSpec, args: Args, line: Option<usize>) -> Self {
+        Self { name: spec.name(), spec, args, only_if: None, line }
     }
 
     fn node(&self, name: String) -> Node {
-        let next = |output: &Output| match *output {
-            Output::Next(output) => Some(Edge { output, to: None, line: self.line }),
-            Output::Punt(_) | Output::Drop(_) | Output::DropAs(_) => None,
-        };
-        Node {
-            name,
-            kind: self.entry.name().to_owned(),
-            only_if: self.only_if,
-            line: self.line,
-            edges: self.entry.outputs().iter().filter_map(next).collect(),
-        }
+        node(name, self.spec.name(), &self.spec.outputs(&self.args)).with(self)
+    }
+}
+
+/// A node whose outputs lead nowhere yet.
+fn node(name: String, kind: &str, outputs: &[Output]) -> Node {
+    let edge = |output: &Output| match output {
+        Output::Next(name) => Some(Edge { output: name.to_string(), to: None, line: None }),
+        Output::Punt(_) | Output::Drop(_) | Output::DropAs(_) => None,
+    };
+    Node {
+        name,
+        kind: kind.to_owned(),
+        args: Args::default(),
+        only_if: None,
+        line: None,
+        edges: outputs.iter().filter_map(edge).collect(),
+        outputs: outputs.len(),
     }
 }
 
@@ -220,25 +221,34 @@ impl Plan {
     /// # Errors
     /// There is one of this name.
     pub fn add(&mut self, step: &NewStep<'_>) -> Changed {
-        let name = step.name.to_owned();
-        self.put(self.nodes.len(), step, name)
+        self.put(self.nodes.len(), step.node(step.name.to_owned()))
     }
 
-    fn put(&mut self, at: usize, step: &NewStep<'_>, name: String) -> Changed {
-        if self.has(&name) {
+    /// Adds a step of these outputs that no catalogue knows.
+    pub(crate) fn add_bare(&mut self, name: &str, outputs: &[Output]) -> Changed {
+        self.put(self.nodes.len(), node(name.to_owned(), name, outputs))
+    }
+
+    fn put(&mut self, at: usize, node: Node) -> Changed {
+        let Node { name, line, outputs, .. } = &node;
+        if self.has(name) {
             let message = format!(
                 "step \"{name}\" is in the graph already; give the second one another name"
             );
-            return Err(PlanError::new(step.line, message));
+            return Err(PlanError::new(*line, message));
         }
-        if !matches!(Way::read(&name), Way::Step(_)) || name.contains('.') {
+        if !matches!(Way::read(name), Way::Step(_)) || name.contains('.') {
             let message = format!(
                 "step \"{name}\": not a name for a step; \"transmit\", \"replicate\", \"drop\" and names \
                  with a dot mean something else"
             );
-            return Err(PlanError::new(step.line, message));
+            return Err(PlanError::new(*line, message));
         }
-        self.nodes.insert(at, step.node(name));
+        if *outputs > MAX_OUTPUTS {
+            let message = format!("step \"{name}\": {outputs} outputs; at most {MAX_OUTPUTS}");
+            return Err(PlanError::new(*line, message));
+        }
+        self.nodes.insert(at, node);
         Ok(())
     }
 
@@ -250,11 +260,7 @@ impl Plan {
     }
 
     /// Step and outputs of a place; all outputs if it names none.
-    fn place(
-        &self,
-        place: &str,
-        line: Option<usize>,
-    ) -> Result<(usize, Vec<&'static str>), PlanError> {
+    fn place(&self, place: &str, line: Option<usize>) -> Result<(usize, Vec<String>), PlanError> {
         let (name, output) = match place.split_once('.') {
             Some((name, output)) => (name, Some(output)),
             None => (place, None),
@@ -262,10 +268,11 @@ impl Plan {
         let at = self.find(name, line)?;
         let node = &self.nodes[at];
         let wanted = |edge: &&Edge| output.is_none_or(|output| edge.output == output);
-        let outputs: Vec<_> = node.edges.iter().filter(wanted).map(|edge| edge.output).collect();
+        let outputs = node.edges.iter().filter(wanted).map(|edge| edge.output.clone());
+        let outputs: Vec<_> = outputs.collect();
         if outputs.is_empty() {
             let output = output.unwrap_or_default();
-            let outputs: Vec<_> = node.edges.iter().map(|edge| edge.output).collect();
+            let outputs: Vec<_> = node.edges.iter().map(|edge| edge.output.as_str()).collect();
             let known = suggestion(output, "known", &outputs);
             let message = format!("step \"{name}\": output \"{output}\" not found{known}");
             return Err(PlanError::new(line, message));
@@ -283,7 +290,7 @@ impl Plan {
         if let Way::Step(name) = to {
             self.find(name, line)?;
         }
-        if let Some(edge) = self.nodes[at].edge(outputs[0]) {
+        if let Some(edge) = self.nodes[at].edge(&outputs[0]) {
             edge.to = Some(to.clone());
             edge.line = line;
         }
@@ -302,9 +309,9 @@ impl Plan {
         for (k, output) in outputs.into_iter().enumerate() {
             let name =
                 if several { format!("{}-{output}", step.name) } else { step.name.to_owned() };
-            self.put(at + 1 + k, step, name.clone())?;
+            self.put(at + 1 + k, step.node(name.clone()))?;
             let from = self.find(&before, step.line)?;
-            let Some(edge) = self.nodes[from].edge(output) else { continue };
+            let Some(edge) = self.nodes[from].edge(&output) else { continue };
             let next = edge.to.replace(Way::Step(name.clone()));
             edge.line = step.line;
             self.follow(&name, next, step.line);
@@ -318,20 +325,29 @@ impl Plan {
     /// # Errors
     /// A name is not known, or taken already.
     pub fn insert_before(&mut self, place: &str, step: &NewStep<'_>) -> Changed {
-        let to = Way::read(place);
+        self.put_before(place, step.node(step.name.to_owned()))
+    }
+
+    /// [`Self::insert_before`] for a step of these outputs that no catalogue knows.
+    pub(crate) fn insert_bare(&mut self, place: &str, name: &str, outputs: &[Output]) -> Changed {
+        self.put_before(place, node(name.to_owned(), name, outputs))
+    }
+
+    fn put_before(&mut self, place: &str, node: Node) -> Changed {
+        let (to, line, name) = (Way::read(place), node.line, node.name.clone());
         let at = match &to {
-            Way::Step(name) => self.find(name, step.line)?,
+            Way::Step(name) => self.find(name, line)?,
             _ => self.nodes.len(),
         };
-        self.put(at, step, step.name.to_owned())?;
-        let new = Way::Step(step.name.to_owned());
+        self.put(at, node)?;
+        let new = Way::Step(name.clone());
         for edge in self.nodes.iter_mut().flat_map(|node| &mut node.edges) {
             if edge.to.as_ref() == Some(&to) {
                 edge.to = Some(new.clone());
-                edge.line = step.line;
+                edge.line = line;
             }
         }
-        self.follow(step.name, Some(to), step.line);
+        self.follow(&name, Some(to), line);
         Ok(())
     }
 
@@ -387,10 +403,10 @@ impl Plan {
     }
 
     /// The plan without the steps for which no port asks.
-    fn wanted_by(&self, ports: &[InterfaceInfo]) -> Result<Self, PlanError> {
+    pub(crate) fn wanted_by(&self, ports: &[InterfaceInfo]) -> Result<Self, PlanError> {
         let mut plan = self.clone();
         for node in &self.nodes {
-            if node.only_if.is_some_and(|condition| !condition.holds(ports)) {
+            if node.only_if.is_some_and(|feature| !feature.is_wanted_by(ports)) {
                 plan.remove(&node.name, node.line)?;
             }
         }
@@ -408,48 +424,51 @@ impl Plan {
         ports: &[InterfaceInfo],
     ) -> Result<(), Vec<PlanError>> {
         let plan = self.wanted_by(ports).map_err(|error| vec![error])?;
-        let mut errors = plan.dangling(catalogue);
-        if errors.is_empty() {
-            match plan.order() {
-                Ok(order) => errors = plan.unfit(catalogue, &order),
-                Err(error) => errors.push(error),
-            }
-        }
+        let unknown = plan.unknown(catalogue);
+        let order = plan.order().map_err(|errors| [unknown.clone(), errors].concat())?;
+        let errors = if unknown.is_empty() { plan.unfit(catalogue, &order) } else { unknown };
         if errors.is_empty() { Ok(()) } else { Err(errors) }
     }
 
-    fn dangling(&self, catalogue: &Catalogue) -> Vec<PlanError> {
+    /// Steps of kinds that the catalogue does not have.
+    fn unknown(&self, catalogue: &Catalogue) -> Vec<PlanError> {
+        let unknown = self.nodes.iter().filter(|node| catalogue.find(&node.kind).is_none());
+        let error = |node: &Node| {
+            let known = suggestion(&node.kind, "known", &catalogue.names().collect::<Vec<_>>());
+            PlanError::new(node.line, format!("step \"{}\": unknown{known}", node.kind))
+        };
+        unknown.map(error).collect()
+    }
+
+    /// Outputs that lead nowhere, or to steps that are not there.
+    fn dangling(&self) -> Vec<PlanError> {
         let mut errors = Vec::new();
         if self.nodes.is_empty() {
             errors.push(PlanError::new(None, "the graph has no steps; add one"));
         }
         for node in &self.nodes {
-            if catalogue.find(&node.kind).is_none() {
-                let known = suggestion(&node.kind, "known", &catalogue.names().collect::<Vec<_>>());
-                let message = format!("step \"{}\": unknown{known}", node.kind);
-                errors.push(PlanError::new(node.line, message));
-            }
             for edge in &node.edges {
                 let place = format!("step \"{}\": output \"{}\"", node.name, edge.output);
-                match &edge.to {
-                    None => {
-                        let message = format!("{place} leads nowhere; lead it to a step");
-                        errors.push(PlanError::new(edge.line, message));
-                    }
+                let message = match &edge.to {
+                    None => format!("{place} leads nowhere; lead it to a step"),
                     Some(Way::Step(name)) if !self.has(name) => {
-                        let message =
-                            format!("{place} leads to step \"{name}\", which is not in the graph");
-                        errors.push(PlanError::new(edge.line, message));
+                        format!("{place} leads to step \"{name}\", which is not in the graph")
                     }
-                    Some(_) => {}
-                }
+                    Some(_) => continue,
+                };
+                errors.push(PlanError::new(edge.line, message));
             }
         }
         errors
     }
 
-    /// The steps in an order in which each stands behind all that lead to it.
-    fn order(&self) -> Result<Vec<usize>, PlanError> {
+    /// The steps in an order in which each stands behind all that lead to it (Kahn's algorithm); of those
+    /// that could be next, the one that was added first, so that a plan always gives the same graph.
+    fn order(&self) -> Result<Vec<usize>, Vec<PlanError>> {
+        let dangling = self.dangling();
+        if !dangling.is_empty() {
+            return Err(dangling);
+        }
         let places: HashMap<&str, usize> =
             self.nodes.iter().enumerate().map(|(at, node)| (node.name.as_str(), at)).collect();
         let next = |node: &'_ Node| -> Vec<usize> {
@@ -465,16 +484,17 @@ impl Plan {
             let Node { name, line, .. } = &self.nodes[lonely];
             let message =
                 format!("step \"{name}\": no path leads to it; lead one there or remove it");
-            return Err(PlanError::new(line.or(self.newest_line()), message));
+            return Err(vec![PlanError::new(line.or(self.newest_line()), message)]);
         }
-        let mut ready: Vec<usize> = (0..self.nodes.len()).filter(|&at| incoming[at] == 0).collect();
+        let mut ready: BTreeSet<usize> =
+            (0..self.nodes.len()).filter(|&at| incoming[at] == 0).collect();
         let mut order = Vec::new();
-        while let Some(at) = ready.pop() {
+        while let Some(at) = ready.pop_first() {
             order.push(at);
             for to in next(&self.nodes[at]) {
                 incoming[to] -= 1;
                 if incoming[to] == 0 {
-                    ready.push(to);
+                    ready.insert(to);
                 }
             }
         }
@@ -487,7 +507,7 @@ impl Plan {
         // The newest line is the one that closed the circle.
         let lines = stuck.iter().flat_map(|node| node.edges.iter().map(|edge| edge.line));
         let message = format!("steps {names} form a circle; lead one of them elsewhere");
-        Err(PlanError::new(lines.max().flatten(), message))
+        Err(vec![PlanError::new(lines.max().flatten(), message)])
     }
 
     /// The line of the configuration that changed the plan last.
@@ -496,12 +516,12 @@ impl Plan {
     }
 
     /// What must be known of packets that go this way.
-    fn taken_by(&self, way: &Way, catalogue: &Catalogue) -> Facts {
+    fn required_by(&self, way: &Way, catalogue: &Catalogue) -> Facts {
         match way {
             Way::Step(name) => {
                 let node = self.nodes.iter().find(|node| node.name == *name);
-                let entry = node.and_then(|node| catalogue.find(&node.kind));
-                entry.map_or(Facts::FRAME, Entry::wanted)
+                let spec = node.and_then(|node| catalogue.find(&node.kind));
+                spec.map_or(Facts::FRAME, StepSpec::required)
             }
             Way::Transmit => Facts::SENDABLE,
             Way::Replicate => Facts::GROUPED,
@@ -509,27 +529,28 @@ impl Plan {
         }
     }
 
-    /// Steps that take what does not come to them.
+    /// Steps to which packets come of which too little is known.
     fn unfit(&self, catalogue: &Catalogue, order: &[usize]) -> Vec<PlanError> {
         // By step: what is known of its packets, and the newest line on the way there.
         let mut known: HashMap<&str, (Facts, Option<usize>)> = HashMap::new();
         let mut errors = Vec::new();
         for &at in order {
             let node = &self.nodes[at];
-            let Some(entry) = catalogue.find(&node.kind) else { continue };
+            let Some(spec) = catalogue.find(&node.kind) else { continue };
             let (before, line) = known.get(node.name.as_str()).copied().unwrap_or_default();
             for edge in &node.edges {
                 let Some(way) = &edge.to else { continue };
-                let (behind, line) = (entry.behind(edge.output, before), edge.line.max(line));
-                let takes = self.taken_by(way, catalogue);
-                if !behind.satisfy(takes) {
-                    let (step, output, to) = (&node.name, edge.output, way.name());
-                    let message =
-                        format!("\"{to}\" takes {takes}, but \"{step}.{output}\" gives {behind}");
+                let (behind, line) = (spec.behind(&edge.output, before), edge.line.max(line));
+                let required = self.required_by(way, catalogue);
+                if !behind.satisfy(required) {
+                    let (step, output, to) = (&node.name, &edge.output, way.name());
+                    let message = format!(
+                        "\"{to}\" requires {required}, but \"{step}.{output}\" provides {behind}"
+                    );
                     errors.push(PlanError::new(line, message));
                 }
                 // Once is enough: what follows need not complain as well.
-                let here = (behind.with(takes), line);
+                let here = (behind.with(required), line);
                 let join = |(facts, newest): &mut (Facts, Option<usize>)| {
                     (*facts, *newest) = (facts.common(here.0), (*newest).max(line));
                 };
@@ -551,29 +572,82 @@ impl Plan {
         script: &mut dyn FnMut(&str) -> Option<Box<dyn Step>>,
     ) -> Result<Graph, PlanError> {
         let plan = self.wanted_by(&tables.interfaces.get())?;
-        let mut builder = GraphBuilder::new();
-        for node in &plan.nodes {
-            let entry = catalogue.find(&node.kind);
-            let step = entry.and_then(|entry| entry.make(tables)).or_else(|| script(&node.kind));
-            let step = step.ok_or_else(|| {
+        let steps = plan.make(catalogue, tables, script)?;
+        plan.assemble(steps)
+    }
+
+    /// The steps, in the order in which they were added.
+    pub(crate) fn make(
+        &self,
+        catalogue: &Catalogue,
+        tables: &Arc<Tables>,
+        script: &mut dyn FnMut(&str) -> Option<Box<dyn Step>>,
+    ) -> Result<Vec<Box<dyn Step>>, PlanError> {
+        let make = |node: &Node| {
+            let context = MakeContext { name: &node.name, args: &node.args, tables };
+            let spec = catalogue.find(&node.kind);
+            let step = spec.and_then(|spec| spec.make(&context)).or_else(|| script(&node.kind));
+            step.ok_or_else(|| {
                 PlanError::new(node.line, format!("step \"{}\": nothing makes it", node.kind))
-            })?;
-            builder.add_boxed(&node.name, &node.kind, step).map_err(|error| native(&error))?;
+            })
+        };
+        self.nodes.iter().map(make).collect()
+    }
+
+    /// The graph of these steps, which are those of the plan in the order in which they were added.
+    pub(crate) fn assemble(&self, steps: Vec<Box<dyn Step>>) -> Result<Graph, PlanError> {
+        let order = self.order().map_err(first)?;
+        let mut places = HashMap::new();
+        for (place, &at) in order.iter().enumerate() {
+            places.insert(self.nodes[at].name.as_str(), place);
         }
-        for node in &plan.nodes {
-            for edge in &node.edges {
-                let led = match &edge.to {
-                    Some(Way::Step(next)) => builder.connect(&node.name, edge.output, next),
-                    Some(Way::Transmit) => builder.transmit(&node.name, edge.output),
-                    Some(Way::Replicate) => builder.replicate(&node.name, edge.output),
-                    Some(Way::Drop) => builder.discard(&node.name, edge.output),
-                    None => Ok(()),
-                };
-                led.map_err(|error| native(&error))?;
+        let mut steps: Vec<_> = steps.into_iter().map(Some).collect();
+        let part = |&at: &usize| {
+            let (node, step) = (&self.nodes[at], steps[at].take()?);
+            Some(targets(node, &*step, &places).map(|targets| Part {
+                name: node.name.clone(),
+                kind: node.kind.clone(),
+                step,
+                targets,
+            }))
+        };
+        Ok(Graph::assemble(order.iter().filter_map(part).collect::<Result<_, _>>()?))
+    }
+}
+
+/// Where the outputs of a step lead, by the places of the steps.
+fn targets(
+    node: &Node,
+    step: &dyn Step,
+    places: &HashMap<&str, usize>,
+) -> Result<Vec<Target>, PlanError> {
+    let target = |output: &Output| match output {
+        Output::Punt(reason) => Some(Target::SlowPath(*reason)),
+        Output::Drop(reason) => Some(Target::Drop(*reason)),
+        Output::DropAs(_) => Some(Target::Drop(DropReason::ByStep)),
+        Output::Next(name) => {
+            match node.edges.iter().find(|edge| edge.output == *name)?.to.as_ref()? {
+                Way::Step(name) => places.get(name.as_str()).map(|&place| Target::Step(place)),
+                Way::Transmit => Some(Target::Transmit),
+                Way::Replicate => Some(Target::Replicate),
+                Way::Drop => Some(Target::Drop(DropReason::ByStep)),
             }
         }
-        builder.build().map_err(|error| native(&error))
-    }
+    };
+    let targets: Option<Vec<_>> = step.outputs().iter().map(target).collect();
+    targets.filter(|targets| targets.len() == node.outputs).ok_or_else(|| {
+        let message = format!(
+            "step \"{}\": its outputs are not those that \"{}\" declares",
+            node.name, node.kind
+        );
+        PlanError::new(node.line, message)
+    })
+}
+
+/// The first of some errors.
+fn first(errors: Vec<PlanError>) -> PlanError {
+    let none = || PlanError::new(None, "the graph cannot be built");
+    errors.into_iter().next().unwrap_or_else(none)
 }
 
 /// The plans of a router: one for all ports, and others for some of them.
@@ -654,9 +728,12 @@ impl Plans {
         let others = std::iter::once("others".to_owned());
         let names: Vec<String> =
             others.chain(self.by_port.iter().map(|(ports, _)| prefix(ports))).collect();
-        let entry = Entry::described(BY_PORT, intern_outputs(&names, &[], &[]));
+        let ports = self.by_port.iter().map(|(ports, _)| ports.clone()).collect();
+        let mut catalogue = catalogue.clone();
+        let by_port = ByPort::spec(&names, ports);
         let mut whole = Plan::new();
-        whole.add(&NewStep::of(&entry, None))?;
+        whole.add(&NewStep::of(&by_port, Args::default(), None))?;
+        catalogue.add(by_port).map_err(|message| PlanError::new(None, message))?;
         let mut plans = vec![self.main.clone()];
         for ((_, plan), name) in self.by_port.iter().zip(&names[1..]) {
             plans.push(plan.prefixed(&format!("{name}:")));
@@ -666,63 +743,93 @@ impl Plans {
             whole.nodes.append(&mut plan.nodes);
             whole.nodes[0].edges[edge].to = first;
         }
-        let ports: Vec<_> = self.by_port.iter().map(|(ports, _)| ports.clone()).collect();
-        let mut make = |kind: &str| -> Option<Box<dyn Step>> {
-            if kind == BY_PORT {
-                return Some(Box::new(ByPort::new(entry.outputs(), &ports)));
-            }
-            script(kind)
-        };
-        whole.build(catalogue, tables, &mut make)
+        whole.build(&catalogue, tables, script)
     }
 }
 
-/// The step that sends each port's packets into its plan.
-const BY_PORT: &str = "by-port";
-
-fn native(error: &GraphError) -> PlanError {
-    PlanError::new(None, error.to_string())
-}
-
-/// As a configuration would write it: a path for each output that no path before it has passed.
+/// As a configuration writes it, so that it makes the same plan: a path for each output that no path before
+/// it has passed, steps in the order in which they were added as far as paths lead there in that order.
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(first) = self.nodes.first() else { return f.write_str("a graph without steps") };
         writeln!(f, "local graph = turnpike.new_graph {}", written(first))?;
-        let mut said = vec![first.name.as_str()];
-        let mut starts: Vec<(&Node, &Edge)> = Vec::new();
-        starts.extend(first.edges.iter().rev().map(|edge| (first, edge)));
-        while let Some((from, edge)) = starts.pop() {
-            let Some(mut way) = edge.to.as_ref() else { continue };
-            write!(f, "graph:path(\"{}.{}\"", from.name, edge.output)?;
-            while let Some(node) = self.nodes.iter().find(|node| node.name == way.name()) {
-                if said.contains(&node.name.as_str()) {
-                    break;
-                }
-                said.push(&node.name);
-                write!(f, ",\n    {}", written(node))?;
-                starts.extend(node.edges.iter().skip(1).rev().map(|edge| (node, edge)));
-                let Some(next) = node.next() else { break };
-                way = next;
-            }
-            writeln!(f, ",\n    \"{}\")", way.name())?;
+        let mut print = Print { plan: self, steps: BTreeSet::from([0]), edges: BTreeSet::new() };
+        while let Some((from, edge)) = print.start() {
+            print.path(f, from, edge)?;
         }
         Ok(())
     }
 }
 
+/// A plan that is being printed.
+struct Print<'a> {
+    plan: &'a Plan,
+    /// The steps that have been printed.
+    steps: BTreeSet<usize>,
+    /// Likewise the outputs, as step and index.
+    edges: BTreeSet<(usize, usize)>,
+}
+
+impl Print<'_> {
+    /// The place of the step that an output leads to.
+    fn next(&self, from: usize, edge: usize) -> Option<usize> {
+        let Some(Way::Step(name)) = &self.plan.nodes[from].edges.get(edge)?.to else { return None };
+        self.plan.nodes.iter().position(|node| node.name == *name)
+    }
+
+    /// The output at which the next path begins: one that leads to the first step that is left; if there is
+    /// none, to any; else the first of the outputs that are left.
+    fn start(&self) -> Option<(usize, usize)> {
+        let outputs = |from: usize| (0..self.plan.nodes[from].edges.len()).map(move |k| (from, k));
+        let led = |&(from, k): &(usize, usize)| {
+            !self.edges.contains(&(from, k)) && self.plan.nodes[from].edges[k].to.is_some()
+        };
+        let open: Vec<_> = self.steps.iter().flat_map(|&from| outputs(from)).filter(led).collect();
+        let fresh = |&&(from, k): &&(usize, usize)| {
+            self.next(from, k).filter(|next| !self.steps.contains(next)).is_some()
+        };
+        let nearest = open.iter().filter(fresh).min_by_key(|(from, k)| self.next(*from, *k));
+        nearest.or(open.first()).copied()
+    }
+
+    /// A path from an output along the steps that were added one behind the other.
+    fn path(&mut self, f: &mut fmt::Formatter<'_>, from: usize, edge: usize) -> fmt::Result {
+        let nodes = &self.plan.nodes;
+        write!(f, "graph:path(\"{}.{}\"", nodes[from].name, nodes[from].edges[edge].output)?;
+        let mut at = (from, edge);
+        loop {
+            self.edges.insert(at);
+            let Some(next) = self.next(at.0, at.1).filter(|next| !self.steps.contains(next)) else {
+                let end = nodes[at.0].edges[at.1].to.as_ref().map_or("", Way::name);
+                return writeln!(f, ",\n    \"{end}\")");
+            };
+            self.steps.insert(next);
+            write!(f, ",\n    {}", written(&nodes[next]))?;
+            // A step that was added earlier than the one behind it is printed earlier, too.
+            let in_order = |on: usize| on == next + 1 || self.steps.contains(&on);
+            let led = nodes[next].edges.first().is_some_and(|main| main.to.is_some());
+            if !led || !self.next(next, 0).is_none_or(in_order) {
+                return writeln!(f, ")");
+            }
+            at = (next, 0);
+        }
+    }
+}
+
 /// A step as an element of a path.
 fn written(node: &Node) -> String {
-    if node.only_if.is_none() && node.name == node.kind {
+    if node.only_if.is_none() && node.name == node.kind && node.args.given().next().is_none() {
         return format!("\"{}\"", node.name);
     }
     let mut text = format!("{{ \"{}\"", node.kind);
     if node.name != node.kind {
         text += &format!(", as = \"{}\"", node.name);
     }
-    if let Some(condition) = node.only_if {
-        let name = Condition::NAMED.iter().find(|(_, c)| *c == condition).map_or("", |(n, _)| *n);
-        text += &format!(", when = \"{name}\"");
+    for (name, arg) in node.args.given() {
+        text += &format!(", {name} = {arg}");
+    }
+    if let Some(feature) = node.only_if {
+        text += &format!(", when = \"{}\"", feature.name());
     }
     text + " }"
 }

@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use crate::batch::HEAD;
 use crate::flow::FlowHash;
-use crate::interface::{InterfaceInfo, InterfaceInfos, MAX_INTERFACES, Mtus, RedirectGates, VrfId};
+use crate::interface::{InterfaceInfo, InterfaceInfos, MAX_INTERFACES, Mtus, VrfId};
 use crate::multicast::MulticastTable;
 use crate::next_hop::{NextHopTable, Packed};
 use crate::own::OwnAddresses;
-use crate::steps::NamedHops;
+use crate::steps::{NamedHops, RedirectGates};
 
 /// The tables of a router as some of its forwarders read them: those of one NUMA node may have copies of the
 /// FIBs of their own, and share everything else.

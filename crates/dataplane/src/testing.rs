@@ -10,9 +10,10 @@ use fib::{Algorithm, NoReaders};
 use wire::MacAddr;
 
 use crate::batch::{BATCH_MAX, Batch};
+use crate::features::Features;
 use crate::flow::FlowHash;
 use crate::graph::{MAX_OUTPUTS, Output, Step};
-use crate::interface::{InterfaceId, InterfaceInfo, InterfaceInfos, Mtus, ReversePath, VrfId};
+use crate::interface::{InterfaceId, InterfaceInfo, InterfaceInfos, Mtus, VrfId};
 use crate::mask::Mask;
 use crate::next_hop::{self, NextHop, NextHopTable};
 use crate::port::PortId;
@@ -56,8 +57,7 @@ pub fn batch_of(frames: &[Vec<u8>]) -> Batch {
         vrf: VrfId::DEFAULT,
         partial_checksums: true,
         host: false,
-        reverse_path: ReversePath::Any,
-        redirects: false,
+        features: Features::NONE,
         least_ttl: 0,
     };
     let mut batch = Batch::new(PortId::FIRST, info);
@@ -92,7 +92,7 @@ pub fn whole_frame(batch: &mut Batch, slot: usize) -> Vec<u8> {
 
 /// Which slots took which output.
 #[derive(Debug)]
-pub struct Sorted(BTreeMap<&'static str, Vec<usize>>);
+pub struct Sorted(BTreeMap<String, Vec<usize>>);
 
 impl Index<&str> for Sorted {
     type Output = Vec<usize>;
@@ -129,7 +129,8 @@ pub fn run_on(step: &mut dyn Step, batch: &mut Batch) -> Sorted {
         seen |= mask;
     }
     assert_eq!(seen, input, "every packet takes an output");
-    let named = |(output, mask): (&Output, &Mask)| (output.name(), mask.slots().collect());
+    let named =
+        |(output, mask): (&Output, &Mask)| (output.name().to_owned(), mask.slots().collect());
     Sorted(step.outputs().iter().zip(&out).map(named).collect())
 }
 
@@ -323,8 +324,7 @@ impl TestTables {
             vrf: VrfId::DEFAULT,
             partial_checksums: true,
             host: false,
-            reverse_path: ReversePath::Any,
-            redirects: false,
+            features: Features::NONE,
             least_ttl: if n == 0 { 250 } else { 0 },
         };
         let ports: Vec<_> = (0..5).map(info).collect();

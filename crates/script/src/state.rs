@@ -9,22 +9,28 @@
 
 use std::any::Any;
 use std::cell::UnsafeCell;
+use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
+use std::ops::Deref;
 use std::ptr;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use dataplane::batch::{Batch, Marks};
-use dataplane::graph::MAX_OUTPUTS;
+use dataplane::catalogue::Catalogue;
+use dataplane::graph::{Graph, MAX_OUTPUTS, Step};
 use dataplane::mask::Mask;
+use dataplane::plan::{PlanError, Plans};
 use dataplane::port::{MAX_PORTS, PortId};
+use dataplane::tables::Tables;
 use mlua::{Function, LightUserData, Lua, LuaOptions, StdLib, Table, ffi};
 
 use crate::peers::Peers;
 use crate::shared::{
     Buckets, Key, SHARED_MAX, SHARED_SIZE, SharedObjects, SharedSettings, Table as SharedTable,
 };
-use crate::status::{CounterNames, ScriptCounters};
+use crate::status::{CounterNames, ScriptCounters, StepStatus};
 use crate::step::{LuaStep, StepSettings};
 use crate::watchdog::{OVERRUN, Watch, Watchdog, stop};
 
@@ -93,7 +99,7 @@ impl JitStatus {
 
 /// A loaded script, before its steps are taken out of it.
 pub struct ForwarderLua {
-    state: Arc<State>,
+    state: StateHandle,
     runner: Function,
 }
 
@@ -114,12 +120,64 @@ pub(crate) struct State {
     lua: Lua,
 }
 
-// SAFETY: a state and everything that refers into it (the steps made by `ForwarderLua::into_steps`, which
-// takes the last other handles with it) are part of one graph, which one thread has at a time; nothing
-// is used from two threads, and moving the whole between threads moves all reference counts with it.
-unsafe impl Send for State {}
-// SAFETY: as above; `Sync` is needed only to share it among the steps of that graph.
-unsafe impl Sync for State {}
+/// A step's share of its state. The steps of one state are always together: one alone
+/// ([`ForwarderLua::into_step`]), or a bundle ([`LuaSteps`]), which becomes part of a graph as a whole.
+#[derive(Clone)]
+pub(crate) struct StateHandle(Rc<State>);
+
+// SAFETY: all handles of a state move together, with the reference count and everything that refers into the
+// state. `ForwarderLua`, which has the first one, stays on its thread and ends by making the steps. One step
+// has the only handle. Those of a bundle are private to it until `LuaSteps::build` gives them to
+// `Plans::build`, which puts them into the graph that it returns or drops them; a `Graph` lends its steps to
+// nobody and gives none away. So they are used, moved and dropped by the thread that has the whole.
+unsafe impl Send for StateHandle {}
+
+impl Deref for StateHandle {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.0
+    }
+}
+
+/// The Lua steps of one forwarder's graph. They share a Lua state, so they cannot be taken out one by one:
+/// the bundle becomes a graph.
+///
+/// ```compile_fail
+/// fn split(steps: script::LuaSteps) -> Vec<script::LuaStep> { steps.steps }
+/// ```
+#[derive(Default)]
+pub struct LuaSteps {
+    steps: Vec<LuaStep>,
+}
+
+impl LuaSteps {
+    /// The name of each step and how it does.
+    pub fn status(&self) -> impl Iterator<Item = (&str, Arc<StepStatus>)> {
+        self.steps.iter().map(|step| (step.name(), step.status()))
+    }
+
+    /// The graph of these plans ([`Plans::build`]), with these steps for the kinds that the catalogue only
+    /// describes.
+    ///
+    /// # Errors
+    /// What is wrong with the plans, or that a step is missing here.
+    pub fn build(
+        self,
+        plans: &Plans,
+        catalogue: &Catalogue,
+        tables: &Arc<Tables>,
+        port_names: &[String],
+    ) -> Result<Graph, PlanError> {
+        let mut by_kind: HashMap<String, Vec<LuaStep>> = HashMap::new();
+        for step in self.steps {
+            by_kind.entry(step.name().to_owned()).or_default().push(step);
+        }
+        let mut take =
+            |kind: &str| -> Option<Box<dyn Step>> { Some(Box::new(by_kind.get_mut(kind)?.pop()?)) };
+        plans.build(catalogue, tables, port_names, &mut take)
+    }
+}
 
 /// The objects that keep what a script points to.
 type Shared = Arc<Mutex<Vec<(Arc<dyn Any + Send + Sync>, SharedSettings)>>>;
@@ -179,7 +237,7 @@ impl ForwarderLua {
         watchdog.add(state.watch.clone());
         let runner = state.within_budget(|state| state.run_prelude(source))?;
         source.peers.join(&state.counters);
-        Ok(Self { state: Arc::new(state), runner })
+        Ok(Self { state: StateHandle(Rc::new(state)), runner })
     }
 
     /// The counters that the script makes on this forwarder.
@@ -192,8 +250,7 @@ impl ForwarderLua {
         self.state.jit.clone()
     }
 
-    /// Takes out a step; one that stands in a graph several times is taken out as often. `self` must be
-    /// gone before the graph goes to its thread, which [`Self::into_steps`] sees to.
+    /// Makes a step; one that stands in a graph several times is made as often.
     fn step(&self, settings: &StepSettings) -> Result<LuaStep, LoadError> {
         let names: Vec<_> = settings.outputs.iter().chain(&settings.drops).cloned().collect();
         let call = |_: &State| Ok(self.runner.call((settings.name.clone(), names))?);
@@ -202,15 +259,24 @@ impl ForwarderLua {
         Ok(LuaStep::new(settings.clone(), self.state.clone(), place))
     }
 
-    /// Takes out these steps, in their order; one may be wanted several times.
+    /// The only step of a graph.
+    ///
+    /// # Errors
+    /// The script did not make it.
+    pub fn into_step(self, wanted: &StepSettings) -> Result<LuaStep, LoadError> {
+        self.step(wanted)
+    }
+
+    /// These steps, which stay together; one may be wanted several times.
     ///
     /// # Errors
     /// The script did not make one of them.
     pub fn into_steps<'a>(
         self,
         wanted: impl IntoIterator<Item = &'a StepSettings>,
-    ) -> Result<Vec<LuaStep>, LoadError> {
-        wanted.into_iter().map(|settings| self.step(settings)).collect()
+    ) -> Result<LuaSteps, LoadError> {
+        let steps = wanted.into_iter().map(|settings| self.step(settings));
+        Ok(LuaSteps { steps: steps.collect::<Result<_, _>>()? })
     }
 }
 

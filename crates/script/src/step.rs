@@ -21,12 +21,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dataplane::batch::Batch;
-use dataplane::catalogue::intern_outputs;
 use dataplane::graph::{Output, Outputs, Step};
 use dataplane::mask::Mask;
 use dataplane::reason::DropReason;
 
-use crate::state::{JitStatus, LoadError, OUTPUTS_MAX, State};
+use crate::state::{JitStatus, LoadError, OUTPUTS_MAX, StateHandle};
 use crate::status::StepStatus;
 
 /// What not ending in time counts, in failures.
@@ -61,8 +60,10 @@ pub struct StepSettings {
 
 impl StepSettings {
     /// Its outputs as the graph knows them, that for failures last.
-    pub fn graph_outputs(&self) -> &'static [Output] {
-        intern_outputs(&self.outputs, &self.drops, &[Output::Drop(DropReason::StepFailed)])
+    pub fn graph_outputs(&self) -> Vec<Output> {
+        let next = self.outputs.iter().map(|name| Output::Next(name.clone().into()));
+        let drops = self.drops.iter().map(|name| Output::DropAs(name.clone().into()));
+        next.chain(drops).chain([Output::Drop(DropReason::StepFailed)]).collect()
     }
 
     /// Outputs that its function gives packets to; that for failures is behind them.
@@ -74,8 +75,8 @@ impl StepSettings {
 /// See the module's documentation.
 pub struct LuaStep {
     settings: StepSettings,
-    outputs: &'static [Output],
-    state: Arc<State>,
+    outputs: Vec<Output>,
+    state: StateHandle,
     place: c_int,
     status: Arc<StepStatus>,
     /// Failures and what overruns count besides.
@@ -84,7 +85,7 @@ pub struct LuaStep {
 }
 
 impl LuaStep {
-    pub(crate) fn new(settings: StepSettings, state: Arc<State>, place: c_int) -> Self {
+    pub(crate) fn new(settings: StepSettings, state: StateHandle, place: c_int) -> Self {
         let outputs = settings.graph_outputs();
         let status = Arc::default();
         Self { settings, outputs, state, place, status, score: 0, disabled: false }
@@ -174,8 +175,8 @@ impl LuaStep {
 }
 
 impl Step for LuaStep {
-    fn outputs(&self) -> &'static [Output] {
-        self.outputs
+    fn outputs(&self) -> &[Output] {
+        &self.outputs
     }
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {

@@ -427,7 +427,7 @@ fn step_of(text: &str) -> Option<LuaStep> {
         policy: Policy::Bypass,
         budget_us: 20_000,
     };
-    lua.into_steps(&[settings]).ok()?.pop()
+    lua.into_step(&settings).ok()
 }
 
 /// Frames of every kind that a step has views for, too short ones among them.

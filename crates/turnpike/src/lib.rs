@@ -30,7 +30,7 @@ use std::process::ExitCode;
 
 use anyhow::{Error, Result, anyhow};
 use clap::{CommandFactory, Parser, Subcommand};
-use dataplane::catalogue::{Catalogue, Entry};
+use dataplane::catalogue::{Catalogue, StepSpec};
 
 use crate::commands::bind::{BindArgs, DevicesArgs, UnbindArgs};
 use crate::commands::doctor::DoctorArgs;
@@ -95,7 +95,7 @@ pub use dataplane;
 
 /// The program `turnpike` with further steps in its catalogue: a router of one's own is a `main` that
 /// calls this. See `examples/rust-step`.
-pub fn main_with(steps: impl IntoIterator<Item = Entry>) -> ExitCode {
+pub fn main_with(steps: impl IntoIterator<Item = StepSpec>) -> ExitCode {
     let mut catalogue = Catalogue::default();
     for step in steps {
         if let Err(error) = catalogue.add(step) {

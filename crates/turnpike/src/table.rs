@@ -400,7 +400,7 @@ fn most_first<'a>(
     rows
 }
 
-/// One line a step, then one a compiler.
+/// One line a step, then one a step with counters of its own, then one a compiler.
 pub fn steps(report: &Steps) -> String {
     let mut table =
         columns(&["step", "kind", "packets", "failures", "overruns", "dropped", "state"]);
@@ -420,6 +420,12 @@ pub fn steps(report: &Steps) -> String {
     }
     right_align(&mut table, 2..6);
     let mut text = finish(&table);
+    let counting = report.steps.iter().filter(|step| !step.counters.is_empty());
+    for (index, step) in counting.enumerate() {
+        let counters = step.counters.iter().map(|(name, count)| format!("{name} {count}"));
+        let counters = counters.collect::<Vec<_>>().join(", ");
+        text += &format!("{}{}: {counters}", if index == 0 { "\n\n" } else { "\n" }, step.name);
+    }
     for compiler in &report.compilers {
         let Compiler { forwarder, compiled, aborted, flushed, .. } = compiler;
         text += &format!("\n\nLuaJIT on forwarder {forwarder}: ");

@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use dataplane::interface::{InterfaceId, ReversePath};
+use dataplane::interface::InterfaceId;
 use dataplane::port::{MAX_PORTS, PortId};
 use ipnet::IpNet;
 
@@ -104,9 +104,9 @@ impl Diff {
             settings.push(another("commands in Lua", "another", Effect::Live));
         }
         // Some steps are there only if a port asks for them.
-        let asks = |config: &Config| {
-            let by_source = |port: &Port| port.reverse_path != ReversePath::Any;
-            (config.ports.iter().any(|port| port.redirects), config.ports.iter().any(by_source))
+        let asks = |config: &Config| -> HashSet<&str> {
+            let on = config.ports.iter().flat_map(|port| &port.features);
+            on.filter(|(_, value)| *value != 0).map(|(feature, _)| feature.name()).collect()
         };
         let ports = ports(old, new);
         // Graphs know the ports' MACs and names.

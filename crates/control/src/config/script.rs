@@ -26,9 +26,9 @@ use ::script::{CounterNames, SharedSettings};
 use super::Command;
 use super::error::{Collector, did_you_mean, suggestion};
 use super::value::{Table, Value};
-pub use graph::DEFAULT_GRAPH;
 use graph::Drafts;
 pub(super) use graph::Graphs;
+pub use graph::default_graph_in_lua;
 pub(super) use steps::StepDraft;
 
 /// A script that runs longer is stopped.
@@ -180,16 +180,17 @@ pub(super) struct Said {
 
 /// Runs the script; its graphs are made of the catalogue's steps.
 pub(super) fn run(file: &Path, text: &str, limits: Limits, catalogue: &Catalogue) -> Said {
+    let mut errors = Collector::new(file);
     let record = Rc::new(RefCell::new(Record {
         statements: Vec::new(),
         waiting: Vec::new(),
         next: 0,
-        drafts: Drafts::new(catalogue.clone()),
+        drafts: Drafts::new(catalogue.clone(), &mut errors),
         steps: Vec::new(),
         counters: CounterNames::default(),
         shared: BTreeMap::new(),
         commands: Vec::new(),
-        errors: Collector::new(file),
+        errors,
     }));
     if let Err(error) = run_recorded(text, limits, &record) {
         let (line, message) = describe(&error, limits);
@@ -237,7 +238,6 @@ fn run_recorded(text: &str, limits: Limits, record: &Shared) -> mlua::Result<()>
     let functions = lua.create_table()?;
     let module = module(&lua, &functions, record)?;
     lua.globals().set("require", require(&lua, module)?)?;
-    graph::load_default(&lua, &functions, record)?;
     bound(&lua, limits)?;
     // A name that starts with `=` is used as it is, so that an error reads `LINE: message`.
     lua.load(text).set_name("=script").set_mode(ChunkMode::Text).exec()
@@ -302,7 +302,7 @@ fn limit_time(lua: &Lua, time: Duration) -> mlua::Result<()> {
 
 /// The line that the script is at; one of its own, whatever it has called there.
 fn running_line(lua: &Lua) -> Option<usize> {
-    const OTHERS: [&str; 4] = ["[C]", "turnpike", "helpers.lua", "default_graph.lua"];
+    const OTHERS: [&str; 3] = ["[C]", "turnpike", "helpers.lua"];
     let line = |frame: &mlua::debug::Debug<'_>| {
         let of_script = frame.source().short_src.is_some_and(|name| !OTHERS.contains(&&*name));
         frame.current_line().filter(|_| of_script)

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use ::script::{Policy, StepSettings};
 use dataplane::class::ClassLimits;
-use dataplane::interface::{InterfaceId, ReversePath};
+use dataplane::interface::InterfaceId;
 use dataplane::plan::Plans;
+use dataplane::port::PortId;
 use dataplane::reason::PuntClass;
 
 use super::{
@@ -260,10 +261,9 @@ impl List<'_> {
             link,
             promiscuous,
             all_multicast,
-            reverse_path,
+            features,
             host,
             unreachables,
-            redirects,
             ttl_security,
             dad,
             advertise,
@@ -276,11 +276,6 @@ impl List<'_> {
             Some(netns) => format!("in namespace {netns}"),
             None => "in the router's namespace".to_owned(),
         });
-        let reverse_path = match reverse_path {
-            ReversePath::Any => "any",
-            ReversePath::Loose => "loose",
-            ReversePath::Strict => "strict",
-        };
         of.opened("device", device);
         of.opened("driver", or(driver, "what works"));
         of.live("take_over", take_over);
@@ -296,9 +291,10 @@ impl List<'_> {
         of.live("all_multicast", all_multicast);
         of.add(Effect::ReopenHost, "host", or(host, "false"));
         of.opened("host segmentation", or(segmentation, "true"));
-        of.live("reverse_path", reverse_path);
+        for (feature, value) in features {
+            of.live(feature.name(), feature.word(*value));
+        }
         of.live("unreachables", unreachables);
-        of.live("redirects", redirects);
         of.live("ttl_security", or(*ttl_security, "none"));
         of.live("dad", dad);
         of.live("advertise", or(advertise.as_ref().map(advertised), "false"));

@@ -94,7 +94,8 @@ fn every_setting_is_read() {
     assert!(config.ports[3].offloads.is_empty());
     assert_eq!(pci.mac, Some(MacAddr([2, 0, 0, 0, 0, 1])));
     assert!(!pci.unreachables && config.ports[3].unreachables);
-    assert!(pci.redirects && !config.ports[3].redirects);
+    let redirects = |port: &Port| port.features().has(dataplane::steps::REDIRECTS);
+    assert!(redirects(pci) && !redirects(&config.ports[3]));
     let link = LinkWish {
         speed: Some(100),
         half_duplex: true,
@@ -154,7 +155,7 @@ fn a_script_may_compute() {
 }
 
 /// The keys of a port, as errors list them.
-const PORT_KEYS: &str = "known: device, driver, take_over, address, mac, mtu, link, promiscuous, all_multicast, rx_queues, tx_queues, rx_descriptors, tx_descriptors, rx_burst, rx_thresholds, tx_thresholds, rx_cores, tx_cores, rss, spread, offloads, reverse_path, host, unreachables, redirects, ttl_security, dad, advertise, router_discovery";
+const PORT_KEYS: &str = "known: device, driver, take_over, address, mac, mtu, link, promiscuous, all_multicast, rx_queues, tx_queues, rx_descriptors, tx_descriptors, rx_burst, rx_thresholds, tx_thresholds, rx_cores, tx_cores, rss, spread, offloads, host, unreachables, ttl_security, dad, advertise, router_discovery, reverse_path, redirects";
 
 #[test]
 fn unknown_keys_of_ports_are_named_with_the_known_ones() {
@@ -438,7 +439,7 @@ fn ports_are_checked_setting_by_setting() {
         ),
         (
             "{ device = 'a', reverse_path = 'feasible' }",
-            r#"2: port "left": reverse_path "feasible" unknown; known: strict, loose; leave it out to take any source"#,
+            r#"2: port "left": reverse_path "feasible" unknown; known: loose, strict; leave it out for "any""#,
         ),
         (
             "{ device = 'a', mac = '02:00' }",
@@ -1380,8 +1381,7 @@ fn tables(config: &Config) -> std::sync::Arc<dataplane::tables::Tables> {
         vrf: VrfId::DEFAULT,
         partial_checksums: false,
         host: false,
-        reverse_path: port.reverse_path,
-        redirects: port.redirects,
+        features: port.features(),
         least_ttl: port.least_ttl(),
     };
     let ports: Vec<_> = config.ports.iter().map(info).collect();
@@ -1406,7 +1406,7 @@ fn step_names(shape: &dataplane::graph::Shape) -> Vec<&str> {
 }
 
 #[test]
-fn the_default_graph_in_lua_is_the_one_in_rust() {
+fn the_default_graph_is_the_data_plane_s() {
     for reverse_path in ["", ", reverse_path = 'strict'"] {
         for redirects in ["", ", redirects = true"] {
             let text = format!(
@@ -1414,17 +1414,102 @@ fn the_default_graph_in_lua_is_the_one_in_rust() {
                  turnpike.port 'a' {{ device = 'a'{reverse_path}{redirects} }}"
             );
             let native = dataplane::default_graph(&tables(&read(&text).unwrap())).unwrap();
-            // default_graph.rs and default_graph.lua say the same; a change of one needs the other.
             assert_eq!(&compiled(&text), native.shape().as_ref(), "{text}");
         }
     }
 }
 
+/// What `turnpike show graph --lua` prints makes the same plan as none.
 #[test]
-fn the_default_graph_can_be_copied_out_and_put_back() {
-    let text = DEFAULT_GRAPH.replace("return graph", "turnpike.graph = graph");
-    assert_ne!(text, DEFAULT_GRAPH);
-    assert_eq!(compiled(&text), compiled(""));
+fn the_default_graph_can_be_printed_and_read_again() {
+    let printed = default_graph_in_lua(&Catalogue::default()).unwrap();
+    let again = read(&format!("{PORTS}{printed}")).unwrap().graphs.main;
+    let default = read(PORTS).unwrap().graphs.main;
+    assert_eq!(again.described().collect::<Vec<_>>(), default.described().collect::<Vec<_>>());
+    assert_eq!(again.to_string(), default.to_string());
+    assert_eq!(compiled(&printed), compiled(""));
+}
+
+/// A catalogue with a step that has parameters.
+fn with_parameters() -> Catalogue {
+    use dataplane::catalogue::StepSpec;
+    use dataplane::graph::Output;
+    use dataplane::params::{Arg, Kind, Param};
+    let mut catalogue = Catalogue::default();
+    let floor = Param::new("floor", Kind::Integer(1..=255), "the lowest TTL that passes");
+    let mode = Param::new("mode", Kind::Word(&["open", "closed"]), "its mode");
+    let named = Param::new("to", Kind::Texts, "its further outputs").or(Arg::Texts(Vec::new()));
+    let spec = StepSpec::described("floor", Vec::new()).param(floor.or(Arg::Integer(5)));
+    let spec = spec.param(mode.or(Arg::Word("open"))).param(named).outputs_by(|args| {
+        let Arg::Texts(names) = args.get("to") else { panic!("texts") };
+        let further = names.iter().map(|name| Output::Next(name.clone().into()));
+        std::iter::once(Output::next("next")).chain(further).collect()
+    });
+    catalogue.add(spec).unwrap();
+    catalogue
+}
+
+fn read_with(text: &str, catalogue: &Catalogue) -> Result<Config, ConfigErrors> {
+    parse(Path::new("router.lua"), &format!("{PORTS}{text}"), Limits::default(), catalogue)
+}
+
+#[test]
+fn a_graph_gives_its_steps_arguments_and_is_printed_with_them() {
+    let catalogue = with_parameters();
+    let text = "local g = turnpike.graph\n\
+        g:insert_after('ip4-validate', { 'floor', as = 'strict', floor = 64, to = { 'low', 'odd' } })\n\
+        g:insert_after('ip4-lookup.forward', { 'floor', as = 'lax', mode = 'closed', when = 'redirects' })\n\
+        g:insert_before('ip4-lookup', 'floor')\n\
+        g:path('strict.low', 'prohibit') g:path('strict.odd', 'drop')";
+    let plan = read_with(text, &catalogue).unwrap().graphs.main;
+    let printed = plan.to_string();
+    for written in [
+        "{ \"floor\", as = \"strict\", floor = 64, to = { \"low\", \"odd\" } }",
+        "{ \"floor\", as = \"lax\", mode = \"closed\", when = \"redirects\" }",
+        "    \"floor\",",
+    ] {
+        assert!(printed.contains(written), "{written} in {printed}");
+    }
+    let again = format!("{printed}turnpike.graph = graph");
+    let again = read_with(&again, &catalogue).unwrap().graphs.main;
+    let sorted = |plan: &dataplane::plan::Plan| {
+        plan.described().collect::<std::collections::BTreeMap<_, _>>()
+    };
+    assert_eq!(sorted(&again), sorted(&plan));
+    assert_eq!(again.to_string(), printed);
+}
+
+#[test]
+fn arguments_that_do_not_fit_are_named_with_their_line() {
+    let catalogue = with_parameters();
+    let error = |element: &str| {
+        let text = format!("turnpike.graph:insert_after('ip4-ttl', {element})");
+        read_with(&text, &catalogue).unwrap_err().to_string()
+    };
+    for (element, message) in [
+        (
+            "{ 'floor', flor = 3 }",
+            "step \"floor\": flor: unknown; did you mean \"floor\"? known: floor, mode, to",
+        ),
+        (
+            "{ 'floor', as = 'a', floor = 0, mode = 'ajar' }",
+            "step \"a\": floor: expected a whole number from 1 to 255, got number 0; mode: expected \"open\" \
+             or \"closed\", got string \"ajar\"",
+        ),
+        (
+            "{ 'floor', to = { 'a', 3 } }",
+            "step \"floor\": to: expected a list of texts, got a list of 2",
+        ),
+        (
+            "{ 'floor', to = { a = 3 } }",
+            "step \"floor\": to: expected a list of texts, got a table",
+        ),
+        ("{ 'ip4-ttl', as = 'x', floor = 3 }", "step \"x\": floor: it has no parameters"),
+    ] {
+        assert_eq!(error(element), format!("router.lua:4: graph: {message}"), "{element}");
+    }
+    assert!(error("{ 'floor', 3 }").contains("step \"floor\": a value has no key;"));
+    assert!(error("{ 'floor', as = 3 }").contains("step \"floor\": as = number 3;"));
 }
 
 #[test]
@@ -1487,7 +1572,7 @@ fn what_is_wrong_with_a_graph_is_said_with_its_line() {
     assert_eq!(
         graph("g:remove('ip4-multicast') g:remove('ip4-lookup')"),
         [
-            "5: graph: \"ip4-mtu\" takes routed valid IPv4 packets, but \"ip4-ttl.ok\" gives valid IPv4 \
+            "5: graph: \"ip4-mtu\" requires routed valid IPv4 packets, but \"ip4-ttl.ok\" provides valid IPv4 \
           packets"
         ]
     );
@@ -1497,8 +1582,7 @@ fn what_is_wrong_with_a_graph_is_said_with_its_line() {
     );
     assert_eq!(
         graph("g:insert_before('ip4-mtu', { 'ip4-ttl', ass = 'x' })"),
-        ["5: graph: step \"ip4-ttl\": ass = string \"x\"; a step is \"NAME\", a step made by \
-          turnpike.step, or { STEP, as = \"NAME\", when = \"SETTING\" }"]
+        ["5: graph: step \"ip4-ttl\": ass: it has no parameters"]
     );
     let when = graph("g:insert_before('ip4-mtu', { 'ip4-ttl', when = 'redirect' })");
     assert_eq!(
@@ -1553,7 +1637,7 @@ fn a_pattern_cannot_outlive_the_script_s_time() {
 fn steps_in_lua_are_described_and_their_mistakes_named() {
     let config = read(&format!(
         "{PORTS}turnpike.counter 'all' turnpike.counters('some', 4)\n\
-         local step = turnpike.step 'mark' {{ outputs = {{ 'next', 'odd' }}, takes = 'valid-ip4', limit = 7,\n\
+         local step = turnpike.step 'mark' {{ outputs = {{ 'next', 'odd' }}, requires = 'valid-ip4', limit = 7,\n\
            on_failure = 'drop', budget_us = 2000, process = function(b, m) return m end }}\n\
          turnpike.graph:insert_after('ip4-validate', step)\n\
          turnpike.graph:path('mark.odd', 'drop')"
@@ -1575,7 +1659,7 @@ fn steps_in_lua_are_described_and_their_mistakes_named() {
         ("{ process = 3 }", "key \"process\": expected a function, got number 3"),
         (
             "{ process = print, output = {} }",
-            "key \"output\": unknown; did you mean \"outputs\"? known: outputs, drops, process, takes, \
+            "key \"output\": unknown; did you mean \"outputs\"? known: outputs, drops, process, requires, \
              limit, on_failure, budget_us",
         ),
         ("{ process = print, outputs = {} }", "key \"outputs\": 1 to 15 names, each once"),
@@ -1606,13 +1690,15 @@ fn steps_in_lua_are_described_and_their_mistakes_named() {
     ] {
         assert_eq!(step(settings), [format!("4: step \"x\": {message}")], "{settings}");
     }
-    let takes = errors_below_ports(
-        "local s = turnpike.step 'six' { takes = 'ip6', process = print }\n\
+    let required = errors_below_ports(
+        "local s = turnpike.step 'six' { requires = 'ip6', process = print }\n\
          turnpike.graph:insert_after('ip4-validate', s)",
     );
     assert_eq!(
-        takes,
-        ["5: graph: \"six\" takes IPv6 packets, but \"ip4-validate.ok\" gives valid IPv4 packets"]
+        required,
+        [
+            "5: graph: \"six\" requires IPv6 packets, but \"ip4-validate.ok\" provides valid IPv4 packets"
+        ]
     );
     let twice = errors_below_ports("turnpike.step 'ip4-ttl' { process = print }");
     assert_eq!(twice, ["4: step \"ip4-ttl\" exists already; choose another name"]);

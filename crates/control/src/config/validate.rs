@@ -46,7 +46,7 @@ impl<'a> Context<'a> {
         &'b mut self,
         what: String,
         statement: &'s Statement,
-        known: &'static [&'static str],
+        known: &'s [&'static str],
     ) -> Fields<'b, 's> {
         let mut fields = self.listed(what, statement, known);
         fields.refuse_items();
@@ -58,7 +58,7 @@ impl<'a> Context<'a> {
         &'b mut self,
         what: String,
         statement: &'s Statement,
-        known: &'static [&'static str],
+        known: &'s [&'static str],
     ) -> Fields<'b, 's> {
         let (source, errors) = (&self.source, &mut self.errors);
         Fields::new(what, statement.line, &statement.settings, known, source, errors)
@@ -80,7 +80,12 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
     let forwarding = rest::forwarding(&mut context, of(Keyword::Forwarding));
     context.class_e = forwarding.class_e;
     let routes_from = sources::routes_from(&mut context, of(Keyword::RoutesFrom));
-    let ports = ports::read(&mut context, of(Keyword::Port), routes_from.any());
+    let ports = ports::read(
+        &mut context,
+        of(Keyword::Port),
+        routes_from.any(),
+        &graphs.catalogue.features(),
+    );
     let forwarders = rest::forwarders(&mut context, of(Keyword::Forwarders));
     queues::check(&mut context, &ports, &forwarders);
     let routes = routes::read(&mut context, of(Keyword::Route));

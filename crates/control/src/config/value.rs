@@ -96,7 +96,7 @@ pub(super) struct Fields<'a, 's> {
     what: String,
     line: usize,
     table: &'s Table,
-    known: &'static [&'static str],
+    known: &'s [&'static str],
     source: &'a Source<'a>,
     errors: &'a mut Collector,
 }
@@ -107,7 +107,7 @@ impl<'a, 's> Fields<'a, 's> {
         what: String,
         line: usize,
         table: &'s Table,
-        known: &'static [&'static str],
+        known: &'s [&'static str],
         source: &'a Source<'a>,
         errors: &'a mut Collector,
     ) -> Self {

@@ -5,10 +5,11 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::Receiver;
 
 use super::*;
+use crate::builder::GraphBuilder;
 use crate::class::ByClass;
 use crate::distribution::{TX_BURST_MAX, TxPath};
 use crate::exchange::Replacement;
-use crate::graph::{GraphBuilder, Output, Outputs, Step};
+use crate::graph::{Output, Outputs, Step};
 use crate::interface::InterfaceId;
 use crate::multicast::{MulticastRoute, MulticastRoutes};
 use crate::next_hop::NextHopTable;
@@ -511,7 +512,7 @@ struct Careless;
 
 impl Step for Careless {
     fn outputs(&self) -> &'static [Output] {
-        &[Output::Next("one"), Output::Next("two"), Output::Drop(DropReason::Blackhole)]
+        const { &[Output::next("one"), Output::next("two"), Output::Drop(DropReason::Blackhole)] }
     }
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
@@ -600,7 +601,7 @@ struct Moody;
 
 impl Step for Moody {
     fn outputs(&self) -> &'static [Output] {
-        &[Output::Next("next")]
+        const { &[Output::next("next")] }
     }
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
@@ -690,7 +691,7 @@ struct Spy;
 
 impl Step for Spy {
     fn outputs(&self) -> &'static [Output] {
-        &[Output::Next("next")]
+        const { &[Output::next("next")] }
     }
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
@@ -702,7 +703,7 @@ impl Step for Spy {
 
 fn spied_upon() -> Lab {
     let mut steps = crate::default_steps(&TestTables::every_kind()).unwrap();
-    steps.insert("spy", Spy, "next", "ip4-validate").unwrap();
+    steps.insert("spy", Spy, "ip4-validate").unwrap();
     Lab::new(steps.build().unwrap(), TxConfig { burst: 128, ..at_once() })
 }
 
@@ -772,7 +773,7 @@ fn a_running_forwarder_takes_another_graph_between_two_rounds() {
     let counters = other.counters().clone();
     assert_eq!(lab.receive(&[to("10.0.0.1")]), 1);
     let mut info = TestTables::every_kind().interfaces.get()[0];
-    info.redirects = !info.redirects;
+    info.features = info.features.with(crate::steps::REDIRECTS, 1);
     let ports = Some(vec![info]);
     exchange.put(Replacement { graph: Some(other), ports, wires: None, tx: Some(at_once()) });
     let stop = Arc::new(AtomicBool::new(false));
@@ -810,7 +811,7 @@ struct Discard;
 
 impl Step for Discard {
     fn outputs(&self) -> &'static [Output] {
-        &[Output::Next("next")]
+        const { &[Output::next("next")] }
     }
 
     fn process(&mut self, _: &mut Batch, input: Mask, out: &mut Outputs) {

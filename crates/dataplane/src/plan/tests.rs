@@ -1,16 +1,17 @@
 use super::*;
-use crate::catalogue::intern_outputs;
-use crate::graph::{Outputs, Target};
+use crate::graph::Outputs;
 use crate::mask::Mask;
+use crate::params::{Arg, Given, Kind, Param};
+use crate::steps::REDIRECTS;
 use crate::testing::{FrameBuilder, TestTables, batch_of};
-use crate::{Batch, default_graph};
+use crate::{Batch, default_graph, default_plan};
 
 /// Packets of even slots go on, the others aside.
-struct Split(&'static [Output]);
+struct Split(Vec<Output>);
 
 impl Step for Split {
-    fn outputs(&self) -> &'static [Output] {
-        self.0
+    fn outputs(&self) -> &[Output] {
+        &self.0
     }
     fn process(&mut self, _: &mut Batch, input: Mask, out: &mut Outputs) {
         out[0] = input & Mask(0x5555_5555_5555_5555);
@@ -18,21 +19,38 @@ impl Step for Split {
     }
 }
 
+fn outputs(names: &[&str]) -> Vec<Output> {
+    names.iter().map(|name| Output::Next((*name).to_owned().into())).collect()
+}
+
 fn catalogue() -> Catalogue {
     let mut catalogue = Catalogue::default();
-    let outputs = intern_outputs(&["next", "odd"].map(str::to_owned), &[], &[]);
-    catalogue.add(Entry::new("split", outputs, move |_| Box::new(Split(outputs)))).unwrap();
-    let outputs = intern_outputs(&["next".to_owned()], &[], &[]);
-    catalogue.add(Entry::described("noted", outputs)).unwrap();
+    let make =
+        |_: &MakeContext<'_>| -> Box<dyn Step> { Box::new(Split(outputs(&["next", "odd"]))) };
+    catalogue.add(StepSpec::new("split", &outputs(&["next", "odd"]), make)).unwrap();
+    catalogue.add(StepSpec::described("noted", outputs(&["next"]))).unwrap();
+    // Its outputs are called as its argument says.
+    let named = |args: &Args| match args.get("names") {
+        Arg::Texts(names) => names.iter().map(|name| Output::Next(name.clone().into())).collect(),
+        other => panic!("{other}"),
+    };
+    let names = Param::new("names", Kind::Texts, "its outputs");
+    let make = move |make: &MakeContext<'_>| -> Box<dyn Step> { Box::new(Split(named(make.args))) };
+    let fan = StepSpec::new("fan", &[], make).param(names).outputs_by(named);
+    catalogue.add(fan).unwrap();
     catalogue
+}
+
+/// A step without arguments.
+fn new<'a>(catalogue: &'a Catalogue, kind: &str, line: Option<usize>) -> NewStep<'a> {
+    NewStep::of(catalogue.find(kind).unwrap(), Args::default(), line)
 }
 
 fn path(plan: &mut Plan, catalogue: &Catalogue, from: &str, steps: &[&str]) {
     let mut from = from.to_owned();
     for (line, step) in (1..).zip(steps) {
         if let (Way::Step(_), false) = (Way::read(step), plan.has(step)) {
-            let entry = catalogue.find(step).unwrap();
-            plan.add(&NewStep::of(entry, Some(line))).unwrap();
+            plan.add(&new(catalogue, step, Some(line))).unwrap();
         }
         plan.lead(&from, &Way::read(step), Some(line)).unwrap();
         from = (*step).to_owned();
@@ -42,7 +60,7 @@ fn path(plan: &mut Plan, catalogue: &Catalogue, from: &str, steps: &[&str]) {
 /// The plan of IPv4 packets; those of IPv6 and those to groups are dropped.
 fn plan(catalogue: &Catalogue) -> Plan {
     let mut plan = Plan::new();
-    plan.add(&NewStep::of(catalogue.find("classify").unwrap(), None)).unwrap();
+    plan.add(&new(catalogue, "classify", None)).unwrap();
     let steps = [
         "ip4-checksum-offload",
         "ip4-validate",
@@ -72,7 +90,7 @@ fn build(plan: &Plan, catalogue: &Catalogue) -> Graph {
 fn targets(graph: &Graph, step: &str) -> Vec<String> {
     let steps = &graph.shape().steps;
     let step = steps.iter().find(|found| found.name == step).unwrap();
-    let name = |(_, target): &(&str, Target)| match target {
+    let name = |(_, target): &(String, Target)| match target {
         Target::Step(to) => steps[*to].name.clone(),
         other => format!("{other:?}"),
     };
@@ -103,7 +121,7 @@ fn a_plan_becomes_the_graph_it_says() {
 fn a_step_is_put_behind_another_or_on_one_output() {
     let catalogue = catalogue();
     let mut plan = plan(&catalogue);
-    let split = NewStep::of(catalogue.find("split").unwrap(), Some(9));
+    let split = new(&catalogue, "split", Some(9));
     plan.insert_after("ip4-validate", &split).unwrap();
     assert_eq!(
         errors(&plan, &catalogue),
@@ -114,12 +132,11 @@ fn a_step_is_put_behind_another_or_on_one_output() {
     assert_eq!(targets(&graph, "ip4-validate")[0], "split");
     assert_eq!(targets(&graph, "split"), ["ip4-lookup", "Drop(ByStep)"]);
 
-    let aside =
-        NewStep { name: "aside", ..NewStep::of(catalogue.find("noted").unwrap(), Some(11)) };
+    let aside = NewStep { name: "aside", ..new(&catalogue, "noted", Some(11)) };
     plan.insert_after("split.odd", &aside).unwrap();
     let graph = plan.build(&catalogue, &TestTables::every_kind(), &mut |kind| {
         assert_eq!(kind, "noted");
-        Some(Box::new(Split(intern_outputs(&["next".to_owned()], &[], &[]))))
+        Some(Box::new(Split(outputs(&["next"]))))
     });
     let graph = graph.unwrap();
     assert_eq!(targets(&graph, "split"), ["ip4-lookup", "aside"]);
@@ -130,7 +147,7 @@ fn a_step_is_put_behind_another_or_on_one_output() {
 fn behind_a_step_with_several_outputs_there_is_one_for_each() {
     let catalogue = catalogue();
     let mut plan = plan(&catalogue);
-    let noted = NewStep::of(catalogue.find("noted").unwrap(), None);
+    let noted = new(&catalogue, "noted", None);
     plan.insert_after("classify", &noted).unwrap();
     let names: Vec<_> = plan.names().take(4).collect();
     assert_eq!(names, ["classify", "noted-ip4", "noted-ip6", "ip4-checksum-offload"]);
@@ -144,10 +161,10 @@ fn behind_a_step_with_several_outputs_there_is_one_for_each() {
 fn a_step_is_put_before_another_or_before_an_end() {
     let catalogue = catalogue();
     let mut plan = plan(&catalogue);
-    let entry = catalogue.find("split").unwrap();
-    plan.insert_before("transmit", &NewStep::of(entry, None)).unwrap();
+    plan.insert_before("transmit", &new(&catalogue, "split", None)).unwrap();
     plan.lead("split.odd", &Way::Transmit, None).unwrap();
-    plan.insert_before("classify", &NewStep { name: "first", ..NewStep::of(entry, None) }).unwrap();
+    plan.insert_before("classify", &NewStep { name: "first", ..new(&catalogue, "split", None) })
+        .unwrap();
     plan.lead("first.odd", &Way::Drop, None).unwrap();
     let graph = build(&plan, &catalogue);
     assert_eq!(graph.shape().steps[0].name, "first");
@@ -193,7 +210,7 @@ fn mistakes_are_named_with_step_and_line() {
     assert_eq!(
         errors(&plan, &catalogue),
         [
-            "line 5: \"ip4-mtu\" takes routed valid IPv4 packets, but \"ip4-ttl.ok\" gives valid IPv4 packets",
+            "line 5: \"ip4-mtu\" requires routed valid IPv4 packets, but \"ip4-ttl.ok\" provides valid IPv4 packets",
         ]
     );
 
@@ -212,10 +229,12 @@ fn mistakes_are_named_with_step_and_line() {
     plan.lead("classify.ip6", &Way::Step("ip4-validate".into()), Some(4)).unwrap();
     assert_eq!(
         errors(&plan, &catalogue),
-        ["line 4: \"ip4-validate\" takes IPv4 packets, but \"classify.ip6\" gives IPv6 packets"]
+        [
+            "line 4: \"ip4-validate\" requires IPv4 packets, but \"classify.ip6\" provides IPv6 packets"
+        ]
     );
     assert_eq!(errors(&Plan::new(), &catalogue), ["the graph has no steps; add one"]);
-    let dotted = NewStep { name: "a.b", ..NewStep::of(catalogue.find("split").unwrap(), Some(1)) };
+    let dotted = NewStep { name: "a.b", ..new(&catalogue, "split", Some(1)) };
     assert!(plan.add(&dotted).unwrap_err().to_string().contains("not a name for a step"));
 }
 
@@ -223,14 +242,14 @@ fn mistakes_are_named_with_step_and_line() {
 fn a_step_that_no_port_asks_for_is_left_out() {
     let catalogue = catalogue();
     let mut plan = plan(&catalogue);
-    let entry = catalogue.find("ip4-redirect").unwrap();
-    let wanted = NewStep { only_if: Some(Condition::Redirects), ..NewStep::of(entry, None) };
+    let redirect = new(&catalogue, "ip4-redirect", None);
+    let wanted = NewStep { only_if: redirect.spec.feature(), ..redirect };
     plan.insert_after("ip4-ttl", &wanted).unwrap();
     let graph = build(&plan, &catalogue);
     assert_eq!(targets(&graph, "ip4-ttl")[0], "ip4-mtu");
     let tables = TestTables::every_kind();
     let mut ports = tables.interfaces.get();
-    ports[2].redirects = true;
+    ports[2].features = ports[2].features.with(REDIRECTS, 1);
     tables.interfaces.set(ports);
     let graph = plan.build(&catalogue, &tables, &mut |_| None).unwrap();
     assert_eq!(targets(&graph, "ip4-ttl")[0], "ip4-redirect");
@@ -240,7 +259,7 @@ fn a_step_that_no_port_asks_for_is_left_out() {
 fn a_plan_is_written_as_a_configuration_would() {
     let catalogue = catalogue();
     let mut plan = plan(&catalogue);
-    let split = NewStep { name: "halve", ..NewStep::of(catalogue.find("split").unwrap(), None) };
+    let split = NewStep { name: "halve", ..new(&catalogue, "split", None) };
     plan.insert_after("ip4-lookup.forward", &split).unwrap();
     plan.lead("halve.odd", &Way::Step("ip4-mtu".into()), None).unwrap();
     assert_eq!(
@@ -256,12 +275,12 @@ graph:path(\"classify.ip4\",
     \"ip4-mtu\",
     \"ip4-rewrite\",
     \"transmit\")
-graph:path(\"halve.odd\",
-    \"ip4-mtu\")
-graph:path(\"ip4-lookup.multicast\",
-    \"drop\")
 graph:path(\"classify.ip6\",
     \"drop\")
+graph:path(\"ip4-lookup.multicast\",
+    \"drop\")
+graph:path(\"halve.odd\",
+    \"ip4-mtu\")
 "
     );
 }
@@ -270,7 +289,7 @@ graph:path(\"classify.ip6\",
 fn a_port_with_a_plan_of_its_own_is_told_apart() {
     let catalogue = catalogue();
     let mut closed = Plan::new();
-    closed.add(&NewStep::of(catalogue.find("split").unwrap(), None)).unwrap();
+    closed.add(&new(&catalogue, "split", None)).unwrap();
     closed.lead("split.next", &Way::Drop, None).unwrap();
     closed.lead("split.odd", &Way::Drop, None).unwrap();
     let port = |n| PortId::new(n).unwrap();
@@ -286,4 +305,57 @@ fn a_port_with_a_plan_of_its_own_is_told_apart() {
         batch.in_port = port(n);
         assert_eq!(graph.run(&mut batch).transmit.count(), sent, "port {n}");
     }
+}
+
+/// A step with these outputs, under a name of its own.
+fn fan<'a>(catalogue: &'a Catalogue, name: &'a str, outputs: &[&str]) -> NewStep<'a> {
+    let spec = catalogue.find("fan").unwrap();
+    let list = outputs.iter().map(|name| Given::Text((*name).to_owned())).collect();
+    let args = Args::read(spec.params(), &[("names".to_owned(), Given::List(list))].into());
+    NewStep { name, ..NewStep::of(spec, args.unwrap(), None) }
+}
+
+#[test]
+fn instances_of_a_kind_have_arguments_and_outputs_of_their_own() {
+    let catalogue = catalogue();
+    let mut plan = plan(&catalogue);
+    plan.insert_after("ip4-validate", &fan(&catalogue, "one", &["on", "off"])).unwrap();
+    plan.insert_after("one.on", &fan(&catalogue, "other", &["a", "b", "c"])).unwrap();
+    for place in ["one.off", "other.b", "other.c"] {
+        plan.lead(place, &Way::Drop, None).unwrap();
+    }
+    let graph = build(&plan, &catalogue);
+    assert_eq!(targets(&graph, "one"), ["other", "Drop(ByStep)"]);
+    assert_eq!(targets(&graph, "other"), ["ip4-lookup", "Drop(ByStep)", "Drop(ByStep)"]);
+    assert_eq!(
+        plan.lead("one.c", &Way::Drop, None).unwrap_err().to_string(),
+        "step \"one\": output \"c\" not found; known: on, off"
+    );
+    let text = plan.to_string();
+    assert!(text.contains("{ \"fan\", as = \"one\", names = { \"on\", \"off\" } }"), "{text}");
+    let described: Vec<_> = plan.described().filter(|(what, _)| what == "step \"one\"").collect();
+    assert_eq!(described[0].1, "{ \"fan\", as = \"one\", names = { \"on\", \"off\" } }");
+}
+
+#[test]
+fn a_step_with_other_outputs_than_its_kind_s_is_refused() {
+    let mut catalogue = catalogue();
+    let make =
+        |_: &MakeContext<'_>| -> Box<dyn Step> { Box::new(Split(outputs(&["next", "odd"]))) };
+    catalogue.add(StepSpec::new("liar", &outputs(&["next"]), make)).unwrap();
+    let mut plan = plan(&catalogue);
+    plan.insert_after("ip4-validate", &new(&catalogue, "liar", Some(6))).unwrap();
+    let error = plan.build(&catalogue, &TestTables::every_kind(), &mut |_| None).err().unwrap();
+    assert_eq!(
+        error.to_string(),
+        "line 6: step \"liar\": its outputs are not those that \"liar\" declares"
+    );
+}
+
+#[test]
+fn the_default_plan_is_sound_and_built() {
+    let (catalogue, tables) = (Catalogue::default(), TestTables::every_kind());
+    let plan = default_plan(&catalogue).unwrap();
+    plan.check(&catalogue, &tables.interfaces.get()).unwrap();
+    assert_eq!(build(&plan, &catalogue).shape(), default_graph(&tables).unwrap().shape());
 }

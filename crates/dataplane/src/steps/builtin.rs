@@ -1,12 +1,9 @@
-//! The list of built-in steps: what each takes, what it adds to what is known of a packet, how it is
-//! made. Graphs are composed of these names; `plan.rs` checks a composition by these facts.
-
-use std::sync::Arc;
+//! The list of built-in steps: the facts that each requires and provides, and how it is made. Graphs are
+//! composed of these names; `plan.rs` checks a composition by these facts.
 
 use super::*;
-use crate::catalogue::{Adds, Entry, Facts};
+use crate::catalogue::{Facts, MakeContext, Provides, StepSpec};
 use crate::graph::{Output, Step};
-use crate::tables::Tables;
 
 const IP4: Facts = Facts::IP4;
 const IP6: Facts = Facts::IP6;
@@ -17,87 +14,93 @@ const ROUTED6: Facts = VALID6.with(Facts::ROUTED);
 const REWRITTEN: Facts = Facts::REWRITTEN;
 
 /// All of them, in the order of the default graph.
-pub(crate) fn entries() -> Vec<Entry> {
-    let mut entries = vec![
+pub(crate) fn specs() -> Vec<StepSpec> {
+    let mut specs = vec![
         step("classify", classify::OUTPUTS, Facts::FRAME, &[("ip4", IP4), ("ip6", IP6)], |_| {
             Box::new(Classify)
         }),
-        step("ip4-prefetch", ip4_prefetch::OUTPUTS, IP4, &[], |tables| {
-            Box::new(Ip4Prefetch::new(tables))
+        step("ip4-prefetch", ip4_prefetch::OUTPUTS, IP4, &[], |make| {
+            Box::new(Ip4Prefetch::new(make.tables))
         }),
         step("ip4-checksum-offload", complete_checksum::OUTPUTS, IP4, &[], |_| {
             Box::new(CompleteChecksum)
         }),
-        step("ip4-validate", ip4_validate::OUTPUTS, IP4, &[("ok", Facts::VALID)], |tables| {
-            if tables.own.class_e() {
-                Box::new(Ip4Validate::<true>::new(&tables.own))
+        step("ip4-validate", ip4_validate::OUTPUTS, IP4, &[("ok", Facts::VALID)], |make| {
+            if make.tables.own.class_e() {
+                Box::new(Ip4Validate::<true>::new(&make.tables.own))
             } else {
-                Box::new(Ip4Validate::<false>::new(&tables.own))
+                Box::new(Ip4Validate::<false>::new(&make.tables.own))
             }
         }),
-        step("ip4-reverse-path", reverse_path::OUTPUTS, VALID4, &[], |tables| {
-            Box::new(Ip4ReversePath::new(tables.clone()))
-        }),
-        step("ip4-lookup", resolve::OUTPUTS, VALID4, &[("forward", Facts::ROUTED)], |tables| {
-            Box::new(Ip4Lookup::new(tables.clone()))
+        step("ip4-reverse-path", reverse_path::OUTPUTS, VALID4, &[], |make| {
+            Box::new(Ip4ReversePath::new(make.tables.clone()))
+        })
+        .present_if(REVERSE_PATH),
+        step("ip4-lookup", resolve::OUTPUTS, VALID4, &[("forward", Facts::ROUTED)], |make| {
+            Box::new(Ip4Lookup::new(make.tables.clone()))
         }),
         step(
             "ip4-multicast",
             multicast::OUTPUTS,
             VALID4,
             &[("replicate", Facts::GROUPED)],
-            |tables| Box::new(Ip4Multicast::new(tables)),
+            |make| Box::new(Ip4Multicast::new(make.tables)),
         ),
         step("ip4-ttl", ip4_ttl::OUTPUTS, IP4, &[], |_| Box::new(Ip4Ttl)),
-        step("ip4-redirect", redirect::OUTPUTS, ROUTED4, &[], |tables| {
-            Box::new(Redirect::new(tables))
+        step("ip4-redirect", redirect::OUTPUTS, ROUTED4, &[], |make| {
+            Box::new(Redirect::new(make.tables))
+        })
+        .present_if(REDIRECTS),
+        step("ip4-mtu", mtu::OUTPUTS, ROUTED4, &[], |make| {
+            Box::new(Mtu::<false>::new(make.tables))
         }),
-        step("ip4-mtu", mtu::OUTPUTS, ROUTED4, &[], |tables| Box::new(Mtu::<false>::new(tables))),
-        step("ip4-rewrite", ip4_rewrite::OUTPUTS, ROUTED4, &[("transmit", REWRITTEN)], |tables| {
-            Box::new(Ip4Rewrite::new(tables))
+        step("ip4-rewrite", ip4_rewrite::OUTPUTS, ROUTED4, &[("transmit", REWRITTEN)], |make| {
+            Box::new(Ip4Rewrite::new(make.tables))
         }),
         step("ip6-checksum-offload", complete_checksum::OUTPUTS, IP6, &[], |_| {
             Box::new(CompleteChecksum)
         }),
-        step("ip6-validate", ip6_validate::OUTPUTS, IP6, &[("ok", Facts::VALID)], |tables| {
-            Box::new(Ip6Validate::new(&tables.own))
+        step("ip6-validate", ip6_validate::OUTPUTS, IP6, &[("ok", Facts::VALID)], |make| {
+            Box::new(Ip6Validate::new(&make.tables.own))
         }),
-        step("ip6-reverse-path", reverse_path::OUTPUTS, VALID6, &[], |tables| {
-            Box::new(Ip6ReversePath::new(tables.clone()))
-        }),
-        step("ip6-lookup", resolve::OUTPUTS, VALID6, &[("forward", Facts::ROUTED)], |tables| {
-            Box::new(Ip6Lookup::new(tables.clone()))
+        step("ip6-reverse-path", reverse_path::OUTPUTS, VALID6, &[], |make| {
+            Box::new(Ip6ReversePath::new(make.tables.clone()))
+        })
+        .present_if(REVERSE_PATH),
+        step("ip6-lookup", resolve::OUTPUTS, VALID6, &[("forward", Facts::ROUTED)], |make| {
+            Box::new(Ip6Lookup::new(make.tables.clone()))
         }),
         step(
             "ip6-multicast",
             multicast::OUTPUTS,
             VALID6,
             &[("replicate", Facts::GROUPED)],
-            |tables| Box::new(Ip6Multicast::new(tables)),
+            |make| Box::new(Ip6Multicast::new(make.tables)),
         ),
         step("ip6-hop-limit", ip6_hop_limit::OUTPUTS, IP6, &[], |_| Box::new(Ip6HopLimit)),
-        step("ip6-redirect", redirect::OUTPUTS, ROUTED6, &[], |tables| {
-            Box::new(Redirect::new(tables))
-        }),
-        step("ip6-mtu", mtu::OUTPUTS, ROUTED6, &[], |tables| Box::new(Mtu::<true>::new(tables))),
-        step("ip6-rewrite", ip6_rewrite::OUTPUTS, ROUTED6, &[("transmit", REWRITTEN)], |tables| {
-            Box::new(Ip6Rewrite::new(tables))
+        step("ip6-redirect", redirect::OUTPUTS, ROUTED6, &[], |make| {
+            Box::new(Redirect::new(make.tables))
+        })
+        .present_if(REDIRECTS),
+        step("ip6-mtu", mtu::OUTPUTS, ROUTED6, &[], |make| Box::new(Mtu::<true>::new(make.tables))),
+        step("ip6-rewrite", ip6_rewrite::OUTPUTS, ROUTED6, &[("transmit", REWRITTEN)], |make| {
+            Box::new(Ip6Rewrite::new(make.tables))
         }),
         step("prohibit", prohibit::OUTPUTS, Facts::VALID, &[], |_| Box::new(Prohibit)),
         step("reset", reset::OUTPUTS, Facts::VALID, &[], |_| Box::new(Reset)),
     ];
     #[cfg(feature = "faulty-step")]
-    entries.push(step("faulty", faulty::OUTPUTS, IP4, &[], |_| Box::new(Faulty)));
-    entries.shrink_to_fit();
-    entries
+    specs.push(step("faulty", faulty::OUTPUTS, IP4, &[], |_| Box::new(Faulty)));
+    specs.shrink_to_fit();
+    specs
 }
 
 fn step(
     name: &str,
-    outputs: &'static [Output],
-    takes: Facts,
-    adds: Adds,
-    make: fn(&Arc<Tables>) -> Box<dyn Step>,
-) -> Entry {
-    Entry::new(name, outputs, make).takes(takes).adds(adds)
+    outputs: &[Output],
+    requires: Facts,
+    provides: Provides,
+    make: fn(&MakeContext<'_>) -> Box<dyn Step>,
+) -> StepSpec {
+    StepSpec::new(name, outputs, make).requires(requires).provides(provides)
 }

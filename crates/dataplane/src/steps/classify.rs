@@ -31,8 +31,8 @@ const UNKNOWN_ETHERTYPE: usize = 6;
 const NON_IP: usize = 7;
 
 pub(super) const OUTPUTS: &[Output] = &[
-    Output::Next("ip4"),
-    Output::Next("ip6"),
+    Output::next("ip4"),
+    Output::next("ip6"),
     Output::Punt(PuntReason::Arp),
     Output::Drop(DropReason::Runt),
     Output::Drop(DropReason::NotForUs),

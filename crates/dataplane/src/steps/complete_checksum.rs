@@ -20,7 +20,7 @@ use crate::batch::{Batch, ETHERNET};
 use crate::graph::{Output, Outputs, Step};
 use crate::mask::Mask;
 
-pub(super) const OUTPUTS: &[Output] = &[Output::Next("next")];
+pub(super) const OUTPUTS: &[Output] = &[Output::next("next")];
 
 /// See the module's documentation.
 #[derive(Debug, Default)]

@@ -28,7 +28,7 @@ pub const STUCK_ID: u16 = 0xdea1;
 /// The identification that ends the forwarder's thread.
 pub const FATAL_ID: u16 = 0xdea2;
 
-pub(super) const OUTPUTS: &[Output] = &[Output::Next("next")];
+pub(super) const OUTPUTS: &[Output] = &[Output::next("next")];
 
 /// See the module's documentation.
 #[derive(Debug)]

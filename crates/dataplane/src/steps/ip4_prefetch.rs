@@ -17,7 +17,7 @@ use crate::graph::{Output, Outputs, Step};
 use crate::mask::Mask;
 use crate::tables::Tables;
 
-pub(super) const OUTPUTS: &[Output] = &[Output::Next("next")];
+pub(super) const OUTPUTS: &[Output] = &[Output::next("next")];
 
 /// See the module's documentation.
 pub struct Ip4Prefetch {

@@ -21,7 +21,7 @@ use crate::graph::{Output, Outputs, Step};
 use crate::mask::Mask;
 use crate::tables::{EgressMacs, Tables};
 
-pub(super) const OUTPUTS: &[Output] = &[Output::Next("transmit")];
+pub(super) const OUTPUTS: &[Output] = &[Output::next("transmit")];
 
 /// See the module's documentation.
 #[derive(Debug)]

@@ -51,7 +51,7 @@ const OWN_SOURCE: usize = 9;
 const BROADCAST_SOURCE: usize = 10;
 
 pub(super) const OUTPUTS: &[Output] = &[
-    Output::Next("ok"),
+    Output::next("ok"),
     Output::Punt(PuntReason::Ip4Options),
     Output::Drop(DropReason::Ip4Version),
     Output::Drop(DropReason::Ip4HeaderLength),

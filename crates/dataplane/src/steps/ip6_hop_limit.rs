@@ -16,7 +16,7 @@ use crate::reason::PuntReason;
 const OK: usize = 0;
 const EXPIRED: usize = 1;
 
-pub(super) const OUTPUTS: &[Output] = &[Output::Next("ok"), Output::Punt(PuntReason::Ttl)];
+pub(super) const OUTPUTS: &[Output] = &[Output::next("ok"), Output::Punt(PuntReason::Ttl)];
 
 /// See the module's documentation.
 #[derive(Debug, Default)]

@@ -35,7 +35,7 @@ const MARTIAN_SOURCE: usize = 4;
 const OWN_SOURCE: usize = 5;
 
 pub(super) const OUTPUTS: &[Output] = &[
-    Output::Next("ok"),
+    Output::next("ok"),
     Output::Punt(PuntReason::HopByHop),
     Output::Drop(DropReason::Ip6Version),
     Output::Drop(DropReason::Ip6PayloadLength),

@@ -1,6 +1,6 @@
 //! `ip4-mtu`, `ip6-mtu`: does the packet fit the link it leaves by?
 //!
-//! Takes packets with [`Batch::out_port`] set and link padding cut off.
+//! Takes packets with [`Batch::out_interface`] set and link padding cut off.
 //!
 //! | output | packets |
 //! |---|---|
@@ -22,7 +22,7 @@ use crate::tables::Tables;
 const OK: usize = 0;
 const TOO_BIG: usize = 1;
 
-pub(super) const OUTPUTS: &[Output] = &[Output::Next("ok"), Output::Punt(PuntReason::TooBig)];
+pub(super) const OUTPUTS: &[Output] = &[Output::next("ok"), Output::Punt(PuntReason::TooBig)];
 
 /// See the module's documentation. `IP6`: the packets are IPv6.
 pub struct Mtu<const IP6: bool> {

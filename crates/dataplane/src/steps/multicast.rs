@@ -1,7 +1,7 @@
 //! `ip4-multicast`, `ip6-multicast`: which ports does a packet to a group leave by?
 //!
 //! Takes packets that the lookup found to be for groups (224.0.0.0/4, ff00::/8). Sets
-//! [`Batch::replicas`] and makes the packet the one to send: it lowers TTL or hop limit, corrects the
+//! [`Batch::receivers`] and makes the packet the one to send: it lowers TTL or hop limit, corrects the
 //! IPv4 checksum, and writes the group's MAC address (RFC 1112 6.4, RFC 2464 7). Where the ports
 //! differ, in their own addresses, `replicate.rs` writes when the packet leaves.
 //!
@@ -38,7 +38,7 @@ const NO_RECEIVER: usize = 3;
 const TOO_BIG: usize = 4;
 
 pub(super) const OUTPUTS: &[Output] = &[
-    Output::Next("replicate"),
+    Output::next("replicate"),
     Output::Punt(PuntReason::Local),
     Output::Drop(DropReason::MulticastWrongInterface),
     Output::Drop(DropReason::MulticastNoReceiver),

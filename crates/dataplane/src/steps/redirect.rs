@@ -11,13 +11,14 @@
 //! | punt `redirect` | leaves by the port it came by, if that port redirects and its gate is open |
 //!
 //! Sources: RFC 1812 5.2.7.2, RFC 4861 8.2. The steps are in the graph only if a port redirects.
-//!
-//! [`RedirectGates`]: crate::interface::RedirectGates
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::batch::{Batch, Group};
+use crate::features::Feature;
 use crate::graph::{Output, Outputs, Step};
+use crate::interface::{InterfaceId, MAX_INTERFACES};
 use crate::mask::Mask;
 use crate::reason::PuntReason;
 use crate::tables::Tables;
@@ -25,7 +26,36 @@ use crate::tables::Tables;
 const OK: usize = 0;
 const REDIRECT: usize = 1;
 
-pub(super) const OUTPUTS: &[Output] = &[Output::Next("ok"), Output::Punt(PuntReason::Redirect)];
+pub(super) const OUTPUTS: &[Output] = &[Output::next("ok"), Output::Punt(PuntReason::Redirect)];
+
+/// The hosts of a port are told of better first hops.
+pub const REDIRECTS: Feature = Feature::flag("redirects", 1);
+
+/// The interfaces for which a packet may be shown to the slow path now because it leaves by the interface it came
+/// by. The slow path opens them from time to time, and the first such packet closes its interface again:
+/// hosts that do not heed redirects cost no more than those few packets.
+#[derive(Debug)]
+pub struct RedirectGates([AtomicBool; MAX_INTERFACES]);
+
+impl Default for RedirectGates {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| AtomicBool::new(true)))
+    }
+}
+
+impl RedirectGates {
+    /// Opens all.
+    pub fn open(&self) {
+        self.0.iter().for_each(|gate| gate.store(true, Ordering::Relaxed));
+    }
+
+    /// True once after each opening.
+    #[inline(always)]
+    fn pass(&self, interface: InterfaceId) -> bool {
+        let gate = &self.0[interface.index()];
+        gate.load(Ordering::Relaxed) && gate.swap(false, Ordering::Relaxed)
+    }
+}
 
 /// See the module's documentation.
 pub struct Redirect {
@@ -47,7 +77,7 @@ impl Step for Redirect {
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
         let mut shown = Mask::EMPTY;
         for Group { interface, packets, .. } in
-            batch.by_interface(input).filter(|group| group.info.redirects)
+            batch.by_interface(input).filter(|group| group.info.features.has(REDIRECTS))
         {
             let number = interface.index() as u16;
             let mut back = Mask::EMPTY;
@@ -65,6 +95,7 @@ impl Step for Redirect {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::features::Features;
     use crate::testing::{FrameBuilder, TestTables, run_step_on};
 
     #[test]
@@ -72,11 +103,11 @@ mod tests {
         let tables = TestTables::every_kind();
         let mut step = Redirect::new(&tables);
         let frames = vec![FrameBuilder::ip4().build(); 4];
-        let mut run = |redirects| {
+        let mut run = |redirects: bool| {
             run_step_on(&mut step, &frames, |batch| {
                 // The port they came by is 0.
                 batch.out_interface[..4].copy_from_slice(&[1, 0, 0, 2]);
-                batch.own.redirects = redirects;
+                batch.own.features = Features::NONE.with(REDIRECTS, redirects.into());
             })
             .0
         };

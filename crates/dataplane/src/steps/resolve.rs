@@ -37,7 +37,7 @@ const MULTICAST: usize = 11;
 
 /// The outputs of both lookups.
 pub(super) const OUTPUTS: &[Output] = &[
-    Output::Next("forward"),
+    Output::next("forward"),
     Output::Punt(PuntReason::Local),
     Output::Punt(PuntReason::NoRoute),
     Output::Punt(PuntReason::Prohibited),
@@ -48,7 +48,7 @@ pub(super) const OUTPUTS: &[Output] = &[
     Output::Drop(DropReason::Blackhole),
     Output::Drop(DropReason::MartianDestination),
     Output::Drop(DropReason::L2Broadcast),
-    Output::Next("multicast"),
+    Output::next("multicast"),
 ];
 
 /// Looks up the destinations of `input` with `lookup` (addresses in, next-hop numbers out) and

@@ -25,8 +25,9 @@
 use std::sync::Arc;
 
 use crate::batch::{BATCH_MAX, Batch, Group};
+use crate::features::Feature;
 use crate::graph::{Output, Outputs, Step};
-use crate::interface::{InterfaceId, ReversePath, VrfId};
+use crate::interface::{InterfaceId, VrfId};
 use crate::mask::Mask;
 use crate::next_hop::{NextHop, Packed};
 use crate::reason::DropReason;
@@ -35,7 +36,24 @@ use crate::tables::Tables;
 const OK: usize = 0;
 const FAILED: usize = 1;
 
-pub(super) const OUTPUTS: &[Output] = &[Output::Next("ok"), Output::Drop(DropReason::ReversePath)];
+/// The reachability that a port demands of the sources of its packets, by the values of [`ReversePath`].
+pub const REVERSE_PATH: Feature = Feature::new("reverse_path", 0, &["any", "loose", "strict"]);
+
+/// Values of [`REVERSE_PATH`] (RFC 3704).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReversePath {
+    /// Any source will do.
+    Any = 0,
+    /// A route must lead to the source, by whatever port (RFC 3704 2.4).
+    Loose = 1,
+    /// The best route to the source, or one of equal cost, must leave by the port that the packet
+    /// came from (RFC 3704 2.2).
+    Strict = 2,
+}
+
+const STRICT: u8 = ReversePath::Strict as u8;
+
+pub(super) const OUTPUTS: &[Output] = &[Output::next("ok"), Output::Drop(DropReason::ReversePath)];
 
 /// See the module's documentation.
 pub struct Ip4ReversePath {
@@ -113,8 +131,8 @@ fn group_passing<A: Copy + Default>(
     lookup: impl Fn(VrfId, &[A], &mut [u16]),
 ) -> Mask {
     let Group { interface, info, packets: input } = *group;
-    let asked = info.reverse_path;
-    if asked == ReversePath::Any {
+    let asked = info.features.get(REVERSE_PATH);
+    if asked == ReversePath::Any as u8 {
         return input;
     }
     let mut addresses = [A::default(); BATCH_MAX];
@@ -129,7 +147,7 @@ fn group_passing<A: Copy + Default>(
     for (&answer, slot) in answers[..count].iter().zip(input.slots()) {
         let hop = tables.next_hops.get(answer);
         let passes = match asked {
-            ReversePath::Strict => leaves_by(tables, hop, interface),
+            STRICT => leaves_by(tables, hop, interface),
             _ => is_route(hop),
         };
         passing |= Mask::when(passes, slot);
@@ -173,6 +191,7 @@ fn source6(batch: &Batch, slot: usize) -> u128 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::features::Features;
     use crate::port::PortId;
     use crate::testing::{FrameBuilder, TestTables, run_step_on};
 
@@ -181,7 +200,7 @@ mod tests {
     fn pass(step: &mut dyn Step, frames: &[Vec<u8>], port: u16, asked: ReversePath) -> Vec<usize> {
         let (result, _) = run_step_on(step, frames, |batch| {
             batch.in_port = PortId::new(port).unwrap();
-            batch.own.reverse_path = asked;
+            batch.own.features = Features::NONE.with(REVERSE_PATH, asked as u8);
         });
         result["ok"].clone()
     }
@@ -229,7 +248,7 @@ mod tests {
         let frames = [from("fe80::1"), from("::"), from("3fff::1")];
         let (result, _) = run_step_on(&mut step, &frames, |batch| {
             batch.link_scope = Mask(0b011);
-            batch.own.reverse_path = ReversePath::Strict;
+            batch.own.features = Features::NONE.with(REVERSE_PATH, STRICT);
         });
         assert_eq!(result["ok"], [0, 1]);
         assert_eq!(result["reverse-path"], [2]);

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::resolve;
 use crate::batch::Batch;
-use crate::catalogue::{Entry, Facts};
+use crate::catalogue::{Facts, MakeContext, StepSpec};
 use crate::graph::{MAX_OUTPUTS, Output, Outputs, Step};
 use crate::mask::Mask;
 use crate::next_hop::NO_ROUTE;
@@ -25,8 +25,8 @@ use crate::reason::{DropReason, PuntReason};
 use crate::tables::Tables;
 
 const OUTPUTS: &[Output] = &[
-    Output::Next("forward"),
-    Output::Next("down"),
+    Output::next("forward"),
+    Output::next("down"),
     Output::Punt(PuntReason::Glean),
     Output::Punt(PuntReason::Unresolved),
     Output::Punt(PuntReason::Scope),
@@ -66,12 +66,13 @@ fn nowhere() -> Arc<AtomicU16> {
 }
 
 /// The step of a named next hop, for packets of which this is known.
-pub fn named_hop(name: &str, takes: Facts) -> Entry {
+pub fn named_hop(name: &str, requires: Facts) -> StepSpec {
     let of = name.to_owned();
-    let make = move |tables: &Arc<Tables>| -> Box<dyn Step> {
-        Box::new(Steer { number: tables.named_hops.number(&of), tables: tables.clone() })
+    let make = move |make: &MakeContext<'_>| -> Box<dyn Step> {
+        let tables = make.tables.clone();
+        Box::new(Steer { number: tables.named_hops.number(&of), tables })
     };
-    Entry::new(name, OUTPUTS, make).takes(takes).adds(&[("forward", Facts::ROUTED)])
+    StepSpec::new(name, OUTPUTS, make).requires(requires).provides(&[("forward", Facts::ROUTED)])
 }
 
 /// See the module's documentation.
@@ -116,7 +117,8 @@ mod tests {
     fn step(tables: &Arc<Tables>) -> Box<dyn Step> {
         let mut catalogue = Catalogue::default();
         catalogue.add(named_hop("b", Facts::VALID)).unwrap();
-        catalogue.find("b").unwrap().make(tables).unwrap()
+        let context = MakeContext { name: "b", args: &Default::default(), tables };
+        catalogue.find("b").unwrap().make(&context).unwrap()
     }
 
     /// The number of a route's next hop.

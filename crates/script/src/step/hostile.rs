@@ -63,7 +63,7 @@ fn with_everything(body: &str, settings: StepSettings) -> LuaStep {
     let code = format!(
         "{COLLECT} turnpike.step 'test' {{ process = function(batch, mask, out) {body} end }}"
     );
-    load(&code).unwrap().into_steps(&[settings]).unwrap().remove(0)
+    load(&code).unwrap().into_step(&settings).unwrap()
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn counters_take_places_that_there_are() {
         end }";
     let lua = load(code).unwrap();
     let counters = lua.counters();
-    let mut step = lua.into_steps(&[settings(&["next"])]).unwrap().remove(0);
+    let mut step = lua.into_step(&settings(&["next"])).unwrap();
     assert_eq!(run(&mut step, &[udp_to(1)]).0, [1, 0], "{:?}", step.status().last_for_tests());
     assert_eq!([0, 1, 2, 3, 4].map(|index| counters.get(index)), [0, 0, 0, 1, 0]);
     assert!(load("turnpike.counters('numbers', '4')").is_err());
@@ -151,7 +151,7 @@ fn an_index_that_is_rounded_up_stays_in_its_counter() {
     );
     let lua = load(&code).unwrap();
     let counters = lua.counters();
-    let mut step = lua.into_steps(&[settings(&["next"])]).unwrap().remove(0);
+    let mut step = lua.into_step(&settings(&["next"])).unwrap();
     assert_eq!(run(&mut step, &[udp_to(1)]).0, [1, 0], "{:?}", step.status().last_for_tests());
     assert_eq!(counters.get(crate::COUNTERS_MAX - 1), 1);
 }
@@ -169,7 +169,7 @@ fn methods_of_strings_that_a_script_replaces_are_its_own_affair() {
           return mask
         end }";
     let lua = load(code).unwrap();
-    let mut step = lua.into_steps(&[settings(&["a", "b"])]).unwrap().remove(0);
+    let mut step = lua.into_step(&settings(&["a", "b"])).unwrap();
     assert_eq!(run(&mut step, &[udp_to(1)]).0, [1, 0, 0]);
 }
 

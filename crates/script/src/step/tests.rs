@@ -49,7 +49,7 @@ pub(super) fn step_with(body: &str, settings: StepSettings) -> LuaStep {
         "turnpike.step 'test' {{ outputs = {{ {names} }}, process = function(batch, mask, out)\n{body}\nend }}"
     );
     let lua = load(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
-    lua.into_steps(&[settings]).unwrap().remove(0)
+    lua.into_step(&settings).unwrap()
 }
 
 /// What the step made of the frames: the masks of its outputs, and the frames.
@@ -410,7 +410,7 @@ fn the_sum_of_a_counter_is_that_of_all_forwarders() {
         Source { text, file: "router.lua", ports: &ports, shared: shared(), peers: &peers };
     let mut steps = [(); 2].map(|()| {
         let lua = ForwarderLua::load(&source, watchdog()).unwrap();
-        lua.into_steps(&[settings(&["next", "many"])]).unwrap().remove(0)
+        lua.into_step(&settings(&["next", "many"])).unwrap()
     });
     peers.seal();
     let frames = vec![udp_to(1); 3];
@@ -418,7 +418,7 @@ fn the_sum_of_a_counter_is_that_of_all_forwarders() {
     assert_eq!(run(&mut steps[1], &frames).0, [0, 0b111, 0], "the other's are among them");
     let wrong = "local c = turnpike.counters('c', 2)
         turnpike.step 'test' { outputs = { 'next' }, process = function() c:sum(2) end }";
-    let mut step = load(wrong).unwrap().into_steps(&[settings(&["next"])]).unwrap().remove(0);
+    let mut step = load(wrong).unwrap().into_step(&settings(&["next"])).unwrap();
     assert_eq!(run(&mut step, &[udp_to(1)]).0, [0, 1], "no such counter");
 }
 
@@ -433,7 +433,7 @@ fn an_error_has_the_line_of_the_configuration() {
           local nothing
           return nothing.field
         end }";
-    let mut step = load(text).unwrap().into_steps(&[settings(&["next"])]).unwrap().remove(0);
+    let mut step = load(text).unwrap().into_step(&settings(&["next"])).unwrap();
     let message = |step: &mut LuaStep, frame: Vec<u8>| {
         run(step, &[frame]);
         step.status().take_failure().unwrap().message
@@ -449,11 +449,11 @@ fn an_error_has_the_line_of_the_configuration() {
           if mask:count() > 1 then os.exit() end
           while true do for i in batch:each(mask) do end end
         end }";
-    let mut step = load(text).unwrap().into_steps(&[settings(&["next"])]).unwrap().remove(0);
+    let mut step = load(text).unwrap().into_step(&settings(&["next"])).unwrap();
     let within = message(&mut step, udp_to(1));
     assert!(within.starts_with("router.lua:4: ran longer"), "{within}");
     let limit = StepSettings { limit: 1, ..settings(&["next"]) };
-    let mut step = load(text).unwrap().into_steps(&[limit]).unwrap().remove(0);
+    let mut step = load(text).unwrap().into_step(&limit).unwrap();
     run(&mut step, &[udp_to(1), udp_to(2)]);
     let absent = step.status().take_failure().unwrap().message;
     assert!(absent.contains("global 'os' (a nil value); a configuration has no files"), "{absent}");
@@ -470,7 +470,7 @@ fn counters_are_the_forwarder_s_own() {
         end }";
     let (one, two) = (load(text).unwrap(), load(text).unwrap());
     let (counters, others) = (one.counters(), two.counters());
-    let mut step = one.into_steps(&[settings(&["next"])]).unwrap().remove(0);
+    let mut step = one.into_step(&settings(&["next"])).unwrap();
     let mut marked = udp_to(1);
     marked[15] = 46 << 2;
     for _ in 0..200 {
@@ -480,13 +480,13 @@ fn counters_are_the_forwarder_s_own() {
     assert_eq!(others.get(0), 0);
     let out = "local c = turnpike.counters('c', 2)
         turnpike.step 'test' { outputs = { 'next' }, process = function() c:add(2) end }";
-    let mut step = load(out).unwrap().into_steps(&[settings(&["next"])]).unwrap().remove(0);
+    let mut step = load(out).unwrap().into_step(&settings(&["next"])).unwrap();
     assert_eq!(run(&mut step, &[udp_to(1)]).0, [0, 1], "no such counter");
 }
 
 #[test]
 fn a_step_that_the_script_does_not_make_is_named() {
-    let error = load("").unwrap().into_steps(&[settings(&["next"])]).err().unwrap().to_string();
+    let error = load("").unwrap().into_step(&settings(&["next"])).err().unwrap().to_string();
     assert!(error.contains("step \"test\": the script does not make it"), "{error}");
 }
 
@@ -566,9 +566,8 @@ fn time_is_that_of_the_batch() {
          end }",
     )
     .unwrap()
-    .into_steps(&[settings(&["first"])])
-    .unwrap()
-    .remove(0);
+    .into_step(&settings(&["first"]))
+    .unwrap();
     assert_eq!(masks_at(&mut step, began, 1), [1, 0]);
     assert_eq!(masks_at(&mut step, began + 2 * second, 1), [0, 0]);
 }
@@ -585,7 +584,7 @@ fn limiter(name: &str) -> LuaStep {
            end
          end }}"
     );
-    load(&text).unwrap().into_steps(&[settings]).unwrap().remove(0)
+    load(&text).unwrap().into_step(&settings).unwrap()
 }
 
 #[test]
@@ -593,7 +592,7 @@ fn forwarders_have_their_buckets_together_and_drops_have_names() {
     let now = dpdk::tsc();
     let (mut one, mut other) = (limiter("together"), limiter("together"));
     let expected =
-        [Output::Next("next"), Output::DropAs("over"), Output::Drop(DropReason::StepFailed)];
+        [Output::next("next"), Output::DropAs("over".into()), Output::Drop(DropReason::StepFailed)];
     assert_eq!(one.outputs(), expected);
     assert_eq!(masks_at(&mut one, now, 2), [0b11, 0, 0]);
     assert_eq!(masks_at(&mut other, now, 3), [0b001, 0b110, 0]);
@@ -611,7 +610,7 @@ fn a_table_holds_what_steps_of_any_forwarder_write() {
             "local seen = turnpike.table 'shared' {{ seconds = 1 }}
              turnpike.step 'test' {{ process = function(batch, mask) {body} return mask end }}"
         );
-        load(&text).unwrap().into_steps(&[settings(&["next"])]).unwrap().remove(0)
+        load(&text).unwrap().into_step(&settings(&["next"])).unwrap()
     };
     let (now, second) = (dpdk::tsc(), dpdk::tsc_hz());
     let mut write = make(

@@ -594,6 +594,9 @@ pub struct StepState {
     pub kind: String,
     /// Packets it handled.
     pub packets: u64,
+    /// Its own counters, all forwarders together.
+    #[serde(default)]
+    pub counters: BTreeMap<String, u64>,
     /// How it does if it is in Lua; the same for all steps of its kind.
     pub lua: Option<LuaStep>,
 }

@@ -4,7 +4,8 @@ use std::net::IpAddr;
 
 use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
-use control::config::DEFAULT_GRAPH;
+use control::config::default_graph_in_lua;
+use dataplane::catalogue::Catalogue;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -73,7 +74,7 @@ enum What {
         /// Text for people, DOT for Graphviz, mermaid for Markdown
         #[arg(long, value_enum, default_value = "text")]
         format: Format,
-        /// The default graph as the Lua that it is written in, to be copied and changed
+        /// The default graph as statements in Lua, to be copied and changed
         #[arg(long)]
         lua: bool,
     },
@@ -133,7 +134,9 @@ enum Format {
 pub fn show(args: &ShowArgs, console: &mut Console<'_>) -> Result<()> {
     let show = match &args.what {
         What::Routes(routes) => return routes::show(routes, console),
-        What::Graph { lua: true, .. } => return console.print(DEFAULT_GRAPH.trim_end()),
+        What::Graph { lua: true, .. } => {
+            return console.print(&default_graph_in_lua(&Catalogue::default())?);
+        }
         What::Ports { .. } => Show::Ports,
         What::Route { address, flow } => Show::Route { address: *address, flow: flow.flow() },
         What::Neighbours => Show::Neighbours,

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Error, Result};
 use control::config::Config;
 use dataplane::catalogue::{Catalogue, Facts};
-use dataplane::graph::{Graph, Step};
+use dataplane::graph::Graph;
 use dataplane::interface::InterfaceInfo;
 use dataplane::plan::Plans;
 use dataplane::steps::named_hop;
 use script::{
-    ForwarderLua, JitStatus, LuaStep, Peers, Policy, ScriptCounters, SharedObjects, Source,
+    ForwarderLua, JitStatus, LuaSteps, Peers, Policy, ScriptCounters, SharedObjects, Source,
     StepSettings, StepStatus, Watchdog,
 };
 
@@ -34,9 +34,6 @@ pub struct LuaView {
 
 /// A graph for a forwarder, and what can be seen of its Lua state if it has one.
 pub type ForwarderGraph = (Graph, Option<LuaView>);
-
-/// Steps by kind.
-type LuaSteps = HashMap<String, Vec<LuaStep>>;
 
 /// Says in the log what becomes of packets when a step of the configuration fails for good.
 pub fn say_policies(config: &Config) {
@@ -116,16 +113,12 @@ impl GraphMaker {
     ) -> Result<ForwarderGraph> {
         let plans = config.graphs.wanted_by(ports)?;
         let names = config.port_names();
-        let (mut steps, view) = self.lua_steps(config, &plans, &names, peers)?;
-        let mut script = |kind: &str| -> Option<Box<dyn Step>> {
-            let step = steps.get_mut(kind)?.pop()?;
-            Some(Box::new(step))
-        };
-        let graph = plans.build(catalogue, self.tables.near(core), &names, &mut script)?;
+        let (steps, view) = self.lua_steps(config, &plans, &names, peers)?;
+        let graph = steps.build(&plans, catalogue, self.tables.near(core), &names)?;
         Ok((graph, view))
     }
 
-    /// The Lua steps that the plans name, by kind, each as often as it stands there.
+    /// The Lua steps that the plans name, each as often as it stands there.
     fn lua_steps(
         &mut self,
         config: &Config,
@@ -133,11 +126,11 @@ impl GraphMaker {
         ports: &[String],
         peers: &Arc<Peers>,
     ) -> Result<(LuaSteps, Option<LuaView>)> {
-        let Some(script) = &config.script else { return Ok((HashMap::new(), None)) };
+        let Some(script) = &config.script else { return Ok((LuaSteps::default(), None)) };
         if self.watchdog.is_none() {
             self.watchdog = Some(Watchdog::start().context("the watchdog of Lua steps")?);
         }
-        let Some(watchdog) = &self.watchdog else { return Ok((HashMap::new(), None)) };
+        let Some(watchdog) = &self.watchdog else { return Ok((LuaSteps::default(), None)) };
         let file = config.file.display().to_string();
         let name =
             config.file.file_name().map_or(file.clone(), |name| name.to_string_lossy().into());
@@ -148,13 +141,9 @@ impl GraphMaker {
         let (counters, jit) = (lua.counters(), lua.jit());
         let of = |kind: &str| script.steps.iter().find(|step| step.name == kind);
         let steps = lua.into_steps(plans.kinds().filter_map(of)).with_context(|| file.clone())?;
-        let status = |step: &LuaStep| (step.name().to_owned(), step.status());
-        let view = LuaView { counters, jit, steps: steps.iter().map(status).collect() };
-        let mut by_kind = LuaSteps::new();
-        for step in steps {
-            by_kind.entry(step.name().to_owned()).or_default().push(step);
-        }
-        Ok((by_kind, Some(view)))
+        let status = steps.status().map(|(name, status)| (name.to_owned(), status)).collect();
+        let view = LuaView { counters, jit, steps: status };
+        Ok((steps, Some(view)))
     }
 }
 

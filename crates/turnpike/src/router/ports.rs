@@ -340,9 +340,8 @@ fn opened(wanted: &config::Port, node: Option<usize>, open: OpenQueues) -> Opene
         vrf: VrfId::DEFAULT,
         partial_checksums: port.partial_checksums(),
         host: wanted.host.is_some(),
-        redirects: wanted.redirects,
         least_ttl: wanted.least_ttl(),
-        reverse_path: wanted.reverse_path,
+        features: wanted.features(),
     };
     tracing::info!(
         "port \"{}\": {device} by {}, {}, MTU {}, {} of {} and {} of {} descriptors",

@@ -241,9 +241,8 @@ fn info_by(port: &config::Port, holder: Option<&Known>) -> InterfaceInfo {
         mac: port.mac.unwrap_or(device_mac),
         mtu: port.mtu.unwrap_or(info.mtu),
         host: port.host.is_some(),
-        redirects: port.redirects,
         least_ttl: port.least_ttl(),
-        reverse_path: port.reverse_path,
+        features: port.features(),
         ..info
     }
 }

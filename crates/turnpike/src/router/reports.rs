@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use control::config;
 use dataplane::counters::{ClassCounters, Counter, ForwarderCounters};
-use dataplane::graph::{EdgeCounters, Shape, StepShape, Target};
+use dataplane::graph::{GraphCounters, Shape, StepShape, Target};
 use dataplane::port::{MAX_PORTS, PortId};
 use dataplane::reason::{DropReason, PuntClass};
 
@@ -20,7 +20,7 @@ pub struct ForwarderView {
     /// Outside the graph.
     pub counters: Arc<ForwarderCounters>,
     /// On the graph's edges.
-    pub edges: Arc<EdgeCounters>,
+    pub edges: Arc<GraphCounters>,
     /// Of its Lua steps, if there are some.
     pub lua: Option<LuaView>,
     /// It has not ended.
@@ -67,18 +67,20 @@ pub struct Retired {
     drops: [u64; DropReason::COUNT],
     /// Of steps of the configuration, by the names that they gave.
     steps: BTreeMap<String, u64>,
+    /// Of steps themselves, by step and counter.
+    own: BTreeMap<(String, &'static str), u64>,
 }
 
 impl Default for Retired {
     fn default() -> Self {
-        Self { drops: [0; DropReason::COUNT], steps: BTreeMap::new() }
+        Self { drops: [0; DropReason::COUNT], steps: BTreeMap::new(), own: BTreeMap::new() }
     }
 }
 
 /// What forwarders had before they got other graphs.
 pub struct Former {
     shape: Arc<Shape>,
-    views: Vec<(Arc<EdgeCounters>, Option<LuaView>)>,
+    views: Vec<(Arc<GraphCounters>, Option<LuaView>)>,
     script_counters: CounterNames,
     retired: Retired,
 }
@@ -89,13 +91,16 @@ impl Ledger {
     pub fn replace_graphs(
         &mut self,
         shape: Arc<Shape>,
-        views: Vec<(Arc<EdgeCounters>, Option<LuaView>)>,
+        views: Vec<(Arc<GraphCounters>, Option<LuaView>)>,
         script_counters: CounterNames,
     ) -> Former {
         let retired = self.retired.clone();
         self.retired.drops = self.graph_drops();
         let counted: Vec<_> = self.all_step_counters().filter(|(_, count)| *count > 0).collect();
         self.retired.steps.extend(counted);
+        for (key, count) in self.own_counters(&self.forwarders) {
+            *self.retired.own.entry(key).or_default() += count;
+        }
         let mut new = views.into_iter();
         let views = self.forwarders.iter_mut().map(|view| {
             // Those that have ended have no graph any more.
@@ -117,12 +122,16 @@ impl Ledger {
         self.retired = Retired::default();
         let drops = self.graph_drops();
         let steps: Vec<_> = self.all_step_counters().collect();
+        let own = self.own_counters(&self.forwarders);
         self.retired = former.retired;
         for (sum, own) in self.retired.drops.iter_mut().zip(drops) {
             *sum += own;
         }
         for (name, own) in steps {
             *self.retired.steps.entry(name).or_default() += own;
+        }
+        for (key, own) in own {
+            *self.retired.own.entry(key).or_default() += own;
         }
         for (view, (edges, lua)) in self.forwarders.iter_mut().zip(former.views) {
             (view.edges, view.lua) = (edges, lua);
@@ -158,6 +167,10 @@ impl Ledger {
         let ended = std::slice::from_ref(&self.forwarders[forwarder]);
         let drops = self.drops_in(ended);
         let steps: Vec<_> = self.steps_of(ended).filter(|(_, count)| *count > 0).collect();
+        let own = self.own_counters(ended);
+        for (key, count) in own {
+            *self.retired.own.entry(key).or_default() += count;
+        }
         for (sum, drops) in self.retired.drops.iter_mut().zip(drops) {
             *sum += drops;
         }
@@ -272,7 +285,7 @@ impl Ledger {
             .map(move |(name, index)| (name, lua().map(|lua| lua.counters.get(index)).sum()));
         let drops = self.shape.steps.iter().flat_map(move |step| {
             let outputs = (step.first_edge..).zip(&step.outputs);
-            let by_step = |(_, (_, target)): &(usize, &(&str, Target))| {
+            let by_step = |(_, (_, target)): &(usize, &(String, Target))| {
                 *target == Target::Drop(DropReason::ByStep)
             };
             outputs.filter(by_step).map(move |(edge, (output, _))| {
@@ -283,9 +296,26 @@ impl Ledger {
         counters.chain(drops)
     }
 
+    /// The counters that steps have themselves, as these forwarders have them, by step and counter.
+    fn own_counters(&self, views: &[ForwarderView]) -> BTreeMap<(String, &'static str), u64> {
+        let mut sums = BTreeMap::new();
+        for (place, step) in self.shape.steps.iter().enumerate() {
+            for (name, count) in views.iter().flat_map(|view| view.edges.of_step(place)) {
+                *sums.entry((step.name.clone(), name)).or_default() += count;
+            }
+        }
+        sums
+    }
+
     /// How each step does.
     pub fn steps(&self) -> report::Steps {
         let graph = self.graph();
+        let mut own: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
+        for ((step, name), now) in self.own_counters(&self.forwarders) {
+            let key = (step, name);
+            let count = now + self.retired.own.get(&key).copied().unwrap_or_default();
+            own.entry(key.0).or_default().insert(name.to_owned(), count);
+        }
         let shape = &self.shape.steps;
         let lua = |name: &str| -> Option<report::LuaStep> {
             let mut sum = report::LuaStep::default();
@@ -305,6 +335,7 @@ impl Ledger {
         let step = |(step, shape): (Step, &StepShape)| report::StepState {
             lua: lua(&shape.kind),
             kind: shape.kind.clone(),
+            counters: own.remove(&shape.name).unwrap_or_default(),
             name: step.name,
             packets: step.packets,
         };
@@ -396,7 +427,7 @@ impl Ledger {
                     Target::SlowPath(_) => "slow-path".to_owned(),
                     Target::Drop(_) => "drop".to_owned(),
                 };
-                outputs.push(Edge { name: (*name).to_owned(), to, packets });
+                outputs.push(Edge { name: name.clone(), to, packets });
             }
             report.push(Step { name: step.name.clone(), packets: incoming[place], outputs });
         }

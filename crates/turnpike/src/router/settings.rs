@@ -3,6 +3,7 @@
 use super::ports::OpenPort;
 use control::config::{self, Config};
 use dataplane::distribution::TxConfig;
+use dataplane::steps::REDIRECTS;
 use slowpath::{Advertise, Discovery, InterfaceSettings, Preference, Prefix};
 
 /// When transmit bursts leave.
@@ -49,7 +50,8 @@ pub fn slow_path_port(open: &OpenPort, wanted: &config::Port) -> slowpath::Inter
 /// A port's settings.
 pub fn of(port: &config::Port) -> InterfaceSettings {
     let advertise = port.advertise.as_ref().map(advertise);
-    let config::Port { unreachables, redirects, dad, .. } = *port;
+    let config::Port { unreachables, dad, .. } = *port;
+    let redirects = port.features().has(REDIRECTS);
     let discovery = port.discovery.map(discovery);
     InterfaceSettings { unreachables, redirects, dad, advertise, discovery }
 }

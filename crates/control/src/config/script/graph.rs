@@ -1,24 +1,32 @@
-//! Graphs in the script: `turnpike.graph`, `turnpike.new_graph`, and what can be done with one.
-//!
-//! The default graph is itself a script, `default_graph.lua`, which runs before the configuration.
+//! Graphs in the script: `turnpike.graph`, `turnpike.new_graph`, and what can be done with one. The former
+//! begins as a copy of the default plan of crate `dataplane`.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use dataplane::catalogue::{Catalogue, Entry};
-use dataplane::plan::{Condition, NewStep, Plan, PlanError, Way};
-use mlua::chunk::ChunkMode;
+use dataplane::catalogue::{Catalogue, StepSpec};
+use dataplane::default_plan;
+use dataplane::features::Feature;
+use dataplane::params::{Args, Given};
+use dataplane::plan::{NewStep, Plan, PlanError, Way};
 use mlua::{
-    AnyUserData, Function, Lua, MetaMethod, Table as LuaTable, UserData, UserDataMethods,
-    Value as LuaValue, Variadic,
+    Function, Lua, MetaMethod, Table as LuaTable, UserData, UserDataMethods, Value as LuaValue,
+    Variadic,
 };
 
-use super::super::error::suggestion;
+use super::super::error::{Collector, suggestion};
 use super::super::value::Value;
 use super::{Shared, calling_line};
 
-/// The default graph, as it can be shown and copied.
-pub const DEFAULT_GRAPH: &str = include_str!("../default_graph.lua");
+/// The default graph as statements of a configuration, to be copied and changed.
+///
+/// # Errors
+/// The catalogue lacks one of its steps.
+pub fn default_graph_in_lua(catalogue: &Catalogue) -> Result<String, PlanError> {
+    let plan = default_plan(catalogue)?;
+    Ok(format!("local turnpike = require \"turnpike\"\n\n{plan}\nturnpike.graph = graph"))
+}
 
 /// The graphs of a script that has run.
 pub(in super::super) struct Graphs {
@@ -36,14 +44,16 @@ pub(super) struct Drafts {
     pub(super) catalogue: Catalogue,
     main: Handle,
     by_port: Vec<(Vec<String>, usize, Handle)>,
-    /// The default graph is being made: its lines are not the configuration's.
-    in_default: bool,
 }
 
 impl Drafts {
-    pub(super) fn new(catalogue: Catalogue) -> Self {
-        let main = Handle::default();
-        Self { catalogue, main, by_port: Vec::new(), in_default: true }
+    /// The main graph begins as the default one; an error if the catalogue lacks one of its steps.
+    pub(super) fn new(catalogue: Catalogue, errors: &mut Collector) -> Self {
+        let main = default_plan(&catalogue).unwrap_or_else(|error| {
+            errors.add(None, format!("graph: {error}"));
+            Plan::new()
+        });
+        Self { catalogue, main: Rc::new(RefCell::new(main)), by_port: Vec::new() }
     }
 
     pub(super) fn finish(&self) -> Graphs {
@@ -70,19 +80,11 @@ struct Graph {
     record: Shared,
 }
 
-/// Adds `new_graph` and `graph` to the module, the latter by running the default graph's script.
+/// Adds `new_graph` and `graph` to the module.
 pub(super) fn add_to(lua: &Lua, module: &LuaTable, record: &Shared) -> mlua::Result<()> {
     module.set("new_graph", new_graph(lua, record)?)?;
-    Ok(())
-}
-
-/// Runs the default graph's script; `require` must be there.
-pub(super) fn load_default(lua: &Lua, module: &LuaTable, record: &Shared) -> mlua::Result<()> {
-    let graph: AnyUserData =
-        lua.load(DEFAULT_GRAPH).set_name("=default_graph.lua").set_mode(ChunkMode::Text).eval()?;
-    record.borrow_mut().drafts.main = graph.borrow::<Graph>()?.plan.clone();
-    record.borrow_mut().drafts.in_default = false;
-    module.set("graph", graph)
+    let plan = record.borrow().drafts.main.clone();
+    module.set("graph", Graph { plan, record: record.clone() })
 }
 
 /// `turnpike.graph = GRAPH`; false if the value is no graph.
@@ -127,13 +129,15 @@ enum Element<'a> {
 
 struct New<'a> {
     name: String,
-    entry: &'a Entry,
-    only_if: Option<Condition>,
+    spec: &'a StepSpec,
+    args: Args,
+    only_if: Option<Feature>,
 }
 
 impl<'a> New<'a> {
     fn step(&'a self, line: Option<usize>) -> NewStep<'a> {
-        NewStep { name: &self.name, entry: self.entry, only_if: self.only_if, line }
+        let new = NewStep::of(self.spec, self.args.clone(), line);
+        NewStep { name: &self.name, only_if: self.only_if, ..new }
     }
 }
 
@@ -141,14 +145,29 @@ impl<'a> New<'a> {
 struct Finder<'a>(&'a Catalogue);
 
 impl<'a> Finder<'a> {
-    fn entry(&self, name: &str, line: Option<usize>) -> Result<&'a Entry, PlanError> {
+    fn spec(&self, name: &str, line: Option<usize>) -> Result<&'a StepSpec, PlanError> {
         self.0.find(name).ok_or_else(|| {
             let known: Vec<&str> = self.0.names().collect();
             error(line, format!("step \"{name}\" unknown{}", suggestion(name, "known", &known)))
         })
     }
 
-    /// A name, a step made by the script, or `{ STEP, as = "NAME", when = "SETTING" }`.
+    fn feature(&self, name: &str, line: Option<usize>) -> Result<Feature, PlanError> {
+        let features = self.0.features();
+        features.iter().find(|feature| feature.name() == name).copied().ok_or_else(|| {
+            let known: Vec<_> = features.iter().map(|feature| feature.name()).collect();
+            error(line, format!("when = \"{name}\" unknown{}", suggestion(name, "known", &known)))
+        })
+    }
+
+    /// A step of this name and without arguments.
+    fn plain(&self, name: String, line: Option<usize>) -> Result<New<'a>, PlanError> {
+        let spec = self.spec(&name, line)?;
+        let args = arguments(spec, &BTreeMap::new(), &name, line)?;
+        Ok(New { name, spec, args, only_if: None })
+    }
+
+    /// A name, a step made by the script, or `{ STEP, as = "NAME", when = "SETTING", ARGUMENT = VALUE }`.
     fn element(
         &self,
         plan: &Plan,
@@ -160,8 +179,7 @@ impl<'a> Finder<'a> {
             if !matches!(way, Way::Step(_)) || plan.has(&name) {
                 return Ok(Element::There(way));
             }
-            let entry = self.entry(&name, line)?;
-            return Ok(Element::New(New { name, entry, only_if: None }));
+            return self.plain(name, line).map(Element::New);
         }
         self.new_step(value, line).map(Element::New)
     }
@@ -169,35 +187,57 @@ impl<'a> Finder<'a> {
     /// A step that is added even if there is one of its kind.
     fn new_step(&self, value: &LuaValue, line: Option<usize>) -> Result<New<'a>, PlanError> {
         let form = "a step is \"NAME\", a step made by turnpike.step, or \
-                    { STEP, as = \"NAME\", when = \"SETTING\" }";
+                    { STEP, as = \"NAME\", when = \"SETTING\", ARGUMENT = VALUE }";
         let wrong = || error(line, format!("{} is no step; {form}", Value::from_lua(value)));
         if let Some(name) = name_of(value) {
-            return Ok(New { entry: self.entry(&name, line)?, name, only_if: None });
+            return self.plain(name, line);
         }
         let table = value.as_table().ok_or_else(wrong)?;
         let kind: LuaValue = table.raw_get(1).map_err(|_| wrong())?;
         let kind = name_of(&kind).ok_or_else(wrong)?;
         let Value::Table(settings) = Value::from_lua(value) else { return Err(wrong()) };
-        let (mut name, mut only_if) = (kind.clone(), None);
+        let spec = self.spec(&kind, line)?;
+        let (mut name, mut only_if, mut given) = (kind.clone(), None, BTreeMap::new());
         for (key, value) in &settings.named {
             match (key.as_str(), value) {
                 ("as", Value::Text(text)) => name.clone_from(text),
-                ("when", Value::Text(text)) => only_if = Some(condition(text, line)?),
-                _ => {
+                ("when", Value::Text(text)) => only_if = Some(self.feature(text, line)?),
+                ("as" | "when", _) => {
                     return Err(error(line, format!("step \"{kind}\": {key} = {value}; {form}")));
                 }
+                _ => drop(given.insert(key.clone(), self::given(value))),
             }
         }
-        Ok(New { entry: self.entry(&kind, line)?, name, only_if })
+        if settings.list.len() > 1 || !settings.odd.is_empty() {
+            return Err(error(line, format!("step \"{kind}\": a value has no key; {form}")));
+        }
+        let args = arguments(spec, &given, &name, line)?;
+        Ok(New { name, spec, args, only_if })
     }
 }
 
-fn condition(name: &str, line: Option<usize>) -> Result<Condition, PlanError> {
-    let found = Condition::NAMED.iter().find(|(known, _)| *known == name);
-    found.map(|(_, condition)| *condition).ok_or_else(|| {
-        let known = Condition::NAMED.map(|(name, _)| name);
-        error(line, format!("when = \"{name}\" unknown{}", suggestion(name, "known", &known)))
-    })
+/// The arguments of a step in a graph.
+fn arguments(
+    spec: &StepSpec,
+    given: &BTreeMap<String, Given>,
+    name: &str,
+    line: Option<usize>,
+) -> Result<Args, PlanError> {
+    Args::read(spec.params(), given)
+        .map_err(|wrong| error(line, format!("step \"{name}\": {}", wrong.join("; "))))
+}
+
+fn given(value: &Value) -> Given {
+    match value {
+        Value::Bool(flag) => Given::Flag(*flag),
+        Value::Number(number) => Given::Number(*number),
+        Value::Text(text) => Given::Text(text.clone()),
+        Value::Table(table) if table.named.is_empty() && table.odd.is_empty() => {
+            Given::List(table.list.iter().map(given).collect())
+        }
+        Value::Table(_) => Given::Other("table"),
+        Value::Other(name) => Given::Other(name),
+    }
 }
 
 /// The name of a step, written or as a handle.
@@ -225,7 +265,7 @@ impl Graph {
         change: impl FnOnce(&mut Plan, &Finder<'_>, Option<usize>) -> Result<(), PlanError>,
     ) {
         let mut record = self.record.borrow_mut();
-        let line = if record.drafts.in_default { None } else { calling_line(lua) };
+        let line = calling_line(lua);
         let finder = Finder(&record.drafts.catalogue);
         let changed = change(&mut self.plan.borrow_mut(), &finder, line);
         if let Err(error) = changed {

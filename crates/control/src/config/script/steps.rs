@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use ::script::{Policy, SHARED_SIZE, SharedSettings, StepSettings};
-use dataplane::catalogue::{Entry, Facts};
+use dataplane::catalogue::{Facts, StepSpec};
 use dataplane::plan::Plans;
 use mlua::{Function, Lua, Table as LuaTable, Value as LuaValue};
 
@@ -25,7 +25,7 @@ const BUDGET_US: u64 = 5000;
 const OUTPUTS_MAX: usize = 15;
 
 const KNOWN: [&str; 7] =
-    ["outputs", "drops", "process", "takes", "limit", "on_failure", "budget_us"];
+    ["outputs", "drops", "process", "requires", "limit", "on_failure", "budget_us"];
 
 /// A step as the script describes it.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ pub(super) fn add_to(lua: &Lua, module: &LuaTable, record: &Shared) -> mlua::Res
     module.set("mask", lua.create_function(|lua, ()| lua.create_table())?)
 }
 
-/// The step of `turnpike.next_hop "NAME" { … }`. It takes packets of the family of its gateways; what is wrong
+/// The step of `turnpike.next_hop "NAME" { … }`. It requires packets of the family of its gateways; what is wrong
 /// with them is found when the settings are read.
 pub(super) fn add_next_hop(
     name: &str,
@@ -73,7 +73,7 @@ pub(super) fn add_next_hop(
     line: Option<usize>,
     record: &Shared,
 ) {
-    let takes = match settings.map(Value::from_lua) {
+    let requires = match settings.map(Value::from_lua) {
         Some(Value::Table(settings)) => match first_text(settings.named.get("via")) {
             Some(via) if via.contains(':') => Facts::IP6,
             Some(_) => Facts::IP4,
@@ -81,9 +81,9 @@ pub(super) fn add_next_hop(
         },
         _ => Facts::FRAME,
     };
-    let entry = dataplane::steps::named_hop(name, takes.with(Facts::VALID));
+    let spec = dataplane::steps::named_hop(name, requires.with(Facts::VALID));
     let mut record = record.borrow_mut();
-    if let Err(message) = record.drafts.catalogue.add(entry) {
+    if let Err(message) = record.drafts.catalogue.add(spec) {
         record.errors.add(line, message);
     }
 }
@@ -218,12 +218,12 @@ fn step(lua: &Lua, record: &Shared) -> mlua::Result<Function> {
         let record = record.clone();
         lua.create_function(move |_, settings: LuaValue| {
             let mut record = record.borrow_mut();
-            let (step, takes, wrong) = read(&name, &Value::from_lua(&settings));
+            let (step, requires, wrong) = read(&name, &Value::from_lua(&settings));
             for message in wrong {
                 record.errors.add(line, format!("step \"{name}\": {message}"));
             }
-            let entry = Entry::described(&name, step.settings.graph_outputs()).takes(takes);
-            if let Err(message) = record.drafts.catalogue.add(entry) {
+            let spec = StepSpec::described(&name, step.settings.graph_outputs()).requires(requires);
+            if let Err(message) = record.drafts.catalogue.add(spec) {
                 record.errors.add(line, message);
             }
             record.steps.push(step);
@@ -243,17 +243,17 @@ fn read(name: &str, settings: &Value) -> (StepDraft, Facts, Vec<String>) {
         policy: Policy::Bypass,
         budget_us: BUDGET_US,
     };
-    let (mut takes, mut wrong) = (Facts::FRAME, Vec::new());
+    let (mut requires, mut wrong) = (Facts::FRAME, Vec::new());
     let Value::Table(settings) = settings else {
         let wrong = vec![format!("expected a table of settings, got {settings}")];
-        return (StepDraft { settings: step, policy_given }, takes, wrong);
+        return (StepDraft { settings: step, policy_given }, requires, wrong);
     };
     for (key, value) in &settings.named {
         let read = match (key.as_str(), value) {
             ("outputs", Value::Table(list)) => outputs(list).map(|list| step.outputs = list),
             ("drops", Value::Table(list)) => outputs(list).map(|list| step.drops = list),
             ("process", Value::Other("function")) => Ok(()),
-            ("takes", Value::Text(kind)) => kind_of_packets(kind).map(|facts| takes = facts),
+            ("requires", Value::Text(kind)) => kind_of_packets(kind).map(|facts| requires = facts),
             ("limit", Value::Number(n)) => whole(*n, 0).map(|n| step.limit = n),
             ("budget_us", Value::Number(n)) => whole(*n, 1000).map(|n| step.budget_us = n),
             ("on_failure", Value::Text(word)) if word == "bypass" || word == "drop" => {
@@ -263,7 +263,7 @@ fn read(name: &str, settings: &Value) -> (StepDraft, Facts, Vec<String>) {
             }
             ("outputs" | "drops", _) => Err(format!("expected a list of names, got {value}")),
             ("process", _) => Err(format!("expected a function, got {value}")),
-            ("takes", _) => Err(format!("expected a kind of packets as text, got {value}")),
+            ("requires", _) => Err(format!("expected a kind of packets as text, got {value}")),
             ("on_failure", _) => Err(format!("expected \"bypass\" or \"drop\", got {value}")),
             ("limit" | "budget_us", _) => Err(format!("expected a number, got {value}")),
             _ => Err(format!("unknown{}", suggestion(key, "known", &KNOWN))),
@@ -281,7 +281,7 @@ fn read(name: &str, settings: &Value) -> (StepDraft, Facts, Vec<String>) {
     if !settings.named.contains_key("process") {
         wrong.push("process missing; write process = function(batch, mask) … end".to_owned());
     }
-    (StepDraft { settings: step, policy_given }, takes, wrong)
+    (StepDraft { settings: step, policy_given }, requires, wrong)
 }
 
 fn outputs(list: &Table) -> Result<Vec<String>, String> {

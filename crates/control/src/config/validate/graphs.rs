@@ -48,8 +48,7 @@ fn info(port: &Port) -> InterfaceInfo {
         vrf: VrfId::DEFAULT,
         partial_checksums: false,
         host: port.host.is_some(),
-        reverse_path: port.reverse_path,
-        redirects: port.redirects,
+        features: port.features(),
         least_ttl: port.least_ttl(),
     }
 }

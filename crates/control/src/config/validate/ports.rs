@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use dataplane::interface::ReversePath;
+use dataplane::features::Feature;
 use dataplane::port::{MAX_PORTS, PortId};
 use ipnet::IpNet;
 use wire::MacAddr;
@@ -15,7 +15,7 @@ use super::super::value::Fields;
 use super::super::{Device, Driver, Port};
 use super::{Context, advertise, discovery, host, link, offloads, queues};
 
-const KNOWN: &[&str] = &[
+const KNOWN: [&str; 27] = [
     "device",
     "driver",
     "take_over",
@@ -37,10 +37,8 @@ const KNOWN: &[&str] = &[
     "rss",
     "spread",
     "offloads",
-    "reverse_path",
     "host",
     "unreachables",
-    "redirects",
     "ttl_security",
     "dad",
     "advertise",
@@ -60,7 +58,10 @@ pub(super) fn read<'s>(
     context: &mut Context<'_>,
     statements: impl Iterator<Item = &'s Statement>,
     host_by_default: bool,
+    features: &[Feature],
 ) -> Vec<Port> {
+    let known: Vec<&str> =
+        KNOWN.into_iter().chain(features.iter().map(|feature| feature.name())).collect();
     let mut ports: Vec<Port> = Vec::new();
     let mut devices: HashMap<Device, (String, usize)> = HashMap::new();
     for statement in statements {
@@ -68,7 +69,7 @@ pub(super) fn read<'s>(
         let index = context.port_names.len();
         context.port_names.push((statement.name.clone(), statement.line));
         let class_e = context.class_e;
-        let mut fields = context.fields(what(&statement.name), statement, KNOWN);
+        let mut fields = context.fields(what(&statement.name), statement, &known);
         let addresses = addresses(&mut fields, class_e);
         let address_line = fields.line_of("address");
         let mtu = mtu(&mut fields, &addresses);
@@ -89,12 +90,11 @@ pub(super) fn read<'s>(
             take_over: fields.flag("take_over"),
             promiscuous: fields.flag("promiscuous"),
             all_multicast: fields.flag("all_multicast"),
-            reverse_path: reverse_path(&mut fields),
+            features: features.iter().map(|&of| (of, feature(&mut fields, of))).collect(),
             advertise: advertise::read(&mut fields, &addresses, mtu, host.is_some()),
             discovery: discovery::read(&mut fields, &addresses, host.is_some()),
             host,
             unreachables: fields.flag_or("unreachables", true),
-            redirects: fields.flag("redirects"),
             ttl_security: fields.number("ttl_security", 1..=254).map(|hops| hops as u8),
             dad: fields.number("dad", 0..=10).unwrap_or(0) as u8,
             addresses,
@@ -251,19 +251,20 @@ fn driver(fields: &mut Fields<'_, '_>, device: &Device) -> Option<Driver> {
     Some(driver)
 }
 
-fn reverse_path(fields: &mut Fields<'_, '_>) -> ReversePath {
-    match fields.text("reverse_path", "\"strict\" or \"loose\"") {
-        None => ReversePath::Any,
-        Some("strict") => ReversePath::Strict,
-        Some("loose") => ReversePath::Loose,
-        Some(other) => {
-            fields.error(
-                "reverse_path",
-                format!("reverse_path \"{other}\" unknown; known: strict, loose; leave it out to take any source"),
-            );
-            ReversePath::Any
-        }
-    }
+/// The value of a feature that a step declares.
+fn feature(fields: &mut Fields<'_, '_>, feature: Feature) -> u8 {
+    let name = feature.name();
+    let [_, words @ ..] = feature.words() else { return fields.flag(name).into() };
+    let quoted: Vec<_> = words.iter().map(|word| format!("\"{word}\"")).collect();
+    let Some(word) = fields.text(name, &quoted.join(" or ")) else { return 0 };
+    feature.value(word).filter(|&value| value > 0).unwrap_or_else(|| {
+        let (known, off) = (words.join(", "), feature.word(0));
+        fields.error(
+            name,
+            format!("{name} \"{word}\" unknown; known: {known}; leave it out for \"{off}\""),
+        );
+        0
+    })
 }
 
 fn mac(fields: &mut Fields<'_, '_>) -> Option<MacAddr> {

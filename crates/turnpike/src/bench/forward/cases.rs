@@ -8,9 +8,10 @@ use dataplane::batch::BATCH_MAX;
 use dataplane::class;
 use dataplane::counters::ForwarderCounters;
 use dataplane::distribution::{TxConfig, TxPath};
+use dataplane::features::Features;
 use dataplane::flow::FlowHash;
 use dataplane::forwarder::{Forwarder, ForwarderParts, IdlePolicy, RxSource};
-use dataplane::interface::{InterfaceInfo, InterfaceInfos, Mtus, ReversePath, VrfId};
+use dataplane::interface::{InterfaceInfo, InterfaceInfos, Mtus, VrfId};
 use dataplane::next_hop::{FIRST_DYNAMIC, NextHop, NextHopTable};
 use dataplane::port::PortId;
 use dataplane::punts::{Punts, class_rings};
@@ -98,8 +99,7 @@ pub const PORT: InterfaceInfo = InterfaceInfo {
     vrf: VrfId::DEFAULT,
     partial_checksums: false,
     host: false,
-    reverse_path: ReversePath::Any,
-    redirects: false,
+    features: Features::NONE,
     least_ttl: 0,
 };
 
@@ -203,8 +203,8 @@ impl Router {
         let mut lua = None;
         match case.more {
             More::Nothing => {}
-            More::Noop => steps.insert("noop", Noop, "next", "ip4-rewrite")?,
-            More::RustVoip => steps.insert("mark-voip", MarkVoip, "next", "ip4-lookup")?,
+            More::Noop => steps.insert("noop", Noop, "ip4-rewrite")?,
+            More::RustVoip => steps.insert("mark-voip", MarkVoip, "ip4-lookup")?,
             More::LuaEmpty | More::LuaVoip | More::LuaFlushed => {
                 let text = if case.more == More::LuaEmpty { LUA_EMPTY } else { LUA_VOIP };
                 let watchdog = Watchdog::start()?;
@@ -212,9 +212,9 @@ impl Router {
                 lua = Some(LuaView { status: step.status(), jit: step.jit(), _watchdog: watchdog });
                 match case.more {
                     More::LuaFlushed => {
-                        steps.insert("lua", Flushed::from(step), "next", "ip4-lookup")?;
+                        steps.insert("lua", Flushed::from(step), "ip4-lookup")?;
                     }
-                    _ => steps.insert("lua", step, "next", "ip4-lookup")?,
+                    _ => steps.insert("lua", step, "ip4-lookup")?,
                 }
             }
         }

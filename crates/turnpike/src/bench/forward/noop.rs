@@ -8,7 +8,7 @@ pub struct Noop;
 
 impl Step for Noop {
     fn outputs(&self) -> &'static [Output] {
-        &[Output::Next("next")]
+        const { &[Output::next("next")] }
     }
 
     fn process(&mut self, _: &mut Batch, input: Mask, out: &mut Outputs) {

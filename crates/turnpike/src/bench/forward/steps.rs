@@ -64,7 +64,7 @@ impl From<LuaStep> for Flushed {
 }
 
 impl Step for Flushed {
-    fn outputs(&self) -> &'static [Output] {
+    fn outputs(&self) -> &[Output] {
         self.step.outputs()
     }
 
@@ -89,8 +89,7 @@ pub fn lua_step(text: &str, watchdog: &Watchdog) -> Result<LuaStep> {
     };
     let (shared, peers) = (Arc::default(), Arc::default());
     let source = Source { text, file: "bench", ports: &[], shared: &shared, peers: &peers };
-    let steps = ForwarderLua::load(&source, watchdog)?.into_steps([&settings])?;
-    Ok(steps.into_iter().next().expect("one was wanted"))
+    Ok(ForwarderLua::load(&source, watchdog)?.into_step(&settings)?)
 }
 
 /// What [`LUA_VOIP`] does.
@@ -98,7 +97,7 @@ pub struct MarkVoip;
 
 impl Step for MarkVoip {
     fn outputs(&self) -> &'static [Output] {
-        &[Output::Next("next")]
+        const { &[Output::next("next")] }
     }
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {

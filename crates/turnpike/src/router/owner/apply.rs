@@ -18,7 +18,8 @@ use control::config::{Config, Diff, Neighbour, Port, Route};
 use control::netlink::KernelOrder;
 use dataplane::distribution::TxConfig;
 use dataplane::exchange::Replacement;
-use dataplane::interface::{InterfaceInfo, ReversePath};
+use dataplane::features::Features;
+use dataplane::interface::InterfaceInfo;
 use dataplane::port::PortId;
 use ipnet::IpNet;
 use slowpath::Command;
@@ -393,6 +394,6 @@ fn absent<'a>(
 }
 
 /// The settings of a port that forwarders look at.
-fn what_steps_see(port: &Port) -> (ReversePath, bool, u8) {
-    (port.reverse_path, port.redirects, port.least_ttl())
+fn what_steps_see(port: &Port) -> (Features, u8) {
+    (port.features(), port.least_ttl())
 }

@@ -7,8 +7,9 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use dataplane::class::{ByClass, default_limits};
+use dataplane::features::Features;
 use dataplane::flow::FlowHash;
-use dataplane::interface::{InterfaceId, InterfaceInfo, InterfaceInfos, Mtus, ReversePath, VrfId};
+use dataplane::interface::{InterfaceId, InterfaceInfo, InterfaceInfos, Mtus, VrfId};
 use dataplane::next_hop::NextHopTable;
 use dataplane::port::{MAX_PORTS, PortId};
 use dataplane::punts::ClassRing;
@@ -129,10 +130,9 @@ impl Lab {
             mtu: 1500,
             vrf: VrfId::DEFAULT,
             partial_checksums: false,
-            redirects: false,
+            features: Features::NONE,
             least_ttl: 0,
             host: true,
-            reverse_path: ReversePath::Any,
         };
         let fib4 = fib::new_ipv4(Algorithm::Reference, Box::new(NoReaders)).unwrap();
         let fib6 = fib::new_ipv6(Algorithm::Reference, Box::new(NoReaders)).unwrap();

@@ -7,11 +7,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use dataplane::batch::{BATCH_MAX, Batch};
+use dataplane::builder::GraphBuilder;
 use dataplane::class::default_limits;
 use dataplane::counters::ForwarderCounters;
 use dataplane::distribution::TxConfig;
-use dataplane::graph::{Graph, GraphBuilder, Output, Outputs, Step};
-use dataplane::interface::{ReversePath, VrfId};
+use dataplane::features::Features;
+use dataplane::graph::{Graph, Output, Outputs, Step};
+use dataplane::interface::VrfId;
 use dataplane::mask::Mask;
 use dataplane::port::MAX_PORTS;
 use dataplane::quarantine::Quarantine;
@@ -63,7 +65,7 @@ struct ByFirstByte;
 
 impl Step for ByFirstByte {
     fn outputs(&self) -> &'static [Output] {
-        &[Output::Next("next")]
+        const { &[Output::next("next")] }
     }
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
@@ -108,8 +110,7 @@ fn port(n: u16, rx: usize, tx: usize) -> (Queues, Wire) {
         vrf: VrfId::DEFAULT,
         partial_checksums: false,
         host: false,
-        reverse_path: ReversePath::Any,
-        redirects: false,
+        features: Features::NONE,
         least_ttl: 0,
     };
     let (into, rx) = (0..rx).map(|_| loop_device()).unzip();

@@ -1,0 +1,123 @@
+//! Graphs of steps that are at hand, for tests, benchmarks and programs without a configuration.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::catalogue::Catalogue;
+use crate::graph::{Graph, Step};
+use crate::plan::{Plan, PlanError, Way};
+use crate::tables::Tables;
+
+/// A [`Plan`] together with its steps; the first step added receives every batch.
+///
+/// ```
+/// # use dataplane::builder::GraphBuilder; use dataplane::graph::*; use dataplane::plan::PlanError;
+/// # use dataplane::{Batch, Mask};
+/// const OUTPUTS: &[Output] = &[Output::next("next")];
+/// struct Pass;
+/// impl Step for Pass {
+///     fn outputs(&self) -> &[Output] { OUTPUTS }
+///     fn process(&mut self, _: &mut Batch, input: Mask, out: &mut Outputs) { out[0] = input; }
+/// }
+/// let mut graph = GraphBuilder::new();
+/// graph.add("first", Pass)?;
+/// graph.add("second", Pass)?;
+/// graph.connect("first", "next", "second")?;
+/// graph.transmit("second", "next")?;
+/// assert_eq!(graph.build()?.shape().steps.len(), 2);
+/// # Ok::<(), PlanError>(())
+/// ```
+#[derive(Default)]
+pub struct GraphBuilder {
+    plan: Plan,
+    steps: HashMap<String, Box<dyn Step>>,
+}
+
+impl GraphBuilder {
+    /// A graph without steps.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The steps of a plan, for a router of these tables.
+    ///
+    /// # Errors
+    /// A step cannot be made or left out.
+    pub fn of(plan: &Plan, catalogue: &Catalogue, tables: &Arc<Tables>) -> Result<Self, PlanError> {
+        let plan = plan.wanted_by(&tables.interfaces.get())?;
+        let steps = plan.make(catalogue, tables, &mut |_| None)?;
+        let names: Vec<_> = plan.names().map(str::to_owned).collect();
+        Ok(Self { plan, steps: names.into_iter().zip(steps).collect() })
+    }
+
+    /// Adds a step under a name of its own.
+    ///
+    /// # Errors
+    /// There is one of this name, or it has too many outputs.
+    pub fn add(&mut self, name: &str, step: impl Step + 'static) -> Result<(), PlanError> {
+        self.plan.add_bare(name, step.outputs())?;
+        self.steps.insert(name.to_owned(), Box::new(step));
+        Ok(())
+    }
+
+    /// Puts a new step in front of step `before`: all that led there leads to the new one, whose main output
+    /// leads on.
+    ///
+    /// # Errors
+    /// A name is not known, or taken already.
+    pub fn insert(
+        &mut self,
+        name: &str,
+        step: impl Step + 'static,
+        before: &str,
+    ) -> Result<(), PlanError> {
+        self.plan.insert_bare(before, name, step.outputs())?;
+        self.steps.insert(name.to_owned(), Box::new(step));
+        Ok(())
+    }
+
+    /// Leads an output of step `from` to step `to`.
+    ///
+    /// # Errors
+    /// A name is not known.
+    pub fn connect(&mut self, from: &str, output: &str, to: &str) -> Result<(), PlanError> {
+        self.lead(from, output, &Way::Step(to.to_owned()))
+    }
+
+    /// Leads an output of step `from` out of the router.
+    ///
+    /// # Errors
+    /// A name is not known.
+    pub fn transmit(&mut self, from: &str, output: &str) -> Result<(), PlanError> {
+        self.lead(from, output, &Way::Transmit)
+    }
+
+    /// Frees the packets of an output, under [`DropReason::ByStep`](crate::reason::DropReason::ByStep).
+    ///
+    /// # Errors
+    /// A name is not known.
+    pub fn discard(&mut self, from: &str, output: &str) -> Result<(), PlanError> {
+        self.lead(from, output, &Way::Drop)
+    }
+
+    /// Leads an output of step `from` out of the router, by several ports at once.
+    ///
+    /// # Errors
+    /// A name is not known.
+    pub fn replicate(&mut self, from: &str, output: &str) -> Result<(), PlanError> {
+        self.lead(from, output, &Way::Replicate)
+    }
+
+    fn lead(&mut self, from: &str, output: &str, to: &Way) -> Result<(), PlanError> {
+        self.plan.lead(&format!("{from}.{output}"), to, None)
+    }
+
+    /// Checks the form of the graph, but not what is known of packets on its edges, and makes it.
+    ///
+    /// # Errors
+    /// An output leads nowhere, nothing leads to a step, or steps form a circle.
+    pub fn build(mut self) -> Result<Graph, PlanError> {
+        let steps = self.plan.names().filter_map(|name| self.steps.remove(name)).collect();
+        self.plan.assemble(steps)
+    }
+}

@@ -1,0 +1,126 @@
+//! Settings of ports that steps declare.
+//!
+//! A step that works only where a port asks for it declares a [`Feature`] in its own file, and its
+//! [`StepSpec`](crate::catalogue::StepSpec) says that the step is in the default graph if some port has it. A
+//! configuration reads the setting by its name and its words; the data plane carries the values with the other
+//! facts about a port, one byte each, and only the step knows what they mean.
+
+use crate::interface::InterfaceInfo;
+
+/// The most features of a router.
+pub const FEATURES_MAX: usize = 8;
+
+/// A setting of ports, by which they ask for the work of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Feature {
+    name: &'static str,
+    slot: usize,
+    words: &'static [&'static str],
+}
+
+impl Feature {
+    /// A setting with one of these values, the first of which asks for nothing. No two features of a
+    /// catalogue have the same slot.
+    ///
+    /// # Panics
+    /// The slot is [`FEATURES_MAX`] or more.
+    pub const fn new(name: &'static str, slot: usize, words: &'static [&'static str]) -> Self {
+        assert!(slot < FEATURES_MAX, "a port has fewer features");
+        Self { name, slot, words }
+    }
+
+    /// A setting that is on or off.
+    ///
+    /// # Panics
+    /// As [`Self::new`].
+    pub const fn flag(name: &'static str, slot: usize) -> Self {
+        Self::new(name, slot, &[])
+    }
+
+    /// The name of the setting.
+    pub fn name(self) -> &'static str {
+        self.name
+    }
+
+    /// The words of a setting that is not just on or off; the first asks for nothing.
+    pub fn words(self) -> &'static [&'static str] {
+        self.words
+    }
+
+    /// A value as configurations write it.
+    pub fn word(self, value: u8) -> &'static str {
+        match self.words {
+            [] if value == 0 => "false",
+            [] => "true",
+            words => words.get(usize::from(value)).copied().unwrap_or("?"),
+        }
+    }
+
+    /// The value of a word.
+    pub fn value(self, word: &str) -> Option<u8> {
+        self.words.iter().position(|known| *known == word).and_then(|at| u8::try_from(at).ok())
+    }
+
+    /// One of these ports asks for it.
+    pub fn is_wanted_by(self, ports: &[InterfaceInfo]) -> bool {
+        ports.iter().any(|port| port.features.has(self))
+    }
+
+    pub(crate) fn clashes(self, other: Self) -> bool {
+        self != other && (self.slot == other.slot || self.name == other.name)
+    }
+}
+
+/// The features of a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Features([u8; FEATURES_MAX]);
+
+impl Features {
+    /// A port that asks for nothing.
+    pub const NONE: Self = Self([0; FEATURES_MAX]);
+
+    /// These, but this one with this value.
+    pub const fn with(mut self, feature: Feature, value: u8) -> Self {
+        self.0[feature.slot] = value;
+        self
+    }
+
+    /// The value of a feature; 0: it asks for nothing.
+    #[inline(always)]
+    pub const fn get(self, feature: Feature) -> u8 {
+        self.0[feature.slot]
+    }
+
+    /// The port asks for it.
+    #[inline(always)]
+    pub const fn has(self, feature: Feature) -> bool {
+        self.get(feature) != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SWITCH: Feature = Feature::flag("switch", 7);
+    const CHOICE: Feature = Feature::new("choice", 3, &["none", "one", "all"]);
+
+    #[test]
+    fn features_are_independent_and_have_words() {
+        let features = Features::NONE.with(CHOICE, 2).with(SWITCH, 1).with(CHOICE, 1);
+        assert_eq!((features.get(CHOICE), features.has(SWITCH)), (1, true));
+        assert_eq!(
+            (CHOICE.word(1), CHOICE.value("all"), CHOICE.value("some")),
+            ("one", Some(2), None)
+        );
+        assert_eq!((SWITCH.word(0), SWITCH.word(1)), ("false", "true"));
+        let ports = [InterfaceInfo::NONE, InterfaceInfo { features, ..InterfaceInfo::NONE }];
+        assert!(SWITCH.is_wanted_by(&ports) && !SWITCH.is_wanted_by(&ports[..1]));
+    }
+
+    #[test]
+    fn two_features_do_not_share_a_slot_or_a_name() {
+        assert!(SWITCH.clashes(Feature::flag("other", 7)) && !SWITCH.clashes(SWITCH));
+        assert!(SWITCH.clashes(Feature::flag("switch", 6)) && !SWITCH.clashes(CHOICE));
+    }
+}

@@ -1,0 +1,479 @@
+//! Arguments of steps: the parameters that a step declares, and values checked by them.
+//!
+//! A graph gives arguments to a step by name, as in `{ "ttl-floor", as = "strict", floor = 10 }`. Each kind
+//! of value is written as [`Arg`] is displayed, so that a graph can be printed and read again.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+use crate::words::suggestion;
+
+/// A value as a configuration gives it, before its parameter is known.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Given {
+    /// `true` or `false`.
+    Flag(bool),
+    /// Any number.
+    Number(f64),
+    /// Text.
+    Text(String),
+    /// A list of values.
+    List(Vec<Given>),
+    /// The name of a type that no parameter has.
+    Other(&'static str),
+}
+
+/// Type and value, as error messages say it.
+impl fmt::Display for Given {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flag(value) => write!(f, "boolean {value}"),
+            Self::Number(value) => write!(f, "number {value}"),
+            Self::Text(text) => write!(f, "string \"{text}\""),
+            Self::List(list) => write!(f, "a list of {}", list.len()),
+            Self::Other(name) => write!(f, "a {name}"),
+        }
+    }
+}
+
+/// Packets or bits in a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rate {
+    /// Bits of frames, without FCS.
+    Bits(u64),
+    /// Packets.
+    Packets(u64),
+}
+
+const RATE: [(&str, u64); 4] = [("g", 1_000_000_000), ("m", 1_000_000), ("k", 1000), ("", 1)];
+
+impl Rate {
+    fn read(text: &str) -> Option<Self> {
+        let (number, made): (_, fn(u64) -> Self) = match text.strip_suffix("bit") {
+            Some(number) => (number, Self::Bits),
+            None => (text.strip_suffix("pps")?, Self::Packets),
+        };
+        scaled(number, &RATE).filter(|&rate| rate > 0).map(made)
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (rate, what) = match *self {
+            Self::Bits(rate) => (rate, "bit"),
+            Self::Packets(rate) => (rate, "pps"),
+        };
+        let (number, unit) = in_largest(rate, &RATE);
+        write!(f, "{number}{unit}{what}")
+    }
+}
+
+/// Units of durations, in microseconds.
+const TIMES: [(&str, u64); 5] =
+    [("h", 3_600_000_000), ("min", 60_000_000), ("ms", 1000), ("us", 1), ("s", 1_000_000)];
+
+/// A whole number in front of the first unit that the text ends with.
+fn scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
+    let (number, scale) =
+        units.iter().find_map(|(unit, scale)| Some((text.strip_suffix(unit)?, *scale)))?;
+    number.parse::<u64>().ok()?.checked_mul(scale)
+}
+
+/// The number in the largest unit in which it is whole.
+fn in_largest<'a>(number: u64, units: &[(&'a str, u64)]) -> (u64, &'a str) {
+    let whole = units.iter().filter(|(_, scale)| number.is_multiple_of(*scale));
+    let (unit, scale) = whole.max_by_key(|(_, scale)| *scale).copied().unwrap_or(("", 1));
+    (number / scale, unit)
+}
+
+/// The type of a parameter, and its limits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A whole number.
+    Integer(RangeInclusive<i64>),
+    /// `true` or `false`.
+    Flag,
+    /// Any text.
+    Text,
+    /// A time, written with its unit.
+    Duration(RangeInclusive<Duration>),
+    /// A rate, written with its unit.
+    Rate,
+    /// A list of texts.
+    Texts,
+    /// A list of IPv4 and IPv6 prefixes.
+    Prefixes,
+    /// One of these words.
+    Word(&'static [&'static str]),
+}
+
+impl Kind {
+    /// The typed value; `None` if the given one does not fit.
+    fn read(&self, given: &Given) -> Option<Arg> {
+        match (self, given) {
+            (Self::Integer(range), Given::Number(number)) => {
+                let whole = *number as i64;
+                (whole as f64 == *number && range.contains(&whole)).then_some(Arg::Integer(whole))
+            }
+            (Self::Flag, Given::Flag(flag)) => Some(Arg::Flag(*flag)),
+            (Self::Text, Given::Text(text)) => Some(Arg::Text(text.clone())),
+            (Self::Duration(range), Given::Text(text)) => {
+                let time = scaled(text, &TIMES).map(Duration::from_micros);
+                time.filter(|time| range.contains(time)).map(Arg::Duration)
+            }
+            (Self::Rate, Given::Text(text)) => Rate::read(text).map(Arg::Rate),
+            (Self::Texts, given) => texts(given).map(Arg::Texts),
+            (Self::Prefixes, given) => {
+                let read = |text: String| text.parse::<IpNet>().ok().map(|net| net.trunc());
+                let nets: Option<_> = texts(given)?.into_iter().map(read).collect();
+                nets.map(Arg::Prefixes)
+            }
+            (Self::Word(known), Given::Text(text)) => {
+                known.iter().find(|word| *word == text).map(|word| Arg::Word(word))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// One text or a list of texts.
+fn texts(given: &Given) -> Option<Vec<String>> {
+    let text = |given: &Given| match given {
+        Given::Text(text) => Some(text.clone()),
+        _ => None,
+    };
+    match given {
+        Given::List(list) => list.iter().map(text).collect(),
+        one => Some(vec![text(one)?]),
+    }
+}
+
+/// The expected value, as error messages say it.
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Integer(range) => {
+                write!(f, "a whole number from {} to {}", range.start(), range.end())
+            }
+            Self::Flag => f.write_str("true or false"),
+            Self::Text => f.write_str("text"),
+            Self::Duration(range) => {
+                let [from, to] = [range.start(), range.end()].map(|&time| Arg::Duration(time));
+                write!(f, "a time from {from} to {to}")
+            }
+            Self::Rate => f.write_str("a rate such as \"10mbit\" or \"500kpps\""),
+            Self::Texts => f.write_str("a list of texts"),
+            Self::Prefixes => f.write_str("a list of prefixes such as \"10.0.0.0/8\""),
+            Self::Word(known) => {
+                let known: Vec<_> = known.iter().map(|word| format!("\"{word}\"")).collect();
+                f.write_str(&known.join(" or "))
+            }
+        }
+    }
+}
+
+/// A checked value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Arg {
+    /// Of [`Kind::Integer`].
+    Integer(i64),
+    /// Of [`Kind::Flag`].
+    Flag(bool),
+    /// Of [`Kind::Text`].
+    Text(String),
+    /// Of [`Kind::Duration`], in whole microseconds.
+    Duration(Duration),
+    /// Of [`Kind::Rate`].
+    Rate(Rate),
+    /// Of [`Kind::Texts`].
+    Texts(Vec<String>),
+    /// Of [`Kind::Prefixes`], without host bits.
+    Prefixes(Vec<IpNet>),
+    /// Of [`Kind::Word`].
+    Word(&'static str),
+}
+
+/// As a configuration in Lua writes it.
+impl fmt::Display for Arg {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |f: &mut fmt::Formatter<'_>, items: Vec<String>| match &items[..] {
+            [] => f.write_str("{}"),
+            items => write!(f, "{{ {} }}", items.join(", ")),
+        };
+        match self {
+            Self::Integer(number) => write!(f, "{number}"),
+            Self::Flag(flag) => write!(f, "{flag}"),
+            Self::Text(text) => f.write_str(&quoted(text)),
+            Self::Duration(time) => {
+                let (number, unit) = in_largest(time.as_micros() as u64, &TIMES);
+                write!(f, "\"{number}{unit}\"")
+            }
+            Self::Rate(rate) => write!(f, "\"{rate}\""),
+            Self::Texts(texts) => list(f, texts.iter().map(|text| quoted(text)).collect()),
+            Self::Prefixes(nets) => list(f, nets.iter().map(|net| format!("\"{net}\"")).collect()),
+            Self::Word(word) => write!(f, "\"{word}\""),
+        }
+    }
+}
+
+/// Text as a string of Lua.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for character in text.chars() {
+        match character {
+            '"' | '\\' => quoted.extend(['\\', character]),
+            control if control.is_ascii_control() => {
+                quoted += &format!("\\{:03}", u32::from(control));
+            }
+            other => quoted.push(other),
+        }
+    }
+    quoted + "\""
+}
+
+/// A parameter that a step declares.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Param {
+    name: &'static str,
+    kind: Kind,
+    default: Option<Arg>,
+    doc: &'static str,
+}
+
+impl Param {
+    /// A parameter that must be given; `doc` says in one line what it means.
+    pub fn new(name: &'static str, kind: Kind, doc: &'static str) -> Self {
+        Self { name, kind, default: None, doc }
+    }
+
+    /// The value of a graph that gives none.
+    pub fn or(mut self, default: Arg) -> Self {
+        self.default = Some(default);
+        self
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+}
+
+/// As messages and lists of steps show it: `floor: a whole number from 1 to 255, default 5: the lowest TTL`.
+impl fmt::Display for Param {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.name, self.kind)?;
+        if let Some(default) = &self.default {
+            write!(f, ", default {default}")?;
+        }
+        write!(f, ": {}", self.doc)
+    }
+}
+
+/// The arguments of a step, by name: those that a graph gives, and the defaults of the others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Args {
+    all: BTreeMap<&'static str, Arg>,
+    /// The names that were given.
+    given: Vec<&'static str>,
+}
+
+impl Args {
+    /// Checks what a graph gives.
+    ///
+    /// # Errors
+    /// Everything that is unknown, missing or does not fit, each with the argument's name.
+    pub fn read(params: &[Param], given: &BTreeMap<String, Given>) -> Result<Self, Vec<String>> {
+        let (mut args, mut wrong) = (Self::default(), Vec::new());
+        let known: Vec<&str> = params.iter().map(|param| param.name).collect();
+        for name in given.keys().filter(|name| !known.contains(&name.as_str())) {
+            wrong.push(match known.is_empty() {
+                true => format!("{name}: it has no parameters"),
+                false => format!("{name}: unknown{}", suggestion(name, "known", &known)),
+            });
+        }
+        for param in params {
+            let (name, kind) = (param.name, &param.kind);
+            match given.get(name) {
+                None => match &param.default {
+                    Some(default) => drop(args.all.insert(name, default.clone())),
+                    None => wrong.push(format!("{name}: missing; {}, {kind}", param.doc)),
+                },
+                Some(value) => match kind.read(value) {
+                    Some(arg) => {
+                        args.all.insert(name, arg);
+                        args.given.push(name);
+                    }
+                    None => wrong.push(format!("{name}: expected {kind}, got {value}")),
+                },
+            }
+        }
+        if wrong.is_empty() { Ok(args) } else { Err(wrong) }
+    }
+
+    /// The arguments that the graph gives itself, in the order of the declaration.
+    pub fn given(&self) -> impl Iterator<Item = (&'static str, &Arg)> {
+        self.given.iter().filter_map(|&name| Some((name, self.all.get(name)?)))
+    }
+
+    /// An argument.
+    ///
+    /// # Panics
+    /// The step does not declare it.
+    #[track_caller]
+    pub fn get(&self, name: &str) -> &Arg {
+        self.all.get(name).unwrap_or_else(|| panic!("parameter \"{name}\" is not declared"))
+    }
+
+    /// The value of a whole number.
+    ///
+    /// # Panics
+    /// The step does not declare such a parameter.
+    #[track_caller]
+    pub fn integer(&self, name: &str) -> i64 {
+        match self.get(name) {
+            Arg::Integer(number) => *number,
+            other => panic!("parameter \"{name}\" is {other}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn params() -> Vec<Param> {
+        let times = Duration::from_millis(1)..=Duration::from_secs(60);
+        vec![
+            Param::new("floor", Kind::Integer(-1..=255), "the least").or(Arg::Integer(5)),
+            Param::new("on", Kind::Flag, "a switch").or(Arg::Flag(false)),
+            Param::new("label", Kind::Text, "a text").or(Arg::Text("x".into())),
+            Param::new("wait", Kind::Duration(times), "a time").or(Arg::Flag(false)),
+            Param::new("rate", Kind::Rate, "its rate"),
+            Param::new("names", Kind::Texts, "names").or(Arg::Texts(Vec::new())),
+            Param::new("nets", Kind::Prefixes, "prefixes").or(Arg::Prefixes(Vec::new())),
+            Param::new("mode", Kind::Word(&["open", "closed"]), "a word").or(Arg::Word("open")),
+        ]
+    }
+
+    fn text(text: &str) -> Given {
+        Given::Text(text.to_owned())
+    }
+
+    fn read(given: &[(&str, Given)]) -> Result<Args, Vec<String>> {
+        let rate = ("rate", text("1pps"));
+        let all = std::iter::once(&rate).chain(given);
+        Args::read(
+            &params(),
+            &all.map(|(name, given)| ((*name).to_owned(), given.clone())).collect(),
+        )
+    }
+
+    #[test]
+    fn values_are_typed_and_written_as_they_were_given() {
+        let list = |items: &[&str]| Given::List(items.iter().map(|item| text(item)).collect());
+        for (name, given, written) in [
+            ("floor", Given::Number(-1.0), "-1"),
+            ("on", Given::Flag(true), "true"),
+            ("label", text("a \"b\"\n\\1"), "\"a \\\"b\\\"\\010\\\\1\""),
+            ("wait", text("1500us"), "\"1500us\""),
+            ("wait", text("1000us"), "\"1ms\""),
+            ("wait", text("60s"), "\"1min\""),
+            ("rate", text("10mbit"), "\"10mbit\""),
+            ("rate", text("1500pps"), "\"1500pps\""),
+            ("rate", text("2000kpps"), "\"2mpps\""),
+            ("names", list(&["a", "b"]), "{ \"a\", \"b\" }"),
+            ("names", text("a"), "{ \"a\" }"),
+            (
+                "nets",
+                list(&["10.1.2.3/8", "2001:db8::/32"]),
+                "{ \"10.0.0.0/8\", \"2001:db8::/32\" }",
+            ),
+            ("nets", list(&[]), "{}"),
+            ("mode", text("closed"), "\"closed\""),
+        ] {
+            let args = read(&[(name, given)]).unwrap();
+            assert_eq!(args.get(name).to_string(), written, "{name}");
+            assert!(args.given().any(|(given, _)| given == name));
+        }
+        let args = read(&[]).unwrap();
+        assert_eq!((args.integer("floor"), args.given().count()), (5, 1));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_named_with_what_does() {
+        for (name, given, message) in [
+            (
+                "floor",
+                Given::Number(256.0),
+                "floor: expected a whole number from -1 to 255, got number 256",
+            ),
+            (
+                "floor",
+                Given::Number(1.5),
+                "floor: expected a whole number from -1 to 255, got number 1.5",
+            ),
+            (
+                "floor",
+                Given::Number(f64::NAN),
+                "floor: expected a whole number from -1 to 255, got number NaN",
+            ),
+            ("on", Given::Number(1.0), "on: expected true or false, got number 1"),
+            (
+                "wait",
+                text("61s"),
+                "wait: expected a time from \"1ms\" to \"1min\", got string \"61s\"",
+            ),
+            ("wait", text("5"), "wait: expected a time from \"1ms\" to \"1min\", got string \"5\""),
+            (
+                "rate",
+                text("10"),
+                "rate: expected a rate such as \"10mbit\" or \"500kpps\", got string \"10\"",
+            ),
+            (
+                "rate",
+                text("0bit"),
+                "rate: expected a rate such as \"10mbit\" or \"500kpps\", got string \"0bit\"",
+            ),
+            (
+                "rate",
+                text("99999999999gbit"),
+                "rate: expected a rate such as \"10mbit\" or \"500kpps\", got string \"99999999999gbit\"",
+            ),
+            (
+                "names",
+                Given::List(vec![Given::Flag(true)]),
+                "names: expected a list of texts, got a list of 1",
+            ),
+            (
+                "nets",
+                text("10.0.0.0/33"),
+                "nets: expected a list of prefixes such as \"10.0.0.0/8\", got string \"10.0.0.0/33\"",
+            ),
+            ("mode", text("ajar"), "mode: expected \"open\" or \"closed\", got string \"ajar\""),
+            ("label", Given::Other("function"), "label: expected text, got a function"),
+            (
+                "flor",
+                Given::Flag(true),
+                "flor: unknown; did you mean \"floor\"? known: floor, on, label, wait, rate, names, nets, mode",
+            ),
+        ] {
+            assert_eq!(read(&[(name, given)]).unwrap_err(), [message]);
+        }
+        let missing = Args::read(&params(), &BTreeMap::new()).unwrap_err();
+        assert_eq!(missing, ["rate: missing; its rate, a rate such as \"10mbit\" or \"500kpps\""]);
+        let none = Args::read(&[], &[("x".to_owned(), Given::Flag(true))].into()).unwrap_err();
+        assert_eq!(none, ["x: it has no parameters"]);
+    }
+
+    #[test]
+    fn a_parameter_says_what_it_is() {
+        assert_eq!(
+            params()[0].to_string(),
+            "floor: a whole number from -1 to 255, default 5: the least"
+        );
+    }
+}
