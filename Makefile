@@ -34,12 +34,12 @@ demo: build
 test: unit scenarios
 
 # One build is for the unit tests and the scenarios, with the checks of arithmetic on and with a step that
-# has a defect, which one scenario puts into its graph. `fib` and `wire` are built once more by themselves,
+# has a defect, which one scenario puts into its graph. `acl`, `fib` and `wire` are built once more by themselves,
 # where no DPDK can be found: they must not need it.
 FAULTY = --features turnpike/faulty-step
 unit: deps
 	$(CARGO) test --locked --workspace $(FAULTY)
-	PKG_CONFIG_PATH= PKG_CONFIG_LIBDIR=/nonexistent $(CARGO) test --locked --no-run -p fib -p wire
+	PKG_CONFIG_PATH= PKG_CONFIG_LIBDIR=/nonexistent $(CARGO) test --locked --no-run -p acl -p fib -p wire
 
 # Scenarios mostly wait for packets, so two run at a time, whatever the number of cores: a forwarder is on
 # the last. Those that measure time or load the machine run alone. 5 says that PYTEST chose none of them.

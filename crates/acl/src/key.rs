@@ -1,0 +1,613 @@
+//! Keys: the fields of a packet that rules match, at fixed offsets.
+//!
+//! `rte_acl` reads byte 0 and then groups of 4 bytes, in network byte order:
+//!
+//! ```text
+//!  0  protocol     -           -      -          16  source port       destination port
+//!  4  TCP flags    ICMP type   DSCP   TTL        20  source address (4 or 16 bytes)
+//!  8  fragment     -           IP length         24  destination address of IPv4
+//! 12  interface                -      -          36  destination address of IPv6
+//! ```
+//!
+//! # The upper-layer header
+//!
+//! Ports, flags and ICMP type are read only if the upper-layer header is whole; otherwise they are
+//! zero and [`NO_UPPER`] is set, and no rule with ports, flags or ICMP types matches. That holds for:
+//!
+//! | packet | asked for by |
+//! |---|---|
+//! | a later fragment: it has no upper-layer header, and its first bytes look like one | RFC 1858, 2 |
+//! | a first fragment that ends within the upper-layer header ("tiny") | RFC 1858, 3 |
+//! | an IPv6 first fragment that ends within the header chain | RFC 7112, 5 |
+//! | an IPv6 chain of more than [`MAX_HEADERS`] extension headers, or that leaves the first buffer | RFC 7045, 2.1 leaves the limit to the node |
+//! | a packet that ends within the upper-layer header, or has the other family's ICMP | - |
+//!
+//! [`TINY`] marks the fragments that RFC 1858 (3.2, 4.2), RFC 3128 and RFC 7112 (5) let a filter drop
+//! whatever its rules say: first fragments that end too early, and TCP fragments at offset 8, which
+//! overwrite the flags of the first at a receiver that lets fragments overlap. An atomic fragment
+//! (RFC 6946: offset 0, no more fragments) is a whole packet.
+//!
+//! The protocol is that of the upper layer. Where an IPv6 chain cannot be followed to its end it is
+//! the number of the header at which the walk ended, so that a rule can name it. The walk passes
+//! hop-by-hop, routing, fragment, authentication and destination options headers. ESP ends it, and
+//! so do the headers of mobility, HIP and shim6, which a host without those protocols discards.
+//! IPv4's authentication header is not passed: its protocol is 51.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use wire::{
+    ethernet::ETHERNET_LEN,
+    ip::{
+        AuthenticationHeader, IPV4_MIN_LEN, IPV6_LEN, Ipv4Header, Ipv6ExtensionHeader,
+        Ipv6FragmentHeader, Ipv6Header, PROTOCOL_AUTHENTICATION, PROTOCOL_DESTINATION_OPTIONS,
+        PROTOCOL_FRAGMENT, PROTOCOL_HOP_BY_HOP, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_ROUTING,
+        PROTOCOL_TCP, PROTOCOL_UDP,
+    },
+    l4::{TcpHeader, UdpHeader},
+};
+use zerocopy::FromBytes;
+
+use crate::{
+    Family,
+    text::{PROTOCOL_DCCP, PROTOCOL_SCTP, PROTOCOL_UDPLITE},
+};
+
+/// Bytes in a key.
+pub const KEY: usize = 52;
+
+/// Bit of the fragment byte: the first or a later fragment of a fragmented packet.
+pub const FRAGMENT: u8 = 0x01;
+/// Bit of the fragment byte: a later fragment.
+pub const LATER: u8 = 0x02;
+/// Bit of the fragment byte: a fragment that a filter should drop.
+pub const TINY: u8 = 0x04;
+/// Bit of the fragment byte: ports, flags and ICMP type are not known.
+pub const NO_UPPER: u8 = 0x80;
+
+/// IPv6 extension headers that are passed at most.
+pub const MAX_HEADERS: usize = 8;
+
+pub(crate) const PROTOCOL_AT: usize = 0;
+pub(crate) const FLAGS_AT: usize = 4;
+pub(crate) const ICMP_AT: usize = 5;
+pub(crate) const DSCP_AT: usize = 6;
+pub(crate) const TTL_AT: usize = 7;
+pub(crate) const FRAGMENT_AT: usize = 8;
+pub(crate) const LENGTH_AT: usize = 10;
+pub(crate) const INTERFACE_AT: usize = 12;
+pub(crate) const FROM_PORT_AT: usize = 16;
+pub(crate) const TO_PORT_AT: usize = 18;
+pub(crate) const SOURCE_AT: usize = 20;
+pub(crate) const DESTINATION4_AT: usize = 24;
+pub(crate) const DESTINATION6_AT: usize = 36;
+
+/// Bytes of the TCP header's fixed part.
+const TCP_LEN: usize = size_of::<TcpHeader>();
+/// Bytes of the UDP header; UDP-Lite's is as long.
+const UDP_LEN: usize = size_of::<UdpHeader>();
+/// Bytes of SCTP's common header (RFC 9260, 3.1) and DCCP's shortest generic one (RFC 4340, 5.1).
+const SCTP_LEN: usize = 12;
+/// Bytes of an ICMP header: type, code, checksum.
+const ICMP_LEN: usize = 4;
+
+/// One packet's fields, for one lookup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C, align(4))]
+pub struct Key([u8; KEY]);
+
+impl Key {
+    /// The key of an IPv4 frame.
+    ///
+    /// `frame` is the Ethernet frame's first buffer, whose IP header at byte 14 has been validated;
+    /// `length` is the whole frame's length in bytes. A frame too short for its header gives a key
+    /// without addresses that has [`NO_UPPER`] set.
+    #[inline]
+    pub fn of_ip4(frame: &[u8], length: usize, interface: u16) -> Key {
+        let mut key = Key([0; KEY]);
+        key.put_u16(INTERFACE_AT, interface);
+        let packet = frame.get(ETHERNET_LEN..).unwrap_or_default();
+        let Ok((ip, _)) = Ipv4Header::ref_from_prefix(packet) else {
+            return key.without_upper();
+        };
+        let ip_length = usize::from(ip.total_length.get()).min(length.saturating_sub(ETHERNET_LEN));
+        key.put_common(ip.tos, ip.ttl, ip_length);
+        key.put(SOURCE_AT, ip.source_address);
+        key.put(DESTINATION4_AT, ip.destination_address);
+        let start = ip.header_len().max(IPV4_MIN_LEN);
+        let payload = packet.get(start..ip_length.min(packet.len())).unwrap_or_default();
+        key.put_fragment(ip.fragment_offset(), ip.more_fragments(), ip.protocol);
+        key.put_upper(ip.protocol, PROTOCOL_ICMP, payload);
+        key
+    }
+
+    /// The key of an IPv6 frame; arguments as for [`Key::of_ip4`].
+    #[inline]
+    pub fn of_ip6(frame: &[u8], length: usize, interface: u16) -> Key {
+        let mut key = Key([0; KEY]);
+        key.put_u16(INTERFACE_AT, interface);
+        let packet = frame.get(ETHERNET_LEN..).unwrap_or_default();
+        let Ok((ip, _)) = Ipv6Header::ref_from_prefix(packet) else {
+            return key.without_upper();
+        };
+        let ip_length = ip6_length(ip, length);
+        let class = (ip.version_class_flow.get() >> 20) as u8;
+        key.put_common(class, ip.hop_limit, ip_length);
+        key.put(SOURCE_AT, ip.source_address);
+        key.put(DESTINATION6_AT, ip.destination_address);
+        let payload = packet.get(IPV6_LEN..ip_length.min(packet.len())).unwrap_or_default();
+        match key.put_chain(ip.next_header, payload) {
+            Some((protocol, payload)) => key.put_upper(protocol, PROTOCOL_ICMPV6, payload),
+            None => key.put_no_upper(),
+        }
+        key
+    }
+
+    /// The bytes, as `rte_acl` reads them.
+    #[inline]
+    pub fn as_bytes(&self) -> &[u8; KEY] {
+        &self.0
+    }
+
+    /// A key of these bytes.
+    pub fn from_bytes(bytes: [u8; KEY]) -> Key {
+        Key(bytes)
+    }
+
+    /// The upper-layer protocol.
+    pub fn protocol(&self) -> u8 {
+        self.0[PROTOCOL_AT]
+    }
+
+    /// TCP flags; 0 for other protocols.
+    pub fn flags(&self) -> u8 {
+        self.0[FLAGS_AT]
+    }
+
+    /// ICMP type; 0 for other protocols.
+    pub fn icmp_type(&self) -> u8 {
+        self.0[ICMP_AT]
+    }
+
+    /// DSCP, 0 to 63.
+    pub fn dscp(&self) -> u8 {
+        self.0[DSCP_AT]
+    }
+
+    /// Time to live or hop limit.
+    pub fn ttl(&self) -> u8 {
+        self.0[TTL_AT]
+    }
+
+    /// IP length in bytes; 65535 for longer packets.
+    pub fn length(&self) -> u16 {
+        self.u16(LENGTH_AT)
+    }
+
+    /// Ingress interface number.
+    pub fn interface(&self) -> u16 {
+        self.u16(INTERFACE_AT)
+    }
+
+    /// Source port; 0 for protocols without ports.
+    pub fn from_port(&self) -> u16 {
+        self.u16(FROM_PORT_AT)
+    }
+
+    /// Destination port; 0 for protocols without ports.
+    pub fn to_port(&self) -> u16 {
+        self.u16(TO_PORT_AT)
+    }
+
+    /// Source address of a packet of `family`.
+    pub fn source(&self, family: Family) -> IpAddr {
+        match family {
+            Family::Ip4 => Ipv4Addr::from(self.part::<4>(SOURCE_AT)).into(),
+            Family::Ip6 => Ipv6Addr::from(self.part::<16>(SOURCE_AT)).into(),
+        }
+    }
+
+    /// Destination address of a packet of `family`.
+    pub fn destination(&self, family: Family) -> IpAddr {
+        match family {
+            Family::Ip4 => Ipv4Addr::from(self.part::<4>(DESTINATION4_AT)).into(),
+            Family::Ip6 => Ipv6Addr::from(self.part::<16>(DESTINATION6_AT)).into(),
+        }
+    }
+
+    /// True for the first and the later fragments of a fragmented packet.
+    pub fn is_fragment(&self) -> bool {
+        self.0[FRAGMENT_AT] & FRAGMENT != 0
+    }
+
+    /// True for later fragments.
+    pub fn is_later_fragment(&self) -> bool {
+        self.0[FRAGMENT_AT] & LATER != 0
+    }
+
+    /// True for fragments that a filter should drop: see [`TINY`].
+    #[inline]
+    pub fn is_tiny(&self) -> bool {
+        self.0[FRAGMENT_AT] & TINY != 0
+    }
+
+    /// True if ports, flags and ICMP type are known.
+    pub fn has_upper_layer(&self) -> bool {
+        self.0[FRAGMENT_AT] & NO_UPPER == 0
+    }
+
+    fn part<const N: usize>(&self, at: usize) -> [u8; N] {
+        *self.0[at..].first_chunk().expect("parts lie within the key")
+    }
+
+    fn u16(&self, at: usize) -> u16 {
+        u16::from_be_bytes(self.part(at))
+    }
+
+    #[inline(always)]
+    fn put<const N: usize>(&mut self, at: usize, bytes: [u8; N]) {
+        self.0[at..at + N].copy_from_slice(&bytes);
+    }
+
+    #[inline(always)]
+    fn put_u16(&mut self, at: usize, value: u16) {
+        self.put(at, value.to_be_bytes());
+    }
+
+    #[inline(always)]
+    fn put_common(&mut self, class: u8, ttl: u8, ip_length: usize) {
+        self.0[DSCP_AT] = class >> 2;
+        self.0[TTL_AT] = ttl;
+        self.put_u16(LENGTH_AT, u16::try_from(ip_length).unwrap_or(u16::MAX));
+    }
+
+    fn without_upper(mut self) -> Self {
+        self.put_no_upper();
+        self
+    }
+
+    /// Marks the upper layer as unknown; a first fragment without one is tiny.
+    #[inline(always)]
+    fn put_no_upper(&mut self) {
+        let bits = &mut self.0[FRAGMENT_AT];
+        *bits |= NO_UPPER;
+        if *bits & (FRAGMENT | LATER) == FRAGMENT {
+            *bits |= TINY;
+        }
+    }
+
+    /// Marks fragments; `offset` is in bytes, `protocol` that of the data. True for later ones.
+    #[inline(always)]
+    fn put_fragment(&mut self, offset: usize, more: bool, protocol: u8) -> bool {
+        let later = offset != 0;
+        let overwrites_flags = offset == 8 && protocol == PROTOCOL_TCP;
+        self.0[FRAGMENT_AT] |= match (later, more) {
+            (false, false) => 0,
+            (false, true) => FRAGMENT,
+            (true, _) if overwrites_flags => FRAGMENT | LATER | NO_UPPER | TINY,
+            (true, _) => FRAGMENT | LATER | NO_UPPER,
+        };
+        later
+    }
+
+    /// Reads the upper-layer header at the start of `payload`; `icmp` is the family's ICMP.
+    #[inline(always)]
+    fn put_upper(&mut self, protocol: u8, icmp: u8, payload: &[u8]) {
+        self.0[PROTOCOL_AT] = protocol;
+        if self.0[FRAGMENT_AT] & LATER != 0 {
+            return;
+        }
+        let read = match protocol {
+            PROTOCOL_TCP => self.put_tcp(payload),
+            PROTOCOL_UDP | PROTOCOL_UDPLITE => self.put_ports(payload.first_chunk::<UDP_LEN>()),
+            PROTOCOL_SCTP | PROTOCOL_DCCP => self.put_ports(payload.first_chunk::<SCTP_LEN>()),
+            PROTOCOL_ICMP | PROTOCOL_ICMPV6 if protocol != icmp => None,
+            PROTOCOL_ICMP | PROTOCOL_ICMPV6 => self.put_icmp(payload),
+            _ => Some(()),
+        };
+        if read.is_none() {
+            self.put_no_upper();
+        }
+    }
+
+    #[inline(always)]
+    fn put_tcp(&mut self, payload: &[u8]) -> Option<()> {
+        let tcp = payload.first_chunk::<TCP_LEN>();
+        self.put_ports(tcp)?;
+        let (tcp, _) = TcpHeader::ref_from_prefix(payload).ok()?;
+        self.0[FLAGS_AT] = tcp.offset_flags.get() as u8;
+        Some(())
+    }
+
+    #[inline(always)]
+    fn put_ports<const N: usize>(&mut self, header: Option<&[u8; N]>) -> Option<()> {
+        let ports: &[u8; 4] = header?.first_chunk()?;
+        self.put(FROM_PORT_AT, *ports);
+        Some(())
+    }
+
+    #[inline(always)]
+    fn put_icmp(&mut self, payload: &[u8]) -> Option<()> {
+        let [kind, ..] = payload.first_chunk::<ICMP_LEN>()?;
+        self.0[ICMP_AT] = *kind;
+        Some(())
+    }
+
+    /// Walks an IPv6 header chain, marking fragments: the upper-layer protocol and its header, or
+    /// `None` with the number of the header where the walk ended as the protocol.
+    #[inline]
+    fn put_chain<'a>(&mut self, first: u8, payload: &'a [u8]) -> Option<(u8, &'a [u8])> {
+        let (mut protocol, mut rest) = (first, payload);
+        for _ in 0..=MAX_HEADERS {
+            self.0[PROTOCOL_AT] = protocol;
+            let header_len = match protocol {
+                PROTOCOL_HOP_BY_HOP | PROTOCOL_ROUTING | PROTOCOL_DESTINATION_OPTIONS => {
+                    let (header, _) = Ipv6ExtensionHeader::ref_from_prefix(rest).ok()?;
+                    protocol = header.next_header;
+                    header.header_len()
+                }
+                PROTOCOL_AUTHENTICATION => {
+                    let (header, _) = AuthenticationHeader::ref_from_prefix(rest).ok()?;
+                    protocol = header.next_header;
+                    header.header_len()
+                }
+                PROTOCOL_FRAGMENT => {
+                    let (header, _) = Ipv6FragmentHeader::ref_from_prefix(rest).ok()?;
+                    protocol = header.next_header;
+                    if self.put_fragment(header.fragment_offset(), header.more(), protocol) {
+                        return Some((protocol, &[]));
+                    }
+                    size_of::<Ipv6FragmentHeader>()
+                }
+                upper => return Some((upper, rest)),
+            };
+            rest = rest.get(header_len..)?;
+        }
+        None
+    }
+}
+
+/// Bytes in the packet; a payload length of 0 is a jumbogram's or a coalesced segment's.
+#[inline(always)]
+fn ip6_length(ip: &Ipv6Header, frame_length: usize) -> usize {
+    let most = frame_length.saturating_sub(ETHERNET_LEN);
+    match usize::from(ip.payload_length.get()) {
+        0 if ip.next_header == PROTOCOL_HOP_BY_HOP => most,
+        payload => (payload + IPV6_LEN).min(most),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TCP: [u8; 20] =
+        [0x10, 0x01, 0, 22, 0, 0, 0, 1, 0, 0, 0, 2, 0x50, 0x12, 0xff, 0xff, 0, 0, 0, 0];
+    const UDP: [u8; 8] = [0x13, 0x88, 0, 53, 0, 8, 0, 0];
+
+    /// An IPv4 frame: options, flags and offset field, protocol, payload.
+    fn ip4(options: &[u8], fragment: u16, protocol: u8, payload: &[u8]) -> Vec<u8> {
+        let header_len = 20 + options.len();
+        let mut frame = vec![0u8; 12];
+        frame.extend([0x08, 0x00, 0x40 | (header_len / 4) as u8, 0xb8]);
+        frame.extend(((header_len + payload.len()) as u16).to_be_bytes());
+        frame.extend([0x12, 0x34]);
+        frame.extend(fragment.to_be_bytes());
+        frame.extend([61, protocol, 0, 0, 192, 0, 2, 1, 198, 51, 100, 7]);
+        frame.extend(options);
+        frame.extend(payload);
+        frame
+    }
+
+    /// An IPv6 frame: the chain and what follows, as bytes.
+    fn ip6(next_header: u8, payload: &[u8]) -> Vec<u8> {
+        let mut frame = vec![0u8; 12];
+        frame.extend([0x86, 0xdd, 0x6b, 0x80, 0, 0]);
+        frame.extend((payload.len() as u16).to_be_bytes());
+        frame.extend([next_header, 61]);
+        frame.extend([0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+        frame.extend([0x20, 0x01, 0x0d, 0xb8, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
+        frame.extend(payload);
+        frame
+    }
+
+    fn key4(frame: &[u8]) -> Key {
+        Key::of_ip4(frame, frame.len(), 0x0102)
+    }
+
+    fn key6(frame: &[u8]) -> Key {
+        Key::of_ip6(frame, frame.len(), 0x0102)
+    }
+
+    fn bits(key: Key) -> u8 {
+        key.0[FRAGMENT_AT]
+    }
+
+    fn ports(key: Key) -> (u8, u16, u16) {
+        (key.protocol(), key.from_port(), key.to_port())
+    }
+
+    #[test]
+    fn ip4_bytes_lie_where_rte_acl_reads_them() {
+        let key = key4(&ip4(&[], 0x4000, 6, &TCP));
+        let mut wanted = [0u8; KEY];
+        wanted[..20].copy_from_slice(&[
+            6, 0, 0, 0, 0x12, 0, 46, 61, 0, 0, 0, 40, 1, 2, 0, 0, 0x10, 0x01, 0, 22,
+        ]);
+        wanted[20..28].copy_from_slice(&[192, 0, 2, 1, 198, 51, 100, 7]);
+        assert_eq!(key.as_bytes(), &wanted);
+    }
+
+    #[test]
+    fn ip6_bytes_lie_where_rte_acl_reads_them() {
+        let key = key6(&ip6(58, &[135, 0, 0, 0]));
+        assert_eq!(key.0[..12], [58, 0, 0, 0, 0, 135, 46, 61, 0, 0, 0, 44]);
+        assert_eq!(key.0[12..20], [1, 2, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(key.source(Family::Ip6).to_string(), "2001:db8::1");
+        assert_eq!(key.destination(Family::Ip6).to_string(), "2001:db8:9::2");
+        assert_eq!((key.0[20], key.0[36], key.0[51]), (0x20, 0x20, 2));
+    }
+
+    #[test]
+    fn ip4_options_are_skipped() {
+        let key = key4(&ip4(&[7, 7, 4, 0, 0, 0, 0, 0], 0, 17, &UDP));
+        assert_eq!((ports(key), bits(key), key.length()), ((17, 5000, 53), 0, 36));
+    }
+
+    #[test]
+    fn padding_is_not_an_upper_layer_header() {
+        let mut frame = ip4(&[], 0, 17, &UDP[..4]);
+        frame.resize(60, 0xff);
+        assert_eq!((ports(key4(&frame)), bits(key4(&frame))), ((17, 0, 0), NO_UPPER));
+        let mut frame = ip6(17, &UDP[..4]);
+        frame.resize(80, 0xff);
+        assert_eq!((ports(key6(&frame)), bits(key6(&frame))), ((17, 0, 0), NO_UPPER));
+        assert_eq!(key6(&frame).length(), 44);
+    }
+
+    #[test]
+    fn each_protocol_needs_its_own_header() {
+        let headers = [(6, 20), (17, 8), (136, 8), (132, 12), (33, 12), (1, 4)];
+        for (protocol, needed) in headers {
+            let whole = [9u8; 20];
+            assert_eq!(bits(key4(&ip4(&[], 0, protocol, &whole[..needed]))), 0, "{protocol}");
+            let short = key4(&ip4(&[], 0, protocol, &whole[..needed - 1]));
+            assert_eq!((bits(short), ports(short)), (NO_UPPER, (protocol, 0, 0)), "{protocol}");
+        }
+        assert_eq!(bits(key4(&ip4(&[], 0, 89, &[]))), 0);
+    }
+
+    #[test]
+    fn later_fragments_have_no_ports() {
+        let key = key4(&ip4(&[], 0x2010, 6, &TCP));
+        assert_eq!((ports(key), key.flags()), ((6, 0, 0), 0));
+        assert_eq!(bits(key), FRAGMENT | LATER | NO_UPPER);
+        let last = key4(&ip4(&[], 0x0010, 6, &TCP));
+        assert_eq!(bits(last), FRAGMENT | LATER | NO_UPPER);
+    }
+
+    #[test]
+    fn first_fragments_have_ports_unless_tiny() {
+        let first = key4(&ip4(&[], 0x2000, 6, &TCP));
+        assert_eq!((ports(first), bits(first)), ((6, 4097, 22), FRAGMENT));
+        let tiny = key4(&ip4(&[], 0x2000, 6, &TCP[..8]));
+        assert_eq!((ports(tiny), bits(tiny)), ((6, 0, 0), FRAGMENT | NO_UPPER | TINY));
+        assert!(tiny.is_tiny() && !first.is_tiny());
+    }
+
+    #[test]
+    fn tcp_fragments_that_overwrite_flags_are_tiny() {
+        let later = FRAGMENT | LATER | NO_UPPER;
+        assert_eq!(bits(key4(&ip4(&[], 0x2001, 6, &TCP))), later | TINY);
+        assert_eq!(bits(key4(&ip4(&[], 0x2001, 17, &UDP))), later);
+        let at8 = [&[6, 0, 0, 8, 0, 0, 0, 1], &TCP[..]].concat();
+        assert_eq!(bits(key6(&ip6(44, &at8))), later | TINY);
+    }
+
+    #[test]
+    fn extension_headers_are_passed() {
+        let hop = [43, 0, 1, 4, 0, 0, 0, 0];
+        let routing = [60, 2, 0, 0, 0, 0, 0, 0].into_iter().chain([0; 16]);
+        let options = [51, 0, 1, 4, 0, 0, 0, 0];
+        let authentication = [6, 4, 0, 0].into_iter().chain([7; 20]);
+        let chain: Vec<u8> = hop
+            .into_iter()
+            .chain(routing)
+            .chain(options)
+            .chain(authentication)
+            .chain(TCP)
+            .collect();
+        let key = key6(&ip6(0, &chain));
+        assert_eq!((ports(key), key.flags(), bits(key)), ((6, 4097, 22), 0x12, 0));
+    }
+
+    #[test]
+    fn ip6_fragments() {
+        let fragment = |offset_more: u16, rest: &[u8]| {
+            let [high, low] = offset_more.to_be_bytes();
+            key6(&ip6(44, &[&[17, 0, high, low, 0, 0, 0, 1], rest].concat()))
+        };
+        let atomic = fragment(0, &UDP);
+        assert_eq!((ports(atomic), bits(atomic)), ((17, 5000, 53), 0));
+        let first = fragment(1, &UDP);
+        assert_eq!((ports(first), bits(first)), ((17, 5000, 53), FRAGMENT));
+        let later = fragment(0x0081, &UDP);
+        assert_eq!((ports(later), bits(later)), ((17, 0, 0), FRAGMENT | LATER | NO_UPPER));
+        let tiny = fragment(1, &UDP[..4]);
+        assert_eq!(bits(tiny), FRAGMENT | NO_UPPER | TINY);
+    }
+
+    #[test]
+    fn a_first_fragment_that_ends_in_the_chain_is_tiny() {
+        let chain = [60, 0, 0, 1, 0, 0, 0, 1, 17, 1, 1, 4, 0, 0, 0, 0];
+        let key = key6(&ip6(44, &chain));
+        assert_eq!((ports(key), bits(key)), ((60, 0, 0), FRAGMENT | NO_UPPER | TINY));
+    }
+
+    #[test]
+    fn a_later_fragment_of_an_extension_header_has_its_number() {
+        let key = key6(&ip6(44, &[60, 0, 0, 0x80, 0, 0, 0, 1, 6, 0, 1, 4, 0, 0, 0, 0]));
+        assert_eq!((ports(key), bits(key)), ((60, 0, 0), FRAGMENT | LATER | NO_UPPER));
+    }
+
+    #[test]
+    fn chains_end_at_eight_headers() {
+        let chain = |headers: usize| {
+            let mut bytes = [60, 0, 1, 4, 0, 0, 0, 0].repeat(headers - 1);
+            bytes.extend([17, 0, 1, 4, 0, 0, 0, 0]);
+            bytes.extend(UDP);
+            key6(&ip6(60, &bytes))
+        };
+        assert_eq!((ports(chain(8)), bits(chain(8))), ((17, 5000, 53), 0));
+        assert_eq!((ports(chain(9)), bits(chain(9))), ((60, 0, 0), NO_UPPER));
+    }
+
+    #[test]
+    fn chains_that_leave_the_frame_have_no_upper_layer() {
+        for (first, payload) in [(0, &[6, 9, 1, 4, 0, 0, 0, 0][..]), (51, &[6]), (44, &[6, 0, 0])] {
+            let key = key6(&ip6(first, payload));
+            assert_eq!(bits(key), NO_UPPER, "{first}");
+            assert!(!key.has_upper_layer());
+        }
+        let key = key6(&ip6(0, &[43, 0, 1, 4, 0, 0, 0, 0, 6, 9, 1, 4, 0, 0, 0, 0]));
+        assert_eq!(key.protocol(), 43);
+    }
+
+    #[test]
+    fn esp_and_no_next_header_end_the_chain() {
+        for protocol in [50, 59, 135] {
+            let key = key6(&ip6(60, &[protocol, 0, 1, 4, 0, 0, 0, 0, 1, 2, 3, 4]));
+            assert_eq!((ports(key), bits(key)), ((protocol, 0, 0), 0));
+        }
+    }
+
+    #[test]
+    fn the_other_familys_icmp_has_no_type() {
+        let keys = [key4(&ip4(&[], 0, 58, &[135; 20])), key6(&ip6(1, &[8; 20]))];
+        assert!(keys.iter().all(|key| key.icmp_type() == 0 && !key.has_upper_layer()));
+        assert_eq!(key6(&ip6(58, &[135; 4])).icmp_type(), 135);
+        assert!(!key6(&ip6(58, &[135; 3])).has_upper_layer());
+    }
+
+    #[test]
+    fn the_first_buffer_may_end_anywhere() {
+        let v4 = ip4(&[7, 7, 4, 0, 0, 0, 0, 0], 0, 6, &TCP);
+        let v6 = ip6(0, &[&[6, 0, 1, 4, 0, 0, 0, 0], &TCP[..]].concat());
+        for end in 0..v4.len() {
+            let key = Key::of_ip4(&v4[..end], v4.len(), 0);
+            assert!(!key.has_upper_layer(), "{end}");
+        }
+        for end in 0..v6.len() {
+            let key = Key::of_ip6(&v6[..end], v6.len(), 0);
+            assert!(!key.has_upper_layer(), "{end}");
+        }
+        assert!(key4(&v4).has_upper_layer() && key6(&v6).has_upper_layer());
+    }
+
+    #[test]
+    fn jumbograms_are_65535_long() {
+        let mut frame = ip6(0, &[&[17, 0, 0xc2, 4, 0, 1, 0x86, 0xa0], &UDP[..]].concat());
+        frame[18..20].fill(0);
+        let key = Key::of_ip6(&frame, 14 + 40 + 100_000, 0);
+        assert_eq!((key.length(), ports(key)), (u16::MAX, (17, 5000, 53)));
+    }
+}

@@ -1,0 +1,300 @@
+//! The oracle: rules compared with a packet one by one, straight from [`Matches`].
+//!
+//! Slow and obviously right; it shares nothing with the compiler.
+
+use ipnet::IpNet;
+
+use crate::{Family, Filter, Key, Matches};
+
+/// Index of the first rule of `filter` that matches a packet of `family`.
+pub fn walk(filter: &Filter, family: Family, key: &Key) -> Option<usize> {
+    walk_from(filter, family, key, 0)
+}
+
+/// As [`walk`], beginning at rule `first`: the way on behind a rule that lets packets continue.
+pub fn walk_from(filter: &Filter, family: Family, key: &Key, first: usize) -> Option<usize> {
+    (first..filter.rules.len()).find(|&at| holds(&filter.rules[at].matches, family, key))
+}
+
+fn holds(matches: &Matches, family: Family, key: &Key) -> bool {
+    ip_holds(matches, family, key) && upper_holds(matches, key)
+}
+
+fn ip_holds(matches: &Matches, family: Family, key: &Key) -> bool {
+    matches.family.is_none_or(|wanted| wanted == family)
+        && one_of(&matches.from, |net: &IpNet| net.contains(&key.source(family)))
+        && one_of(&matches.to, |net: &IpNet| net.contains(&key.destination(family)))
+        && one_of(&matches.protocol, |&protocol| protocol == key.protocol())
+        && matches.fragment.is_none_or(|wanted| wanted == key.is_fragment())
+        && one_of(&matches.dscp, |&dscp| dscp == key.dscp())
+        && matches.ttl.as_ref().is_none_or(|ttl| ttl.contains(&key.ttl()))
+        && matches.length.as_ref().is_none_or(|length| length.contains(&key.length()))
+        && one_of(&matches.interface, |&interface| interface == key.interface())
+}
+
+fn upper_holds(matches: &Matches, key: &Key) -> bool {
+    let wanted = !matches.from_port.is_empty()
+        || !matches.to_port.is_empty()
+        || !matches.icmp.is_empty()
+        || matches.flags.is_some();
+    if wanted && !key.has_upper_layer() {
+        return false;
+    }
+    one_of(&matches.from_port, |ports| ports.contains(&key.from_port()))
+        && one_of(&matches.to_port, |ports| ports.contains(&key.to_port()))
+        && one_of(&matches.icmp, |&kind| kind == key.icmp_type())
+        && matches.flags.is_none_or(|bits| key.flags() & bits.mask == bits.value)
+}
+
+fn one_of<T>(list: &[T], holds: impl Fn(&T) -> bool) -> bool {
+    list.is_empty() || list.iter().any(holds)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::RangeInclusive;
+
+    use proptest::{
+        collection::vec, option, prelude::*, sample::select, test_runner::TestCaseError,
+    };
+
+    use super::*;
+    use crate::{
+        Action, Bits, Rule, compile,
+        key::{FRAGMENT, KEY, LATER, NO_UPPER},
+        warnings,
+    };
+
+    /// Addresses of few values, so that rules and packets meet.
+    fn address(family: Family) -> impl Strategy<Value = Vec<u8>> {
+        let length = if family == Family::Ip4 { 4 } else { 16 };
+        vec(select(vec![0u8, 0, 0, 1, 128, 255]), length)
+    }
+
+    fn net(family: Family) -> impl Strategy<Value = IpNet> {
+        let most = if family == Family::Ip4 { 32u8 } else { 128 };
+        (address(family), 0..=most).prop_map(move |(bytes, length)| {
+            let net = match family {
+                Family::Ip4 => IpNet::new(<[u8; 4]>::try_from(bytes).unwrap().into(), length),
+                Family::Ip6 => IpNet::new(<[u8; 16]>::try_from(bytes).unwrap().into(), length),
+            };
+            net.unwrap().trunc()
+        })
+    }
+
+    fn nets() -> impl Strategy<Value = Vec<IpNet>> {
+        vec(prop_oneof![net(Family::Ip4), net(Family::Ip6)], 0..4)
+    }
+
+    fn port() -> impl Strategy<Value = u16> {
+        select(vec![0u16, 1, 2, 3, 22, 255, 256, 257, 1023, 1024, 65534, 65535])
+    }
+
+    fn range<T: Copy + Ord + std::fmt::Debug>(
+        of: impl Strategy<Value = T> + Clone,
+    ) -> impl Strategy<Value = RangeInclusive<T>> {
+        (of.clone(), of).prop_map(|(one, other)| one.min(other)..=one.max(other))
+    }
+
+    fn ports() -> impl Strategy<Value = Vec<RangeInclusive<u16>>> {
+        let some = vec(range(select(vec![0u16, 1, 2, 3, 22, 255, 256, 1024, 65535])), 1..4);
+        prop_oneof![3 => Just(Vec::new()), 1 => some]
+    }
+
+    fn protocol() -> impl Strategy<Value = u8> {
+        select(vec![6u8, 6, 17, 1, 58])
+    }
+
+    /// Half of the lists are empty.
+    fn few<T: std::fmt::Debug + Clone + 'static>(
+        values: &[T],
+    ) -> impl Strategy<Value = Vec<T>> + use<T> {
+        prop_oneof![Just(Vec::new()), vec(select(values.to_vec()), 1..4)]
+    }
+
+    fn flags() -> impl Strategy<Value = Option<Bits>> {
+        let bits = (any::<u8>(), select(vec![0x02u8, 0x12, 0x10, 0x01]));
+        option::weighted(0.2, bits.prop_map(|(value, mask)| Bits { value: value & mask, mask }))
+    }
+
+    fn matches() -> impl Strategy<Value = Matches> {
+        let family = option::weighted(0.2, select(Family::ALL.to_vec()));
+        let ip =
+            (family, nets(), nets(), few(&[6u8, 17, 1, 58]), option::weighted(0.2, any::<bool>()));
+        let upper = (ports(), ports(), flags(), few(&[0u8, 8, 128]));
+        let ttl = option::weighted(0.2, range(0u8..5));
+        let length = option::weighted(0.2, range(select(vec![0u16, 40, 576, 1500, 65535])));
+        let rest = (few(&[0u8, 1, 46, 63]), ttl, length, few(&[1u16, 2, 3]));
+        (ip, upper, rest).prop_map(|(ip, upper, rest)| {
+            let (family, from, to, protocol, fragment) = ip;
+            let (from_port, to_port, flags, icmp) = upper;
+            let (dscp, ttl, length, interface) = rest;
+            Matches {
+                family,
+                from,
+                to,
+                protocol,
+                from_port,
+                to_port,
+                flags,
+                icmp,
+                fragment,
+                dscp,
+                ttl,
+                length,
+                interface,
+            }
+        })
+    }
+
+    fn filter() -> impl Strategy<Value = Filter> {
+        let action = select(vec![Action::Accept, Action::Drop, Action::Continue]);
+        let rule = (sparse(), action).prop_map(|(matches, action)| Rule {
+            name: None,
+            line: 1,
+            matches,
+            action,
+        });
+        vec(rule, 0..12).prop_map(|rules| Filter {
+            name: "random".into(),
+            rules,
+            default: Action::Drop,
+        })
+    }
+
+    /// Rules with few conditions, so that they match.
+    fn sparse() -> impl Strategy<Value = Matches> {
+        (matches(), any::<u16>()).prop_map(|(full, keep)| {
+            let kept = |bit: u32| keep >> bit & 1 == 1;
+            let none = Matches::default();
+            Matches {
+                family: full.family,
+                from: if kept(0) { full.from } else { none.from },
+                to: if kept(1) { full.to } else { none.to },
+                protocol: if kept(2) { full.protocol } else { none.protocol },
+                from_port: if kept(3) { full.from_port } else { none.from_port },
+                to_port: if kept(4) { full.to_port } else { none.to_port },
+                flags: if kept(5) { full.flags } else { none.flags },
+                icmp: if kept(6) { full.icmp } else { none.icmp },
+                fragment: if kept(7) { full.fragment } else { none.fragment },
+                dscp: if kept(8) && kept(9) { full.dscp } else { none.dscp },
+                ttl: if kept(10) { full.ttl } else { none.ttl },
+                length: if kept(11) { full.length } else { none.length },
+                interface: if kept(12) && kept(13) { full.interface } else { none.interface },
+            }
+        })
+    }
+
+    fn key(family: Family) -> impl Strategy<Value = Key> {
+        let fragment = select(vec![0, 0, 0, FRAGMENT, NO_UPPER, FRAGMENT | LATER | NO_UPPER]);
+        let icmp = select(vec![0u8, 8, 128]);
+        let bytes = (protocol(), any::<u8>(), icmp, select(vec![0u8, 1, 46, 63]), 0u8..5, fragment);
+        let words = (select(vec![40u16, 576, 1500]), 1u16..4, port(), port());
+        (bytes, words, address(family), address(family)).prop_map(
+            move |(bytes, words, from, to)| {
+                let mut key = [0; KEY];
+                (key[0], key[4], key[5], key[6], key[7], key[8]) = bytes;
+                if key[0] == [58, 1][family as usize] {
+                    // The other family's ICMP.
+                    key[8] |= NO_UPPER;
+                }
+                let words = [(10, words.0), (12, words.1), (16, words.2), (18, words.3)];
+                for (at, word) in words {
+                    key[at..at + 2].copy_from_slice(&word.to_be_bytes());
+                }
+                key[20..20 + from.len()].copy_from_slice(&from);
+                let at = 20 + from.len();
+                key[at..at + to.len()].copy_from_slice(&to);
+                Key::from_bytes(key)
+            },
+        )
+    }
+
+    fn compare(filter: &Filter, family: Family, keys: &[Key]) -> Result<(), TestCaseError> {
+        let compiled = compile(filter, family).unwrap();
+        for key in keys {
+            let walked = walk(filter, family, key);
+            prop_assert_eq!(compiled.find(key), walked.map(|at| at as u32), "{:?}", key);
+        }
+        Ok(())
+    }
+
+    /// The rule reached by following those that let packets continue.
+    fn reached(filter: &Filter, family: Family, key: &Key) -> Vec<usize> {
+        let mut reached = Vec::new();
+        let mut first = 0;
+        while let Some(at) = walk_from(filter, family, key, first) {
+            reached.push(at);
+            if filter.rules[at].action.is_terminal() {
+                break;
+            }
+            first = at + 1;
+        }
+        reached
+    }
+
+    proptest! {
+        #[test]
+        fn entries_find_the_rule_that_the_walk_finds(
+            filter in filter(),
+            keys4 in vec(key(Family::Ip4), 40),
+            keys6 in vec(key(Family::Ip6), 40),
+        ) {
+            compare(&filter, Family::Ip4, &keys4)?;
+            compare(&filter, Family::Ip6, &keys6)?;
+        }
+
+        #[test]
+        fn no_packet_reaches_a_rule_that_is_warned_of(
+            filter in filter(),
+            keys4 in vec(key(Family::Ip4), 40),
+            keys6 in vec(key(Family::Ip6), 40),
+        ) {
+            let warned: Vec<usize> = warnings(&filter).iter().filter_map(|w| w.rule()).collect();
+            for key in &keys4 {
+                let reached = reached(&filter, Family::Ip4, key);
+                prop_assert!(!reached.iter().any(|at| warned.contains(at)), "{key:?}");
+            }
+            for key in &keys6 {
+                let reached = reached(&filter, Family::Ip6, key);
+                prop_assert!(!reached.iter().any(|at| warned.contains(at)), "{key:?}");
+            }
+        }
+    }
+
+    fn one(matches: Matches) -> Filter {
+        let rule = Rule { name: None, line: 1, matches, action: Action::Accept };
+        Filter { name: "one".into(), rules: vec![rule], default: Action::Drop }
+    }
+
+    #[test]
+    fn prefixes_of_the_other_family_do_not_hold() {
+        let from = vec!["::/0".parse().unwrap()];
+        let filter = one(Matches { from, ..Matches::default() });
+        let key = Key::from_bytes([0; KEY]);
+        assert_eq!(walk(&filter, Family::Ip4, &key), None);
+        assert_eq!(walk(&filter, Family::Ip6, &key), Some(0));
+    }
+
+    #[test]
+    fn rules_with_ports_do_not_hold_without_an_upper_layer() {
+        let filter =
+            one(Matches { protocol: vec![6], to_port: vec![0..=65535], ..Matches::default() });
+        let mut bytes = [0; KEY];
+        bytes[0] = 6;
+        assert_eq!(walk(&filter, Family::Ip4, &Key::from_bytes(bytes)), Some(0));
+        bytes[8] = FRAGMENT | LATER | NO_UPPER;
+        assert_eq!(walk(&filter, Family::Ip4, &Key::from_bytes(bytes)), None);
+        let by_protocol = one(Matches { protocol: vec![6], ..Matches::default() });
+        assert_eq!(walk(&by_protocol, Family::Ip4, &Key::from_bytes(bytes)), Some(0));
+    }
+
+    #[test]
+    fn the_walk_goes_on_behind_a_rule() {
+        let mut filter = one(Matches::default());
+        filter.rules.push(filter.rules[0].clone());
+        let key = Key::from_bytes([0; KEY]);
+        assert_eq!(walk_from(&filter, Family::Ip4, &key, 1), Some(1));
+        assert_eq!(walk_from(&filter, Family::Ip4, &key, 2), None);
+    }
+}
