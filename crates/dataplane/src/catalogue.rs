@@ -110,10 +110,13 @@ pub struct MakeContext<'a> {
 /// Makes a step for one forwarder.
 pub type Make = Arc<dyn Fn(&MakeContext<'_>) -> Box<dyn Step> + Send + Sync>;
 
+/// Tells the outputs of a step from its arguments.
+type OutputsBy = Arc<dyn Fn(&Args) -> Vec<Output> + Send + Sync>;
+
 #[derive(Clone)]
 enum Outputs {
     Fixed(Vec<Output>),
-    ByArgs(Arc<dyn Fn(&Args) -> Vec<Output> + Send + Sync>),
+    ByArgs(OutputsBy),
 }
 
 /// A kind of step: what it requires and provides, its parameters, its outputs, and how it is made. Graphs

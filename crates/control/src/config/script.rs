@@ -151,6 +151,7 @@ pub(super) struct Statement {
 
 /// What the functions of the script write to.
 struct Record {
+    text: String,
     statements: Vec<Statement>,
     /// Named statements that wait for their settings: `turnpike.port "left"` alone is a mistake.
     waiting: Vec<(u64, Keyword, String, usize)>,
@@ -182,6 +183,7 @@ pub(super) struct Said {
 pub(super) fn run(file: &Path, text: &str, limits: Limits, catalogue: &Catalogue) -> Said {
     let mut errors = Collector::new(file);
     let record = Rc::new(RefCell::new(Record {
+        text: text.to_owned(),
         statements: Vec::new(),
         waiting: Vec::new(),
         next: 0,

@@ -1480,6 +1480,35 @@ fn a_graph_gives_its_steps_arguments_and_is_printed_with_them() {
 }
 
 #[test]
+fn a_step_of_another_crate_brings_a_setting_of_ports() {
+    use dataplane::catalogue::StepSpec;
+    use dataplane::features::Feature;
+    use dataplane::graph::Output;
+    let mut catalogue = Catalogue::default();
+    let feature = Feature::new("sampling", 5, &["off", "some", "all"]);
+    let spec = StepSpec::described("sample", vec![Output::next("next")]).present_if(feature);
+    catalogue.add(spec).unwrap();
+    let port = |setting: &str| {
+        let text = format!(
+            "turnpike.port 'third' {{ device = 'c', {setting} }}\n\
+             turnpike.graph:insert_after('ip4-ttl', {{ 'sample', when = 'sampling' }})"
+        );
+        read_with(&text, &catalogue)
+    };
+    let config = port("sampling = 'all'").unwrap();
+    assert_eq!(config.ports.iter().map(|port| port.features().get(feature)).max(), Some(2));
+    let error = port("sampling = 'most'").unwrap_err().to_string();
+    let known = "known: some, all; leave it out for \"off\"";
+    assert_eq!(error, format!("router.lua:4: port \"third\": sampling \"most\" unknown; {known}"));
+    let changed = Diff::between(&port("").unwrap(), &config);
+    assert!(changed.graph, "the step is needed now");
+    let setting = &changed.settings[0];
+    assert_eq!((setting.from.as_deref(), setting.to.as_deref()), (Some("off"), Some("all")));
+    let error = read(&format!("{PORTS}turnpike.port 'third' {{ device = 'c', sampling = 'all' }}"));
+    assert!(error.unwrap_err().to_string().contains("key \"sampling\" unknown"));
+}
+
+#[test]
 fn arguments_that_do_not_fit_are_named_with_their_line() {
     let catalogue = with_parameters();
     let error = |element: &str| {
@@ -1508,6 +1537,10 @@ fn arguments_that_do_not_fit_are_named_with_their_line() {
     ] {
         assert_eq!(error(element), format!("router.lua:4: graph: {message}"), "{element}");
     }
+    assert_eq!(
+        error("{\n'floor',\nmode = 'open',\nfloor = 0 }"),
+        "router.lua:7: graph: step \"floor\": floor: expected a whole number from 1 to 255, got number 0"
+    );
     assert!(error("{ 'floor', 3 }").contains("step \"floor\": a value has no key;"));
     assert!(error("{ 'floor', as = 3 }").contains("step \"floor\": as = number 3;"));
 }

@@ -16,6 +16,7 @@ use mlua::{
 };
 
 use super::super::error::{Collector, suggestion};
+use super::super::source::Source;
 use super::super::value::Value;
 use super::{Shared, calling_line};
 
@@ -141,8 +142,8 @@ impl<'a> New<'a> {
     }
 }
 
-/// Looks names up.
-struct Finder<'a>(&'a Catalogue);
+/// Looks names up, and lines in the script's text.
+struct Finder<'a>(&'a Catalogue, &'a str);
 
 impl<'a> Finder<'a> {
     fn spec(&self, name: &str, line: Option<usize>) -> Result<&'a StepSpec, PlanError> {
@@ -163,7 +164,7 @@ impl<'a> Finder<'a> {
     /// A step of this name and without arguments.
     fn plain(&self, name: String, line: Option<usize>) -> Result<New<'a>, PlanError> {
         let spec = self.spec(&name, line)?;
-        let args = arguments(spec, &BTreeMap::new(), &name, line)?;
+        let args = self.arguments(spec, &BTreeMap::new(), &name, line)?;
         Ok(New { name, spec, args, only_if: None })
     }
 
@@ -211,20 +212,26 @@ impl<'a> Finder<'a> {
         if settings.list.len() > 1 || !settings.odd.is_empty() {
             return Err(error(line, format!("step \"{kind}\": a value has no key; {form}")));
         }
-        let args = arguments(spec, &given, &name, line)?;
+        let args = self.arguments(spec, &given, &name, line)?;
         Ok(New { name, spec, args, only_if })
     }
-}
 
-/// The arguments of a step in a graph.
-fn arguments(
-    spec: &StepSpec,
-    given: &BTreeMap<String, Given>,
-    name: &str,
-    line: Option<usize>,
-) -> Result<Args, PlanError> {
-    Args::read(spec.params(), given)
-        .map_err(|wrong| error(line, format!("step \"{name}\": {}", wrong.join("; "))))
+    /// The arguments of a step in a graph. What is wrong with them is reported for the line of the first of
+    /// them.
+    fn arguments(
+        &self,
+        spec: &StepSpec,
+        given: &BTreeMap<String, Given>,
+        name: &str,
+        line: Option<usize>,
+    ) -> Result<Args, PlanError> {
+        Args::read(spec.params(), given).map_err(|wrong| {
+            let source = Source::new(self.1);
+            let lines = wrong.iter().filter_map(|(key, _)| Some(source.line_of(line?, key)));
+            let messages: Vec<_> = wrong.iter().map(|(_, message)| message.as_str()).collect();
+            error(lines.min(), format!("step \"{name}\": {}", messages.join("; ")))
+        })
+    }
 }
 
 fn given(value: &Value) -> Given {
@@ -266,7 +273,7 @@ impl Graph {
     ) {
         let mut record = self.record.borrow_mut();
         let line = calling_line(lua);
-        let finder = Finder(&record.drafts.catalogue);
+        let finder = Finder(&record.drafts.catalogue, &record.text);
         let changed = change(&mut self.plan.borrow_mut(), &finder, line);
         if let Err(error) = changed {
             record.errors.add(error.line, format!("graph: {}", error.message));
