@@ -9,8 +9,9 @@
 //! | [`Kind::Fw`] | half any, others any length | a third any | any, high, exact | any, high, ranges, exact | TCP, UDP, ICMP, any |
 //! | [`Kind::Ipc`] | any length, a sixth any | any length, a sixth any | any, exact | any, exact, ranges | TCP, UDP, ICMP, any |
 //!
-//! Prefixes lie in few networks and nest, so that rules overlap. The same arguments give the same
-//! rules and packets on every machine.
+//! Prefixes lie in few networks and nest, so that rules overlap. Rules that match fewer headers come
+//! first, so that no rule is covered by an earlier one. The same arguments give the same rules and
+//! packets on every machine.
 //!
 //! ```
 //! use acl::{Family, generate::{Kind, packets, rules}};
@@ -90,11 +91,23 @@ pub fn rules(kind: Kind, family: Family, size: usize, seed: u64) -> Filter {
         let matches = maker.matches(kind);
         if seen.insert(format!("{matches:?}")) {
             let action = if maker.random.chance(60) { Action::Accept } else { Action::Drop };
-            rules.push(Rule { name: None, line: rules.len() as u32 + 1, matches, action });
+            rules.push(Rule { name: None, line: 0, matches, action });
         }
     }
+    rules.sort_by(|one, other| breadth(&one.matches).total_cmp(&breadth(&other.matches)));
+    rules.iter_mut().zip(1..).for_each(|(rule, line)| rule.line = line);
     let name = format!("{}-{size}", kind.name());
     Filter { name, rules, default: Action::Drop }
+}
+
+/// The logarithm of the number of headers that match, less that of all headers.
+fn breadth(matches: &Matches) -> f64 {
+    let nets = matches.from.iter().chain(&matches.to);
+    let bits: u32 = nets.map(|net| u32::from(net.prefix_len())).sum();
+    let ports = matches.from_port.iter().chain(&matches.to_port);
+    let ports: f64 = ports.map(|range| (range.len() as f64).log2() - 16.0).sum();
+    let protocol = if matches.protocol.is_empty() { 0.0 } else { -8.0 };
+    ports + protocol - f64::from(bits)
 }
 
 /// `count` packets of `family`: every second one with random headers, the others each from a random
@@ -377,7 +390,7 @@ fn ethernet(ethertype: u16, packet: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{compile, walk};
+    use crate::{compile, walk, warnings};
 
     #[test]
     fn sets_are_reproducible_whole_and_without_faults() {
@@ -386,6 +399,7 @@ mod tests {
                 let filter = rules(kind, family, 300, 1);
                 assert_eq!(filter.rules.len(), 300);
                 assert_eq!(filter.check(), []);
+                assert_eq!(warnings(&filter), []);
                 assert_eq!(filter, rules(kind, family, 300, 1));
                 assert_ne!(filter, rules(kind, family, 300, 2));
             }

@@ -12,6 +12,7 @@
 use std::{
     collections::{BTreeSet, HashMap},
     fmt,
+    hash::{BuildHasherDefault, Hasher},
     net::IpAddr,
     ops::RangeInclusive,
 };
@@ -145,6 +146,34 @@ enum Answer {
 /// Prefix: first address, and length.
 type Net = (u128, u8);
 
+/// A multiplicative hash of prefixes, a few times faster than the standard one. Its collisions cost
+/// time only, and the rules are the operator's own.
+#[derive(Default)]
+struct Mix(u64);
+
+impl Hasher for Mix {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(byte.into()));
+    }
+
+    fn write_u8(&mut self, byte: u8) {
+        self.write_u64(byte.into());
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn write_u128(&mut self, word: u128) {
+        self.write_u64(word as u64);
+        self.write_u64((word >> 64) as u64);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0 ^ self.0 >> 32
+    }
+}
+
 /// Terminal rules by source and destination prefix, filled in order of the rules.
 struct Search {
     answers: Vec<Answer>,
@@ -152,7 +181,7 @@ struct Search {
     cut: Option<usize>,
     width: u8,
     shapes: Vec<Shape>,
-    by_pair: HashMap<(Net, Net), Vec<usize>>,
+    by_pair: HashMap<(Net, Net), Vec<usize>, BuildHasherDefault<Mix>>,
     lengths: BTreeSet<(u8, u8)>,
     wide: Vec<usize>,
     budget: usize,
@@ -165,7 +194,7 @@ impl Search {
             cut: None,
             width: if family == Family::Ip4 { 32 } else { 128 },
             shapes: Vec::new(),
-            by_pair: HashMap::new(),
+            by_pair: HashMap::default(),
             lengths: BTreeSet::new(),
             wide: Vec::new(),
             budget: BUDGET,
