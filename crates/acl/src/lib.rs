@@ -37,6 +37,7 @@
 #![forbid(unsafe_code)]
 
 mod compile;
+mod display;
 #[cfg(any(test, feature = "testing"))]
 pub mod generate;
 pub mod key;

@@ -57,12 +57,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::script::{CounterNames, StepSettings};
+use acl::Action;
 use dataplane::catalogue::Catalogue;
 use dataplane::class::{ByClass, ClassLimits, default_limits};
 use dataplane::features::{Feature, Features};
+use dataplane::filters::FilterSpec;
 use dataplane::interface::InterfaceId;
 use dataplane::plan::Plans;
 use dataplane::port::{LinkWish, OffloadWishes, PortId};
+use dataplane::steps::{FILTER_IN, FILTER_OUT};
 use fib::Algorithm;
 use ipnet::{IpNet, Ipv6Net};
 use wire::MacAddr;
@@ -90,6 +93,8 @@ pub struct Config {
     pub routes: Vec<Route>,
     /// Next hops with names, to which steps send packets.
     pub next_hops: Vec<NamedNextHop>,
+    /// Packet filters.
+    pub filters: Vec<Filter>,
     /// The static neighbours.
     pub neighbours: Vec<Neighbour>,
     /// The tables to load.
@@ -148,6 +153,40 @@ pub struct NamedNextHop {
     pub paths: Vec<rib::Path>,
 }
 
+/// `turnpike.filter`: rules for packets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Filter {
+    /// The line of the statement.
+    pub line: usize,
+    /// By which ports refer to it, 1 to 255: that of a filter of the same name in a running router, see
+    /// [`Config::align`].
+    pub number: u8,
+    /// Its rules.
+    pub spec: FilterSpec,
+}
+
+/// What an action is called.
+pub fn action_name(action: Action) -> &'static str {
+    let named = validate::ACTIONS.iter().find(|(_, known)| *known == action);
+    named.map_or("continue", |(name, _)| name)
+}
+
+impl Filter {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.spec.filter.name
+    }
+}
+
+/// The filter that a port has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortFilter {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub number: u8,
+}
+
 /// `turnpike.multicast`: packets to a group, from a source or from any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MulticastRoute {
@@ -198,6 +237,10 @@ pub struct Port {
     pub all_multicast: bool,
     /// The features that steps of the catalogue declare, and the port's values.
     pub features: Vec<(Feature, u8)>,
+    /// The filter of what comes by it.
+    pub filter_in: Option<PortFilter>,
+    /// The filter of what leaves by it.
+    pub filter_out: Option<PortFilter>,
     /// Its host interface, if it has one: as the port says, else if anybody else has routes for
     /// the router.
     pub host: Option<HostInterface>,
@@ -223,7 +266,9 @@ impl Port {
     /// The work of steps that it asks for.
     pub fn features(&self) -> Features {
         let with = |all: Features, &(feature, value): &(Feature, u8)| all.with(feature, value);
-        self.features.iter().fold(Features::NONE, with)
+        let filter = |of: &Option<PortFilter>| of.as_ref().map_or(0, |filter| filter.number);
+        let all = self.features.iter().fold(Features::NONE, with);
+        all.with(FILTER_IN, filter(&self.filter_in)).with(FILTER_OUT, filter(&self.filter_out))
     }
 
     /// A port of this one's name and number of which nothing else is said.
@@ -244,6 +289,8 @@ impl Port {
             promiscuous: false,
             all_multicast: false,
             features: self.features.iter().map(|(feature, _)| (*feature, 0)).collect(),
+            filter_in: None,
+            filter_out: None,
             host: None,
             unreachables: true,
             ttl_security: None,
@@ -729,10 +776,18 @@ impl Default for Telnet {
 }
 
 impl Config {
-    /// What is allowed and probably a mistake, with the lines: gateways that only the default route leads to.
+    /// What is allowed and probably a mistake, with the lines: gateways that only the default
+    /// route leads to, rules of filters that can never match.
     pub fn doubts(&self) -> Vec<String> {
         let doubts = validate::by_default_only(&self.routes, &self.forwarding).into_iter();
-        doubts.map(|(line, message)| format!("{}:{line}: {message}", self.file.display())).collect()
+        let never = self.filters.iter().flat_map(|filter| {
+            let warnings = acl::warnings(&filter.spec.filter).into_iter();
+            warnings.map(|warning| (filter.line, warning.to_string()))
+        });
+        doubts
+            .chain(never)
+            .map(|(line, message)| format!("{}:{line}: {message}", self.file.display()))
+            .collect()
     }
 }
 

@@ -16,6 +16,8 @@ pub struct Feature {
     name: &'static str,
     slot: usize,
     words: &'static [&'static str],
+    /// Ports say it themselves; else the value is a number that another statement gives.
+    setting: bool,
 }
 
 impl Feature {
@@ -26,7 +28,7 @@ impl Feature {
     /// The slot is [`FEATURES_MAX`] or more.
     pub const fn new(name: &'static str, slot: usize, words: &'static [&'static str]) -> Self {
         assert!(slot < FEATURES_MAX, "a port has fewer features");
-        Self { name, slot, words }
+        Self { name, slot, words, setting: true }
     }
 
     /// A setting that is on or off.
@@ -35,6 +37,19 @@ impl Feature {
     /// As [`Self::new`].
     pub const fn flag(name: &'static str, slot: usize) -> Self {
         Self::new(name, slot, &[])
+    }
+
+    /// The number of something that interfaces refer to; it is no setting of its own.
+    ///
+    /// # Panics
+    /// As [`Self::new`].
+    pub const fn number(name: &'static str, slot: usize) -> Self {
+        Self { setting: false, ..Self::new(name, slot, &[]) }
+    }
+
+    /// Configurations give it a value by its name.
+    pub fn is_setting(self) -> bool {
+        self.setting
     }
 
     /// The name of the setting.

@@ -13,6 +13,7 @@ mod default_graph;
 pub mod distribution;
 pub mod exchange;
 pub mod features;
+pub mod filters;
 pub mod flow;
 pub mod forwarder;
 pub mod graph;

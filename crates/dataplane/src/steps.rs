@@ -7,6 +7,7 @@ mod classify;
 mod complete_checksum;
 #[cfg(any(test, feature = "faulty-step"))]
 mod faulty;
+mod filter;
 mod ip4_lookup;
 mod ip4_prefetch;
 mod ip4_rewrite;
@@ -30,6 +31,7 @@ pub use classify::Classify;
 pub use complete_checksum::CompleteChecksum;
 #[cfg(any(test, feature = "faulty-step"))]
 pub use faulty::{FAULTY_ID, Faulty};
+pub use filter::{FILTER_IN, FILTER_OUT, FilterIn, FilterOut};
 pub use ip4_lookup::Ip4Lookup;
 pub use ip4_prefetch::Ip4Prefetch;
 pub use ip4_rewrite::Ip4Rewrite;

@@ -8,6 +8,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use crate::batch::HEAD;
+use crate::filters::FilterTables;
 use crate::flow::FlowHash;
 use crate::interface::{InterfaceInfo, InterfaceInfos, MAX_INTERFACES, Mtus, VrfId};
 use crate::multicast::MulticastTable;
@@ -31,6 +32,8 @@ pub struct Tables {
     pub interfaces: Arc<InterfaceInfos>,
     /// Their MTUs now.
     pub mtus: Arc<Mtus>,
+    /// The packet filters that steps which are being made are to have.
+    pub filters: Arc<FilterTables>,
     /// Where a redirect may be sent now.
     pub redirects: Arc<RedirectGates>,
     /// Chooses among equal-cost paths.

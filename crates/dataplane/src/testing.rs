@@ -338,6 +338,7 @@ impl TestTables {
             named_hops: Default::default(),
             vrfs: Box::new([Fibs { fib4: fib4.reader(), fib6: fib6.reader() }]),
             next_hops: Arc::new(next_hops),
+            filters: Arc::default(),
             multicast: Arc::default(),
             mtus: Arc::new(Mtus::new(&ports)),
             redirects: Arc::default(),

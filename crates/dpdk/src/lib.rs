@@ -19,6 +19,7 @@
 //! The calls per packet are plain loads and stores on arrays that [`Burst`] fills once per burst;
 //! calls into DPDK are per burst.
 
+pub mod acl;
 mod barrier;
 mod burst;
 mod device;

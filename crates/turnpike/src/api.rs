@@ -110,6 +110,8 @@ pub enum Show {
     Neighbours,
     /// `Vec<`[`report::Source`]`>`: who has routes for the router, and how that goes.
     Sources,
+    /// `Vec<`[`report::Filter`]`>`, by number.
+    Filters,
     /// `Vec<`[`report::Multicast`]`>`, by group and source.
     Multicast,
     /// [`report::Forwarders`]: what each does, on which core, and how busy it is.

@@ -265,6 +265,7 @@ impl Router {
             named_hops: Arc::default(),
             vrfs: Box::new([Fibs { fib4: readers.0[0].clone(), fib6: readers.1[0].clone() }]),
             next_hops,
+            filters: Arc::default(),
             multicast: Arc::default(),
             mtus: Arc::new(Mtus::new(&infos)),
             interfaces: Arc::new(InterfaceInfos::new(infos.clone())),
@@ -301,7 +302,7 @@ impl Router {
             cpus,
         };
         signals.enter("the making of forwarders")?;
-        let mut maker = GraphMaker::new(catalogue, near);
+        let mut maker = GraphMaker::new(catalogue, near, eal.clone());
         graphs::say_policies(&config);
         let (mut views, mut units, mut ends) = (Vec::new(), Vec::new(), Vec::new());
         signals.check()?;

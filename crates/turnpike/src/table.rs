@@ -6,15 +6,17 @@ mod forwarders;
 
 use std::collections::BTreeSet;
 
+use anyhow::{Result, bail};
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 use dataplane::reason::{DropReason, PuntClass};
-use dataplane::words::count;
+use dataplane::words::{count, suggestion};
 use serde_json::Value;
 
 use crate::api::report::{
-    Compiler, Counters, Families, HostInterface, Multicast, MulticastPort, Neighbour, Offload,
-    Path, Port, Protection, Remote, ResolvedPath, Route, RouteAnswer, RouteSummary, Source, Steps,
+    Compiler, Counters, Families, Filter, HostInterface, Multicast, MulticastPort, Neighbour,
+    Offload, Path, Port, Protection, Remote, ResolvedPath, Route, RouteAnswer, RouteSummary,
+    Source, Steps,
 };
 
 pub use configurations::{history, plan};
@@ -345,6 +347,49 @@ pub fn multicast(routes: &[Multicast]) -> String {
     }
     right_align(&mut table, 5..8);
     finish(&table)
+}
+
+/// The rules of each filter, or of the one with this name, in their order.
+///
+/// # Errors
+/// There is no filter of this name.
+pub fn filters(filters: &[Filter], name: Option<&str>) -> Result<String> {
+    let chosen: Vec<_> =
+        filters.iter().filter(|filter| name.is_none_or(|name| filter.name == name)).collect();
+    if let (Some(name), true) = (name, chosen.is_empty()) {
+        let known: Vec<_> = filters.iter().map(|filter| filter.name.as_str()).collect();
+        bail!("filter \"{name}\": unknown{}", suggestion(name, "filters", &known));
+    }
+    Ok(chosen.into_iter().map(filter).collect::<Vec<_>>().join("\n\n"))
+}
+
+fn filter(filter: &Filter) -> String {
+    let ports =
+        |ports: &[String]| if ports.is_empty() { "no port".to_owned() } else { ports.join(", ") };
+    let mut table = columns(&["", "name", "matches", "action", "police", "packets", "bytes"]);
+    for rule in &filter.rules {
+        table.add_row([
+            rule.number.to_string(),
+            rule.name.clone().unwrap_or_else(|| "-".to_owned()),
+            rule.matches.clone(),
+            rule.action.clone(),
+            rule.police.clone().unwrap_or_else(|| "-".to_owned()),
+            rule.packets.to_string(),
+            rule.bytes.to_string(),
+        ]);
+    }
+    table.add_row([
+        "-",
+        "-",
+        "anything else",
+        &filter.default,
+        "-",
+        &filter.default_packets.to_string(),
+        &filter.default_bytes.to_string(),
+    ]);
+    right_align(&mut table, 5..7);
+    let (inward, outward) = (ports(&filter.inward), ports(&filter.outward));
+    format!("filter {}: inward on {inward}, outward on {outward}\n{}", filter.name, finish(&table))
 }
 
 /// Why packets were dropped, the most frequent reason first, then the sum that must close. `all`: with what is 0.

@@ -5,6 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use dataplane::filters::FILTERS_MAX;
 use dataplane::interface::InterfaceId;
 use dataplane::port::{MAX_PORTS, PortId};
 use ipnet::IpNet;
@@ -278,6 +279,32 @@ impl Config {
             numbers.insert(port.id, number);
         }
         self.renumber(&numbers);
+        self.align_filters(like)
+    }
+
+    /// Gives filters the numbers that they have there, and others to new ones: until all forwarders have other
+    /// graphs a number must not mean another filter.
+    fn align_filters(&mut self, like: &Self) -> Result<(), String> {
+        let known = |name: &str| like.filters.iter().find(|filter| filter.name() == name);
+        let used: HashSet<u8> = like.filters.iter().map(|filter| filter.number).collect();
+        let mut free = (1..=u8::MAX).filter(|number| !used.contains(number));
+        let mut numbers = HashMap::new();
+        for filter in &mut self.filters {
+            let same = known(filter.name()).map(|like| like.number);
+            filter.number = same.or_else(|| free.next()).ok_or_else(|| {
+                format!(
+                    "filter \"{}\": with the filters that are there now they are more than {FILTERS_MAX}; \
+                     take some away first",
+                    filter.name()
+                )
+            })?;
+            numbers.insert(filter.name().to_owned(), filter.number);
+        }
+        let of_ports =
+            self.ports.iter_mut().flat_map(|port| [&mut port.filter_in, &mut port.filter_out]);
+        for filter in of_ports.flatten() {
+            filter.number = numbers.get(&filter.name).copied().unwrap_or(filter.number);
+        }
         Ok(())
     }
 
@@ -297,6 +324,12 @@ impl Config {
         }
         for import in &mut self.imports {
             import.via4.iter_mut().chain(&mut import.via6).for_each(path);
+        }
+        let rules = self.filters.iter_mut().flat_map(|filter| &mut filter.spec.filter.rules);
+        for interface in rules.flat_map(|rule| &mut rule.matches.interface) {
+            let port =
+                PortId::new(*interface).map_or(*interface, |port| number(port).index() as u16);
+            *interface = port;
         }
         self.neighbours.iter_mut().for_each(|neighbour| moved(&mut neighbour.port));
         for route in &mut self.multicast {

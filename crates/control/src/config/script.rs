@@ -53,6 +53,7 @@ pub(super) enum Keyword {
     Route,
     Neighbour,
     NextHop,
+    Filter,
     Import,
     Multicast,
     RoutesFrom,
@@ -70,11 +71,12 @@ pub(super) enum Keyword {
 }
 
 impl Keyword {
-    const ALL: [Self; 18] = [
+    const ALL: [Self; 19] = [
         Self::Port,
         Self::Route,
         Self::Neighbour,
         Self::NextHop,
+        Self::Filter,
         Self::Import,
         Self::Multicast,
         Self::RoutesFrom,
@@ -97,6 +99,7 @@ impl Keyword {
             Self::Route => "route",
             Self::Neighbour => "neighbour",
             Self::NextHop => "next_hop",
+            Self::Filter => "filter",
             Self::Import => "import",
             Self::Multicast => "multicast",
             Self::RoutesFrom => "routes_from",
@@ -117,7 +120,7 @@ impl Keyword {
     /// What the name in `turnpike.port "NAME" {…}` is called; `None` for statements without one.
     fn named_by(self) -> Option<&'static str> {
         match self {
-            Self::Port | Self::NextHop => Some("NAME"),
+            Self::Port | Self::NextHop | Self::Filter => Some("NAME"),
             Self::Route => Some("PREFIX"),
             Self::Neighbour => Some("ADDRESS"),
             Self::Multicast => Some("GROUP"),

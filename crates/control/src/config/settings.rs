@@ -6,15 +6,16 @@ use std::time::Duration;
 
 use ::script::{Policy, StepSettings};
 use dataplane::class::ClassLimits;
+use dataplane::filters::FilterSpec;
 use dataplane::interface::InterfaceId;
 use dataplane::plan::Plans;
-use dataplane::port::PortId;
 use dataplane::reason::PuntClass;
 
 use super::{
-    Advertise, Command, Config, Discovery, Driver, Fib, Forwarders, Forwarding, Fpm, Icmp, Import,
-    KernelRoutes, LinkWish, Log, Memory, MulticastRoute, NamedNextHop, Neighbour, Port, Preference,
-    Prefix, Quarantine, Queues, RoutesFrom, Slowpath, Telnet, Tx,
+    Advertise, Command, Config, Discovery, Driver, Fib, Filter, Forwarders, Forwarding, Fpm, Icmp,
+    Import, KernelRoutes, LinkWish, Log, Memory, MulticastRoute, NamedNextHop, Neighbour, Port,
+    PortFilter, Preference, Prefix, Quarantine, Queues, RoutesFrom, Slowpath, Telnet, Tx,
+    action_name,
 };
 use crate::rib;
 
@@ -56,6 +57,7 @@ pub(super) fn list(config: &Config, names: &[String]) -> Vec<Entry> {
         ports,
         routes: _,
         next_hops,
+        filters,
         neighbours,
         imports,
         multicast,
@@ -81,6 +83,7 @@ pub(super) fn list(config: &Config, names: &[String]) -> Vec<Entry> {
     for NamedNextHop { line: _, name, paths: over } in next_hops {
         list.live(format!("next_hop \"{name}\""), paths(over, names));
     }
+    filters.iter().for_each(|filter| list.filter(filter));
     multicast.iter().for_each(|route| list.multicast(route));
     (1..).zip(imports).for_each(|(rank, import)| list.import(rank, import));
     list.sources(routes_from, fpm.as_ref());
@@ -262,6 +265,8 @@ impl List<'_> {
             promiscuous,
             all_multicast,
             features,
+            filter_in,
+            filter_out,
             host,
             unreachables,
             ttl_security,
@@ -294,6 +299,9 @@ impl List<'_> {
         for (feature, value) in features {
             of.live(feature.name(), feature.word(*value));
         }
+        let filter = |of: &Option<PortFilter>| or(of.as_ref().map(|of| of.name.clone()), "none");
+        of.add(Effect::Graph, "filter inward", filter(filter_in));
+        of.add(Effect::Graph, "filter outward", filter(filter_out));
         of.live("unreachables", unreachables);
         of.live("ttl_security", or(*ttl_security, "none"));
         of.live("dad", dad);
@@ -305,6 +313,17 @@ impl List<'_> {
         let Neighbour { line: _, port, address, mac } = neighbour;
         let port = port_name(self.names, *port);
         self.live(format!("neighbour {address} on port \"{port}\""), mac);
+    }
+
+    /// Each rule by itself, so that a plan says which changes.
+    fn filter(&mut self, filter: &Filter) {
+        let FilterSpec { filter: acl::Filter { name, rules, default }, police } = &filter.spec;
+        for (place, (rule, police)) in rules.iter().zip(police).enumerate() {
+            let police = police.map_or(String::new(), |police| format!(", police {police}"));
+            let text = format!("{}: {}{police}", rule.matches, action_name(rule.action));
+            self.graph(format!("filter \"{name}\": {}", filter.spec.filter.label(place)), text);
+        }
+        self.graph(format!("filter \"{name}\": default"), action_name(*default));
     }
 
     fn multicast(&mut self, route: &MulticastRoute) {

@@ -2,6 +2,7 @@
 
 mod advertise;
 mod discovery;
+mod filters;
 mod graphs;
 mod host;
 mod link;
@@ -14,6 +15,7 @@ mod routes;
 mod sources;
 mod telnet;
 
+pub(super) use filters::ACTIONS;
 pub(super) use routes::by_default_only;
 
 use std::path::Path;
@@ -85,7 +87,9 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
         of(Keyword::Port),
         routes_from.any(),
         &graphs.catalogue.features(),
+        &of(Keyword::Filter).map(|statement| statement.name.as_str()).collect::<Vec<_>>(),
     );
+    let filters = filters::read(&mut context, of(Keyword::Filter));
     let forwarders = rest::forwarders(&mut context, of(Keyword::Forwarders));
     queues::check(&mut context, &ports, &forwarders);
     let routes = routes::read(&mut context, of(Keyword::Route));
@@ -108,6 +112,7 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
         neighbours: rest::neighbours(&mut context, &routes, of(Keyword::Neighbour)),
         routes,
         next_hops,
+        filters,
         imports,
         multicast: multicast::read(&mut context, of(Keyword::Multicast)),
         forwarding,

@@ -36,6 +36,10 @@ pub(crate) fn specs() -> Vec<StepSpec> {
             Box::new(Ip4ReversePath::new(make.tables.clone()))
         })
         .present_if(REVERSE_PATH),
+        step("ip4-filter-in", filter::OUTPUTS, VALID4, &[], |make| {
+            Box::new(FilterIn::<false>::new(make.tables))
+        })
+        .present_if(FILTER_IN),
         step("ip4-lookup", resolve::OUTPUTS, VALID4, &[("forward", Facts::ROUTED)], |make| {
             Box::new(Ip4Lookup::new(make.tables.clone()))
         }),
@@ -54,6 +58,10 @@ pub(crate) fn specs() -> Vec<StepSpec> {
         step("ip4-mtu", mtu::OUTPUTS, ROUTED4, &[], |make| {
             Box::new(Mtu::<false>::new(make.tables))
         }),
+        step("ip4-filter-out", filter::OUTPUTS, ROUTED4, &[], |make| {
+            Box::new(FilterOut::<false>::new(make.tables))
+        })
+        .present_if(FILTER_OUT),
         step("ip4-rewrite", ip4_rewrite::OUTPUTS, ROUTED4, &[("transmit", REWRITTEN)], |make| {
             Box::new(Ip4Rewrite::new(make.tables))
         }),
@@ -67,6 +75,10 @@ pub(crate) fn specs() -> Vec<StepSpec> {
             Box::new(Ip6ReversePath::new(make.tables.clone()))
         })
         .present_if(REVERSE_PATH),
+        step("ip6-filter-in", filter::OUTPUTS, VALID6, &[], |make| {
+            Box::new(FilterIn::<true>::new(make.tables))
+        })
+        .present_if(FILTER_IN),
         step("ip6-lookup", resolve::OUTPUTS, VALID6, &[("forward", Facts::ROUTED)], |make| {
             Box::new(Ip6Lookup::new(make.tables.clone()))
         }),
@@ -83,6 +95,10 @@ pub(crate) fn specs() -> Vec<StepSpec> {
         })
         .present_if(REDIRECTS),
         step("ip6-mtu", mtu::OUTPUTS, ROUTED6, &[], |make| Box::new(Mtu::<true>::new(make.tables))),
+        step("ip6-filter-out", filter::OUTPUTS, ROUTED6, &[], |make| {
+            Box::new(FilterOut::<true>::new(make.tables))
+        })
+        .present_if(FILTER_OUT),
         step("ip6-rewrite", ip6_rewrite::OUTPUTS, ROUTED6, &[("transmit", REWRITTEN)], |make| {
             Box::new(Ip6Rewrite::new(make.tables))
         }),

@@ -701,3 +701,41 @@ pub struct IcmpErrors {
     /// Not sent for that of their prefix.
     pub suppressed_by_prefix: u64,
 }
+
+/// A packet filter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Filter {
+    /// Its name.
+    pub name: String,
+    /// The ports that have it for what comes by them.
+    pub inward: Vec<String>,
+    /// The ports that have it for what leaves by them.
+    pub outward: Vec<String>,
+    /// Its rules in their order.
+    pub rules: Vec<FilterRule>,
+    /// What becomes of packets that no rule fits: `accept`, `drop`, …
+    pub default: String,
+    /// Packets that no rule fitted.
+    pub default_packets: u64,
+    /// Bytes of their IP packets.
+    pub default_bytes: u64,
+}
+
+/// A rule of a filter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilterRule {
+    /// Its place, from 1 on.
+    pub number: usize,
+    /// Its name, if it has one.
+    pub name: Option<String>,
+    /// What packets must be.
+    pub matches: String,
+    /// What becomes of them: `accept`, `drop`, …
+    pub action: String,
+    /// How much of them passes, if it is limited.
+    pub police: Option<String>,
+    /// Packets that it fitted, those above its rate included.
+    pub packets: u64,
+    /// Bytes of their IP packets.
+    pub bytes: u64,
+}

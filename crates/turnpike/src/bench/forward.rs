@@ -16,6 +16,7 @@
 //! | `lua-voip` | as `4r1e`, with a step in Lua that looks at every packet's UDP port | 1 | IPv4 |
 //! | `lua-flushed` | the same, with everything compiled anew every half a million packets | 1 | IPv4 |
 //! | `rust-voip` | the same step in Rust | 1 | IPv4 |
+//! | `filter-10`, `filter-1000`, `filter-10000` | as `4r1e`, with a filter of so many made-up rules | 1 | IPv4 |
 //! | `4r4e` | 4 of /2 | 4 | IPv4 |
 //! | `full4` | a full table and a default route | 4 | IPv4 |
 //! | `full6` | the same of IPv6 | 4 | IPv6, random prefixes of the table, random host bits |

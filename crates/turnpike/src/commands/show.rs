@@ -12,8 +12,8 @@ use serde_json::Value;
 use super::routes::{self, RoutesArgs};
 use super::{Console, RouterArgs};
 use crate::api::report::{
-    Counters, Forwarders, Graph, Multicast, Neighbour, Port, Protection, RouteAnswer, Rss, Source,
-    Steps,
+    Counters, Filter, Forwarders, Graph, Multicast, Neighbour, Port, Protection, RouteAnswer, Rss,
+    Source, Steps,
 };
 use crate::api::{Flow, Request, Show};
 use crate::{picture, table};
@@ -57,6 +57,11 @@ enum What {
     Rss,
     /// Multicast routes: groups, the ports they leave by, packets
     Multicast,
+    /// Packet filters: the rules in their order, what each does and how often
+    Filters {
+        /// One filter
+        name: Option<String>,
+    },
     /// Where every packet went, and why some were dropped
     Counters {
         /// The drop reasons and counters that are 0 as well
@@ -144,6 +149,7 @@ pub fn show(args: &ShowArgs, console: &mut Console<'_>) -> Result<()> {
         What::Forwarders => Show::Forwarders,
         What::Rss => Show::Rss,
         What::Multicast => Show::Multicast,
+        What::Filters { .. } => Show::Filters,
         What::Counters { .. } => Show::Counters,
         What::Protection => Show::Protection,
         What::Graph { .. } => Show::Graph,
@@ -166,6 +172,7 @@ fn text(what: &What, report: Value) -> Result<String> {
         What::Forwarders => table::forwarders(&read::<Forwarders>(report)?),
         What::Rss => table::rss(&read::<Vec<Rss>>(report)?),
         What::Multicast => table::multicast(&read::<Vec<Multicast>>(report)?),
+        What::Filters { name } => table::filters(&read::<Vec<Filter>>(report)?, name.as_deref())?,
         What::Counters { all } => table::counters(&read::<Counters>(report)?, *all),
         What::Protection => table::protection(&read::<Protection>(report)?),
         What::Steps => table::steps(&read::<Steps>(report)?),

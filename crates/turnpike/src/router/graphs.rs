@@ -4,13 +4,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Error, Result};
+use anyhow::{Context, Error, Result, anyhow};
 use control::config::Config;
 use dataplane::catalogue::{Catalogue, Facts};
+use dataplane::filters::FilterTable;
 use dataplane::graph::Graph;
 use dataplane::interface::InterfaceInfo;
 use dataplane::plan::Plans;
 use dataplane::steps::named_hop;
+use dpdk::Eal;
 use script::{
     ForwarderLua, JitStatus, LuaSteps, Peers, Policy, ScriptCounters, SharedObjects, Source,
     StepSettings, StepStatus, Watchdog,
@@ -61,14 +63,25 @@ pub struct GraphMaker {
     tables: NodeTables,
     /// Looks after all Lua steps, once there are some.
     watchdog: Option<Watchdog>,
+    /// The filters that graphs were made with last, and memory for others.
+    filters: Vec<Option<Arc<FilterTable>>>,
+    eal: Arc<Eal>,
     /// What Lua steps of all forwarders have together.
     shared: Arc<SharedObjects>,
 }
 
 impl GraphMaker {
     /// Of these steps, for these tables.
-    pub fn new(catalogue: &Catalogue, tables: NodeTables) -> Self {
-        Self { catalogue: catalogue.clone(), tables, watchdog: None, shared: Arc::default() }
+    pub fn new(catalogue: &Catalogue, tables: NodeTables, eal: Arc<Eal>) -> Self {
+        let filters = Vec::new();
+        Self {
+            catalogue: catalogue.clone(),
+            tables,
+            watchdog: None,
+            filters,
+            eal,
+            shared: Arc::default(),
+        }
     }
 
     /// The steps that graphs are made of.
@@ -90,6 +103,8 @@ impl GraphMaker {
         ports: &[InterfaceInfo],
     ) -> Result<Vec<ForwarderGraph>> {
         self.tables.common().interfaces.set(ports.to_vec());
+        self.filters = filters(&self.eal, config, &self.filters)?;
+        self.tables.common().filters.set(self.filters.clone());
         let mut catalogue = self.catalogue.clone();
         for hop in &config.next_hops {
             // What they take was checked where the configuration was read.
@@ -145,6 +160,32 @@ impl GraphMaker {
         let view = LuaView { counters, jit, steps: status };
         Ok((steps, Some(view)))
     }
+}
+
+/// The filters of a configuration by their numbers less one. Those that are as before stay; of others rules
+/// that stay keep what they counted.
+fn filters(
+    eal: &Eal,
+    config: &Config,
+    before: &[Option<Arc<FilterTable>>],
+) -> Result<Vec<Option<Arc<FilterTable>>>> {
+    let most = config.filters.iter().map(|filter| usize::from(filter.number)).max().unwrap_or(0);
+    let mut tables = vec![None; most];
+    for filter in &config.filters {
+        let name = filter.name();
+        let mut known = before.iter().flatten();
+        let before = known.find(|table| table.spec().filter.name == name);
+        let table = match before {
+            Some(table) if *table.spec() == filter.spec => table.clone(),
+            _ => {
+                let made = FilterTable::new(eal, &filter.spec, before.map(|table| &**table));
+                let file = config.file.display();
+                Arc::new(made.map_err(|why| anyhow!("{file}:{}: {why}", filter.line))?)
+            }
+        };
+        tables[usize::from(filter.number) - 1] = Some(table);
+    }
+    Ok(tables)
 }
 
 /// Writes failures of Lua steps to the log, each step's at most once a second.

@@ -95,6 +95,7 @@ mod tests {
         let common = Arc::new(Tables {
             vrfs: Box::new([Fibs { fib4: readers.0[0].clone(), fib6: readers.1[0].clone() }]),
             next_hops: Arc::new(NextHopTable::new()),
+            filters: Arc::default(),
             multicast: Arc::default(),
             named_hops: Arc::default(),
             interfaces: Arc::new(InterfaceInfos::new(Vec::new())),

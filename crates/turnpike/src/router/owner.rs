@@ -55,6 +55,7 @@ mod links;
 mod load;
 mod meanwhile;
 mod multicast;
+mod packet_filters;
 mod ports;
 mod questions;
 mod sources;
@@ -71,6 +72,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use control::netlink::KernelOrder;
 use control::rib::{Error as RibError, ResolverCommand, Rib};
+use dataplane::filters::FilterTable;
 use dataplane::flow::FlowHash;
 use dataplane::interface::InterfaceId;
 use dataplane::port::{MAX_PORTS, PortId};
@@ -182,6 +184,8 @@ pub struct Owner {
     links: [Link; MAX_PORTS],
     flows: FlowHash,
     tables: Arc<Tables>,
+    /// The filters that forwarders have.
+    filters: Vec<Option<Arc<FilterTable>>>,
     opener: Opener,
     readers: Arc<Qsbr>,
     devices: DeviceEvents,
@@ -223,6 +227,7 @@ impl Owner {
             devices,
         } = parts;
         let (absentees, helpers) = Absentees::new();
+        let filters = tables.filters.get();
         let mut owner = Self {
             rib,
             orders,
@@ -241,6 +246,7 @@ impl Owner {
             links: [Link::default(); MAX_PORTS],
             flows,
             tables,
+            filters,
             opener,
             readers,
             devices,

@@ -11,11 +11,11 @@ use super::super::network::{
     Connected, is_link_local, names_the_network, not_a_host, parse_prefix,
 };
 use super::super::script::Statement;
-use super::super::value::Fields;
-use super::super::{Device, Driver, Port};
-use super::{Context, advertise, discovery, host, link, offloads, queues};
+use super::super::value::{Fields, Value};
+use super::super::{Device, Driver, Port, PortFilter};
+use super::{Context, advertise, discovery, filters, host, link, offloads, queues};
 
-const KNOWN: [&str; 27] = [
+const KNOWN: [&str; 28] = [
     "device",
     "driver",
     "take_over",
@@ -38,6 +38,7 @@ const KNOWN: [&str; 27] = [
     "spread",
     "offloads",
     "host",
+    "filter",
     "unreachables",
     "ttl_security",
     "dad",
@@ -59,7 +60,9 @@ pub(super) fn read<'s>(
     statements: impl Iterator<Item = &'s Statement>,
     host_by_default: bool,
     features: &[Feature],
+    filters: &[&str],
 ) -> Vec<Port> {
+    let features: Vec<_> = features.iter().copied().filter(|of| of.is_setting()).collect();
     let known: Vec<&str> =
         KNOWN.into_iter().chain(features.iter().map(|feature| feature.name())).collect();
     let mut ports: Vec<Port> = Vec::new();
@@ -75,6 +78,7 @@ pub(super) fn read<'s>(
         let mtu = mtu(&mut fields, &addresses);
         let host = host::read(&mut fields, host_by_default);
         let device = device(&mut fields, &mut devices, statement);
+        let (filter_in, filter_out) = filters_of(&mut fields, filters);
         let port = Port {
             // Too many are refused below.
             id: u16::try_from(index).ok().and_then(PortId::new).unwrap_or(PortId::FIRST),
@@ -91,6 +95,8 @@ pub(super) fn read<'s>(
             promiscuous: fields.flag("promiscuous"),
             all_multicast: fields.flag("all_multicast"),
             features: features.iter().map(|&of| (of, feature(&mut fields, of))).collect(),
+            filter_in,
+            filter_out,
             advertise: advertise::read(&mut fields, &addresses, mtu, host.is_some()),
             discovery: discovery::read(&mut fields, &addresses, host.is_some()),
             host,
@@ -252,6 +258,18 @@ fn driver(fields: &mut Fields<'_, '_>, device: &Device) -> Option<Driver> {
 }
 
 /// The value of a feature that a step declares.
+/// `filter = { inward = "edge-in", outward = "edge-out" }`, or the name of one for inward.
+fn filters_of(
+    fields: &mut Fields<'_, '_>,
+    names: &[&str],
+) -> (Option<PortFilter>, Option<PortFilter>) {
+    if let Some(Value::Text(_)) = fields.get("filter") {
+        return (filters::of_port(fields, "filter", names), None);
+    }
+    let Some(mut of) = fields.table("filter", &["inward", "outward"]) else { return (None, None) };
+    (filters::of_port(&mut of, "inward", names), filters::of_port(&mut of, "outward", names))
+}
+
 fn feature(fields: &mut Fields<'_, '_>, feature: Feature) -> u8 {
     let name = feature.name();
     let [_, words @ ..] = feature.words() else { return fields.flag(name).into() };

@@ -3,12 +3,14 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
+use acl::{Action, Family, generate};
 use anyhow::{Context, Result, bail, ensure};
 use dataplane::batch::BATCH_MAX;
 use dataplane::class;
 use dataplane::counters::ForwarderCounters;
 use dataplane::distribution::{TxConfig, TxPath};
 use dataplane::features::Features;
+use dataplane::filters::{FilterSpec, FilterTable, FilterTables};
 use dataplane::flow::FlowHash;
 use dataplane::forwarder::{Forwarder, ForwarderParts, IdlePolicy, RxSource};
 use dataplane::interface::{InterfaceInfo, InterfaceInfos, Mtus, VrfId};
@@ -17,6 +19,7 @@ use dataplane::port::PortId;
 use dataplane::punts::{Punts, class_rings};
 use dataplane::quarantine::Quarantine;
 use dataplane::replicate::Replicator;
+use dataplane::steps::FILTER_IN;
 use dataplane::tables::{Fibs, Tables};
 use dataplane::wires::{Exit, Rewiring, Wires};
 use dpdk::qsbr::Qsbr;
@@ -52,13 +55,16 @@ pub struct Case {
 }
 
 /// All cases, those with the same source side by side.
-pub const CASES: [Case; 10] = [
+pub const CASES: [Case; 13] = [
     Case { name: "4r1e", full: false, egress: 1, mix: Mix::V4, more: More::Nothing },
     Case { name: "noop", full: false, egress: 1, mix: Mix::V4, more: More::Noop },
     Case { name: "lua-empty", full: false, egress: 1, mix: Mix::V4, more: More::LuaEmpty },
     Case { name: "lua-voip", full: false, egress: 1, mix: Mix::V4, more: More::LuaVoip },
     Case { name: "lua-flushed", full: false, egress: 1, mix: Mix::V4, more: More::LuaFlushed },
     Case { name: "rust-voip", full: false, egress: 1, mix: Mix::V4, more: More::RustVoip },
+    Case { name: "filter-10", full: false, egress: 1, mix: Mix::V4, more: More::Rules(10) },
+    Case { name: "filter-1000", full: false, egress: 1, mix: Mix::V4, more: More::Rules(1000) },
+    Case { name: "filter-10000", full: false, egress: 1, mix: Mix::V4, more: More::Rules(10_000) },
     Case { name: "4r4e", full: false, egress: 4, mix: Mix::V4, more: More::Nothing },
     Case { name: "full4", full: true, egress: 4, mix: Mix::V4, more: More::Nothing },
     Case { name: "full6", full: true, egress: 4, mix: Mix::V6, more: More::Nothing },
@@ -191,7 +197,7 @@ impl Router {
         lookups: Lookups,
         bursts: Bursts,
     ) -> Result<Self> {
-        let tables = tables(case, lookups)?;
+        let tables = tables(bench, case, lookups)?;
         let mut exits = Vec::new();
         for index in 0..case.egress {
             let path = TxPath::Queue(bench.sink()?);
@@ -202,7 +208,8 @@ impl Router {
         let mut steps = dataplane::default_steps(&tables)?;
         let mut lua = None;
         match case.more {
-            More::Nothing => {}
+            // The filter's steps are among the default ones.
+            More::Nothing | More::Rules(_) => {}
             More::Noop => steps.insert("noop", Noop, "ip4-rewrite")?,
             More::RustVoip => steps.insert("mark-voip", MarkVoip, "ip4-lookup")?,
             More::LuaEmpty | More::LuaVoip | More::LuaFlushed => {
@@ -318,19 +325,35 @@ pub fn with_default<A: fib::Address>(full: &Routes<A>) -> Result<Routes<A>> {
     Ok(all.chain([(any, FIRST_DYNAMIC)]).collect())
 }
 
+/// A filter that lets everything pass, of rules as access lists have them.
+fn filter(bench: &Bench, count: usize) -> Result<FilterTable> {
+    let mut filter = generate::rules(generate::Kind::Acl, Family::Ip4, count, 1);
+    filter.default = Action::Accept;
+    filter.rules.iter_mut().for_each(|rule| rule.action = Action::Accept);
+    let police = vec![None; count];
+    let spec = FilterSpec { filter, police };
+    FilterTable::new(bench.eal(), &spec, None).map_err(anyhow::Error::msg)
+}
+
 /// What a case's steps read: its routes lead to [`NEXT_HOPS`] next hops, spread over the egress ports.
-fn tables(case: &Case, (fib4, fib6): Lookups) -> Result<Arc<Tables>> {
+fn tables(bench: &Bench, case: &Case, (fib4, fib6): Lookups) -> Result<Arc<Tables>> {
     let next_hops = NextHopTable::new();
     for index in 0..NEXT_HOPS {
         let port = port_id(usize::from(index) % case.egress)?;
         let mac = MacAddr([2, 0, 0, 0, 1, index as u8]);
         next_hops.set(FIRST_DYNAMIC + index, NextHop::Forward { interface: port.into(), mac });
     }
-    let ports = vec![PORT; case.egress];
+    let mut ports = vec![PORT; case.egress];
+    let filters = Arc::<FilterTables>::default();
+    if let More::Rules(count) = case.more {
+        ports[0].features = Features::NONE.with(FILTER_IN, 1);
+        filters.set(vec![Some(Arc::new(filter(bench, count)?))]);
+    }
     Ok(Arc::new(Tables {
         named_hops: Default::default(),
         vrfs: Box::new([Fibs { fib4, fib6 }]),
         next_hops: Arc::new(next_hops),
+        filters,
         multicast: Arc::default(),
         mtus: Arc::new(Mtus::new(&ports)),
         redirects: Arc::default(),
@@ -350,9 +373,9 @@ mod tests {
         assert_eq!(
             error,
             "--case 4r2e: not found; known: 4r1e, noop, lua-empty, lua-voip, \
-             lua-flushed, rust-voip, 4r4e, full4, full6, mixed"
+             lua-flushed, rust-voip, filter-10, filter-1000, filter-10000, 4r4e, full4, full6, mixed"
         );
-        assert_eq!(choose(&[]).unwrap().len(), 10);
+        assert_eq!(choose(&[]).unwrap().len(), 13);
         let chosen = choose(&["mixed".into(), "4r1e".into()]).unwrap();
         assert_eq!(chosen.iter().map(|case| case.name).collect::<Vec<_>>(), ["4r1e", "mixed"]);
     }

@@ -24,6 +24,8 @@ pub enum More {
     LuaFlushed,
     /// [`MarkVoip`].
     RustVoip,
+    /// A filter of so many rules, as of an access list, inward.
+    Rules(usize),
 }
 
 /// Does nothing.

@@ -92,6 +92,7 @@ impl Owner {
             Show::Forwarders => json(&self.forwarder_reports()),
             Show::Rss => json(&self.rss_reports()),
             Show::Multicast => json(&self.multicast()),
+            Show::Filters => json(&self.filters()),
             Show::Sources => json(&self.source_reports()),
             Show::Counters => json(&self.ledger.counters()),
             Show::Protection => {

@@ -140,6 +140,7 @@ impl Lab {
             named_hops: Default::default(),
             vrfs: Box::new([Fibs { fib4: fib4.reader(), fib6: fib6.reader() }]),
             next_hops: Arc::new(NextHopTable::new()),
+            filters: Arc::default(),
             multicast: Arc::default(),
             mtus: Arc::new(Mtus::new(&[info])),
             redirects: Arc::default(),

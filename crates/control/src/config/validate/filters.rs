@@ -1,0 +1,359 @@
+//! `turnpike.filter "NAME" { {…}, {…}, default = "accept" }`: rules for packets, in their order.
+
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+
+use acl::{Action, Family, Matches, Rule, text};
+use dataplane::filters::{FILTERS_MAX, FilterSpec, Police};
+use ipnet::IpNet;
+
+use super::super::error::suggestion;
+use super::super::script::Statement;
+use super::super::value::{Fields, Value, whole_number};
+use super::super::{Filter, PortFilter};
+use super::Context;
+
+const KNOWN: &[&str] = &["default"];
+
+const RULE: &[&str] = &[
+    "name",
+    "family",
+    "from",
+    "to",
+    "proto",
+    "from_port",
+    "to_port",
+    "flags",
+    "icmp",
+    "icmp6",
+    "fragment",
+    "dscp",
+    "ttl",
+    "length",
+    "interface",
+    "police",
+    "action",
+];
+
+/// Actions by their names.
+pub(in super::super) const ACTIONS: [(&str, Action); 4] = [
+    ("accept", Action::Accept),
+    ("drop", Action::Drop),
+    ("reject", Action::Reject),
+    ("to-host", Action::ToHost),
+];
+
+/// The burst of a rate without one: what comes in this part of a second.
+const BURST_PART: u64 = 10;
+
+/// Bytes that every burst holds, so that a jumbo frame can pass.
+const BURST_BYTES_LEAST: u64 = 9216;
+
+/// The filter that a port names by this key of its `filter`.
+pub(super) fn of_port(
+    fields: &mut Fields<'_, '_>,
+    key: &'static str,
+    names: &[&str],
+) -> Option<PortFilter> {
+    let name = fields.text(key, "a filter's name")?;
+    let Some(place) = names.iter().position(|known| *known == name) else {
+        let known = suggestion(name, "filters", names);
+        fields.error(key, format!("{key}: filter \"{name}\" unknown{known}"));
+        return None;
+    };
+    Some(PortFilter { name: name.to_owned(), number: u8::try_from(place + 1).unwrap_or(u8::MAX) })
+}
+
+pub(super) fn read<'s>(
+    context: &mut Context<'_>,
+    statements: impl Iterator<Item = &'s Statement>,
+) -> Vec<Filter> {
+    let mut filters: Vec<Filter> = Vec::new();
+    for (place, statement) in statements.enumerate() {
+        let what = format!("filter \"{}\"", statement.name);
+        if let Some(first) = filters.iter().find(|filter| filter.name() == statement.name) {
+            let message =
+                format!("{what}: given on line {} already; choose another name", first.line);
+            context.errors.add(Some(statement.line), message);
+        }
+        let Some(number) = u8::try_from(place + 1).ok().filter(|_| place < FILTERS_MAX) else {
+            let message = format!("{what}: there may be {FILTERS_MAX} filters; take one away");
+            context.errors.add(Some(statement.line), message);
+            break;
+        };
+        let spec = filter(context, what, statement);
+        for error in spec.filter.check() {
+            context.errors.add(Some(statement.line), error.to_string());
+        }
+        for family in [Family::Ip4, Family::Ip6] {
+            if let Err(error) = acl::compile(&spec.filter, family) {
+                context.errors.add(Some(statement.line), error.to_string());
+                break;
+            }
+        }
+        filters.push(Filter { line: statement.line, number, spec });
+    }
+    filters
+}
+
+fn filter(context: &mut Context<'_>, what: String, statement: &Statement) -> FilterSpec {
+    let ports: Vec<(String, usize)> = context.port_names.clone();
+    let mut fields = context.listed(what, statement, KNOWN);
+    let default = action(&mut fields, "default").unwrap_or(Action::Accept);
+    let (mut rules, mut police) = (Vec::new(), Vec::new());
+    for (place, item) in fields.items().iter().enumerate() {
+        let Value::Table(table) = item else {
+            fields.error("", format!("rule {}: expected a table, got {item}", place + 1));
+            continue;
+        };
+        let mut of = fields.nested(&format!("rule {}", place + 1), table, RULE);
+        of.refuse_items();
+        police.push(policed(&mut of));
+        rules.push(rule(&mut of, statement.line, &ports));
+    }
+    let name = statement.name.clone();
+    FilterSpec { filter: acl::Filter { name, rules, default }, police }
+}
+
+fn rule(fields: &mut Fields<'_, '_>, line: usize, ports: &[(String, usize)]) -> Rule {
+    let name = fields.text("name", "a name").map(str::to_owned);
+    let family = match fields.text("family", "\"ip4\" or \"ip6\"") {
+        None => None,
+        Some("ip4") => Some(Family::Ip4),
+        Some("ip6") => Some(Family::Ip6),
+        Some(other) => {
+            fields.error("family", format!("family \"{other}\" unknown; known: ip4, ip6"));
+            None
+        }
+    };
+    let mut matches = Matches {
+        family,
+        from: prefixes(fields, "from"),
+        to: prefixes(fields, "to"),
+        protocol: each(fields, "proto", text::protocol),
+        from_port: each(fields, "from_port", text::ports),
+        to_port: each(fields, "to_port", text::ports),
+        dscp: each(fields, "dscp", text::dscp),
+        ttl: one(fields, "ttl", text::ttl),
+        length: one(fields, "length", text::length),
+        interface: interfaces(fields, ports),
+        ..Matches::default()
+    };
+    matches.flags = fields.text("flags", "flags as \"syn,!ack\"").and_then(|flags| {
+        text::flags(flags).map_err(|error| fields.error("flags", format!("flags: {error}"))).ok()
+    });
+    icmp(fields, "icmp", Family::Ip4, &mut matches);
+    icmp(fields, "icmp6", Family::Ip6, &mut matches);
+    if fields.get("fragment").is_some() {
+        matches.fragment = Some(fields.flag("fragment"));
+    }
+    let action = action(fields, "action").unwrap_or(Action::Accept);
+    Rule { name, line: u32::try_from(line).unwrap_or(0), matches, action }
+}
+
+fn action(fields: &mut Fields<'_, '_>, key: &str) -> Option<Action> {
+    let word = fields.text(key, "an action")?;
+    let found = ACTIONS.iter().find(|(name, _)| *name == word);
+    if found.is_none() {
+        let known = ACTIONS.map(|(name, _)| name);
+        fields.error(key, format!("{key} \"{word}\" unknown{}", suggestion(word, "known", &known)));
+    }
+    found.map(|&(_, action)| action)
+}
+
+/// ICMP types say protocol and family, too.
+fn icmp(fields: &mut Fields<'_, '_>, key: &'static str, family: Family, matches: &mut Matches) {
+    let types = each(fields, key, |word| text::icmp_type(family, word));
+    if types.is_empty() {
+        return;
+    }
+    if matches.family.is_some_and(|given| given != family) || !matches.icmp.is_empty() {
+        fields
+            .error(key, format!("{key}: says another family than the rule; make two rules of it"));
+    }
+    matches.family = Some(family);
+    matches.icmp = types;
+    if matches.protocol.is_empty() {
+        matches.protocol = vec![if family == Family::Ip4 { 1 } else { 58 }];
+    }
+}
+
+fn prefixes(fields: &mut Fields<'_, '_>, key: &'static str) -> Vec<IpNet> {
+    let mut nets = Vec::new();
+    for word in fields.texts(key, "a prefix or a list of prefixes") {
+        match prefix(word) {
+            Ok(net) => nets.push(net),
+            Err(why) => fields.error(key, format!("{key}: {why}")),
+        }
+    }
+    nets
+}
+
+/// A prefix, or the address of one host.
+fn prefix(word: &str) -> Result<IpNet, String> {
+    if let Ok(address) = word.parse::<IpAddr>() {
+        return Ok(address.into());
+    }
+    let net: IpNet = word
+        .parse()
+        .map_err(|_| format!("\"{word}\" is neither a prefix as 192.0.2.0/24 nor an address"))?;
+    if net.trunc() != net {
+        return Err(format!("\"{word}\" has host bits; write \"{}\"", net.trunc()));
+    }
+    Ok(net)
+}
+
+/// A value or a list of them, each text or number.
+fn each<T>(
+    fields: &mut Fields<'_, '_>,
+    key: &'static str,
+    read: impl Fn(&str) -> Result<T, text::TextError>,
+) -> Vec<T> {
+    let items: Vec<&Value> = match fields.get(key) {
+        None => Vec::new(),
+        Some(Value::Table(table)) if table.named.is_empty() && table.odd.is_empty() => {
+            table.list.iter().collect()
+        }
+        Some(single) => vec![single],
+    };
+    let mut values = Vec::new();
+    for item in items {
+        let word = match item {
+            Value::Text(text) => text.clone(),
+            number => match whole_number(number, &(0..=u64::from(u32::MAX))) {
+                Some(number) => number.to_string(),
+                None => {
+                    fields.error(
+                        key,
+                        format!("{key}: expected a text or a whole number, got {item}"),
+                    );
+                    continue;
+                }
+            },
+        };
+        match read(&word) {
+            Ok(value) => values.push(value),
+            Err(error) => fields.error(key, format!("{key}: {error}")),
+        }
+    }
+    values
+}
+
+fn one<T: Clone>(
+    fields: &mut Fields<'_, '_>,
+    key: &'static str,
+    read: impl Fn(&str) -> Result<RangeInclusive<T>, text::TextError>,
+) -> Option<RangeInclusive<T>> {
+    let values = each(fields, key, read);
+    if values.len() > 1 {
+        fields.error(key, format!("{key}: expected one range, got {}", values.len()));
+    }
+    values.into_iter().next()
+}
+
+fn interfaces(fields: &mut Fields<'_, '_>, ports: &[(String, usize)]) -> Vec<u16> {
+    let mut numbers = Vec::new();
+    for name in fields.texts("interface", "a port's name or a list of names") {
+        match ports.iter().position(|(known, _)| known == name) {
+            Some(place) => numbers.push(place as u16),
+            None => {
+                let known: Vec<&str> = ports.iter().map(|(name, _)| name.as_str()).collect();
+                let known = suggestion(name, "ports", &known);
+                fields.error("interface", format!("interface: port \"{name}\" unknown{known}"));
+            }
+        }
+    }
+    numbers
+}
+
+/// `police = "100kpps"` or `{ rate = "50mbit", burst = "1mbit" }`.
+fn policed(fields: &mut Fields<'_, '_>) -> Option<Police> {
+    let (rate, burst) = match fields.get("police")? {
+        Value::Text(rate) => (rate.clone(), None),
+        Value::Table(_) => {
+            let mut of = fields.table("police", &["rate", "burst"])?;
+            let rate = of.text("rate", "a rate as \"100kpps\" or \"50mbit\"").map(str::to_owned);
+            let burst =
+                of.text("burst", "an amount as \"1000\" packets or \"1mbit\"").map(str::to_owned);
+            if rate.is_none() && of.get("rate").is_none() {
+                of.error("rate", "rate missing; write rate = \"50mbit\" or \"100kpps\"");
+            }
+            (rate?, burst)
+        }
+        other => {
+            fields.error("police", format!("police: expected a rate as \"100kpps\", got {other}"));
+            return None;
+        }
+    };
+    match police(&rate, burst.as_deref()) {
+        Ok(police) => Some(police),
+        Err(why) => {
+            fields.error("police", format!("police: {why}"));
+            None
+        }
+    }
+}
+
+fn police(rate: &str, burst: Option<&str>) -> Result<Police, String> {
+    let (rate_value, bytes) = amount(rate, "pps")?;
+    let least = if bytes { BURST_BYTES_LEAST } else { 1 };
+    let burst = match burst {
+        None => (rate_value / BURST_PART).max(least),
+        Some(text) => {
+            let (value, in_bytes) = amount(text, "p")?;
+            if in_bytes != bytes {
+                return Err(format!("burst \"{text}\" is not in the unit of rate \"{rate}\""));
+            }
+            value.max(1)
+        }
+    };
+    Ok(Police { rate: rate_value, burst, bytes })
+}
+
+/// An amount of packets, or of bits, in bytes; whether it is bytes.
+fn amount(text: &str, packets: &str) -> Result<(u64, bool), String> {
+    let wrong = || {
+        format!(
+            "\"{text}\" is no rate or amount; write it as 100k{packets}, 2m{packets}, 50mbit, 1gbit"
+        )
+    };
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let number: u64 = text[..digits].parse().map_err(|_| wrong())?;
+    let unit = &text[digits..];
+    let (factor, unit) = match unit.as_bytes().first() {
+        Some(b'k') => (1_000, &unit[1..]),
+        Some(b'm') => (1_000_000, &unit[1..]),
+        Some(b'g') => (1_000_000_000, &unit[1..]),
+        _ => (1, unit),
+    };
+    let all = number.checked_mul(factor).filter(|all| (1..=1_000_000_000_000).contains(all));
+    let all = all.ok_or_else(wrong)?;
+    match unit {
+        "bit" => Ok(((all / 8).max(1), true)),
+        unit if unit == packets || (packets == "p" && unit.is_empty()) => Ok((all, false)),
+        _ => Err(wrong()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_have_units() {
+        let rate = |text: &str| police(text, None);
+        assert_eq!(rate("100kpps"), Ok(Police { rate: 100_000, burst: 10_000, bytes: false }));
+        assert_eq!(rate("1pps"), Ok(Police { rate: 1, burst: 1, bytes: false }));
+        assert_eq!(rate("80mbit"), Ok(Police { rate: 10_000_000, burst: 1_000_000, bytes: true }));
+        assert_eq!(rate("8kbit").unwrap().burst, 9216, "a jumbo frame passes");
+        let with = police("80mbit", Some("1mbit"));
+        assert_eq!(with, Ok(Police { rate: 10_000_000, burst: 125_000, bytes: true }));
+        for (rate, burst) in
+            [("10", None), ("pps", None), ("0pps", None), ("10kB", None), ("80mbit", Some("5"))]
+        {
+            assert!(police(rate, burst).is_err(), "{rate} {burst:?}");
+        }
+        assert!(police("10pps", Some("5")).is_ok_and(|police| police.burst == 5));
+        assert!(police("9999999999999gbit", None).unwrap_err().contains("write it as"));
+    }
+}

@@ -1,0 +1,318 @@
+//! `ip4-filter-in`, `ip6-filter-in`, `ip4-filter-out`, `ip6-filter-out`: packets that rules permit go on.
+//!
+//! Take valid packets; those that look outward, routed ones. A packet is looked up in the filter of the
+//! interface that it came by, or that it leaves by: the first of its rules that fits decides, else the
+//! filter's default. A rule with a rate lets as much pass and drops the rest.
+//!
+//! | output | packets |
+//! |---|---|
+//! | `ok` | accepted, or the interface has no filter |
+//! | punt `local` | a rule says: to the host |
+//! | punt `reset` | rejected: the sender is told, TCP by a reset, anything else as administratively prohibited (RFC 1812 5.2.7.1, RFC 4443 3.1) |
+//! | drop `filtered` | a rule or the default says: drop; or a fragment that could hide what it is |
+//! | drop `policed` | more than the rule's rate |
+//!
+//! Neighbour discovery of the link (RFC 4861: hop limit 255) is never filtered inward: a filter that forgot it
+//! would cut the link off, and nobody farther away can send it. Rules with ports, flags or ICMP types never
+//! fit later fragments, fragments that are too short for them, or chains of extension headers that cannot be
+//! followed (RFC 1858, RFC 3128, RFC 7112; see [`acl::key`]); the short ones are dropped whatever the rules
+//! say.
+//!
+//! The steps are in the graph only if an interface has a filter.
+
+use std::sync::Arc;
+
+use acl::key::KEY;
+use acl::{Action, Key};
+
+use crate::batch::{BATCH_MAX, Batch, ETHERNET, Group, HEAD};
+use crate::features::{Feature, Features};
+use crate::filters::{FilterTable, Hits};
+use crate::graph::{Output, Outputs, Step};
+use crate::interface::{InterfaceInfo, MAX_INTERFACES};
+use crate::mask::Mask;
+use crate::reason::{DropReason, PuntReason};
+use crate::tables::Tables;
+
+const OK: usize = 0;
+const TO_HOST: usize = 1;
+const REJECTED: usize = 2;
+const FILTERED: usize = 3;
+const POLICED: usize = 4;
+
+pub(super) const OUTPUTS: &[Output] = &[
+    Output::next("ok"),
+    Output::Punt(PuntReason::Local),
+    Output::Punt(PuntReason::Reset),
+    Output::Drop(DropReason::Filtered),
+    Output::Drop(DropReason::Policed),
+];
+
+/// The number of an interface's filter for what comes by it.
+pub const FILTER_IN: Feature = Feature::number("filter_in", 2);
+
+/// The number of an interface's filter for what leaves by it.
+pub const FILTER_OUT: Feature = Feature::number("filter_out", 3);
+
+/// See the module's documentation. `IP6`: the packets are IPv6.
+pub struct FilterIn<const IP6: bool> {
+    filters: Used,
+}
+
+/// See the module's documentation. `IP6`: the packets are IPv6.
+pub struct FilterOut<const IP6: bool> {
+    filters: Used,
+    /// The filter of each interface, 0: none.
+    by_interface: Box<[u8; MAX_INTERFACES]>,
+}
+
+/// All filters, each with a block to count in.
+struct Used(Vec<Option<(Arc<FilterTable>, Arc<Hits>)>>);
+
+impl Used {
+    fn new(tables: &Tables) -> Self {
+        let used =
+            |table: Option<Arc<FilterTable>>| table.map(|table| (table.clone(), table.block()));
+        Self(tables.filters.get().into_iter().map(used).collect())
+    }
+
+    /// Gives the packets, all of which have this filter, to their outputs.
+    fn decide<const IP6: bool>(&self, batch: &Batch, number: u8, packets: Mask, out: &mut Outputs) {
+        let Some(Some((table, hits))) = self.0.get(usize::from(number).wrapping_sub(1)) else {
+            // A number without a filter: a defect, which must not open the interface.
+            out[FILTERED] |= packets;
+            return;
+        };
+        let mut keys = [Key::from_bytes([0; KEY]); BATCH_MAX];
+        let mut found = [0; BATCH_MAX];
+        let mut count = 0;
+        for slot in packets.slots() {
+            let interface = batch.interface(slot).index() as u16;
+            let (frame, length) = (batch.frame(slot), batch.len(slot));
+            keys[count] = if IP6 {
+                Key::of_ip6(frame, length, interface)
+            } else {
+                Key::of_ip4(frame, length, interface)
+            };
+            count += 1;
+        }
+        table.classify(IP6, &keys[..count], &mut found);
+        for (place, slot) in packets.slots().enumerate() {
+            if keys[place].is_tiny() {
+                out[FILTERED] |= Mask::when(true, slot);
+                continue;
+            }
+            let length = batch.len(slot).saturating_sub(ETHERNET);
+            let verdict = table.verdict(found[place]);
+            let hit = &hits[verdict.rule as usize];
+            hit.packets.add(1);
+            hit.bytes.add(length as u64);
+            let output = match verdict.action {
+                _ if !table.admits(verdict.rule, length, batch.now) => POLICED,
+                Action::Accept | Action::Continue => OK,
+                Action::Drop => FILTERED,
+                Action::Reject => REJECTED,
+                Action::ToHost => TO_HOST,
+            };
+            out[output] |= Mask::when(true, slot);
+        }
+    }
+}
+
+impl<const IP6: bool> FilterIn<IP6> {
+    /// Looks packets up in the filters of these tables.
+    pub fn new(tables: &Tables) -> Self {
+        Self { filters: Used::new(tables) }
+    }
+}
+
+impl<const IP6: bool> Step for FilterIn<IP6> {
+    fn outputs(&self) -> &[Output] {
+        OUTPUTS
+    }
+
+    fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
+        for Group { info, packets, .. } in batch.by_interface(input) {
+            if !info.features.has(FILTER_IN) {
+                out[OK] |= packets;
+                continue;
+            }
+            let discovery =
+                if IP6 { packets.filter(|i| is_discovery(batch.head(i))) } else { Mask::EMPTY };
+            out[OK] |= discovery;
+            let number = info.features.get(FILTER_IN);
+            self.filters.decide::<IP6>(batch, number, packets.without(discovery), out);
+        }
+    }
+}
+
+impl<const IP6: bool> FilterOut<IP6> {
+    /// Looks packets up in the filters of these tables.
+    pub fn new(tables: &Tables) -> Self {
+        let mut by_interface = Box::new([0; MAX_INTERFACES]);
+        for (number, InterfaceInfo { features, .. }) in
+            by_interface.iter_mut().zip(tables.interfaces.get())
+        {
+            *number = Features::get(features, FILTER_OUT);
+        }
+        Self { filters: Used::new(tables), by_interface }
+    }
+
+    fn number(&self, batch: &Batch, slot: usize) -> u8 {
+        self.by_interface[usize::from(batch.out_interface[slot]) & (MAX_INTERFACES - 1)]
+    }
+}
+
+impl<const IP6: bool> Step for FilterOut<IP6> {
+    fn outputs(&self) -> &[Output] {
+        OUTPUTS
+    }
+
+    fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
+        let mut rest = input;
+        while let Some(first) = rest.slots().next() {
+            let number = self.number(batch, first);
+            let same = rest.filter(|slot| self.number(batch, slot) == number);
+            rest = rest.without(same);
+            if number == 0 {
+                out[OK] |= same;
+            } else {
+                self.filters.decide::<IP6>(batch, number, same, out);
+            }
+        }
+    }
+}
+
+/// Router and neighbour solicitations and advertisements, and redirects, as only the link's hosts can send them
+/// (RFC 4861 6.1, 7.1, 8.1).
+fn is_discovery(head: &[u8; HEAD]) -> bool {
+    head[ETHERNET + 6] == 58
+        && head[ETHERNET + 7] == 255
+        && (133..=137).contains(&head[ETHERNET + 40])
+}
+
+#[cfg(test)]
+mod tests {
+    use acl::{Filter, Matches, Rule};
+
+    use super::*;
+    use crate::filters::{FilterSpec, Police};
+    use crate::interface::InterfaceId;
+    use crate::testing::{FrameBuilder, TestTables, dpdk, run_step_on};
+
+    fn rule(matches: Matches, action: Action) -> Rule {
+        Rule { name: None, line: 0, matches, action }
+    }
+
+    /// UDP to port 53 is dropped, to 54 rejected, to 55 given to the host, to 56 passes once; a port other
+    /// than these passes.
+    fn tables() -> (Arc<Tables>, Arc<FilterTable>) {
+        let to = |port: u16| Matches {
+            protocol: vec![17],
+            to_port: vec![port..=port],
+            ..Matches::default()
+        };
+        let rules = vec![
+            rule(to(53), Action::Drop),
+            rule(to(54), Action::Reject),
+            rule(to(55), Action::ToHost),
+            rule(to(56), Action::Accept),
+        ];
+        let once = Police { rate: 1, burst: 1, bytes: false };
+        let filter = Filter { name: "f".into(), rules, default: Action::Accept };
+        let spec = FilterSpec { filter, police: vec![None, None, None, Some(once)] };
+        let table = Arc::new(FilterTable::new(&dpdk().0, &spec, None).unwrap());
+        let tables = TestTables::every_kind();
+        tables.filters.set(vec![None, Some(table.clone())]);
+        (tables, table)
+    }
+
+    fn frames(ip6: bool) -> Vec<Vec<u8>> {
+        let frame = |port| {
+            let frame = if ip6 { FrameBuilder::ip6() } else { FrameBuilder::ip4() };
+            frame.udp(1000, port, b"payload").build()
+        };
+        [53, 54, 55, 56, 56, 57].map(frame).into()
+    }
+
+    fn check(step: &mut dyn Step, ip6: bool, prepare: impl Fn(&mut Batch)) {
+        let (result, _) = run_step_on(step, &frames(ip6), prepare);
+        assert_eq!(result["filtered"], [0]);
+        assert_eq!(result["reset"], [1]);
+        assert_eq!(result["local"], [2]);
+        assert_eq!(result["policed"], [4]);
+        assert_eq!(result["ok"], [3, 5]);
+    }
+
+    #[test]
+    fn rules_decide_inward_and_count() {
+        let (tables, table) = tables();
+        let inward = |batch: &mut Batch| batch.own.features = Features::NONE.with(FILTER_IN, 2);
+        check(&mut FilterIn::<false>::new(&tables), false, inward);
+        let packets =
+            |table: &FilterTable| table.hits().iter().map(|hit| hit.0).collect::<Vec<_>>();
+        assert_eq!(packets(&table), [1, 1, 1, 2, 1], "also of a step that is no more");
+        let (other, _) = self::tables();
+        check(&mut FilterIn::<true>::new(&other), true, inward);
+        let spec = FilterSpec { police: vec![None; 4], ..table.spec().clone() };
+        let next = FilterTable::new(&dpdk().0, &spec, Some(&table)).unwrap();
+        assert_eq!(packets(&next), [1, 1, 1, 2, 1], "rules that stay keep what they counted");
+    }
+
+    #[test]
+    fn an_interface_without_a_filter_lets_all_pass_and_one_with_a_missing_filter_none() {
+        let (tables, _) = tables();
+        for (number, output) in [(0, "ok"), (1, "filtered"), (9, "filtered")] {
+            let mut step = FilterIn::<false>::new(&tables);
+            let (result, _) = run_step_on(&mut step, &frames(false), |batch| {
+                batch.own.features = Features::NONE.with(FILTER_IN, number);
+            });
+            assert_eq!(result[output].len(), 6, "{number}");
+        }
+    }
+
+    #[test]
+    fn outward_the_egress_interface_s_filter_counts() {
+        let (tables, _) = tables();
+        let mut infos = tables.interfaces.get();
+        infos[3].features = Features::NONE.with(FILTER_OUT, 2);
+        tables.interfaces.set(infos);
+        let by = |number: u16| move |batch: &mut Batch| batch.out_interface = [number; BATCH_MAX];
+        check(&mut FilterOut::<false>::new(&tables), false, by(3));
+        let (result, _) = run_step_on(&mut FilterOut::<false>::new(&tables), &frames(false), by(4));
+        assert_eq!(result["ok"].len(), 6);
+    }
+
+    #[test]
+    fn packets_of_one_batch_have_their_interfaces_filters() {
+        let (tables, _) = tables();
+        let mut step = FilterIn::<false>::new(&tables);
+        let (result, _) = run_step_on(&mut step, &frames(false), |batch| {
+            let info = InterfaceInfo {
+                features: Features::NONE.with(FILTER_IN, 2),
+                ..InterfaceInfo::NONE
+            };
+            batch.interfaces = vec![InterfaceInfo::NONE; 100];
+            batch.interfaces[99] = info;
+            // The port's own interface has none; two packets came by another.
+            for slot in [0, 5] {
+                batch.set_interface(slot, InterfaceId::new(99).unwrap());
+            }
+        });
+        assert_eq!((&result["filtered"], &result["ok"]), (&vec![0], &vec![1, 2, 3, 4, 5]));
+    }
+
+    #[test]
+    fn discovery_of_the_link_is_not_filtered() {
+        let (tables, _) = tables();
+        let mut step = FilterIn::<true>::new(&tables);
+        let message =
+            |kind, ttl| FrameBuilder::ip6().protocol(58).payload(&[kind, 0, 0, 0]).ttl(ttl).build();
+        let frames = [message(135, 255), message(135, 254), message(128, 255)];
+        let (result, _) = run_step_on(&mut step, &frames, |batch| {
+            // A filter that is not there: nothing passes but what is not looked at.
+            batch.own.features = Features::NONE.with(FILTER_IN, 1);
+        });
+        assert_eq!((&result["ok"], &result["filtered"]), (&vec![0], &vec![1, 2]));
+    }
+}

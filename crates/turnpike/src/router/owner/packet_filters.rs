@@ -1,0 +1,47 @@
+//! What `show filters` says.
+
+use control::config::{PortFilter, action_name};
+use dataplane::filters::FilterTable;
+
+use super::Owner;
+use crate::api::report::{Filter, FilterRule};
+
+impl Owner {
+    /// The filters in the order of their numbers.
+    pub(super) fn filters(&self) -> Vec<Filter> {
+        self.filters.iter().flatten().map(|table| self.filter(table)).collect()
+    }
+
+    fn filter(&self, table: &FilterTable) -> Filter {
+        let spec = table.spec();
+        let hits = table.hits();
+        let ports = &self.configurations.current.ports;
+        let with = |of: fn(&control::config::Port) -> &Option<PortFilter>| {
+            let has = |filter: &PortFilter| filter.name == spec.filter.name;
+            let ports = ports.iter().filter(|port| of(port).as_ref().is_some_and(has));
+            ports.map(|port| port.name.clone()).collect()
+        };
+        let rule = |(place, (packets, bytes)): (usize, (u64, u64))| {
+            let rule = spec.filter.rules.get(place)?;
+            Some(FilterRule {
+                number: place + 1,
+                name: rule.name.clone(),
+                matches: rule.matches.to_string(),
+                action: action_name(rule.action).to_owned(),
+                police: spec.police[place].map(|police| police.to_string()),
+                packets,
+                bytes,
+            })
+        };
+        let (default_packets, default_bytes) = hits.last().copied().unwrap_or_default();
+        Filter {
+            name: spec.filter.name.clone(),
+            inward: with(|port| &port.filter_in),
+            outward: with(|port| &port.filter_out),
+            rules: hits.iter().copied().enumerate().filter_map(rule).collect(),
+            default: action_name(spec.filter.default).to_owned(),
+            default_packets,
+            default_bytes,
+        }
+    }
+}

@@ -1,0 +1,245 @@
+"""Packet filters: which packets pass by an interface, and how often each rule has fitted."""
+
+import subprocess
+import time
+
+import pytest
+from scapy.layers.inet import ICMP, IP, TCP, UDP
+from scapy.layers.inet6 import IPv6, IPv6ExtHdrDestOpt, IPv6ExtHdrFragment, PadN
+from scapy.layers.l2 import Ether
+from scapy.packet import Raw
+
+from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, PORTS, RIGHT_MAC, STATIC_NEIGHBOURS, Wires
+from lib.netns import wait_for
+from lib.packets import forwarded
+from lib.router import Change, binary
+
+FILTERS = """
+local bogons = { "198.18.0.0/15", "2001:db8:dead::/48" }
+turnpike.filter "edge-in" {
+  { name = "bogon", from = bogons, action = "drop" },
+  { name = "ssh", proto = "tcp", to_port = { 22, "179" }, from = "10.0.1.0/24", action = "accept" },
+  { name = "no-syn", proto = "tcp", flags = "syn,!ack", action = "reject" },
+  { name = "dns", proto = "udp", to_port = 53, police = { rate = "10pps", burst = "5" } },
+  { name = "ping", icmp = "echo-request", action = "drop" },
+  { name = "ping6", icmp6 = "echo-request", action = "drop" },
+  { name = "own", to = { "10.0.1.1", "fd00:1::1" }, action = "drop" },
+  { name = "web", proto = "udp", to_port = "8000-8100", action = "drop" },
+  default = "accept",
+}
+turnpike.filter "edge-out" {
+  { name = "quiet", proto = "udp", from_port = 7, action = "drop" },
+  { name = "marked", dscp = "ef", action = "reject" },
+  default = "accept",
+}
+"""
+A4, B4, A6, B6 = "10.0.1.2", "10.0.2.2", "fd00:1::2", "fd00:2::2"
+LINK = Ether(src=HOST_A_MAC, dst=LEFT_MAC)
+
+
+def check(file):
+    return subprocess.run([binary(), "check", file], capture_output=True, text=True, timeout=60)
+
+
+def with_filters(inward="edge-in", outward="edge-out"):
+    ports = PORTS.replace('device = "tp-left",', f'device = "tp-left", filter = {{ inward = "{inward}" }},')
+    return ports.replace('device = "tp-right",', f'device = "tp-right", filter = {{ outward = "{outward}" }},')
+
+
+@pytest.fixture(scope="module")
+def wires(module_lab):
+    return Wires(module_lab, FILTERS, ports=with_filters() + STATIC_NEIGHBOURS, calm=True)
+
+
+def hits(router, name):
+    """Packets by the names of the filter's rules, and of its default."""
+    (shown,) = [row for row in router.show("filters") if row["name"] == name]
+    return {rule["name"]: rule["packets"] for rule in shown["rules"]} | {"default": shown["default_packets"]}
+
+
+def fitted(before, after):
+    return {name: count - before[name] for name, count in after.items() if count != before[name]}
+
+
+def passes(wires, packet, rule="default"):
+    """The packet gets through, and the rule of the inward filter has fitted it."""
+    wires.drain()
+    before = hits(wires.router, "edge-in")
+    frame = bytes(LINK / packet)
+    wires.left.send(frame)
+    assert wires.right.expect(1) == [forwarded(frame, RIGHT_MAC, HOST_B_MAC)]
+    assert fitted(before, hits(wires.router, "edge-in")) == {rule: 1}
+
+
+def dropped(wires, packet, rule, reason="filtered", filter="edge-in"):
+    wires.drain()
+    before, change = hits(wires.router, filter), Change(wires.router)
+    wires.left.send(bytes(LINK / packet))
+    assert change(received=1) == {"received": 1, "dropped": {reason: 1}}
+    assert fitted(before, hits(wires.router, filter)) == ({rule: 1} if rule else {})
+    assert wires.left.receive(0.02) == [] and wires.right.receive(0.02) == []
+
+
+@pytest.mark.parametrize("packet, rule", [
+    pytest.param(IP(src=A4, dst=B4) / TCP(dport=22), "ssh", id="in a list of ports"),
+    pytest.param(IP(src=A4, dst=B4) / TCP(dport=179, flags="S"), "ssh", id="the first rule decides"),
+    pytest.param(IP(src=A4, dst=B4) / TCP(dport=80, flags="SA"), "default", id="a flag that must be off"),
+    pytest.param(IP(src=A4, dst=B4) / UDP(dport=7999), "default", id="below a range"),
+    pytest.param(IP(src=A4, dst=B4) / UDP(dport=8101), "default", id="above a range"),
+    pytest.param(IP(src=A4, dst=B4) / ICMP(type=0), "default", id="another ICMP type"),
+    pytest.param(IPv6(src=A6, dst=B6) / TCP(dport=443, flags="A"), "default", id="IPv6"),
+])
+def test_packets_pass(wires, packet, rule):
+    passes(wires, packet / Raw(b"payload of some bytes"), rule)
+
+
+@pytest.mark.provokes("filtered")
+@pytest.mark.parametrize("packet, rule", [
+    pytest.param(IP(src="198.19.255.1", dst=B4) / UDP(), "bogon", id="in a set of prefixes"),
+    pytest.param(IPv6(src="2001:db8:dead::1", dst=B6) / UDP(), "bogon", id="in the same set, IPv6"),
+    pytest.param(IP(src=A4, dst=B4) / ICMP(type=8), "ping", id="ICMP type"),
+    pytest.param(IP(src=A4, dst=B4) / UDP(dport=8000), "web", id="first of a range"),
+    pytest.param(IP(src=A4, dst=B4) / UDP(dport=8100), "web", id="last of a range"),
+    pytest.param(IP(src=A4, dst="10.0.1.1") / UDP(dport=9), "own", id="for the router itself"),
+    pytest.param(IPv6(src=A6, dst=B6) / IPv6ExtHdrDestOpt(options=[PadN(optdata=b"1234")]) / UDP(dport=8050), "web",
+                 id="behind an extension header"),
+])
+def test_packets_are_dropped(wires, packet, rule):
+    dropped(wires, packet / Raw(b"payload of some bytes"), rule)
+
+
+def test_a_refused_connection_is_reset(wires):
+    wires.drain()
+    wires.left.send(bytes(LINK / IP(src=A4, dst=B4) / TCP(sport=4000, dport=80, flags="S", seq=77)))
+    (answer,) = [Ether(frame) for frame in wires.left.receive(0.3)]
+    assert (answer[IP].src, answer[IP].dst) == (B4, A4)
+    assert answer[TCP].flags == "RA" and answer[TCP].ack == 78
+    assert wires.right.receive(0.02) == []
+
+
+@pytest.mark.provokes("policed")
+def test_a_rate_is_kept(wires):
+    """Of 60 packets at once the burst passes, and little more: the bucket gets a token each 100 ms."""
+    time.sleep(0.6)
+    wires.drain()
+    before, start = hits(wires.router, "edge-in"), time.monotonic()
+    query = bytes(LINK / IP(src=A4, dst=B4) / UDP(dport=53) / Raw(b"query of some bytes"))
+    for _ in range(60):
+        wires.left.send(query)
+    assert wait_for(lambda: fitted(before, hits(wires.router, "edge-in")).get("dns") == 60, 5)
+    took = time.monotonic() - start
+    passed = len(wires.right.receive(0.3))
+    assert 5 <= passed <= 5 + 10 * took + 1, took
+
+
+def test_what_leaves_is_filtered_too(wires):
+    dropped(wires, IP(src=A4, dst=B4) / UDP(sport=7, dport=9) / Raw(b"x" * 30), "quiet", filter="edge-out")
+    wires.drain()
+    wires.left.send(bytes(LINK / IP(src=A4, dst=B4, tos=46 << 2) / UDP(sport=9, dport=9) / Raw(b"x" * 30)))
+    (answer,) = [Ether(frame) for frame in wires.left.receive(0.3)]
+    # RFC 1812 5.2.7.1: administratively prohibited.
+    assert (answer[ICMP].type, answer[ICMP].code) == (3, 13)
+    # The other way no filter looks.
+    wires.drain()
+    back = bytes(Ether(src=HOST_B_MAC, dst=RIGHT_MAC) / IP(src=B4, dst=A4) / UDP(sport=7, dport=8050) / Raw(b"x" * 30))
+    wires.right.send(back)
+    assert wires.left.expect(1) == [forwarded(back, LEFT_MAC, HOST_A_MAC)]
+
+
+def test_fragments_do_not_get_around_a_rule(wires):
+    """RFC 1858, RFC 3128, RFC 7112: short ones are dropped, later ones fit no rule with ports."""
+    payload = bytes(UDP(sport=9, dport=8050) / Raw(b"x" * 56))
+    tiny = IP(src=A4, dst=B4, flags="MF", proto=6) / Raw(b"\0\x16\0\x50\0\0\0\0")
+    dropped(wires, tiny, None)
+    # A segment whose second fragment would overwrite the flags of the first.
+    dropped(wires, IP(src=A4, dst=B4, frag=1, proto=6) / Raw(b"x" * 40), None)
+    dropped(wires, IP(src=A4, dst=B4, flags="MF", proto=17) / Raw(payload), "web")
+    passes(wires, IP(src=A4, dst=B4, frag=8, proto=17) / Raw(b"x" * 40))
+    cut = IPv6(src=A6, dst=B6) / IPv6ExtHdrFragment(nh=60, m=1) / Raw(b"\x11\x05" + b"\0" * 6)
+    dropped(wires, cut, None)
+
+
+def test_neighbours_are_found_whatever_the_filter_says(lab):
+    closed = 'turnpike.filter "closed" { default = "drop" }\n'
+    ports = PORTS.replace('device = "tp-left",', 'device = "tp-left", filter = "closed",')
+    wires = Wires(lab, closed, ports=ports, calm=True)
+    from scapy.layers.inet6 import ICMPv6ND_NA, ICMPv6ND_NS, ICMPv6NDOptSrcLLAddr
+
+    ask = IPv6(src=A6, dst="ff02::1:ff00:1", hlim=255) / ICMPv6ND_NS(tgt="fd00:1::1") / ICMPv6NDOptSrcLLAddr(lladdr=HOST_A_MAC)
+    wires.drain()
+    wires.left.send(bytes(Ether(src=HOST_A_MAC, dst="33:33:ff:00:00:01") / ask))
+    told = [Ether(frame) for frame in wires.left.receive(0.3)]
+    assert any(ICMPv6ND_NA in frame for frame in told)
+    # From farther away it is a packet as any other.
+    change = Change(wires.router)
+    ask.hlim = 254
+    del ask[ICMPv6ND_NS].cksum
+    wires.left.send(bytes(Ether(src=HOST_A_MAC, dst="33:33:ff:00:00:01") / ask))
+    assert change(received=1) == {"received": 1, "dropped": {"filtered": 1}}
+
+
+def test_rules_change_while_packets_flow(lab):
+    wires = Wires(lab, FILTERS, ports=with_filters() + STATIC_NEIGHBOURS, calm=True)
+    dropped(wires, IP(src=A4, dst=B4) / UDP(dport=8050) / Raw(b"x" * 30), "web")
+    changed = wires.router.config.read_text().replace('to_port = "8000-8100", action = "drop"', 'to_port = "9000", action = "drop"')
+    wires.router.config.write_text(changed)
+    plan = wires.router.command("plan", wires.router.config, check=False).stdout
+    assert 'filter "edge-in": rule 8 "web"' in plan and "9000" in plan, plan
+    wires.router.command("apply", wires.router.config)
+    passes(wires, IP(src=A4, dst=B4) / UDP(dport=8050) / Raw(b"x" * 30))
+    assert hits(wires.router, "edge-in")["web"] == 1, "what a rule of this name has counted stays"
+    dropped(wires, IP(src=A4, dst=B4) / UDP(dport=9000) / Raw(b"x" * 30), "web")
+    # Without filters there are no steps for them.
+    bare = changed.replace('filter = { inward = "edge-in" },', "").replace('filter = { outward = "edge-out" },', "")
+    wires.router.config.write_text(bare)
+    wires.router.command("apply", wires.router.config)
+    assert not any("filter" in step["name"] for step in wires.router.show("steps")["steps"])
+    passed = bytes(LINK / IP(src=A4, dst=B4) / UDP(dport=9000) / Raw(b"x" * 30))
+    wires.drain()
+    wires.left.send(passed)
+    assert wires.right.expect(1) == [forwarded(passed, RIGHT_MAC, HOST_B_MAC)]
+
+
+def test_show_filters_as_a_table(wires):
+    text = wires.router.command("show", "filters", "edge-in").stdout
+    assert text.startswith("filter edge-in: inward on left, outward on no port\n")
+    assert "ssh" in text and "10 pps, burst 5" in text and "anything else" in text and "edge-out" not in text
+    refused = wires.router.command("show", "filters", "edge", check=False)
+    assert refused.returncode != 0 and 'filter "edge": unknown' in refused.stderr and "edge-in" in refused.stderr
+
+
+@pytest.mark.parametrize("rules, said", [
+    ('{ proto = "tpc" }', 'rule 1: proto: '),
+    ('{ to_port = 22 }', "proto"),
+    ('{ from = "10.0.0.1/8" }', 'has host bits; write "10.0.0.0/8"'),
+    ('{ from = "10.0.0.0/8", to = "fd00::/8" }', "can never match"),
+    ('{ proto = "udp", to_port = "9-5" }', "to_port"),
+    ('{ action = "discard" }', 'action "discard" unknown'),
+    ('{ prot = "udp" }', 'key "prot" unknown'),
+    ('{ police = "10" }', "write it as 100kpps"),
+    ('{ interface = "lefft" }', 'port "lefft" unknown'),
+    ('"x"', "expected a table"),
+    ('{ icmp = "echo-request", icmp6 = "echo-request" }', "make two rules"),
+])
+def test_mistakes_are_named(tmp_path, rules, said):
+    file = tmp_path / "router.lua"
+    file.write_text(PORTS + f'turnpike.filter "f" {{ {rules} }}\n')
+    result = check(file)
+    assert result.returncode == 1 and 'filter "f"' in result.stderr and said in result.stderr, result.stderr
+
+
+def test_a_rule_that_can_never_match_is_told(tmp_path):
+    file = tmp_path / "router.lua"
+    file.write_text(PORTS + """
+turnpike.filter "f" { { from = "10.0.0.0/8", action = "drop" }, { from = "10.1.0.0/16", proto = "tcp" } }
+""")
+    result = check(file)
+    assert result.returncode == 0 and "rule 2" in result.stderr + result.stdout and "never" in result.stderr + result.stdout
+
+
+def test_a_port_names_a_filter_that_is_there(tmp_path):
+    file = tmp_path / "router.lua"
+    file.write_text('turnpike.filter "edge" { default = "drop" }\n' + PORTS.replace(
+        'device = "tp-left",', 'device = "tp-left", filter = "egde",'))
+    result = check(file)
+    assert result.returncode == 1 and 'filter "egde" unknown' in result.stderr and "edge" in result.stderr
