@@ -41,13 +41,14 @@ unit: deps
 	$(CARGO) test --locked --workspace $(FAULTY)
 	PKG_CONFIG_PATH= PKG_CONFIG_LIBDIR=/nonexistent $(CARGO) test --locked --no-run -p fib -p wire
 
-# Scenarios mostly wait for packets, so two run at a time, whatever the number of cores: a forwarder is on
-# the last. Those that measure time or load the machine run alone. 5 says that PYTEST chose none of them.
+# Scenarios mostly wait, so more run at a time than there are cores. Those that measure time run alone. 5 says
+# that PYTEST chose none of them.
+WORKERS ?= 4
 SCENARIOS = TURNPIKE=$(abspath $(or $(CARGO_TARGET_DIR),target))/debug/turnpike $(PYTHON) -m pytest tests
 scenarios: deps $(PYTHON)
 	$(CARGO) build --locked --workspace $(FAULTY)
 	@status=0; set -x; \
-	$(SCENARIOS) -m "not alone" -n 2 --dist loadfile $(PYTEST) || [ $$? -eq 5 ] || status=1; \
+	$(SCENARIOS) -m "not alone" -n $(WORKERS) --dist loadgroup $(PYTEST) || [ $$? -eq 5 ] || status=1; \
 	$(SCENARIOS) -m alone $(PYTEST) || [ $$? -eq 5 ] || status=1; \
 	exit $$status
 

@@ -11,8 +11,6 @@ from lib.netns import wait_for
 from lib.speaker import table, table6
 from lib.traffic import Sink, Stream, lost
 
-pytestmark = pytest.mark.alone
-
 ROUTES = int(os.environ.get("SCENARIO_ROUTES", 20_000))
 
 ROUTER = """

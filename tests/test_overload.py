@@ -14,7 +14,7 @@ from lib.lab import DRIVERS, HOST_A_MAC, HOST_B_MAC, LEFT_MAC, PORTS, Wires
 from lib.netns import wait_for
 from lib.packets import ethernet, icmp, ipv4, pattern, pcap_file, udp
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.flood
 
 # The address of the first capture-file port, as its driver makes it.
 SOURCE_MAC = "02:70:63:61:70:00"

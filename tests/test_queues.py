@@ -2,14 +2,10 @@
 
 import re
 
-import pytest
-
 from lib.apply import apply, plan, refused, write
 from lib.lab import HOST_A_MAC, LEFT_MAC, STATIC_NEIGHBOURS, Hosts, Wires
 from lib.packets import ethernet, ipv4, pattern, udp
 from lib.traffic import Sink, Stream
-
-pytestmark = pytest.mark.alone
 
 FORWARDERS = 'turnpike.forwarders { cores = "0,1" }\n'
 
