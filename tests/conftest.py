@@ -24,6 +24,7 @@ def pytest_sessionstart(session):
         pytest.exit(f"{binary()} is missing: run `make build`", returncode=2)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Says which scenarios run one after the other, with pytest-xdist's `--dist loadgroup`: those of a file that
     share a module's fixture, and floods. Every other one runs whenever there is a worker for it."""
