@@ -2,6 +2,7 @@
 #
 #   make demo          two Linux hosts talk through the router (KEEP=1 leaves it running)
 #   make test          unit and property tests, then the scenarios in network namespaces
+#   make test-long     the same with larger tables, and many more cases of each property
 #   make test-vm       scenarios in a virtual machine with emulated NICs (e1000e, virtio, igb, …), by QEMU
 #   make test-debian13 the same on Debian 13, in a chroot: unit tests, and scenarios of forwarding, host
 #                      interfaces, FRR and BIRD; before each release
@@ -23,7 +24,7 @@ PYTHON := .venv/bin/python
 PYTEST ?=
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test test-vm unit scenarios bench bench-check bench-record lint fuzz miri clean help test-debian13 test-dpdk
+.PHONY: build demo test test-long test-vm unit scenarios bench bench-check bench-record lint fuzz miri clean help test-debian13 test-dpdk
 
 build: deps
 	$(CARGO) build --release --locked
@@ -32,6 +33,14 @@ demo: build
 	scripts/demo.sh
 
 test: unit scenarios
+
+# Thirty times the cases of properties, and tables five times as large.
+test-long: export PROPTEST_CASES = 8192
+test-long: export SCRIPTS = 10000
+test-long: export SCENARIO_ROUTES = 100000
+test-long: export RESTART_ROUTES = 1000000
+test-long: export TWINS_PACKETS = 5000
+test-long: unit scenarios
 
 # One build is for the unit tests and the scenarios, with the checks of arithmetic on and with a step that
 # has a defect, which one scenario puts into its graph. `fib` and `wire` are built once more by themselves,
