@@ -100,6 +100,8 @@ def test_spread_full(lab):
     stop(router)
 
 
+# The queue has to fill in the 10 ms before the link is known to be down.
+@pytest.mark.alone
 @pytest.mark.provokes("tx-full")
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_tx_full(lab, driver):
