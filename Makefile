@@ -34,7 +34,7 @@ demo: build
 
 test: unit scenarios
 
-# Thirty times the cases of properties, and tables five times as large.
+# Thirty times the cases of properties, and tables ten times as large.
 test-long: export PROPTEST_CASES = 8192
 test-long: export SCRIPTS = 10000
 test-long: export SCENARIO_ROUTES = 100000

@@ -11,7 +11,7 @@ from lib.netns import wait_for
 from lib.speaker import table, table6
 from lib.traffic import Sink, Stream, lost
 
-ROUTES = int(os.environ.get("SCENARIO_ROUTES", 20_000))
+ROUTES = int(os.environ.get("SCENARIO_ROUTES", 10_000))
 
 ROUTER = """
 router id 10.0.2.1;

@@ -20,7 +20,7 @@ from lib.traffic import Sink, Stream, gets_through, lost
 
 pytestmark = pytest.mark.skipif(forwarder() != "turnpike", reason="FPM is between zebra and Turnpike")
 
-ROUTES = int(os.environ.get("SCENARIO_ROUTES", 20_000))
+ROUTES = int(os.environ.get("SCENARIO_ROUTES", 10_000))
 PORT = 2620
 
 
