@@ -2,6 +2,7 @@
 #
 #   make demo          two Linux hosts talk through the router (KEEP=1 leaves it running)
 #   make test          unit and property tests, then the scenarios in network namespaces
+#   make test-long     the same with larger tables, and many more cases of each property
 #   make test-vm       scenarios in a virtual machine with emulated NICs (e1000e, virtio, igb, …), by QEMU
 #   make test-debian13 the same on Debian 13, in a chroot: unit tests, and scenarios of forwarding, host
 #                      interfaces, FRR and BIRD; before each release
@@ -23,7 +24,7 @@ PYTHON := .venv/bin/python
 PYTEST ?=
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test test-vm unit scenarios bench bench-check bench-record lint fuzz miri clean help test-debian13 test-dpdk
+.PHONY: build demo test test-long test-vm unit scenarios bench bench-check bench-record lint fuzz miri clean help test-debian13 test-dpdk
 
 build: deps
 	$(CARGO) build --release --locked
@@ -33,6 +34,14 @@ demo: build
 
 test: unit scenarios
 
+# Thirty times the cases of properties, and tables ten times as large.
+test-long: export PROPTEST_CASES = 8192
+test-long: export SCRIPTS = 10000
+test-long: export SCENARIO_ROUTES = 100000
+test-long: export RESTART_ROUTES = 1000000
+test-long: export TWINS_PACKETS = 5000
+test-long: unit scenarios
+
 # One build is for the unit tests and the scenarios, with the checks of arithmetic on and with a step that
 # has a defect, which one scenario puts into its graph. `acl`, `fib` and `wire` are built once more by themselves,
 # where no DPDK can be found: they must not need it.
@@ -41,13 +50,14 @@ unit: deps
 	$(CARGO) test --locked --workspace $(FAULTY)
 	PKG_CONFIG_PATH= PKG_CONFIG_LIBDIR=/nonexistent $(CARGO) test --locked --no-run -p acl -p fib -p wire
 
-# Scenarios mostly wait for packets, so two run at a time, whatever the number of cores: a forwarder is on
-# the last. Those that measure time or load the machine run alone. 5 says that PYTEST chose none of them.
+# Scenarios mostly wait, so more run at a time than there are cores. Those that measure time run alone. 5 says
+# that PYTEST chose none of them.
+WORKERS ?= 4
 SCENARIOS = TURNPIKE=$(abspath $(or $(CARGO_TARGET_DIR),target))/debug/turnpike $(PYTHON) -m pytest tests
 scenarios: deps $(PYTHON)
 	$(CARGO) build --locked --workspace $(FAULTY)
 	@status=0; set -x; \
-	$(SCENARIOS) -m "not alone" -n 2 --dist loadfile $(PYTEST) || [ $$? -eq 5 ] || status=1; \
+	$(SCENARIOS) -m "not alone" -n $(WORKERS) --dist loadgroup $(PYTEST) || [ $$? -eq 5 ] || status=1; \
 	$(SCENARIOS) -m alone $(PYTEST) || [ $$? -eq 5 ] || status=1; \
 	exit $$status
 

@@ -24,6 +24,27 @@ def pytest_sessionstart(session):
         pytest.exit(f"{binary()} is missing: run `make build`", returncode=2)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Says which scenarios run one after the other, with pytest-xdist's `--dist loadgroup`: those of a file that
+    share a module's fixture, and floods. Every other one runs whenever there is a worker for it."""
+    for item in items:
+        if group := _group(item):
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _group(item):
+    if item.get_closest_marker("flood"):
+        return "flood"
+    fixtures = item._fixtureinfo.name2fixturedefs
+    shared = [name for name, found in fixtures.items() if found[-1].scope == "module"]
+    if not shared:
+        return None
+    # One for each value of a fixture's parameter.
+    chosen = getattr(getattr(item, "callspec", None), "indices", {})
+    return "-".join([item.path.stem, *(f"{name}{chosen[name]}" for name in sorted(shared) if name in chosen)])
+
+
 @pytest.fixture
 def lab():
     """Makes namespaces, wires and routers for one test and removes them after it."""

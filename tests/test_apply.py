@@ -14,8 +14,6 @@ from lib.packets import ethernet, forwarded, ipv4, pattern, udp
 from lib.router import Change
 from lib.traffic import Sink, Stream, lost
 
-pytestmark = pytest.mark.alone
-
 BASE = PORTS + STATIC_NEIGHBOURS
 
 ROUTES = """
@@ -230,12 +228,12 @@ def test_an_apply_that_is_not_confirmed_is_taken_back(lab):
     router = wires.router
     before = state(router)
     other = BASE + NATIVE + 'turnpike.route "192.0.2.0/24" { blackhole = true }'
-    answer = apply(router, other, "--confirm", "2s")
-    assert answer["confirm_s"] == 2 and state(router) != before
+    answer = apply(router, other, "--confirm", "5s")
+    assert answer["confirm_s"] == 5 and state(router) != before
     assert [entry["state"] for entry in history(router)] == [None, "waiting"]
     error = refused(router, "apply", write(router, BASE))
     assert "configuration 2 is to be confirmed within" in error and "turnpike confirm keeps it" in error
-    assert wait_for(lambda: len(history(router)) == 3, 10)
+    assert wait_for(lambda: len(history(router)) == 3, 20)
     assert state(router) == before
     assert "configuration 2: not confirmed in time" in router.log()
     assert [(e["origin"], e["state"]) for e in history(router)][1:] == [("apply", None), ("2 was not confirmed", "current")]
@@ -245,11 +243,11 @@ def test_an_apply_that_is_not_confirmed_is_taken_back(lab):
 
 def test_an_apply_that_is_confirmed_stays(lab):
     router = Wires(lab, ROUTES).router
-    apply(router, BASE + NATIVE, "--confirm", "2s")
+    apply(router, BASE + NATIVE, "--confirm", "4s")
     text = router.command("history").stdout
     assert "waiting, " in text.splitlines()[1]
     assert router.command("confirm").stdout == "configuration 2 confirmed\n"
-    time.sleep(2.5)
+    time.sleep(4.5)
     assert "second-ttl" in steps(router) and static_routes(router) == {} and len(history(router)) == 2
     # Taken back by hand before the time is over.
     apply(router, BASE, "--confirm", "1h")

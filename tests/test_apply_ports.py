@@ -7,8 +7,6 @@ from lib.lab import PORTS, Hosts
 from lib.netns import veth, wait_for
 from lib.traffic import Sink, Stream
 
-pytestmark = pytest.mark.alone
-
 THIRD_MAC, HOST_C_MAC = "02:00:00:00:03:01", "02:00:00:00:03:02"
 # Its MAC is the router's choice for another device.
 OTHER_MAC = "02:00:00:00:03:99"
@@ -154,9 +152,9 @@ def test_a_port_that_is_not_confirmed_goes_and_rollback_brings_it_back(lab):
     hosts = ThreeHosts(lab)
     router = hosts.router
     steady = Steady(hosts)
-    apply(router, PORTS + THIRD + ROUTE, "--confirm", "2s")
+    apply(router, PORTS + THIRD + ROUTE, "--confirm", "5s")
     assert pings(hosts.left, "198.51.100.1")
-    assert wait_for(lambda: "third" not in ports(router), 10)
+    assert wait_for(lambda: "third" not in ports(router), 20)
     assert router.show("route", "198.51.100.1")["type"] == "no-route"
     apply(router, PORTS + THIRD + ROUTE)
     assert pings(hosts.left, "198.51.100.1")

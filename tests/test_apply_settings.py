@@ -1,8 +1,5 @@
 """Settings of a running router that another configuration changes: addresses, neighbours, ports, rates."""
 
-import time
-
-import pytest
 from scapy.layers.inet import ICMP, IP
 from scapy.layers.inet6 import ICMPv6ND_RA
 from scapy.layers.l2 import Ether
@@ -13,8 +10,6 @@ from lib.netns import wait_for
 from lib.packets import ethernet, forwarded, ipv4, pattern
 from lib.router import Change
 from lib.traffic import Sink, Stream
-
-pytestmark = pytest.mark.alone
 
 BASE = PORTS + STATIC_NEIGHBOURS
 LINK = Ether(src=HOST_A_MAC, dst=LEFT_MAC)
@@ -226,10 +221,9 @@ def test_what_waits_for_its_confirmation_is_taken_back_with_all_settings(lab):
         + 'turnpike.neighbour "10.0.2.9" { port = "right", mac = "02:00:00:00:02:09" }'
     text = text.replace('"10.0.1.1/24",', '"10.0.1.1/24", "10.0.9.1/24",')
     before = router.show("neighbours"), router.show("ports")[0]["addresses"]
-    apply(router, text, "--confirm", "1s")
+    apply(router, text, "--confirm", "5s")
     assert not answers(wires, "10.0.9.1", 0.5) and router.neighbour("10.0.2.9")
-    assert wait_for(lambda: "going back to the one before" in router.log(), 5)
+    assert wait_for(lambda: "going back to the one before" in router.log(), 20)
     assert wait_for(lambda: (router.show("neighbours"), router.show("ports")[0]["addresses"]) == before)
     assert answers(wires, "10.0.1.1")
-    time.sleep(0.1)
     router.stop()

@@ -11,9 +11,7 @@ from lib.netns import wait_for
 from lib.speaker import table, table6
 from lib.traffic import Sink, Stream, lost
 
-pytestmark = pytest.mark.alone
-
-ROUTES = int(os.environ.get("SCENARIO_ROUTES", 20_000))
+ROUTES = int(os.environ.get("SCENARIO_ROUTES", 10_000))
 
 ROUTER = """
 router id 10.0.2.1;

@@ -19,10 +19,8 @@ from lib.netns import wait_for
 from lib.speaker import table, table6
 from lib.traffic import Sink, Stream, lost
 
-pytestmark = pytest.mark.alone
-
-ROUTES = int(os.environ.get("SCENARIO_ROUTES", 20_000))
-CHANGES = 100_000
+ROUTES = int(os.environ.get("SCENARIO_ROUTES", 10_000))
+CHANGES = 5 * ROUTES
 
 turnpike_only = pytest.mark.skipif(forwarder() != "turnpike", reason="there is no Turnpike to look at")
 

@@ -8,8 +8,6 @@ import pytest
 from lib.kernel import forwarder
 from lib.router import ROOT, binary
 
-pytestmark = pytest.mark.alone
-
 
 @pytest.mark.skipif(forwarder() != "turnpike", reason="it is an example of Turnpike")
 def test_three_routers():

@@ -12,8 +12,6 @@ from lib.netns import veth, wait_for
 from lib.speaker import table
 from lib.traffic import Sink, Stream, longest_gap, lost
 
-pytestmark = pytest.mark.alone
-
 ROUTES = 2000
 
 
@@ -78,6 +76,7 @@ class TwoWays:
         return [prefix.split("/")[0] for prefix in self.prefixes[::10]]
 
 
+@pytest.mark.alone
 def test_bfd_notices_a_neighbour_that_is_silent(lab):
     net = TwoWays(lab, bfd=True)
     net.both_ways()

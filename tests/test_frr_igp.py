@@ -3,15 +3,11 @@ not even IP, must reach the daemons, and what they send must leave."""
 
 import re
 
-import pytest
-
 from lib import tables
 from lib.frr import Frr
 from lib.kernel import Machine, host, reaches
 from lib.netns import wait_for
 from lib.traffic import Sink, Stream, longest_gap, lost
-
-pytestmark = pytest.mark.alone
 
 # Many routers on one machine: each with little memory.
 SMALL = "turnpike.memory { mbufs = 8192 }\n"

@@ -9,8 +9,6 @@ from lib.lab import LEFT_MAC, PORTS, RIGHT_MAC
 from lib.netns import veth
 from lib.router import binary
 
-pytestmark = pytest.mark.alone
-
 
 class Bench:
     """A namespace with an interface to each of the router's ports."""
@@ -43,6 +41,7 @@ def tester(module_lab):
     made.router.stop()
 
 
+@pytest.mark.alone
 def test_nothing_is_lost_at_a_gentle_rate(tester):
     # The first packet finds the neighbour; what waits for it may be more than the queue holds.
     tester.generate("--to", "10.0.2.2", "--from", "10.0.1.2", "--count", 5, "--rate", "5pps")
@@ -62,6 +61,7 @@ def test_nothing_is_lost_at_a_gentle_rate(tester):
     assert counters["sent"] >= 10_000
 
 
+@pytest.mark.alone
 def test_ipv6_and_mixed_sizes(tester):
     options = ("--to", "fd00:2::2", "--from", "fd00:1::2", "--size", "84,512,1518")
     tester.generate(*options, "--count", 5, "--rate", "5pps")
@@ -72,6 +72,7 @@ def test_ipv6_and_mixed_sizes(tester):
     assert abs(bits - (84 + 512 + 1518) / 3) < 1
 
 
+@pytest.mark.alone
 def test_many_flows_find_every_host(tester):
     options = ("--to", "flows:20@10.0.2.16/28", "--from", "10.0.1.2")
     refused = tester.generate(*options, check=False)

@@ -15,7 +15,7 @@ from lib.netns import wait_for
 from lib.router import binary
 from lib.traffic import gets_through
 
-pytestmark = [pytest.mark.alone, pytest.mark.skipif(forwarder() != "turnpike", reason="the kernel does not restart")]
+pytestmark = pytest.mark.skipif(forwarder() != "turnpike", reason="the kernel does not restart")
 
 
 def two_hosts(lab, **options):

@@ -20,8 +20,6 @@ from lib.netns import veth, wait_for
 from lib.packets import ethernet, icmp, ipv4, mac_bytes, pattern, pcap_file, udp
 from lib.router import Change
 
-pytestmark = pytest.mark.alone
-
 ISIS_GROUP = "01:80:c2:00:00:14"
 LLDP_GROUP = "01:80:c2:00:00:0e"
 SOL_PACKET, PACKET_ADD_MEMBERSHIP = 263, 1
@@ -504,6 +502,7 @@ EXPIRED = [flood_frame(ipv4("10.9.0.2", "10.0.1.2", pattern(40), ttl=1))] * 64
 SCAN = [flood_frame(ipv4("10.9.0.2", f"10.9.{i // 250}.{i % 250 + 3}", pattern(40))) for i in range(512)]
 
 
+@pytest.mark.flood
 @pytest.mark.parametrize("frames, refused", [(EXPIRED, "refused-errors"), (SCAN, "refused-resolve")], ids=["expired", "scan"])
 def test_a_flood_of_exceptions_neither_delays_nor_drops_the_routers_own_traffic(lab, frames, refused):
     flooded = Flooded(lab, frames)
@@ -522,6 +521,7 @@ def test_a_flood_of_exceptions_neither_delays_nor_drops_the_routers_own_traffic(
     flooded.router.stop()
 
 
+@pytest.mark.flood
 @pytest.mark.provokes("refused-host")
 def test_more_for_the_host_than_the_slow_path_takes(lab):
     echo = icmp(8, 0, b"\0\1\0\1", pattern(1000))

@@ -16,8 +16,6 @@ from lib.netns import veth, wait_for
 from lib.packets import checksum, ethernet, ipv4, ipv6, pattern, pseudo_header
 from lib.raw import RawPort
 
-pytestmark = pytest.mark.alone
-
 IPV4, IPV6 = ("10.0.1.1", "10.0.1.2"), ("fd00:1::1", "fd00:1::2")
 ETHERNET = 14
 RST, PSH, ACK, CWR = 4, 8, 16, 128

@@ -17,8 +17,6 @@ from lib.packets import ethernet, icmp, icmp6, ipv4, ipv6, mac_bytes, pattern, u
 from lib.router import Change, binary, check_sum
 from lib.terminal import Terminal
 
-pytestmark = pytest.mark.alone
-
 
 def test_its_code_stays_in_memory(lab):
     router = Wires(lab).router
@@ -373,6 +371,7 @@ def test_an_interface_that_vanishes(lab, driver):
     wires.router.stop()
 
 
+@pytest.mark.alone
 def test_idle_it_leaves_the_processor_alone(lab):
     wires = Wires(lab)
 
@@ -487,6 +486,7 @@ def test_malformed_frames_are_mostly_malformed():
     assert len(spoiled) > 950 and not spoiled & set(kinds)
 
 
+@pytest.mark.flood
 def test_the_sum_closes_under_load_between_hosts(lab):
     hosts = Hosts(lab)
     server = hosts.right.spawn("iperf3", "-s", "-1", stdout=-3, stderr=-3)

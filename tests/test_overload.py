@@ -14,7 +14,7 @@ from lib.lab import DRIVERS, HOST_A_MAC, HOST_B_MAC, LEFT_MAC, PORTS, Wires
 from lib.netns import wait_for
 from lib.packets import ethernet, icmp, ipv4, pattern, pcap_file, udp
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.flood
 
 # The address of the first capture-file port, as its driver makes it.
 SOURCE_MAC = "02:70:63:61:70:00"
@@ -100,6 +100,8 @@ def test_spread_full(lab):
     stop(router)
 
 
+# The queue has to fill in the 10 ms before the link is known to be down.
+@pytest.mark.alone
 @pytest.mark.provokes("tx-full")
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_tx_full(lab, driver):

@@ -18,8 +18,6 @@ from lib.netns import veth, wait_for
 from lib.packets import ethernet, forwarded, icmp, ipv4, ipv6, pattern, pcap_file, tcp, udp
 from lib.router import Change
 
-pytestmark = pytest.mark.alone
-
 # The address of the first capture-file port, as its driver makes it.
 FLOOD_MAC = "02:70:63:61:70:00"
 
@@ -66,6 +64,7 @@ def refused(router):
     return {reason.removeprefix("refused-"): n for reason, n in dropped if n and reason.startswith("refused-")}
 
 
+@pytest.mark.flood
 @pytest.mark.parametrize("workers", [1, 2])
 def test_bgp_arp_and_ping_survive_a_flood_of_expiring_packets(lab, workers):
     attacked = Attacked(lab, EXPIRED, f"turnpike.slowpath {{ workers = {workers} }}\n")
@@ -167,6 +166,7 @@ def test_one_prefix_does_not_take_the_errors_of_another(lab):
     wires.router.stop()
 
 
+@pytest.mark.flood
 @pytest.mark.provokes(
     "refused-neighbour", "refused-link", "refused-routing", "refused-resolve", "refused-fragment", "refused-options",
 )

@@ -9,8 +9,6 @@ from lib.lab import HOST_A_MAC, LEFT_MAC, STATIC_NEIGHBOURS, Hosts, Wires
 from lib.packets import ethernet, ipv4, pattern, udp
 from lib.traffic import Sink, Stream
 
-pytestmark = pytest.mark.alone
-
 FORWARDERS = 'turnpike.forwarders { cores = "0,1" }\n'
 
 
@@ -37,6 +35,8 @@ def flows(count):
     return [one(number) for number in range(count)]
 
 
+# A forwarder of AF_PACKET that has no core for a quarter of a second loses what comes meanwhile.
+@pytest.mark.alone
 def test_single_queues_are_dealt_out_evenly_and_a_map_moves_them_without_loss(lab):
     base = ports(", rx_queues = 1", ", rx_queues = 1")
     hosts = Hosts(lab, FORWARDERS, base)
@@ -99,6 +99,8 @@ def test_software_spreads_flows_over_forwarders(lab):
     router.stop()
 
 
+# A forwarder of AF_PACKET that has no core for a quarter of a second loses what comes meanwhile.
+@pytest.mark.alone
 def test_software_keeps_a_flow_in_order_while_forwarders_change(lab):
     settings = ', spread = "software"'
     base = ports(settings, settings)

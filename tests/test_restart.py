@@ -15,7 +15,7 @@ from lib.manager import Manager
 from lib.netns import wait_for
 from lib.traffic import Sink, Stream, gets_through
 
-pytestmark = [pytest.mark.alone, pytest.mark.skipif(forwarder() != "turnpike", reason="the kernel does not restart")]
+pytestmark = pytest.mark.skipif(forwarder() != "turnpike", reason="the kernel does not restart")
 
 ROUTES = int(os.environ.get("RESTART_ROUTES", 50_000))
 

@@ -11,7 +11,7 @@ from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC
 from lib.netns import veth, wait_for
 from lib.packets import ethernet, icmp6, ipv4, ipv6, mac_bytes, pattern, pcap_file, tcp
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.flood
 
 # The address of the first capture-file port, as its driver makes it.
 FLOOD_MAC = "02:70:63:61:70:00"

@@ -15,8 +15,6 @@ from lib.flood import PATIENCE, Flood
 from lib.lab import HOST_A_MAC, HOST_B_MAC
 from lib.netns import veth, wait_for
 
-pytestmark = pytest.mark.alone
-
 ROUTER_MAC = "02:00:00:00:09:01"
 
 # The flood: as many frames, and so many a second. 90,000 in 30 s is what stopped the router once.
@@ -76,6 +74,7 @@ turnpike.port "left" {{ device = "tp-left", address = {{ "10.0.1.1/24", "fd00:1:
 
 
 # Where there is a host interface, the kernel finds neighbours, and tells the router.
+@pytest.mark.alone
 @pytest.mark.parametrize("kind, kernel", [
     ("solicitations", False), ("requests", False), ("sweeps", False), ("joins", False),
     ("solicitations", True), ("sweeps", True),
@@ -104,6 +103,7 @@ def test_a_flood_leaves_the_control_plane_working(lab, kind, kernel):
     attacked.router.stop()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("kind", ["solicitations", "requests", "sweeps"])
 def test_a_router_under_a_flood_ends_when_it_is_asked_to(lab, kind):
     attacked = Attacked(lab)
@@ -119,6 +119,7 @@ def test_a_router_under_a_flood_ends_when_it_is_asked_to(lab, kind):
     assert took < 2 * calm + PATIENCE
 
 
+@pytest.mark.flood
 @pytest.mark.parametrize("kind", ["solicitations", "requests", "sweeps"])
 def test_hosts_on_other_ports_are_found_while_one_is_flooded(lab, kind):
     # A small table, full at once; the flood goes on until all hosts have been found.

@@ -23,7 +23,7 @@ pytestmark = [
 ]
 
 # Seconds that a flood goes on.
-SECONDS = 8
+SECONDS = 4
 
 
 # Joins groups on the interface with the number that it is given, then ends and so leaves them.

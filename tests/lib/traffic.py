@@ -28,6 +28,8 @@ class Stream:
         self._process.stdin.write("\n".join(addresses) + "\n")
         self._process.stdin.close()
         self._process.stdin = None
+        # One that is stopped before that has no number to tell.
+        assert self._process.stdout.readline() == "begun\n"
 
     def stop(self):
         """Ends it and returns how many datagrams it has sent."""
@@ -137,6 +139,7 @@ def main():
     targets = [(sockets[":" if ":" in address else "."], (address, port)) for address in addresses]
     running = [True]
     signal.signal(signal.SIGTERM, lambda *_: running.clear())
+    print("begun", flush=True)
     number, start = 0, time.monotonic()
     while running:
         # What is due by now, so that a sender that was not scheduled makes up for it.

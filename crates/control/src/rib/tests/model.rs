@@ -462,7 +462,12 @@ fn without_mac(hop: NextHop) -> NextHop {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    // A quarter of the usual cases, each of which is a whole life of a RIB.
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        cases: ProptestConfig::default().cases.div_ceil(4),
+        ..ProptestConfig::default()
+    })]
     #[test]
     fn forwarders_see_what_the_model_says(steps in prop::collection::vec(any_step(), 1..60)) {
         let mut checked = Checked::new();
