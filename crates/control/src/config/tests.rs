@@ -155,7 +155,7 @@ fn a_script_may_compute() {
 }
 
 /// The keys of a port, as errors list them.
-const PORT_KEYS: &str = "known: device, driver, take_over, address, mac, mtu, link, promiscuous, all_multicast, rx_queues, tx_queues, rx_descriptors, tx_descriptors, rx_burst, rx_thresholds, tx_thresholds, rx_cores, tx_cores, rss, spread, offloads, host, unreachables, ttl_security, dad, advertise, router_discovery, reverse_path, redirects";
+const PORT_KEYS: &str = "known: device, driver, take_over, address, mac, mtu, link, promiscuous, all_multicast, rx_queues, tx_queues, rx_descriptors, tx_descriptors, rx_burst, rx_thresholds, tx_thresholds, rx_cores, tx_cores, rss, spread, offloads, host, filter, unreachables, ttl_security, dad, advertise, router_discovery, reverse_path, redirects";
 
 #[test]
 fn unknown_keys_of_ports_are_named_with_the_known_ones() {
@@ -1594,8 +1594,8 @@ fn what_is_wrong_with_a_graph_is_said_with_its_line() {
         graph("g:insert_after('ip4-validat', 'ip4-ttl')"),
         [
             "5: graph: step \"ip4-validat\" not found in the graph; did you mean \"ip4-validate\"? known: classify, ip4-prefetch, ip4-checksum-offload, \
-          ip4-validate, ip4-reverse-path, ip4-lookup, ip4-ttl, ip4-redirect, ip4-mtu, ip4-rewrite, \
-          ip6-checksum-offload, ip6-validate, ip6-reverse-path, ip6-lookup, ip6-hop-limit, ip6-redirect, \
+          ip4-validate, ip4-reverse-path, ip4-filter-in, ip4-lookup, ip4-ttl, ip4-filter-out, ip4-redirect, ip4-mtu, ip4-rewrite, \
+          ip6-checksum-offload, ip6-validate, ip6-reverse-path, ip6-filter-in, ip6-lookup, ip6-hop-limit, ip6-filter-out, ip6-redirect, \
           ip6-mtu, ip6-rewrite, ip4-multicast, ip6-multicast"
         ]
     );

@@ -318,6 +318,8 @@ const CHANGES: &[(&str, &str)] = &[
     ("rx_cores", "rx_cores = { 1, 2 }"),
     ("tx_cores", "tx_cores = { 1, 2 }"),
     ("rss", "rss = { symmetric = true }"),
+    ("filter inward", "filter = 'f'"),
+    ("filter outward", "filter = { outward = 'f' }"),
     ("spread", "spread = 'software'"),
     ("offloads", "offloads = { vlan = false }"),
     ("link", "link = { speed = '10G' }"),
@@ -343,6 +345,7 @@ fn a_port_is_reopened_for_settings_that_say_so_and_for_no_others() {
     let with = |port: &str| {
         read(&format!(
             "local turnpike = require 'turnpike'\nturnpike.forwarders {{ cores = '1,2' }}\n\
+             turnpike.filter 'f' {{ default = 'drop' }}\n\
              turnpike.port 'a' {{ {port} }}\n"
         ))
     };
