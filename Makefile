@@ -52,7 +52,7 @@ unit: deps
 
 # Scenarios mostly wait, so more run at a time than there are cores. Those that measure time run alone. 5 says
 # that PYTEST chose none of them.
-WORKERS ?= 4
+WORKERS ?= 3
 SCENARIOS = TURNPIKE=$(abspath $(or $(CARGO_TARGET_DIR),target))/debug/turnpike $(PYTHON) -m pytest tests
 scenarios: deps $(PYTHON)
 	$(CARGO) build --locked --workspace $(FAULTY)

@@ -114,6 +114,7 @@ def test_many_routes_are_counted_and_shown_when_asked_for(lab):
     assert static_routes(router) == {}
 
 
+@pytest.mark.alone
 def test_a_large_table_changes_and_its_other_half_forwards(lab):
     hosts = Hosts(lab)
     network = 'for i = 0, 199 do for k = 0, 255 do turnpike.route("20." .. i .. "." .. k .. ".0/24") { via = VIA } end end\n'
@@ -178,6 +179,7 @@ def test_routes_change_and_the_others_are_not_touched(lab):
     router.stop()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("cores", ["0", "0,1"])
 def test_graphs_change_under_way_and_no_packet_is_lost_doubled_or_overtaken(lab, cores):
     settings = f'turnpike.forwarders {{ cores = "{cores}" }}\n'

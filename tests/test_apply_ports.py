@@ -59,6 +59,7 @@ def ports(router):
     return {port["name"]: port for port in router.show("ports")}
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("cores", ["0", "0,1"])
 def test_a_port_comes_carries_changes_and_goes_and_the_others_lose_nothing(lab, cores):
     settings = f'turnpike.forwarders {{ cores = "{cores}" }}\n'

@@ -174,6 +174,7 @@ def test_data_from_the_kernel_leave_in_frames_of_the_mtu_with_right_checksums(ma
     assert len(sent) <= counted <= len(sent) + 20
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("addresses", [IPV4, IPV6], ids=["ipv4", "ipv6"])
 def test_data_for_the_kernel_arrive_in_large_frames(machine, addresses):
     tap = capture(machine.space, "left")

@@ -24,6 +24,7 @@ turnpike.filter "edge-in" {
   { name = "ping", icmp = "echo-request", action = "drop" },
   { name = "ping6", icmp6 = "echo-request", action = "drop" },
   { name = "own", to = { "10.0.1.1", "fd00:1::1" }, action = "drop" },
+  { name = "gold", proto = "udp", to_port = 5060, mark = { dscp = "ef" } },
   { name = "web", proto = "udp", to_port = "8000-8100", action = "drop" },
   default = "accept",
 }
@@ -38,7 +39,7 @@ LINK = Ether(src=HOST_A_MAC, dst=LEFT_MAC)
 
 
 def check(file):
-    return subprocess.run([binary(), "check", file], capture_output=True, text=True, timeout=60)
+    return subprocess.run([binary(), "check", "--offline", file], capture_output=True, text=True, timeout=60)
 
 
 def with_filters(inward="edge-in", outward="edge-out"):
@@ -132,6 +133,42 @@ def test_a_rate_is_kept(wires):
     assert 5 <= passed <= 5 + 10 * took + 1, took
 
 
+@pytest.mark.parametrize("packet", [
+    pytest.param(IP(src=A4, dst=B4, tos=1) / UDP(dport=5060) / Raw(b"x" * 30), id="IPv4"),
+    pytest.param(IPv6(src=A6, dst=B6, tc=1, fl=0x12345) / UDP(dport=5060) / Raw(b"x" * 30), id="IPv6"),
+])
+def test_a_mark_is_written(wires, packet):
+    wires.drain()
+    wires.left.send(bytes(LINK / packet))
+    (frame,) = wires.right.expect(1)
+    marked = packet.copy()
+    # ECN stays.
+    if IP in packet:
+        marked.tos = 46 << 2 | 1
+    else:
+        marked.tc = 46 << 2 | 1
+    assert frame == forwarded(bytes(LINK / marked), RIGHT_MAC, HOST_B_MAC)
+
+
+@pytest.mark.parametrize("packet, said", [
+    ("tcp 10.0.1.9:4000 > 10.0.2.2:22 in left flags syn", 'accept: rule 2 "ssh"'),
+    ("tcp 10.0.9.9:4000 > 10.0.2.2:22 in left flags syn", 'reject: rule 3 "no-syn"'),
+    ("udp 10.0.1.9 > 10.0.2.2:53", 'accept, up to 10 pps, burst 5: rule 4 "dns"'),
+    ("icmp6 2001:db8::1 > 2001:db8::2 icmp echo-request", 'drop: rule 6 "ping6"'),
+    ("udp [2001:db8:dead::1]:53 > 2001:db8::2", 'drop: rule 1 "bogon"'),
+    ("tcp 10.0.9.9 > 10.0.2.2:80", "accept: no rule fits"),
+])
+def test_which_rule_a_packet_would_fit(wires, packet, said):
+    shown = wires.router.command("show", "filters", "edge-in", "--packet", packet).stdout
+    assert shown.startswith(said), shown
+
+
+def test_what_cannot_be_asked_is_named(wires):
+    for packet, said in [("tcp 10.0.1.9", "> missing"), ("udp 10.0.1.9 > 10.0.2.2 in nowhere", "left, right")]:
+        refused = wires.router.command("show", "filters", "edge-in", "--packet", packet, check=False)
+        assert refused.returncode == 1 and said in refused.stderr, refused.stderr
+
+
 def test_what_leaves_is_filtered_too(wires):
     dropped(wires, IP(src=A4, dst=B4) / UDP(sport=7, dport=9) / Raw(b"x" * 30), "quiet", filter="edge-out")
     wires.drain()
@@ -184,7 +221,7 @@ def test_rules_change_while_packets_flow(lab):
     changed = wires.router.config.read_text().replace('to_port = "8000-8100", action = "drop"', 'to_port = "9000", action = "drop"')
     wires.router.config.write_text(changed)
     plan = wires.router.command("plan", wires.router.config, check=False).stdout
-    assert 'filter "edge-in": rule 8 "web"' in plan and "9000" in plan, plan
+    assert 'filter "edge-in": rule 9 "web"' in plan and "9000" in plan, plan
     wires.router.command("apply", wires.router.config)
     passes(wires, IP(src=A4, dst=B4) / UDP(dport=8050) / Raw(b"x" * 30))
     assert hits(wires.router, "edge-in")["web"] == 1, "what a rule of this name has counted stays"
@@ -212,7 +249,7 @@ def test_show_filters_as_a_table(wires):
     ('{ proto = "tpc" }', 'rule 1: proto: '),
     ('{ to_port = 22 }', "proto"),
     ('{ from = "10.0.0.1/8" }', 'has host bits; write "10.0.0.0/8"'),
-    ('{ from = "10.0.0.0/8", to = "fd00::/8" }', "can never match"),
+    ('{ from = "10.0.0.0/8", to = "fd00::/8" }', "no packet is both"),
     ('{ proto = "udp", to_port = "9-5" }', "to_port"),
     ('{ action = "discard" }', 'action "discard" unknown'),
     ('{ prot = "udp" }', 'key "prot" unknown'),
@@ -239,7 +276,7 @@ turnpike.filter "f" { { from = "10.0.0.0/8", action = "drop" }, { from = "10.1.0
 
 def test_a_port_names_a_filter_that_is_there(tmp_path):
     file = tmp_path / "router.lua"
-    file.write_text('turnpike.filter "edge" { default = "drop" }\n' + PORTS.replace(
-        'device = "tp-left",', 'device = "tp-left", filter = "egde",'))
+    ports = PORTS.replace('device = "tp-left",', 'device = "tp-left", filter = "egde",')
+    file.write_text(ports + 'turnpike.filter "edge" { default = "drop" }\n')
     result = check(file)
     assert result.returncode == 1 and 'filter "egde" unknown' in result.stderr and "edge" in result.stderr

@@ -64,7 +64,7 @@ def refused(router):
     return {reason.removeprefix("refused-"): n for reason, n in dropped if n and reason.startswith("refused-")}
 
 
-@pytest.mark.flood
+@pytest.mark.alone
 @pytest.mark.parametrize("workers", [1, 2])
 def test_bgp_arp_and_ping_survive_a_flood_of_expiring_packets(lab, workers):
     attacked = Attacked(lab, EXPIRED, f"turnpike.slowpath {{ workers = {workers} }}\n")

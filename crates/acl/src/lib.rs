@@ -41,6 +41,7 @@ mod display;
 #[cfg(any(test, feature = "testing"))]
 pub mod generate;
 pub mod key;
+pub mod packet;
 mod rule;
 mod shadow;
 pub mod text;

@@ -120,6 +120,8 @@ impl Batch {
         self.in_port = port;
         self.own = own;
         self.elsewhere = Mask::EMPTY;
+        // What another batch has looked up may not be true any more.
+        self.groups = None;
     }
 
     /// This packet came by another interface than its port's own, and steps behind this one see it so.

@@ -48,6 +48,8 @@ pub struct FilterSpec {
     pub filter: Filter,
     /// For each rule, how much of its traffic passes; `None`: all.
     pub police: Vec<Option<Police>>,
+    /// For each rule, the DSCP that its packets get; `None`: what they have.
+    pub marks: Vec<Option<u8>>,
 }
 
 /// A token bucket that several forwarders take from: the time at which it would be full again (the generic
@@ -191,6 +193,12 @@ impl FilterTable {
             Some(rule) => Verdict { rule: found - 1, action: rule.action },
             None => Verdict { rule: filter.rules.len() as u32, action: filter.default },
         }
+    }
+
+    /// The DSCP that packets of this rule get.
+    #[inline]
+    pub(crate) fn mark(&self, rule: u32) -> Option<u8> {
+        self.spec.marks.get(rule as usize).copied().flatten()
     }
 
     /// Whether a packet of this length in bytes is within the rule's rate, at `now` in TSC cycles.

@@ -112,6 +112,13 @@ pub enum Show {
     Sources,
     /// `Vec<`[`report::Filter`]`>`, by number.
     Filters,
+    /// [`report::FilterVerdict`]: what a filter says of a packet in words.
+    FilterVerdict {
+        /// The filter.
+        name: String,
+        /// The packet, see [`acl::packet`].
+        packet: String,
+    },
     /// `Vec<`[`report::Multicast`]`>`, by group and source.
     Multicast,
     /// [`report::Forwarders`]: what each does, on which core, and how busy it is.

@@ -14,9 +14,9 @@ use dataplane::words::{count, suggestion};
 use serde_json::Value;
 
 use crate::api::report::{
-    Compiler, Counters, Families, Filter, HostInterface, Multicast, MulticastPort, Neighbour,
-    Offload, Path, Port, Protection, Remote, ResolvedPath, Route, RouteAnswer, RouteSummary,
-    Source, Steps,
+    Compiler, Counters, Families, Filter, FilterVerdict, HostInterface, Multicast, MulticastPort,
+    Neighbour, Offload, Path, Port, Protection, Remote, ResolvedPath, Route, RouteAnswer,
+    RouteSummary, Source, Steps,
 };
 
 pub use configurations::{history, plan};
@@ -361,6 +361,17 @@ pub fn filters(filters: &[Filter], name: Option<&str>) -> Result<String> {
         bail!("filter \"{name}\": unknown{}", suggestion(name, "filters", &known));
     }
     Ok(chosen.into_iter().map(filter).collect::<Vec<_>>().join("\n\n"))
+}
+
+/// Which rule decides on a packet, in one line.
+pub fn verdict(verdict: &FilterVerdict) -> String {
+    let Some(rule) = &verdict.rule else {
+        return format!("{}: {}", verdict.action, verdict.why);
+    };
+    let name = rule.name.as_ref().map_or_else(String::new, |name| format!(" \"{name}\""));
+    let police =
+        rule.police.as_ref().map_or_else(String::new, |police| format!(", up to {police}"));
+    format!("{}{police}: rule {}{name}: {}", verdict.action, rule.number, rule.matches)
 }
 
 fn filter(filter: &Filter) -> String {

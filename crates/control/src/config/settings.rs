@@ -317,10 +317,12 @@ impl List<'_> {
 
     /// Each rule by itself, so that a plan says which changes.
     fn filter(&mut self, filter: &Filter) {
-        let FilterSpec { filter: acl::Filter { name, rules, default }, police } = &filter.spec;
+        let FilterSpec { filter: acl::Filter { name, rules, default }, police, marks } =
+            &filter.spec;
         for (place, (rule, police)) in rules.iter().zip(police).enumerate() {
             let police = police.map_or(String::new(), |police| format!(", police {police}"));
-            let text = format!("{}: {}{police}", rule.matches, action_name(rule.action));
+            let mark = marks[place].map_or(String::new(), |dscp| format!(", dscp {dscp}"));
+            let text = format!("{}: {}{police}{mark}", rule.matches, action_name(rule.action));
             self.graph(format!("filter \"{name}\": {}", filter.spec.filter.label(place)), text);
         }
         self.graph(format!("filter \"{name}\": default"), action_name(*default));

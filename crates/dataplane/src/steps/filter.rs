@@ -77,7 +77,13 @@ impl Used {
     }
 
     /// Gives the packets, all of which have this filter, to their outputs.
-    fn decide<const IP6: bool>(&self, batch: &Batch, number: u8, packets: Mask, out: &mut Outputs) {
+    fn decide<const IP6: bool>(
+        &self,
+        batch: &mut Batch,
+        number: u8,
+        packets: Mask,
+        out: &mut Outputs,
+    ) {
         let Some(Some((table, hits))) = self.0.get(usize::from(number).wrapping_sub(1)) else {
             // A number without a filter: a defect, which must not open the interface.
             out[FILTERED] |= packets;
@@ -114,6 +120,9 @@ impl Used {
                 Action::Reject => REJECTED,
                 Action::ToHost => TO_HOST,
             };
+            if let (OK, Some(dscp)) = (output, table.mark(verdict.rule)) {
+                set_dscp::<IP6>(batch.head_mut(slot), dscp);
+            }
             out[output] |= Mask::when(true, slot);
         }
     }
@@ -132,7 +141,9 @@ impl<const IP6: bool> Step for FilterIn<IP6> {
     }
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
-        for Group { info, packets, .. } in batch.by_interface(input) {
+        let mut rest = input;
+        while let Some(Group { info, packets, .. }) = batch.first_group(rest) {
+            rest = rest.without(packets);
             if !info.features.has(FILTER_IN) {
                 out[OK] |= packets;
                 continue;
@@ -183,6 +194,24 @@ impl<const IP6: bool> Step for FilterOut<IP6> {
     }
 }
 
+/// Writes the DSCP (RFC 2474 3), and leaves the two bits of ECN beside it. IPv4's checksum follows (RFC 1624,
+/// equation 3).
+fn set_dscp<const IP6: bool>(head: &mut [u8; HEAD], dscp: u8) {
+    if IP6 {
+        head[ETHERNET] = head[ETHERNET] & 0xf0 | dscp >> 2;
+        head[ETHERNET + 1] = head[ETHERNET + 1] & 0x3f | dscp << 6;
+        return;
+    }
+    let word =
+        |head: &[u8; HEAD], at: usize| u32::from(u16::from_be_bytes([head[at], head[at + 1]]));
+    let before = word(head, ETHERNET);
+    head[ETHERNET + 1] = head[ETHERNET + 1] & 3 | dscp << 2;
+    let sum = (!word(head, ETHERNET + 10) & 0xffff) + (!before & 0xffff) + word(head, ETHERNET);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    head[ETHERNET + 10..ETHERNET + 12].copy_from_slice(&sum.to_be_bytes());
+}
+
 /// Router and neighbour solicitations and advertisements, and redirects, as only the link's hosts can send them
 /// (RFC 4861 6.1, 7.1, 8.1).
 fn is_discovery(head: &[u8; HEAD]) -> bool {
@@ -220,7 +249,8 @@ mod tests {
         ];
         let once = Police { rate: 1, burst: 1, bytes: false };
         let filter = Filter { name: "f".into(), rules, default: Action::Accept };
-        let spec = FilterSpec { filter, police: vec![None, None, None, Some(once)] };
+        let marks = vec![None; 4];
+        let spec = FilterSpec { filter, police: vec![None, None, None, Some(once)], marks };
         let table = Arc::new(FilterTable::new(&dpdk().0, &spec, None).unwrap());
         let tables = TestTables::every_kind();
         tables.filters.set(vec![None, Some(table.clone())]);
@@ -314,5 +344,43 @@ mod tests {
             batch.own.features = Features::NONE.with(FILTER_IN, 1);
         });
         assert_eq!((&result["ok"], &result["filtered"]), (&vec![0], &vec![1, 2]));
+    }
+
+    #[test]
+    fn a_rule_s_mark_is_written_and_the_checksum_stays_right() {
+        for (ip6, dscp) in [(false, 46), (false, 0), (true, 46), (true, 0)] {
+            let filter = Filter {
+                name: "f".into(),
+                rules: vec![rule(Matches::default(), Action::Accept)],
+                default: Action::Drop,
+            };
+            let spec = FilterSpec { filter, police: vec![None], marks: vec![Some(dscp)] };
+            let table = FilterTable::new(&dpdk().0, &spec, None).unwrap();
+            let tables = TestTables::every_kind();
+            tables.filters.set(vec![Some(Arc::new(table))]);
+            let frame = if ip6 { FrameBuilder::ip6() } else { FrameBuilder::ip4() };
+            let mut frame = frame.udp(1, 2, b"x").build();
+            // Expedited forwarding's neighbour, congestion experienced.
+            if ip6 {
+                (frame[14], frame[15]) = (0x6b, 0x75);
+            } else {
+                frame[15] = 0xb7;
+                FrameBuilder::fix_ip4_checksum(&mut frame);
+            }
+            let mut expected = frame.clone();
+            if ip6 {
+                let class = dscp << 2 | 3;
+                (expected[14], expected[15]) = (0x60 | class >> 4, class << 4 | 5);
+            } else {
+                expected[15] = dscp << 2 | 3;
+                FrameBuilder::fix_ip4_checksum(&mut expected);
+            }
+            let inward = |batch: &mut Batch| batch.own.features = Features::NONE.with(FILTER_IN, 1);
+            let (result, batch) = match ip6 {
+                true => run_step_on(&mut FilterIn::<true>::new(&tables), &[frame], inward),
+                false => run_step_on(&mut FilterIn::<false>::new(&tables), &[frame], inward),
+            };
+            assert_eq!((&result["ok"], batch.frame(0)), (&vec![0], &expected[..]), "{ip6} {dscp}");
+        }
     }
 }

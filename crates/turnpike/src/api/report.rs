@@ -721,6 +721,17 @@ pub struct Filter {
     pub default_bytes: u64,
 }
 
+/// What a filter says of a packet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilterVerdict {
+    /// The rule that decides; `None`: the default does.
+    pub rule: Option<FilterRule>,
+    /// What becomes of the packet: `accept`, `drop`, …
+    pub action: String,
+    /// Why, in words, if no rule decides.
+    pub why: String,
+}
+
 /// A rule of a filter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FilterRule {

@@ -12,8 +12,8 @@ use serde_json::Value;
 use super::routes::{self, RoutesArgs};
 use super::{Console, RouterArgs};
 use crate::api::report::{
-    Counters, Filter, Forwarders, Graph, Multicast, Neighbour, Port, Protection, RouteAnswer, Rss,
-    Source, Steps,
+    Counters, Filter, FilterVerdict, Forwarders, Graph, Multicast, Neighbour, Port, Protection,
+    RouteAnswer, Rss, Source, Steps,
 };
 use crate::api::{Flow, Request, Show};
 use crate::{picture, table};
@@ -61,6 +61,10 @@ enum What {
     Filters {
         /// One filter
         name: Option<String>,
+        /// Which of its rules a packet fits: PROTOCOL SOURCE[:PORT] > DESTINATION[:PORT] [in PORT]
+        /// [flags F] [icmp TYPE] [ttl N] [length N] [dscp D] [fragment]
+        #[arg(long, requires = "name")]
+        packet: Option<String>,
     },
     /// Where every packet went, and why some were dropped
     Counters {
@@ -149,6 +153,9 @@ pub fn show(args: &ShowArgs, console: &mut Console<'_>) -> Result<()> {
         What::Forwarders => Show::Forwarders,
         What::Rss => Show::Rss,
         What::Multicast => Show::Multicast,
+        What::Filters { name: Some(name), packet: Some(packet) } => {
+            Show::FilterVerdict { name: name.clone(), packet: packet.clone() }
+        }
         What::Filters { .. } => Show::Filters,
         What::Counters { .. } => Show::Counters,
         What::Protection => Show::Protection,
@@ -172,7 +179,10 @@ fn text(what: &What, report: Value) -> Result<String> {
         What::Forwarders => table::forwarders(&read::<Forwarders>(report)?),
         What::Rss => table::rss(&read::<Vec<Rss>>(report)?),
         What::Multicast => table::multicast(&read::<Vec<Multicast>>(report)?),
-        What::Filters { name } => table::filters(&read::<Vec<Filter>>(report)?, name.as_deref())?,
+        What::Filters { packet: Some(_), .. } => table::verdict(&read::<FilterVerdict>(report)?),
+        What::Filters { name, .. } => {
+            table::filters(&read::<Vec<Filter>>(report)?, name.as_deref())?
+        }
         What::Counters { all } => table::counters(&read::<Counters>(report)?, *all),
         What::Protection => table::protection(&read::<Protection>(report)?),
         What::Steps => table::steps(&read::<Steps>(report)?),

@@ -32,6 +32,7 @@ const RULE: &[&str] = &[
     "length",
     "interface",
     "police",
+    "mark",
     "action",
 ];
 
@@ -100,7 +101,7 @@ fn filter(context: &mut Context<'_>, what: String, statement: &Statement) -> Fil
     let ports: Vec<(String, usize)> = context.port_names.clone();
     let mut fields = context.listed(what, statement, KNOWN);
     let default = action(&mut fields, "default").unwrap_or(Action::Accept);
-    let (mut rules, mut police) = (Vec::new(), Vec::new());
+    let (mut rules, mut police, mut marks) = (Vec::new(), Vec::new(), Vec::new());
     for (place, item) in fields.items().iter().enumerate() {
         let Value::Table(table) = item else {
             fields.error("", format!("rule {}: expected a table, got {item}", place + 1));
@@ -109,10 +110,11 @@ fn filter(context: &mut Context<'_>, what: String, statement: &Statement) -> Fil
         let mut of = fields.nested(&format!("rule {}", place + 1), table, RULE);
         of.refuse_items();
         police.push(policed(&mut of));
+        marks.push(mark(&mut of));
         rules.push(rule(&mut of, statement.line, &ports));
     }
     let name = statement.name.clone();
-    FilterSpec { filter: acl::Filter { name, rules, default }, police }
+    FilterSpec { filter: acl::Filter { name, rules, default }, police, marks }
 }
 
 fn rule(fields: &mut Fields<'_, '_>, line: usize, ports: &[(String, usize)]) -> Rule {
@@ -264,6 +266,19 @@ fn interfaces(fields: &mut Fields<'_, '_>, ports: &[(String, usize)]) -> Vec<u16
         }
     }
     numbers
+}
+
+/// `mark = { dscp = "cs1" }`
+fn mark(fields: &mut Fields<'_, '_>) -> Option<u8> {
+    let mut of = fields.table("mark", &["dscp"])?;
+    if of.get("dscp").is_none() {
+        of.error("dscp", "dscp missing; write mark = { dscp = \"cs1\" }");
+    }
+    let values = each(&mut of, "dscp", text::dscp);
+    if values.len() > 1 {
+        of.error("dscp", "dscp: a packet has one; give one");
+    }
+    values.first().copied()
 }
 
 /// `police = "100kpps"` or `{ rate = "50mbit", burst = "1mbit" }`.

@@ -331,7 +331,7 @@ fn filter(bench: &Bench, count: usize) -> Result<FilterTable> {
     filter.default = Action::Accept;
     filter.rules.iter_mut().for_each(|rule| rule.action = Action::Accept);
     let police = vec![None; count];
-    let spec = FilterSpec { filter, police };
+    let spec = FilterSpec { filter, police, marks: vec![None; count] };
     FilterTable::new(bench.eal(), &spec, None).map_err(anyhow::Error::msg)
 }
 

@@ -93,6 +93,7 @@ impl Owner {
             Show::Rss => json(&self.rss_reports()),
             Show::Multicast => json(&self.multicast()),
             Show::Filters => json(&self.filters()),
+            Show::FilterVerdict { name, packet } => json(&self.verdict(&name, &packet)?),
             Show::Sources => json(&self.source_reports()),
             Show::Counters => json(&self.ledger.counters()),
             Show::Protection => {

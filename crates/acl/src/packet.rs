@@ -1,0 +1,212 @@
+//! A packet in words, for whoever asks which rule it fits: `tcp 198.51.100.7:4000 > 192.0.2.1:22 in wan`.
+//!
+//! ```text
+//! PROTOCOL SOURCE[:PORT] > DESTINATION[:PORT] [in INTERFACE] [flags syn,ack] [icmp TYPE] [ttl N]
+//!          [length N] [dscp NAME] [fragment]
+//! ```
+//!
+//! An IPv6 address with a port stands in brackets: `[2001:db8::1]:443`. `length` is that of the IP packet,
+//! `fragment` a later fragment. What is not given is 0, but for the TTL, which is 64, and the length, which is
+//! that of the headers.
+
+use std::net::{IpAddr, SocketAddr};
+
+use crate::{Family, Key, text};
+
+/// Reads a packet. `interface` gives an interface's number by its name, or the names that there are.
+///
+/// # Errors
+/// Says which word cannot be read, and what could stand there.
+pub fn read(
+    words: &str,
+    interface: impl Fn(&str) -> Result<u16, String>,
+) -> Result<(Family, Key), String> {
+    const USAGE: &str = "write PROTOCOL SOURCE[:PORT] > DESTINATION[:PORT] [in INTERFACE] [flags F] [icmp TYPE] \
+                         [ttl N] [length N] [dscp D] [fragment]";
+    let mut words = words.split_whitespace();
+    let mut next = |what: &str| words.next().ok_or_else(|| format!("{what} missing; {USAGE}"));
+    let protocol = text::protocol(next("protocol")?).map_err(|error| error.to_string())?;
+    let (source, from_port) = place(next("source")?)?;
+    let arrow = next(">")?;
+    if arrow != ">" {
+        return Err(format!("\"{arrow}\" stands where > is expected; {USAGE}"));
+    }
+    let (destination, to_port) = place(next("destination")?)?;
+    let mut frame = Frame::new(protocol, (source, destination), (from_port, to_port))?;
+    let mut from = 0;
+    while let Ok(key) = next("") {
+        if key == "fragment" {
+            frame.fragment = true;
+            continue;
+        }
+        let value = next(key)?;
+        let told = |error: text::TextError| error.to_string();
+        match key {
+            "in" => from = interface(value)?,
+            "flags" => frame.flags = text::flags(value).map_err(told)?.value,
+            "icmp" => frame.icmp = text::icmp_type(frame.family(), value).map_err(told)?,
+            "ttl" => frame.ttl = *text::ttl(value).map_err(told)?.start(),
+            "length" => frame.length = Some(*text::length(value).map_err(told)?.start()),
+            "dscp" => frame.dscp = text::dscp(value).map_err(told)?,
+            _ => return Err(format!("\"{key}\" unknown; {USAGE}")),
+        }
+    }
+    let (family, bytes) = (frame.family(), frame.bytes());
+    let key = match family {
+        Family::Ip4 => Key::of_ip4(&bytes, bytes.len(), from),
+        Family::Ip6 => Key::of_ip6(&bytes, bytes.len(), from),
+    };
+    Ok((family, key))
+}
+
+/// An address, with or without a port.
+fn place(word: &str) -> Result<(IpAddr, u16), String> {
+    let whole = word.parse::<IpAddr>().map(|address| (address, 0));
+    whole.or_else(|_| word.parse::<SocketAddr>().map(|place| (place.ip(), place.port()))).map_err(|_| {
+        format!("\"{word}\" is no address; write 192.0.2.1, 192.0.2.1:22, 2001:db8::1 or [2001:db8::1]:22")
+    })
+}
+
+struct Frame {
+    protocol: u8,
+    addresses: (IpAddr, IpAddr),
+    ports: (u16, u16),
+    flags: u8,
+    icmp: u8,
+    ttl: u8,
+    dscp: u8,
+    length: Option<u16>,
+    fragment: bool,
+}
+
+/// Bytes of upper-layer header that every packet has: TCP's.
+const UPPER: usize = 20;
+
+impl Frame {
+    fn new(protocol: u8, addresses: (IpAddr, IpAddr), ports: (u16, u16)) -> Result<Self, String> {
+        if addresses.0.is_ipv4() != addresses.1.is_ipv4() {
+            return Err(format!("{} and {} are of two families", addresses.0, addresses.1));
+        }
+        let ttl = 64;
+        Ok(Self {
+            protocol,
+            addresses,
+            ports,
+            flags: 0,
+            icmp: 0,
+            ttl,
+            dscp: 0,
+            length: None,
+            fragment: false,
+        })
+    }
+
+    fn family(&self) -> Family {
+        if self.addresses.0.is_ipv4() { Family::Ip4 } else { Family::Ip6 }
+    }
+
+    /// An Ethernet frame with these headers.
+    fn bytes(&self) -> Vec<u8> {
+        let mut upper = [0; UPPER];
+        match self.protocol {
+            1 | 58 => upper[0] = self.icmp,
+            _ => {
+                upper[..2].copy_from_slice(&self.ports.0.to_be_bytes());
+                upper[2..4].copy_from_slice(&self.ports.1.to_be_bytes());
+                if self.protocol == 6 {
+                    upper[12] = 0x50;
+                    upper[13] = self.flags;
+                }
+            }
+        }
+        let mut packet = match self.addresses {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                let mut head =
+                    vec![0x45, self.dscp << 2, 0, 0, 0, 0, 0, 0, self.ttl, self.protocol, 0, 0];
+                if self.fragment {
+                    head[7] = 100;
+                }
+                head.extend(source.octets());
+                head.extend(destination.octets());
+                head
+            }
+            (source, destination) => {
+                let mut head = vec![
+                    0x60 | self.dscp >> 2,
+                    self.dscp << 6,
+                    0,
+                    0,
+                    0,
+                    0,
+                    self.protocol,
+                    self.ttl,
+                ];
+                for address in [source, destination] {
+                    if let IpAddr::V6(address) = address {
+                        head.extend(address.octets());
+                    }
+                }
+                if self.fragment {
+                    head[6] = 44;
+                    head.extend([self.protocol, 0, 3, 32, 0, 0, 0, 0]);
+                }
+                head
+            }
+        };
+        packet.extend(upper);
+        let length = self.length.map_or(packet.len(), usize::from).max(packet.len());
+        packet.resize(length, 0);
+        match self.family() {
+            Family::Ip4 => packet[2..4].copy_from_slice(&(length as u16).to_be_bytes()),
+            Family::Ip6 => packet[4..6].copy_from_slice(&((length - 40) as u16).to_be_bytes()),
+        }
+        [vec![0; 14], packet].concat()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packet(words: &str) -> (Family, Key) {
+        read(words, |name| if name == "wan" { Ok(7) } else { Err("known: wan".into()) }).unwrap()
+    }
+
+    #[test]
+    fn words_become_the_fields_that_rules_match() {
+        let (family, key) = packet(
+            "tcp 198.51.100.7:4000 > 192.0.2.1:22 in wan flags syn,ack ttl 3 length 900 dscp ef",
+        );
+        assert_eq!((family, key.protocol(), key.interface()), (Family::Ip4, 6, 7));
+        assert_eq!((key.from_port(), key.to_port(), key.flags()), (4000, 22, 0x12));
+        assert_eq!((key.ttl(), key.length(), key.dscp()), (3, 900, 46));
+        assert_eq!(key.source(family).to_string(), "198.51.100.7");
+        assert!(key.has_upper_layer() && !key.is_fragment());
+        let (family, key) = packet("udp [2001:db8::1]:53 > 2001:db8::2 dscp 46");
+        assert_eq!((family, key.from_port(), key.to_port(), key.dscp()), (Family::Ip6, 53, 0, 46));
+        assert_eq!(key.destination(family).to_string(), "2001:db8::2");
+        let (_, key) = packet("icmp6 fe80::1 > fe80::2 icmp echo-request");
+        assert_eq!((key.protocol(), key.icmp_type(), key.ttl()), (58, 128, 64));
+        for words in ["udp 10.0.0.1 > 10.0.0.2 fragment", "udp ::1 > ::2 fragment"] {
+            assert!(packet(words).1.is_later_fragment(), "{words}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named() {
+        for (words, named) in [
+            ("", "protocol missing"),
+            ("tpc 10.0.0.1 > 10.0.0.2", "tpc"),
+            ("tcp 10.0.0.1", "> missing"),
+            ("tcp 10.0.0.1 10.0.0.2", "where > is expected"),
+            ("tcp 10.0.0.300 > 10.0.0.2", "10.0.0.300"),
+            ("tcp 10.0.0.1 > ::1", "two families"),
+            ("tcp 10.0.0.1 > 10.0.0.2 in lan", "known: wan"),
+            ("tcp 10.0.0.1 > 10.0.0.2 on wan", "\"on\" unknown"),
+            ("tcp 10.0.0.1 > 10.0.0.2 ttl", "ttl missing"),
+        ] {
+            let error = read(words, |_| Err("known: wan".into())).unwrap_err();
+            assert!(error.contains(named), "{words}: {error}");
+        }
+    }
+}
