@@ -24,7 +24,7 @@ turnpike.filter "edge-in" {
   { name = "ping", icmp = "echo-request", action = "drop" },
   { name = "ping6", icmp6 = "echo-request", action = "drop" },
   { name = "own", to = { "10.0.1.1", "fd00:1::1" }, action = "drop" },
-  { name = "gold", proto = "udp", to_port = 5060, mark = { dscp = "ef" } },
+  { name = "gold", proto = "udp", to_port = 5060, mark = { dscp = "af41" } },
   { name = "web", proto = "udp", to_port = "8000-8100", action = "drop" },
   default = "accept",
 }
@@ -144,9 +144,9 @@ def test_a_mark_is_written(wires, packet):
     marked = packet.copy()
     # ECN stays.
     if IP in packet:
-        marked.tos = 46 << 2 | 1
+        marked.tos = 34 << 2 | 1
     else:
-        marked.tc = 46 << 2 | 1
+        marked.tc = 34 << 2 | 1
     assert frame == forwarded(bytes(LINK / marked), RIGHT_MAC, HOST_B_MAC)
 
 
