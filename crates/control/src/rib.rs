@@ -222,7 +222,7 @@ impl Rib {
                 rib.put_own(range, Source::Reserved, 0, hop);
             }
             rib.put_own(class_e(), Source::Reserved, 0, MARTIAN);
-            interfaces.into_iter().try_for_each(|interface| rib.add_port(interface))
+            interfaces.into_iter().try_for_each(|interface| rib.add_interface(interface))
         })?;
         Ok(rib)
     }

@@ -317,3 +317,72 @@ impl Batch {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{FrameBuilder, batch_of};
+
+    /// Eight packets by port 0; of them 1 and 4 by interface 70, 6 by 71, which is in VRF 1, and 7 by one that
+    /// nothing is known of.
+    fn mixed() -> Batch {
+        let mut batch = batch_of(&vec![FrameBuilder::ip4().build(); 8]);
+        let info = InterfaceInfo { vrf: VrfId::DEFAULT, mtu: 70, ..InterfaceInfo::NONE };
+        batch.interfaces = vec![InterfaceInfo::NONE; 72];
+        batch.interfaces[70] = info;
+        batch.interfaces[71] = InterfaceInfo { vrf: VrfId::new(1), mtu: 71, ..info };
+        for (slot, interface) in [(1, 70), (4, 70), (6, 71), (7, 99)] {
+            batch.set_interface(slot, InterfaceId::new(interface).unwrap());
+        }
+        batch
+    }
+
+    #[test]
+    fn packets_of_the_port_s_own_interface_are_one_group() {
+        let batch = batch_of(&vec![FrameBuilder::ip4().build(); 3]);
+        let groups: Vec<_> = batch.by_interface(Mask(0b101)).collect();
+        assert_eq!(groups.len(), 1);
+        assert_eq!((groups[0].interface, groups[0].packets), (InterfaceId::FIRST, Mask(0b101)));
+        assert!(batch.by_interface(Mask::EMPTY).next().is_none());
+    }
+
+    #[test]
+    fn packets_are_grouped_by_the_interfaces_they_came_by() {
+        let batch = mixed();
+        let groups = |packets| -> Vec<_> {
+            let group = |group: Group| (group.interface.index(), group.info.mtu, group.packets.0);
+            batch.by_interface(Mask(packets)).map(group).collect()
+        };
+        assert_eq!(
+            groups(0xff),
+            [
+                (0, 1500, 0b0010_1101),
+                (70, 70, 0b0001_0010),
+                (71, 71, 0b0100_0000),
+                (99, u16::MAX, 0b1000_0000)
+            ]
+        );
+        assert_eq!(groups(0b0101_0000), [(70, 70, 0b0001_0000), (71, 71, 0b0100_0000)]);
+        assert_eq!([0, 4, 6].map(|slot| batch.interface(slot).index()), [0, 70, 71]);
+        assert_eq!([0, 4, 6].map(|slot| batch.info(slot).mtu), [1500, 70, 71]);
+    }
+
+    #[test]
+    fn packets_are_grouped_by_vrf_over_interfaces() {
+        let batch = mixed();
+        assert_eq!(batch.first_of_vrf(Mask(0xff)), Some((VrfId::DEFAULT, Mask(0b1011_1111))));
+        assert_eq!(batch.first_of_vrf(Mask(0b0100_0000)), Some((VrfId::new(1), Mask(0b0100_0000))));
+        assert_eq!(batch.first_of_vrf(Mask(0b0000_0001)), Some((VrfId::DEFAULT, Mask(1))));
+        assert_eq!(batch.first_of_vrf(Mask::EMPTY), None);
+    }
+
+    #[test]
+    fn another_port_s_packets_begin_anew() {
+        let mut batch = mixed();
+        batch.come_by(PortId::new(3).unwrap(), InterfaceInfo::NONE);
+        let groups: Vec<_> =
+            batch.by_interface(Mask(0xff)).map(|group| group.interface.index()).collect();
+        assert_eq!(groups, [3]);
+        assert!(batch.groups.is_none());
+    }
+}

@@ -122,6 +122,11 @@ impl VrfId {
     /// The one that is always there, `default`.
     pub const DEFAULT: Self = Self(0);
 
+    /// The VRF with this number.
+    pub fn new(index: u16) -> Self {
+        Self(index)
+    }
+
     /// Its place among the tables.
     #[inline(always)]
     pub fn index(self) -> usize {
@@ -291,6 +296,28 @@ fn for_ip6(mtu: u16) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_port_s_own_interface_has_its_number_and_others_have_no_port() {
+        let port = PortId::new(63).unwrap();
+        assert_eq!(
+            (InterfaceId::from(port).index(), InterfaceId::of_port(port).port()),
+            (63, Some(port))
+        );
+        assert_eq!(InterfaceId::new(64).unwrap().port(), None);
+        assert!(InterfaceId::new(4095).is_some() && InterfaceId::new(4096).is_none());
+    }
+
+    #[test]
+    fn sets_are_ordered_and_hold_each_once() {
+        let interface = |index| InterfaceId::new(index).unwrap();
+        let mut set: InterfaceSet = [4095, 0, 70, 0].map(interface).into_iter().collect();
+        assert!(set.contains(interface(4095)) && !set.contains(interface(1)));
+        set.set(interface(0), false);
+        set.set(interface(5), false);
+        let all: Vec<_> = set.interfaces().map(InterfaceId::index).collect();
+        assert_eq!((set.len(), all, set.is_empty()), (2, vec![70, 4095], false));
+    }
 
     #[test]
     fn a_port_s_mtu_is_no_larger_than_its_device_s_and_the_least_is_found() {

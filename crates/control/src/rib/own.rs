@@ -29,10 +29,10 @@ impl Rib {
     ///
     /// # Errors
     /// There is no room for its routes; the interface is there all the same, without them.
-    pub fn add_port(&mut self, interface: RibInterface) -> Result<(), Error> {
+    pub fn add_interface(&mut self, interface: RibInterface) -> Result<(), Error> {
         self.change(|rib| {
             let (id, addresses) = (interface.id, interface.addresses.clone());
-            rib.remove_port(id);
+            rib.remove_interface(id);
             rib.hops.set_link(id, Some(true));
             rib.interfaces.push(RibInterface { addresses: Vec::new(), ..interface });
             // The interface's own reference, so that an address never waits for a number.
@@ -47,7 +47,7 @@ impl Rib {
 
     /// Removes an interface and the routes that follow from it; false if there is none. Other routes over
     /// it are dead until there is one of this number again.
-    pub fn remove_port(&mut self, id: InterfaceId) -> bool {
+    pub fn remove_interface(&mut self, id: InterfaceId) -> bool {
         self.change(|rib| {
             let Some(at) = rib.interfaces.iter().position(|interface| interface.id == id) else {
                 return false;

@@ -154,7 +154,7 @@ fn own_addresses_are_published_as_they_come_and_go() {
     bench.rib.add_local(net("203.0.113.0/24")).unwrap();
     assert_eq!((is_own("198.51.100.1"), is_own("203.0.113.0")), (Some(Owner::Router), None));
     bench.rib.remove_local(net("198.51.100.1/32"));
-    bench.rib.remove_port(interface(1));
+    bench.rib.remove_interface(interface(1));
     assert_eq!((is_own("198.51.100.1"), is_own("10.0.2.1")), (None, None));
 }
 

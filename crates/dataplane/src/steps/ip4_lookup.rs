@@ -51,6 +51,8 @@ pub(super) fn destination(batch: &Batch, slot: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::interface::{InterfaceId, InterfaceInfo, VrfId};
+    use crate::tables::Fibs;
     use crate::testing::{FrameBuilder, TestTables, run_step, run_step_on};
 
     fn to(address: &str) -> Vec<u8> {
@@ -74,6 +76,25 @@ mod tests {
         assert_eq!(result["multicast"], [10]);
         assert_eq!(batch.out_interface[6], 3);
         assert_eq!(batch.next_hop[8], 18);
+    }
+
+    #[test]
+    fn each_packet_is_looked_up_in_its_interface_s_vrf() {
+        let (one, other) = (TestTables::every_kind(), TestTables::every_kind());
+        let mut both = Tables::clone(&one);
+        let mut fib4 = fib::new_ipv4(fib::Algorithm::Reference, Box::new(fib::NoReaders)).unwrap();
+        // Where one VRF forwards the other drops.
+        fib4.insert("10.0.6.0/24".parse().unwrap(), crate::next_hop::BLACKHOLE).unwrap();
+        let fib6 = other.vrfs[0].fib6.clone();
+        both.vrfs = Box::new([one.vrfs[0].clone(), Fibs { fib4: fib4.reader(), fib6 }]);
+        let mut step = Ip4Lookup::new(Arc::new(both));
+        let frames = vec![to("10.0.6.1"); 3];
+        let (result, _) = run_step_on(&mut step, &frames, |batch| {
+            let info = InterfaceInfo { vrf: VrfId::new(1), ..InterfaceInfo::NONE };
+            batch.interfaces = vec![info; 71];
+            batch.set_interface(1, InterfaceId::new(70).unwrap());
+        });
+        assert_eq!((&result["forward"], &result["blackhole"]), (&vec![0, 2], &vec![1]));
     }
 
     #[test]

@@ -367,11 +367,11 @@ fn addresses_and_ports_come_and_go_with_their_routes() {
     assert_eq!(bench.hop("192.0.2.1"), NextHop::NoRoute);
     // Without the interface its routes are dead; with it they are back.
     add(&mut bench, "198.51.100.0/24", Source::Kernel, over(1, "10.0.1.3"));
-    assert!(bench.rib.remove_port(interface(1)) && !bench.rib.remove_port(interface(1)));
+    assert!(bench.rib.remove_interface(interface(1)) && !bench.rib.remove_interface(interface(1)));
     finish(&mut bench);
     assert_eq!((bench.id(ip("198.51.100.1")), bench.id(ip("10.0.1.8"))), (0, 0));
     let again = RibInterface { addresses: vec![net("10.0.1.10/24")], ..example_ports().remove(1) };
-    bench.rib.add_port(again).unwrap();
+    bench.rib.add_interface(again).unwrap();
     finish(&mut bench);
     assert_eq!(bench.hop("198.51.100.1"), unresolved(1));
     assert_eq!(bench.hop("10.0.1.10"), NextHop::Local);

@@ -171,6 +171,8 @@ pub struct Router {
     /// Whether there are routes enough for packets to leave by all ports.
     spread: bool,
     lua: Option<LuaView>,
+    /// Its filter, if it has one.
+    filter: Option<Arc<FilterTable>>,
     /// Keep the tables' writers, and with them the tables, alive.
     _writers: Option<Writers>,
 }
@@ -239,12 +241,18 @@ impl Router {
         let wires = Wires { exits, ..Wires::default() };
         forwarder.rewire(&mut Rewiring { wires, ..Rewiring::default() });
         let rx_burst = bursts.rx;
-        Ok(Self { case, forwarder, counters, lua, rx_burst, spread: true, _writers: None })
+        let filter = tables.filters.get().into_iter().flatten().next();
+        Ok(Self { case, forwarder, counters, lua, filter, rx_burst, spread: true, _writers: None })
     }
 
     /// Puts these in the place of its sources, and gives back those that it had.
     pub fn exchange(&mut self, mut sources: Vec<RxSource>) -> Vec<RxSource> {
         sources.iter_mut().for_each(|source| source.burst = self.rx_burst);
+        // Cases share sources, and not what their ports ask for.
+        let filtered = u8::from(matches!(self.case.more, More::Rules(_)));
+        for source in &mut sources {
+            source.info.features = Features::NONE.with(FILTER_IN, filtered);
+        }
         std::mem::swap(self.forwarder.sources_mut(), &mut sources);
         sources
     }
@@ -274,6 +282,10 @@ impl Router {
     /// Refuses to report a router that did not forward: all packets left, but for those in bursts.
     pub fn check(&self) -> Result<()> {
         let name = self.case.name;
+        if let Some(filter) = &self.filter {
+            let looked_up: u64 = filter.hits().iter().map(|hits| hits.0).sum();
+            ensure!(looked_up > 0, "case {name}: no packet was looked up in its filter");
+        }
         let failures = self.lua.as_ref().map_or(0, |lua| lua.status.failures().0);
         ensure!(failures == 0, "case {name}: its step failed {failures} times");
         let received = self.counters.rx(PortId::FIRST).packets.get();

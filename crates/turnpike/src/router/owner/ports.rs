@@ -188,7 +188,7 @@ impl Owner {
             let Some(open) = self.ports.get(port.id) else { continue };
             let (entry, id) = (initial::rib_port(open), port.id);
             self.rib.batch(|rib| {
-                let added = rib.add_port(entry);
+                let added = rib.add_interface(entry);
                 rib.set_link(id.into(), false);
                 added
             })?;
@@ -262,7 +262,7 @@ impl Owner {
         for (_, address, _) in neighbours {
             self.rib.remove_neighbour(id.into(), address);
         }
-        self.rib.remove_port(id.into());
+        self.rib.remove_interface(id.into());
         self.orders.tell(&Command::RemoveInterface { interface: id.into() });
         self.tables.mtus.open(id.into(), u16::MAX);
         self.links[id.index()] = Link::default();
