@@ -70,8 +70,8 @@ const SHIFT: u32 = 16;
 impl Policer {
     fn new(police: Police, tsc_hz: u64) -> Self {
         let cycles = |amount: u64, shift: u32| {
-            let cycles =
-                (u128::from(amount) * u128::from(tsc_hz) << shift) / u128::from(police.rate.max(1));
+            let cycles = ((u128::from(amount) * u128::from(tsc_hz)) << shift)
+                / u128::from(police.rate.max(1));
             u64::try_from(cycles).unwrap_or(u64::MAX)
         };
         Self {

@@ -160,7 +160,7 @@ impl Wiring {
     /// Takes everything from all forwarders, or nothing. What they had on the way is sent.
     async fn gather(&mut self) -> Result<BTreeMap<PortId, Wires>> {
         let homes: Vec<_> =
-            self.ports.iter().map(|(&port, wired)| (port.into(), wired.layout.home)).collect();
+            self.ports.iter().map(|(&port, wired)| (port, wired.layout.home)).collect();
         let ports = self.ports.keys().copied().collect();
         let spread = self.ports.iter().filter(|(_, wired)| wired.is_spread());
         let spread = spread.map(|(&port, _)| port).collect();
