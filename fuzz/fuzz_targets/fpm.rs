@@ -7,6 +7,6 @@ use dataplane::port::PortId;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    let interfaces = Interfaces { by_index: [(1, None), (3, Some(PortId::FIRST))].into() };
+    let interfaces = Interfaces { by_index: [(1, None), (3, Some(PortId::FIRST.into()))].into() };
     replay(bytes, &interfaces);
 });

@@ -108,7 +108,7 @@ impl Lab {
         let mut forwarder = Forwarder::new(ForwarderParts {
             graph,
             tx: TxConfig { burst: 1, flush: Duration::ZERO },
-            punts: Punts::new(vec![ways], 1),
+            punts: Punts::new(vec![ways], tables.next_hops.clone(), 1),
             replicator: Replicator::new(pool.clone()),
             quiescent: Qsbr::new(1).register().expect("one reader"),
             counters: counters.clone(),

@@ -63,7 +63,7 @@ fuzz_target!(|input: Input| {
     bytes.extend_from_slice(&input.rest);
     let config = KernelConfig {
         netns: None,
-        ports: vec![(PortId::FIRST, String::new())],
+        ports: vec![(PortId::FIRST.into(), String::new())],
         routes: true,
         multicast: true,
         audit: None,

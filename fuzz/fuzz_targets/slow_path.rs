@@ -31,20 +31,20 @@ struct Input {
 
 fn order(kind: u8, number: u8, [a, b]: [u8; 2]) -> Command {
     let number = u16::from(number) % PORTS;
-    let port = world::port(number);
+    let interface = world::port(number).into();
     let address = match a % 2 {
         0 => [10, 0, number as u8 + 1, b].into(),
         _ => [0xfd00, number + 1, 0, 0, 0, 0, 0, u16::from(b)].into(),
     };
     let mac = wire::MacAddr([2, 0, 0, 0, 7, b]);
     match kind % 8 {
-        0 => Command::NextHop { id: 40 + u16::from(b % 2), port, address },
+        0 => Command::NextHop { id: 40 + u16::from(b % 2), interface, address },
         1 => Command::RemoveNextHop { id: 40 + u16::from(b % 2) },
-        2 => Command::AddStaticNeighbour { port, address, mac },
-        3 => Command::RemoveNeighbour { port, address },
-        4 => Command::PortLink { port, up: b % 2 == 0 },
-        5 => Command::KernelNeighbour { port, address, mac: (b % 2 == 0).then_some(mac) },
-        6 => Command::Addresses { port, addresses: vec![address.into()] },
+        2 => Command::AddStaticNeighbour { interface, address, mac },
+        3 => Command::RemoveNeighbour { interface, address },
+        4 => Command::PortLink { interface, up: b % 2 == 0 },
+        5 => Command::KernelNeighbour { interface, address, mac: (b % 2 == 0).then_some(mac) },
+        6 => Command::Addresses { interface, addresses: vec![address.into()] },
         _ => Command::RemoveNextHop { id: 999 },
     }
 }
@@ -65,7 +65,8 @@ fuzz_target!(|input: Input| {
                 let reason = PuntReason::ALL[usize::from(*reason) % PuntReason::COUNT];
                 // Those that the tables have, and some that they have not.
                 let next_hop = u16::from(next_hop % 48);
-                let punt = Punt { reason, port: world::port(frame.port()), next_hop, generation: u16::from(*generation) };
+                let port = world::port(frame.port());
+                let punt = Punt { reason, port, interface: port.into(), next_hop, generation: u16::from(*generation) };
                 engine.packet(frame.bytes(), punt, now, &mut world);
                 given += 1;
             }

@@ -20,13 +20,14 @@ use dataplane::flow::FlowHash;
 use dataplane::multicast::{MulticastRoute, MulticastRoutes, MulticastTable, Replication};
 use dataplane::next_hop::{self, NextHop, NextHopTable};
 use dataplane::own::OwnAddresses;
-use dataplane::port::{Mtus, PortId, InterfaceInfo, InterfaceInfos};
+use dataplane::interface::{InterfaceId, InterfaceInfo, InterfaceInfos, Mtus, VrfId};
+use dataplane::port::PortId;
 use dataplane::reason::{DropReason, Punt};
 use dataplane::steps::{REDIRECTS, REVERSE_PATH, ReversePath};
-use dataplane::tables::Tables;
+use dataplane::tables::{self, Tables};
 use fib::{Algorithm, NoReaders, Table};
 use slowpath::{
-    Command, Config, Event, Icmp, Limits, Output, Packet, PortConfig, PortSettings, RouteAnswer,
+    Command, Config, Event, Icmp, Limits, Output, Packet, InterfaceConfig, InterfaceSettings, RouteAnswer,
     SlowPath, Waiting,
 };
 use wire::MacAddr;
@@ -69,6 +70,7 @@ pub fn info(number: u16) -> InterfaceInfo {
     InterfaceInfo {
         mac: MacAddr(port_mac(number)),
         mtu: mtu(number.into()),
+        vrf: VrfId::DEFAULT,
         partial_checksums: number == 2,
         host: number == 1,
         features: match number {
@@ -106,8 +108,8 @@ pub fn tables() -> Arc<Tables> {
     let hops = NextHopTable::new();
     for number in 0..PORTS {
         let (net, id) = (number + 1, port(number));
-        hops.set(GLEAN + number, NextHop::Glean { port: id });
-        hops.set(HOST + number, NextHop::Forward { port: id, mac: host_mac(number) });
+        hops.set(GLEAN + number, NextHop::Glean { interface: id.into() });
+        hops.set(HOST + number, NextHop::Forward { interface: id.into(), mac: host_mac(number) });
         fibs.route(&format!("10.0.{net}.0/24"), GLEAN + number);
         fibs.route(&format!("10.0.{net}.0/32"), next_hop::MARTIAN);
         fibs.route(&format!("10.0.{net}.1/32"), next_hop::LOCAL);
@@ -121,7 +123,7 @@ pub fn tables() -> Arc<Tables> {
         }
     }
     for id in [GATEWAY4, GATEWAY6] {
-        hops.set(id, NextHop::Unresolved { port: port(3) });
+        hops.set(id, NextHop::Unresolved { interface: port(3).into() });
     }
     hops.set(GROUP, NextHop::Group { first: 0, len: 2 });
     assert!(hops.set_members(0, &[HOST + 3, HOST + 4]));
@@ -145,12 +147,13 @@ pub fn tables() -> Arc<Tables> {
     }
     let ports: Vec<_> = (0..PORTS).map(info).collect();
     Arc::new(Tables {
-        fib4: fibs.v4.reader(),
-        fib6: fibs.v6.reader(),
+        named_hops: Arc::default(),
+        vrfs: Box::new([tables::Fibs { fib4: fibs.v4.reader(), fib6: fibs.v6.reader() }]),
+        filters: Arc::default(),
         next_hops: Arc::new(hops),
         mtus: Arc::new(Mtus::new(&ports)),
         redirects: Arc::default(),
-        ports: Arc::new(InterfaceInfos::new(ports)),
+        interfaces: Arc::new(InterfaceInfos::new(ports)),
         flows: FlowHash::new(1),
         own: own(),
         multicast: Arc::new(multicast()),
@@ -162,7 +165,7 @@ fn own() -> Arc<OwnAddresses> {
     let own = OwnAddresses::new(false);
     let of = |number| addresses(number).iter().map(|net| net.parse().expect("a prefix")).collect();
     let all: Vec<(_, Vec<_>)> = (0..PORTS).map(|number| (port(number), of(number))).collect();
-    own.publish(all.iter().map(|(port, nets)| (*port, &nets[..])), []);
+    own.publish(all.iter().map(|(port, nets)| (InterfaceId::from(*port), &nets[..])), []);
     Arc::new(own)
 }
 
@@ -170,8 +173,8 @@ fn own() -> Arc<OwnAddresses> {
 fn multicast() -> MulticastTable {
     let mut routes = MulticastRoutes::default();
     let route = |to: &[(u16, u8)]| {
-        let to = to.iter().map(|&(number, ttl)| (port(number), ttl));
-        MulticastRoute::new(port(0), to, Arc::default())
+        let to = to.iter().map(|&(number, ttl)| (port(number).into(), ttl));
+        MulticastRoute::new(port(0).into(), to, Arc::default())
     };
     routes.ip4.insert(None, [239, 1, 2, 3].into(), route(&[(2, 0), (3, 1), (4, 9)]));
     routes.ip6.insert(None, [0xff0e, 0, 0, 0, 0, 0, 0, 0x101].into(), route(&[(2, 0), (3, 9)]));
@@ -186,34 +189,34 @@ pub fn engine<P: Packet>(small: bool, out: &mut impl Output<P>) -> SlowPath<P> {
     if small {
         (limits.neighbours, limits.queue, limits.held, limits.fragments) = (12, 2, 4, 3);
     }
-    let ports = (0..PORTS).map(|number| PortConfig {
-        id: port(number),
+    let ports = (0..PORTS).map(|number| InterfaceConfig {
+        id: port(number).into(),
         name: format!("port{number}"),
         mac: MacAddr(port_mac(number)),
         mtu: mtu(number.into()),
         addresses: addresses(number).iter().map(|net| net.parse().expect("a prefix")).collect(),
         host: number == 1,
-        settings: PortSettings {
+        settings: InterfaceSettings {
             redirects: number == 0,
             dad: u8::from(small && number == 2),
             advertise: (small && number == 3).then(slowpath::Advertise::default),
-            ..PortSettings::default()
+            ..InterfaceSettings::default()
         },
         owned: true,
     });
     let icmp = Icmp::default();
-    let config = Config { ports: ports.collect(), limits, icmp, flow: FlowHash::new(1), seed: 1 };
+    let config = Config { interfaces: ports.collect(), limits, icmp, flow: FlowHash::new(1), seed: 1 };
     let mut engine = SlowPath::new(config);
     let now = Duration::ZERO;
     for number in 0..PORTS {
         for address in [host4(number), host6(number)] {
             let (port, mac) = (port(number), host_mac(number));
-            engine.command(Command::AddStaticNeighbour { port, address, mac }, now, out);
+            engine.command(Command::AddStaticNeighbour { interface: port.into(), address, mac }, now, out);
         }
     }
     for (id, address) in [(GATEWAY4, "10.0.4.254"), (GATEWAY6, "fd00:4::fe")] {
         let address = address.parse().expect("an address");
-        engine.command(Command::NextHop { id, port: port(3), address }, now, out);
+        engine.command(Command::NextHop { id, interface: port(3).into(), address }, now, out);
     }
     engine
 }
@@ -252,7 +255,7 @@ impl World {
 }
 
 impl<P: Packet> Output<P> for World {
-    fn forward(&mut self, port: PortId, packet: P) {
+    fn forward(&mut self, port: InterfaceId, packet: P) {
         self.returned += 1;
         if self.validated {
             check::passes(port.index(), packet.bytes());
@@ -261,7 +264,7 @@ impl<P: Packet> Output<P> for World {
         }
     }
 
-    fn originate(&mut self, port: PortId, frame: &[u8]) {
+    fn originate(&mut self, port: InterfaceId, frame: &[u8]) {
         match (check::is_to_routed_group(frame), self.validated) {
             // A copy of what was received: the router itself sends to no such group.
             (true, true) => check::passes(port.index(), frame),
@@ -274,7 +277,7 @@ impl<P: Packet> Output<P> for World {
         self.returned += 1;
     }
 
-    fn deliver(&mut self, port: PortId, _: P) {
+    fn deliver(&mut self, port: InterfaceId, _: P) {
         assert_eq!(port.index(), 1, "delivered to a port without a host interface");
         self.returned += 1;
     }
@@ -283,7 +286,7 @@ impl<P: Packet> Output<P> for World {
         self.returned += 1;
     }
 
-    fn hand_over(&mut self, port: PortId, _: IpAddr, _: Waiting<P>) {
+    fn hand_over(&mut self, port: InterfaceId, _: IpAddr, _: Waiting<P>) {
         panic!("{port}: there is one engine");
     }
 
@@ -291,8 +294,8 @@ impl<P: Packet> Output<P> for World {
 
     fn route(&self, destination: IpAddr, flow_hash: u32) -> RouteAnswer {
         let mut next_hop_id = match destination {
-            IpAddr::V4(address) => self.tables.fib4.lookup(address),
-            IpAddr::V6(address) => self.tables.fib6.lookup(address),
+            IpAddr::V4(address) => self.tables.vrfs[0].fib4.lookup(address),
+            IpAddr::V6(address) => self.tables.vrfs[0].fib6.lookup(address),
         };
         let mut hop = self.tables.next_hops.get(next_hop_id);
         if hop.is_group() {
@@ -313,7 +316,7 @@ impl<P: Packet> Output<P> for World {
     fn replication(
         &mut self,
         pair: (IpAddr, IpAddr),
-        arrival: (PortId, u8),
+        arrival: (InterfaceId, u8),
         bytes: usize,
     ) -> Option<Replication> {
         self.tables.multicast.replicate(pair, arrival, bytes)
@@ -323,7 +326,7 @@ impl<P: Packet> Output<P> for World {
         Duration::from_millis(0x0102_0304)
     }
 
-    fn has_joined(&mut self, _: PortId, group: MacAddr) -> bool {
+    fn has_joined(&mut self, _: InterfaceId, group: MacAddr) -> bool {
         group.0[5] & 1 != 0
     }
 }
