@@ -91,7 +91,29 @@ pub struct TooMany {
 /// More than [`TOO_MANY`] entries. Rules with faults ([`Filter::check`]) give no error and entries
 /// that match as [`crate::walk`] does.
 pub fn compile(filter: &Filter, family: Family) -> Result<Compiled, TooMany> {
-    let rules: Vec<(usize, Vec<Choice>)> = filter
+    let (rules, total) = sized(filter, family)?;
+    let fields = layout(family, &rules);
+    let mut entries = Vec::with_capacity(total as usize);
+    for (at, choices) in &rules {
+        expand(*at as u32, choices, &fields, &mut entries);
+    }
+    Ok(Compiled { fields, entries })
+}
+
+/// Refuses what [`compile`] refuses, without the work.
+///
+/// # Errors
+/// As [`compile`].
+pub fn check_size(filter: &Filter, family: Family) -> Result<(), TooMany> {
+    sized(filter, family).map(drop)
+}
+
+/// A rule's place in its filter, and its choices.
+type Part = (usize, Vec<Choice>);
+
+/// The rules that packets of `family` can match, and their entries in all.
+fn sized(filter: &Filter, family: Family) -> Result<(Vec<Part>, u64), TooMany> {
+    let rules: Vec<Part> = filter
         .rules
         .iter()
         .enumerate()
@@ -102,12 +124,7 @@ pub fn compile(filter: &Filter, family: Family) -> Result<Compiled, TooMany> {
     if total > TOO_MANY as u64 {
         return Err(too_many(filter, family, &rules, total));
     }
-    let fields = layout(family, &rules);
-    let mut entries = Vec::with_capacity(total as usize);
-    for (at, choices) in &rules {
-        expand(*at as u32, choices, &fields, &mut entries);
-    }
-    Ok(Compiled { fields, entries })
+    Ok((rules, total))
 }
 
 impl Compiled {
@@ -285,12 +302,7 @@ fn product(choices: &[Choice]) -> u64 {
     choices.iter().map(|choice| choice.options.len() as u64).fold(1, u64::saturating_mul)
 }
 
-fn too_many(
-    filter: &Filter,
-    family: Family,
-    rules: &[(usize, Vec<Choice>)],
-    total: u64,
-) -> TooMany {
+fn too_many(filter: &Filter, family: Family, rules: &[Part], total: u64) -> TooMany {
     let largest = rules.iter().rev().max_by_key(|(_, choices)| product(choices));
     let (at, choices) = largest.map_or((0, &[][..]), |(at, choices)| (*at, choices));
     let lists = choices.iter().filter(|choice| choice.options.len() > 1);
@@ -325,7 +337,7 @@ fn groups(family: Family) -> Vec<&'static [(FieldKind, u8)]> {
 }
 
 /// The protocol, and the groups in which some rule compares something.
-fn layout(family: Family, rules: &[(usize, Vec<Choice>)]) -> Vec<Field> {
+fn layout(family: Family, rules: &[Part]) -> Vec<Field> {
     let used = used_groups(rules);
     let protocol = Field { kind: FieldKind::Bitmask, size: 1, offset: 0, group: 0 };
     let mut fields = vec![protocol];
@@ -345,7 +357,7 @@ fn layout(family: Family, rules: &[(usize, Vec<Choice>)]) -> Vec<Field> {
 }
 
 /// A bit for each 4 bytes of the key that some rule compares.
-fn used_groups(rules: &[(usize, Vec<Choice>)]) -> u32 {
+fn used_groups(rules: &[Part]) -> u32 {
     let mut used = 0;
     for choice in rules.iter().flat_map(|(_, choices)| choices) {
         for option in &choice.options {

@@ -47,7 +47,7 @@ mod shadow;
 pub mod text;
 mod walk;
 
-pub use compile::{Compiled, Entry, Field, FieldKind, TOO_MANY, TooMany, compile};
+pub use compile::{Compiled, Entry, Field, FieldKind, TOO_MANY, TooMany, check_size, compile};
 pub use key::Key;
 pub use rule::{Action, Bits, Error, Family, Fault, Filter, Implied, Matches, Rule};
 pub use shadow::{Warning, warnings};

@@ -268,24 +268,9 @@ fn unknown(
 /// The name that differs from `text` least, by at most two letters and less than half of them.
 fn nearest(text: &str, names: &[(&'static str, u8)]) -> Option<&'static str> {
     let text = text.to_ascii_lowercase();
-    let distances = names.iter().map(|&(name, _)| (distance(&text, name), name));
+    let distances = names.iter().map(|&(name, _)| (strsim::levenshtein(&text, name), name));
     let (least, name) = distances.min_by_key(|&(distance, _)| distance)?;
     (least <= 2 && 2 * least < name.len()).then_some(name)
-}
-
-/// Letters to insert, delete or replace (Levenshtein's distance).
-fn distance(one: &str, other: &str) -> usize {
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (line, from) in one.bytes().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = line + 1;
-        for (column, to) in other.bytes().enumerate() {
-            let replaced = diagonal + usize::from(from != to);
-            diagonal = row[column + 1];
-            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
-        }
-    }
-    row[other.len()]
 }
 
 #[cfg(test)]

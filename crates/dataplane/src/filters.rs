@@ -46,10 +46,17 @@ impl fmt::Display for Police {
 pub struct FilterSpec {
     /// Its rules.
     pub filter: Filter,
-    /// For each rule, how much of its traffic passes; `None`: all.
-    pub police: Vec<Option<Police>>,
-    /// For each rule, the DSCP that its packets get; `None`: what they have.
-    pub marks: Vec<Option<u8>>,
+    /// For each rule, what else becomes of its packets.
+    pub treatments: Vec<Treatment>,
+}
+
+/// What else a rule does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Treatment {
+    /// How much of its traffic passes; `None`: all.
+    pub police: Option<Police>,
+    /// The DSCP that its packets get; `None`: what they have.
+    pub mark: Option<u8>,
 }
 
 /// A token bucket that several forwarders take from: the time at which it would be full again (the generic
@@ -136,8 +143,8 @@ impl FilterTable {
         };
         let (ip4, ip6) = (table(Family::Ip4)?, table(Family::Ip6)?);
         let hz = dpdk::tsc_hz();
-        let policers =
-            spec.police.iter().map(|police| police.map(|police| Policer::new(police, hz)));
+        let policer = |of: &Treatment| of.police.map(|police| Policer::new(police, hz));
+        let policers = spec.treatments.iter().map(policer);
         let mut past = vec![(0, 0); spec.filter.rules.len() + 1];
         if let Some(before) = before {
             take_over(&mut past, &spec.filter, before);
@@ -198,7 +205,7 @@ impl FilterTable {
     /// The DSCP that packets of this rule get.
     #[inline]
     pub(crate) fn mark(&self, rule: u32) -> Option<u8> {
-        self.spec.marks.get(rule as usize).copied().flatten()
+        self.spec.treatments.get(rule as usize)?.mark
     }
 
     /// Whether a packet of this length in bytes is within the rule's rate, at `now` in TSC cycles.

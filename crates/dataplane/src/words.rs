@@ -16,7 +16,7 @@ pub fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) ->
     let known: Vec<&str> = known.into_iter().collect();
     let near = known
         .iter()
-        .map(|&candidate| (distance(word, candidate), candidate))
+        .map(|&candidate| (strsim::osa_distance(word, candidate), candidate))
         .filter(|&(distance, _)| distance <= limit)
         .min_by_key(|&(distance, _)| distance)
         .map(|(_, candidate)| candidate);
@@ -30,26 +30,6 @@ pub fn suggestion(word: &str, label: &str, known: &[&str]) -> String {
         .map(|guess| format!("; did you mean \"{guess}\"?"))
         .unwrap_or_else(|| ";".to_owned());
     format!("{guess} {label}: {}", known.join(", "))
-}
-
-/// The number of insertions, deletions, replacements and swaps of neighbours between two words
-/// (optimal string alignment).
-fn distance(a: &str, b: &str) -> usize {
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
-    let mut rows = vec![(0..=b.len()).collect::<Vec<_>>()];
-    for i in 1..=a.len() {
-        let mut row = vec![i];
-        for j in 1..=b.len() {
-            let cost = usize::from(a[i - 1] != b[j - 1]);
-            let mut best = (rows[i - 1][j] + 1).min(row[j - 1] + 1).min(rows[i - 1][j - 1] + cost);
-            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                best = best.min(rows[i - 2][j - 2] + 1);
-            }
-            row.push(best);
-        }
-        rows.push(row);
-    }
-    rows[a.len()][b.len()]
 }
 
 #[cfg(test)]

@@ -5,13 +5,12 @@
 //! split into fields of one, two or four bytes. A table is made once, from all its rules, and never changes:
 //! who wants other rules makes another table. Lookups go over several packets at a time.
 
-use std::ffi::CString;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dpdk_sys as sys;
 
 use crate::eal::{Eal, EalRef};
+use crate::names::serial_name;
 use crate::{BURST_MAX, Errno, Error};
 
 /// How a rule says what a field must be.
@@ -95,9 +94,7 @@ impl<const KEY: usize> Acl<KEY> {
                 range: format!("0 to {ACL_RULES_MAX}"),
             });
         }
-        static MADE: AtomicUsize = AtomicUsize::new(0);
-        let name = CString::new(format!("acl{}", MADE.fetch_add(1, Ordering::Relaxed)));
-        let name = name.expect("digits hold no NUL");
+        let name = serial_name("acl");
         let parameters = sys::rte_acl_param {
             name: name.as_ptr(),
             socket_id: sys::SOCKET_ID_ANY,

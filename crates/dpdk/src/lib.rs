@@ -32,6 +32,7 @@ pub mod log;
 pub mod lookup;
 mod mbuf;
 mod mempool;
+mod names;
 mod port;
 pub mod qsbr;
 mod queue;

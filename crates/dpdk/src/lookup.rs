@@ -20,8 +20,6 @@
 //! their writer and their readers apart.
 
 use std::collections::{BTreeSet, HashSet};
-use std::ffi::CString;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dpdk_sys as sys;
 
@@ -155,13 +153,6 @@ pub fn groups_needed6(routes: impl Iterator<Item = (u128, u8)>) -> usize {
         lens.insert(len);
     }
     groups
-}
-
-/// A name for a table, which DPDK wants to be unique and short.
-fn unique_name() -> CString {
-    static MADE: AtomicUsize = AtomicUsize::new(0);
-    let serial = MADE.fetch_add(1, Ordering::Relaxed);
-    CString::new(format!("table{serial}")).expect("digits hold no NUL")
 }
 
 /// The most routes: DPDK computes the bytes of `rte_lpm`'s, 8 each, in 32 bits.

@@ -1,16 +1,15 @@
 //! Rings between threads: one sends, one receives, neither waits.
 
-use std::ffi::CString;
 use std::marker::PhantomData;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dpdk_sys as sys;
 
 use crate::burst::{BURST_MAX, Burst, PacketList};
 use crate::eal::{Eal, EalRef};
 use crate::mbuf::{Mbuf, RawMbuf, free_bulk};
+use crate::names::serial_name;
 use crate::{Errno, Error};
 
 /// The most packets a ring can hold.
@@ -68,9 +67,7 @@ impl Ring {
             let what = format!("the size of ring {name:?}");
             return Err(Error::OutOfRange { what, value: size, range: format!("1 to {SIZE_MAX}") });
         }
-        static MADE: AtomicUsize = AtomicUsize::new(0);
-        let serial = MADE.fetch_add(1, Ordering::Relaxed);
-        let dpdk_name = CString::new(format!("ring{serial}")).expect("digits hold no NUL");
+        let dpdk_name = serial_name("ring");
         let flags = sys::RING_F_SP_ENQ | sys::RING_F_SC_DEQ | sys::RING_F_EXACT_SZ;
         // SAFETY: the EAL is up (there is an `Eal`); the name is a C string for the call.
         let create = |node: i32| unsafe {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ::script::{Policy, StepSettings};
 use dataplane::class::ClassLimits;
-use dataplane::filters::FilterSpec;
+use dataplane::filters::{FilterSpec, Treatment};
 use dataplane::interface::InterfaceId;
 use dataplane::plan::Plans;
 use dataplane::reason::PuntClass;
@@ -317,11 +317,11 @@ impl List<'_> {
 
     /// Each rule by itself, so that a plan says which changes.
     fn filter(&mut self, filter: &Filter) {
-        let FilterSpec { filter: acl::Filter { name, rules, default }, police, marks } =
-            &filter.spec;
-        for (place, (rule, police)) in rules.iter().zip(police).enumerate() {
+        let FilterSpec { filter: acl::Filter { name, rules, default }, treatments } = &filter.spec;
+        for (place, (rule, treatment)) in rules.iter().zip(treatments).enumerate() {
+            let Treatment { police, mark } = treatment;
             let police = police.map_or(String::new(), |police| format!(", police {police}"));
-            let mark = marks[place].map_or(String::new(), |dscp| format!(", dscp {dscp}"));
+            let mark = mark.map_or(String::new(), |dscp| format!(", dscp {dscp}"));
             let text = format!("{}: {}{police}{mark}", rule.matches, action_name(rule.action));
             self.graph(format!("filter \"{name}\": {}", filter.spec.filter.label(place)), text);
         }

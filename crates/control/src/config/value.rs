@@ -218,15 +218,20 @@ impl<'a, 's> Fields<'a, 's> {
         Some(fields)
     }
 
-    /// A text, or a list of texts; an empty vector if the key is absent or wrong.
-    pub(super) fn texts(&mut self, key: &str, expected: &str) -> Vec<&'s str> {
-        let items: &[Value] = match self.get(key) {
+    /// The values of a key that holds one or a list of them; none if it is absent.
+    pub(super) fn values(&self, key: &str) -> &'s [Value] {
+        match self.get(key) {
             None => &[],
             Some(Value::Table(table)) if table.named.is_empty() && table.odd.is_empty() => {
                 &table.list
             }
             Some(single) => std::slice::from_ref(single),
-        };
+        }
+    }
+
+    /// A text, or a list of texts; an empty vector if the key is absent or wrong.
+    pub(super) fn texts(&mut self, key: &str, expected: &str) -> Vec<&'s str> {
+        let items = self.values(key);
         let mut texts = Vec::with_capacity(items.len());
         for item in items {
             match item {

@@ -24,7 +24,9 @@ use std::sync::Arc;
 
 use acl::key::KEY;
 use acl::{Action, Key};
+use wire::checksum;
 
+use super::ip6_validate::is_neighbour_discovery;
 use crate::batch::{BATCH_MAX, Batch, ETHERNET, Group, HEAD};
 use crate::features::{Feature, Features};
 use crate::filters::{FilterTable, Hits};
@@ -148,8 +150,11 @@ impl<const IP6: bool> Step for FilterIn<IP6> {
                 out[OK] |= packets;
                 continue;
             }
-            let discovery =
-                if IP6 { packets.filter(|i| is_discovery(batch.head(i))) } else { Mask::EMPTY };
+            let discovery = if IP6 {
+                packets.filter(|i| is_neighbour_discovery(batch.head(i)))
+            } else {
+                Mask::EMPTY
+            };
             out[OK] |= discovery;
             let number = info.features.get(FILTER_IN);
             self.filters.decide::<IP6>(batch, number, packets.without(discovery), out);
@@ -202,22 +207,11 @@ fn set_dscp<const IP6: bool>(head: &mut [u8; HEAD], dscp: u8) {
         head[ETHERNET + 1] = head[ETHERNET + 1] & 0x3f | dscp << 6;
         return;
     }
-    let word =
-        |head: &[u8; HEAD], at: usize| u32::from(u16::from_be_bytes([head[at], head[at + 1]]));
+    let word = |head: &[u8; HEAD], at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
     let before = word(head, ETHERNET);
     head[ETHERNET + 1] = head[ETHERNET + 1] & 3 | dscp << 2;
-    let sum = (!word(head, ETHERNET + 10) & 0xffff) + (!before & 0xffff) + word(head, ETHERNET);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    let sum = checksum::update(word(head, ETHERNET + 10), before, word(head, ETHERNET));
     head[ETHERNET + 10..ETHERNET + 12].copy_from_slice(&sum.to_be_bytes());
-}
-
-/// Router and neighbour solicitations and advertisements, and redirects, as only the link's hosts can send them
-/// (RFC 4861 6.1, 7.1, 8.1).
-fn is_discovery(head: &[u8; HEAD]) -> bool {
-    head[ETHERNET + 6] == 58
-        && head[ETHERNET + 7] == 255
-        && (133..=137).contains(&head[ETHERNET + 40])
 }
 
 #[cfg(test)]
@@ -225,7 +219,7 @@ mod tests {
     use acl::{Filter, Matches, Rule};
 
     use super::*;
-    use crate::filters::{FilterSpec, Police};
+    use crate::filters::{FilterSpec, Police, Treatment};
     use crate::interface::InterfaceId;
     use crate::testing::{FrameBuilder, TestTables, dpdk, run_step_on};
 
@@ -249,8 +243,9 @@ mod tests {
         ];
         let once = Police { rate: 1, burst: 1, bytes: false };
         let filter = Filter { name: "f".into(), rules, default: Action::Accept };
-        let marks = vec![None; 4];
-        let spec = FilterSpec { filter, police: vec![None, None, None, Some(once)], marks };
+        let mut treatments = vec![Treatment::default(); 4];
+        treatments[3].police = Some(once);
+        let spec = FilterSpec { filter, treatments };
         let table = Arc::new(FilterTable::new(&dpdk().0, &spec, None).unwrap());
         let tables = TestTables::every_kind();
         tables.filters.set(vec![None, Some(table.clone())]);
@@ -284,7 +279,7 @@ mod tests {
         assert_eq!(packets(&table), [1, 1, 1, 2, 1], "also of a step that is no more");
         let (other, _) = self::tables();
         check(&mut FilterIn::<true>::new(&other), true, inward);
-        let spec = FilterSpec { police: vec![None; 4], ..table.spec().clone() };
+        let spec = FilterSpec { treatments: vec![Treatment::default(); 4], ..table.spec().clone() };
         let next = FilterTable::new(&dpdk().0, &spec, Some(&table)).unwrap();
         assert_eq!(packets(&next), [1, 1, 1, 2, 1], "rules that stay keep what they counted");
     }
@@ -354,7 +349,8 @@ mod tests {
                 rules: vec![rule(Matches::default(), Action::Accept)],
                 default: Action::Drop,
             };
-            let spec = FilterSpec { filter, police: vec![None], marks: vec![Some(dscp)] };
+            let mark = Treatment { mark: Some(dscp), police: None };
+            let spec = FilterSpec { filter, treatments: vec![mark] };
             let table = FilterTable::new(&dpdk().0, &spec, None).unwrap();
             let tables = TestTables::every_kind();
             tables.filters.set(vec![Some(Arc::new(table))]);

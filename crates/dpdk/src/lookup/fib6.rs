@@ -7,10 +7,10 @@ use dpdk_sys as sys;
 
 use super::{
     EntrySize, RouteTable, TableSize, changed, check_route, check_size, common_len, not_made,
-    unique_name,
 };
 use crate::Error;
 use crate::eal::{Eal, EalRef};
+use crate::names::serial_name;
 
 /// Which of DPDK's implementations looks up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +74,7 @@ impl Fib6 {
             // Zeros: next hop 0 where no route is. The fields differ between releases.
             ..sys::rte_fib6_conf::default()
         };
-        let name = unique_name();
+        let name = serial_name("table");
         // SAFETY: the EAL is up; name and configuration live for the call; sizes were checked.
         let raw = unsafe { sys::rte_fib6_create(name.as_ptr(), sys::SOCKET_ID_ANY, &mut config) };
         let raw = NonNull::new(raw).ok_or_else(|| not_made(Self::name_of(entry), size, eal))?;

@@ -5,11 +5,10 @@ use std::ptr::NonNull;
 
 use dpdk_sys as sys;
 
-use super::{
-    RouteTable, TableSize, changed, check_route, check_size, common_len, not_made, unique_name,
-};
+use super::{RouteTable, TableSize, changed, check_route, check_size, common_len, not_made};
 use crate::Error;
 use crate::eal::{Eal, EalRef};
+use crate::names::serial_name;
 
 const NAME: &str = "rte_lpm6";
 /// The most groups, and one more than the largest next hop.
@@ -40,7 +39,7 @@ impl Lpm6 {
             number_tbl8s: size.groups as u32,
             flags: 0,
         };
-        let name = unique_name();
+        let name = serial_name("table");
         // SAFETY: the EAL is up; name and configuration live for the call; sizes were checked.
         let raw = unsafe { sys::rte_lpm6_create(name.as_ptr(), sys::SOCKET_ID_ANY, &config) };
         let raw = NonNull::new(raw).ok_or_else(|| not_made(NAME, size, eal))?;

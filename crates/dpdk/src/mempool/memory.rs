@@ -12,13 +12,13 @@
 //!   one page into another that is elsewhere in the machine's memory has no single bus address. It is
 //!   withheld: taken out of the pool for good, one in about 800 with pages of 2 MiB.
 
-use std::ffi::{CString, c_char, c_void};
+use std::ffi::{c_char, c_void};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dpdk_sys as sys;
 
 use super::MempoolConfig;
+use crate::names::serial_name;
 use crate::{Errno, IovaMode};
 
 /// The bus address that stands for none.
@@ -232,13 +232,6 @@ unsafe extern "C" fn collect(
 ) {
     // SAFETY: by the caller.
     unsafe { (*all.cast::<Vec<*mut sys::rte_mbuf>>()).push(packet.cast()) };
-}
-
-/// A name that no other memory of this process has.
-fn serial_name(what: &str) -> CString {
-    static MADE: AtomicUsize = AtomicUsize::new(0);
-    let serial = MADE.fetch_add(1, Ordering::Relaxed);
-    CString::new(format!("{what}{serial}")).expect("neither letters nor digits hold a NUL")
 }
 
 /// DPDK's number for a NUMA node.

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use acl::{Action, Family, Matches, Rule, text};
-use dataplane::filters::{FILTERS_MAX, FilterSpec, Police};
+use dataplane::filters::{FILTERS_MAX, FilterSpec, Police, Treatment};
 use ipnet::IpNet;
 
 use super::super::error::suggestion;
@@ -87,7 +87,7 @@ pub(super) fn read<'s>(
             context.errors.add(Some(statement.line), error.to_string());
         }
         for family in [Family::Ip4, Family::Ip6] {
-            if let Err(error) = acl::compile(&spec.filter, family) {
+            if let Err(error) = acl::check_size(&spec.filter, family) {
                 context.errors.add(Some(statement.line), error.to_string());
                 break;
             }
@@ -101,7 +101,7 @@ fn filter(context: &mut Context<'_>, what: String, statement: &Statement) -> Fil
     let ports: Vec<(String, usize)> = context.port_names.clone();
     let mut fields = context.listed(what, statement, KNOWN);
     let default = action(&mut fields, "default").unwrap_or(Action::Accept);
-    let (mut rules, mut police, mut marks) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut rules, mut treatments) = (Vec::new(), Vec::new());
     for (place, item) in fields.items().iter().enumerate() {
         let Value::Table(table) = item else {
             fields.error("", format!("rule {}: expected a table, got {item}", place + 1));
@@ -109,12 +109,11 @@ fn filter(context: &mut Context<'_>, what: String, statement: &Statement) -> Fil
         };
         let mut of = fields.nested(&format!("rule {}", place + 1), table, RULE);
         of.refuse_items();
-        police.push(policed(&mut of));
-        marks.push(mark(&mut of));
+        treatments.push(Treatment { police: policed(&mut of), mark: mark(&mut of) });
         rules.push(rule(&mut of, statement.line, &ports));
     }
     let name = statement.name.clone();
-    FilterSpec { filter: acl::Filter { name, rules, default }, police, marks }
+    FilterSpec { filter: acl::Filter { name, rules, default }, treatments }
 }
 
 fn rule(fields: &mut Fields<'_, '_>, line: usize, ports: &[(String, usize)]) -> Rule {
@@ -211,15 +210,8 @@ fn each<T>(
     key: &'static str,
     read: impl Fn(&str) -> Result<T, text::TextError>,
 ) -> Vec<T> {
-    let items: Vec<&Value> = match fields.get(key) {
-        None => Vec::new(),
-        Some(Value::Table(table)) if table.named.is_empty() && table.odd.is_empty() => {
-            table.list.iter().collect()
-        }
-        Some(single) => vec![single],
-    };
     let mut values = Vec::new();
-    for item in items {
+    for item in fields.values(key) {
         let word = match item {
             Value::Text(text) => text.clone(),
             number => match whole_number(number, &(0..=u64::from(u32::MAX))) {

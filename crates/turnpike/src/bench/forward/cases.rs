@@ -10,7 +10,7 @@ use dataplane::class;
 use dataplane::counters::ForwarderCounters;
 use dataplane::distribution::{TxConfig, TxPath};
 use dataplane::features::Features;
-use dataplane::filters::{FilterSpec, FilterTable, FilterTables};
+use dataplane::filters::{FilterSpec, FilterTable, FilterTables, Treatment};
 use dataplane::flow::FlowHash;
 use dataplane::forwarder::{Forwarder, ForwarderParts, IdlePolicy, RxSource};
 use dataplane::interface::{InterfaceInfo, InterfaceInfos, Mtus, VrfId};
@@ -342,8 +342,7 @@ fn filter(bench: &Bench, count: usize) -> Result<FilterTable> {
     let mut filter = generate::rules(generate::Kind::Acl, Family::Ip4, count, 1);
     filter.default = Action::Accept;
     filter.rules.iter_mut().for_each(|rule| rule.action = Action::Accept);
-    let police = vec![None; count];
-    let spec = FilterSpec { filter, police, marks: vec![None; count] };
+    let spec = FilterSpec { filter, treatments: vec![Treatment::default(); count] };
     FilterTable::new(bench.eal(), &spec, None).map_err(anyhow::Error::msg)
 }
 

@@ -58,7 +58,7 @@ impl Owner {
                 name: rule.name.clone(),
                 matches: rule.matches.to_string(),
                 action: action_name(rule.action).to_owned(),
-                police: spec.police[place].map(|police| police.to_string()),
+                police: spec.treatments[place].police.map(|police| police.to_string()),
                 packets,
                 bytes,
             })
