@@ -1,6 +1,5 @@
 """QEMU: its command line, its process, and its control socket (QMP)."""
 
-import contextlib
 import ctypes
 import json
 import os
@@ -8,7 +7,6 @@ import signal
 import socket
 import subprocess
 import tempfile
-import threading
 import time
 from collections import deque
 from pathlib import Path
@@ -131,30 +129,3 @@ class Qmp:
     def close(self):
         """Closes the socket."""
         self._socket.close()
-
-
-class Nudge:
-    """Stops a virtual machine's cores for a moment, once a second, over a control socket of its own.
-
-    Emulated cores run in threads of their own, and now and then an idle one misses an interrupt and sleeps on
-    although it has work, with the whole machine waiting for it. A core that goes on looks first whether it has
-    work.
-    """
-
-    def __init__(self, connected):
-        self._qmp = Qmp(connected)
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self):
-        with contextlib.suppress(OSError, RuntimeError):
-            while not self._ended.wait(1):
-                self._qmp.execute("stop")
-                self._qmp.execute("cont")
-
-    def close(self):
-        """Ends it; the machine goes on."""
-        self._ended.set()
-        self._thread.join()
-        self._qmp.close()

@@ -13,9 +13,6 @@ mkdir -p /lib/modules
 ln -s "$LAB_MODULES" "/lib/modules/$(uname -r)"
 modprobe -a vfio-pci uio_pci_generic tun virtio_console
 
-# The emulated IOMMU does not remap interrupts.
-echo 1 >/sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts
-
 for node in /sys/devices/system/node/node*; do
     echo "$LAB_HUGEPAGES" >"$node/hugepages/hugepages-2048kB/nr_hugepages"
 done
