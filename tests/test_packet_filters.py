@@ -21,6 +21,7 @@ turnpike.filter "edge-in" {
   { name = "ssh", proto = "tcp", to_port = { 22, "179" }, from = "10.0.1.0/24", action = "accept" },
   { name = "no-syn", proto = "tcp", flags = "syn,!ack", action = "reject" },
   { name = "dns", proto = "udp", to_port = 53, police = { rate = "10pps", burst = "5" } },
+  { name = "each", proto = "udp", to_port = 9, police = { rate = "1pps per source", burst = "3" } },
   { name = "ping", icmp = "echo-request", action = "drop" },
   { name = "ping6", icmp6 = "echo-request", action = "drop" },
   { name = "own", to = { "10.0.1.1", "fd00:1::1" }, action = "drop" },
@@ -101,7 +102,7 @@ def test_packets_pass(wires, packet, rule):
     pytest.param(IP(src=A4, dst=B4) / ICMP(type=8), "ping", id="ICMP type"),
     pytest.param(IP(src=A4, dst=B4) / UDP(dport=8000), "web", id="first of a range"),
     pytest.param(IP(src=A4, dst=B4) / UDP(dport=8100), "web", id="last of a range"),
-    pytest.param(IP(src=A4, dst="10.0.1.1") / UDP(dport=9), "own", id="for the router itself"),
+    pytest.param(IP(src=A4, dst="10.0.1.1") / UDP(dport=10), "own", id="for the router itself"),
     pytest.param(IPv6(src=A6, dst=B6) / IPv6ExtHdrDestOpt(options=[PadN(optdata=b"1234")]) / UDP(dport=8050), "web",
                  id="behind an extension header"),
 ])
@@ -133,6 +134,24 @@ def test_a_rate_is_kept(wires):
     assert 5 <= passed <= 5 + 10 * took + 1, took
 
 
+@pytest.mark.provokes("policed")
+@pytest.mark.parametrize("packets", [
+    pytest.param([IP(src=f"10.0.1.{host}", dst=B4) for host in (30, 31, 32)], id="IPv4 hosts"),
+    pytest.param([IPv6(src=f"2001:db8:{net}::1", dst=B6) for net in (1, 2, 3)], id="IPv6 networks"),
+])
+def test_each_source_has_the_rate(wires, packets):
+    wires.drain()
+    before, start = hits(wires.router, "edge-in"), time.monotonic()
+    for _ in range(10):
+        for packet in packets:
+            wires.left.send(bytes(LINK / packet / UDP(dport=9) / Raw(b"payload of some bytes")))
+    assert wait_for(lambda: fitted(before, hits(wires.router, "edge-in")).get("each") == 30, 5)
+    took = time.monotonic() - start
+    passed = [Ether(frame).payload.src for frame in wires.right.receive(0.3)]
+    assert len(passed) == sum(passed.count(packet.src) for packet in packets)
+    assert all(3 <= passed.count(packet.src) <= 3 + took + 1 for packet in packets), (passed, took)
+
+
 @pytest.mark.parametrize("packet", [
     pytest.param(IP(src=A4, dst=B4, tos=1) / UDP(dport=5060) / Raw(b"x" * 30), id="IPv4"),
     pytest.param(IPv6(src=A6, dst=B6, tc=1, fl=0x12345) / UDP(dport=5060) / Raw(b"x" * 30), id="IPv6"),
@@ -154,7 +173,7 @@ def test_a_mark_is_written(wires, packet):
     ("tcp 10.0.1.9:4000 > 10.0.2.2:22 in left flags syn", 'accept: rule 2 "ssh"'),
     ("tcp 10.0.9.9:4000 > 10.0.2.2:22 in left flags syn", 'reject: rule 3 "no-syn"'),
     ("udp 10.0.1.9 > 10.0.2.2:53", 'accept, up to 10 pps, burst 5: rule 4 "dns"'),
-    ("icmp6 2001:db8::1 > 2001:db8::2 icmp echo-request", 'drop: rule 6 "ping6"'),
+    ("icmp6 2001:db8::1 > 2001:db8::2 icmp echo-request", 'drop: rule 7 "ping6"'),
     ("udp [2001:db8:dead::1]:53 > 2001:db8::2", 'drop: rule 1 "bogon"'),
     ("tcp 10.0.9.9 > 10.0.2.2:80", "accept: no rule fits"),
 ])
@@ -221,7 +240,7 @@ def test_rules_change_while_packets_flow(lab):
     changed = wires.router.config.read_text().replace('to_port = "8000-8100", action = "drop"', 'to_port = "9000", action = "drop"')
     wires.router.config.write_text(changed)
     plan = wires.router.command("plan", wires.router.config, check=False).stdout
-    assert 'filter "edge-in": rule 9 "web"' in plan and "9000" in plan, plan
+    assert 'filter "edge-in": rule 10 "web"' in plan and "9000" in plan, plan
     wires.router.command("apply", wires.router.config)
     passes(wires, IP(src=A4, dst=B4) / UDP(dport=8050) / Raw(b"x" * 30))
     assert hits(wires.router, "edge-in")["web"] == 1, "what a rule of this name has counted stays"
@@ -254,6 +273,7 @@ def test_show_filters_as_a_table(wires):
     ('{ action = "discard" }', 'action "discard" unknown'),
     ('{ prot = "udp" }', 'key "prot" unknown'),
     ('{ police = "10" }', "write it as 100kpps"),
+    ('{ police = "10pps per host" }', 'write "per source"'),
     ('{ interface = "lefft" }', 'port "lefft" unknown'),
     ('"x"', "expected a table"),
     ('{ icmp = "echo-request", icmp6 = "echo-request" }', "make two rules"),

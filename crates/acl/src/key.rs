@@ -1,13 +1,4 @@
-//! Keys: the fields of a packet that rules match, at fixed offsets.
-//!
-//! `rte_acl` reads byte 0 and then groups of 4 bytes, in network byte order:
-//!
-//! ```text
-//!  0  protocol     -           -      -          16  source port       destination port
-//!  4  TCP flags    ICMP type   DSCP   TTL        20  source address (4 or 16 bytes)
-//!  8  fragment     -           IP length         24  destination address of IPv4
-//! 12  interface                -      -          36  destination address of IPv6
-//! ```
+//! Keys: the fields of a packet that rules match.
 //!
 //! # The upper-layer header
 //!
@@ -52,9 +43,6 @@ use crate::{
     text::{PROTOCOL_DCCP, PROTOCOL_SCTP, PROTOCOL_UDPLITE},
 };
 
-/// Bytes in a key.
-pub const KEY: usize = 52;
-
 /// Bit of the fragment byte: the first or a later fragment of a fragmented packet.
 pub const FRAGMENT: u8 = 0x01;
 /// Bit of the fragment byte: a later fragment.
@@ -67,20 +55,6 @@ pub const NO_UPPER: u8 = 0x80;
 /// IPv6 extension headers that are passed at most.
 pub const MAX_HEADERS: usize = 8;
 
-pub(crate) const PROTOCOL_AT: usize = 0;
-pub(crate) const FLAGS_AT: usize = 4;
-pub(crate) const ICMP_AT: usize = 5;
-pub(crate) const DSCP_AT: usize = 6;
-pub(crate) const TTL_AT: usize = 7;
-pub(crate) const FRAGMENT_AT: usize = 8;
-pub(crate) const LENGTH_AT: usize = 10;
-pub(crate) const INTERFACE_AT: usize = 12;
-pub(crate) const FROM_PORT_AT: usize = 16;
-pub(crate) const TO_PORT_AT: usize = 18;
-pub(crate) const SOURCE_AT: usize = 20;
-pub(crate) const DESTINATION4_AT: usize = 24;
-pub(crate) const DESTINATION6_AT: usize = 36;
-
 /// Bytes of the TCP header's fixed part.
 const TCP_LEN: usize = size_of::<TcpHeader>();
 /// Bytes of the UDP header; UDP-Lite's is as long.
@@ -90,10 +64,28 @@ const SCTP_LEN: usize = 12;
 /// Bytes of an ICMP header: type, code, checksum.
 const ICMP_LEN: usize = 4;
 
-/// One packet's fields, for one lookup.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(C, align(4))]
-pub struct Key([u8; KEY]);
+/// One packet's fields.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Key {
+    /// An IPv4 address is the low 32 bits.
+    pub(crate) source: u128,
+    pub(crate) destination: u128,
+    /// Source and destination port; 0 for protocols without ports.
+    pub(crate) ports: [u16; 2],
+    /// IP length in bytes; 65535 for longer packets.
+    pub(crate) length: u16,
+    /// Ingress interface number.
+    pub(crate) interface: u16,
+    pub(crate) protocol: u8,
+    /// TCP flags; 0 for other protocols.
+    pub(crate) flags: u8,
+    /// ICMP type; 0 for other protocols.
+    pub(crate) icmp_type: u8,
+    pub(crate) dscp: u8,
+    pub(crate) ttl: u8,
+    /// [`FRAGMENT`], [`LATER`], [`TINY`] and [`NO_UPPER`].
+    pub(crate) fragment: u8,
+}
 
 impl Key {
     /// The key of an IPv4 frame.
@@ -101,18 +93,50 @@ impl Key {
     /// `frame` is the Ethernet frame's first buffer, whose IP header at byte 14 has been validated;
     /// `length` is the whole frame's length in bytes. A frame too short for its header gives a key
     /// without addresses that has [`NO_UPPER`] set.
-    #[inline]
+    #[inline(always)]
     pub fn of_ip4(frame: &[u8], length: usize, interface: u16) -> Key {
-        let mut key = Key([0; KEY]);
-        key.put_u16(INTERFACE_AT, interface);
+        Self::of_plain_ip4(frame, length, interface)
+            .unwrap_or_else(|| Self::of_any_ip4(frame, length, interface))
+    }
+
+    /// A whole TCP or UDP packet without options, as nearly all are: nothing to walk.
+    #[inline(always)]
+    fn of_plain_ip4(frame: &[u8], length: usize, interface: u16) -> Option<Key> {
+        let head: &[u8; ETHERNET_LEN + IPV4_MIN_LEN + TCP_LEN] = frame.first_chunk()?;
+        let (ip, upper) = Ipv4Header::ref_from_prefix(&head[ETHERNET_LEN..]).ok()?;
+        let ip_length = usize::from(ip.total_length.get()).min(length.saturating_sub(ETHERNET_LEN));
+        let is_whole = ip.version_ihl == 0x45 && !ip.more_fragments() && ip.fragment_offset() == 0;
+        if !is_whole || ip_length < IPV4_MIN_LEN + upper_len(ip.protocol)? {
+            return None;
+        }
+        Some(Key {
+            source: u32::from_be_bytes(ip.source_address).into(),
+            destination: u32::from_be_bytes(ip.destination_address).into(),
+            length: ip_length as u16,
+            dscp: ip.tos >> 2,
+            ttl: ip.ttl,
+            ..Self::plain(upper, ip.protocol, interface)
+        })
+    }
+
+    /// What a plain packet's upper-layer header says; `upper` is at least [`TCP_LEN`] bytes.
+    #[inline(always)]
+    fn plain(upper: &[u8], protocol: u8, interface: u16) -> Key {
+        let flags = if protocol == PROTOCOL_TCP { upper[13] } else { 0 };
+        let port = |at: usize| u16::from_be_bytes([upper[at], upper[at + 1]]);
+        Key { ports: [port(0), port(2)], protocol, flags, interface, ..Key::default() }
+    }
+
+    fn of_any_ip4(frame: &[u8], length: usize, interface: u16) -> Key {
+        let mut key = Key { interface, ..Key::default() };
         let packet = frame.get(ETHERNET_LEN..).unwrap_or_default();
         let Ok((ip, _)) = Ipv4Header::ref_from_prefix(packet) else {
             return key.without_upper();
         };
         let ip_length = usize::from(ip.total_length.get()).min(length.saturating_sub(ETHERNET_LEN));
         key.put_common(ip.tos, ip.ttl, ip_length);
-        key.put(SOURCE_AT, ip.source_address);
-        key.put(DESTINATION4_AT, ip.destination_address);
+        key.source = u32::from_be_bytes(ip.source_address).into();
+        key.destination = u32::from_be_bytes(ip.destination_address).into();
         let start = ip.header_len().max(IPV4_MIN_LEN);
         let payload = packet.get(start..ip_length.min(packet.len())).unwrap_or_default();
         key.put_fragment(ip.fragment_offset(), ip.more_fragments(), ip.protocol);
@@ -121,10 +145,33 @@ impl Key {
     }
 
     /// The key of an IPv6 frame; arguments as for [`Key::of_ip4`].
-    #[inline]
+    #[inline(always)]
     pub fn of_ip6(frame: &[u8], length: usize, interface: u16) -> Key {
-        let mut key = Key([0; KEY]);
-        key.put_u16(INTERFACE_AT, interface);
+        Self::of_plain_ip6(frame, length, interface)
+            .unwrap_or_else(|| Self::of_any_ip6(frame, length, interface))
+    }
+
+    /// A TCP or UDP packet without extension headers, as nearly all are: nothing to walk.
+    #[inline(always)]
+    fn of_plain_ip6(frame: &[u8], length: usize, interface: u16) -> Option<Key> {
+        let head: &[u8; ETHERNET_LEN + IPV6_LEN + TCP_LEN] = frame.first_chunk()?;
+        let (ip, upper) = Ipv6Header::ref_from_prefix(&head[ETHERNET_LEN..]).ok()?;
+        let ip_length = ip6_length(ip, length);
+        if ip_length < IPV6_LEN + upper_len(ip.next_header)? {
+            return None;
+        }
+        Some(Key {
+            source: u128::from_be_bytes(ip.source_address),
+            destination: u128::from_be_bytes(ip.destination_address),
+            length: u16::try_from(ip_length).unwrap_or(u16::MAX),
+            dscp: (ip.version_class_flow.get() >> 22) as u8 & 0x3f,
+            ttl: ip.hop_limit,
+            ..Self::plain(upper, ip.next_header, interface)
+        })
+    }
+
+    fn of_any_ip6(frame: &[u8], length: usize, interface: u16) -> Key {
+        let mut key = Key { interface, ..Key::default() };
         let packet = frame.get(ETHERNET_LEN..).unwrap_or_default();
         let Ok((ip, _)) = Ipv6Header::ref_from_prefix(packet) else {
             return key.without_upper();
@@ -132,8 +179,8 @@ impl Key {
         let ip_length = ip6_length(ip, length);
         let class = (ip.version_class_flow.get() >> 20) as u8;
         key.put_common(class, ip.hop_limit, ip_length);
-        key.put(SOURCE_AT, ip.source_address);
-        key.put(DESTINATION6_AT, ip.destination_address);
+        key.source = u128::from_be_bytes(ip.source_address);
+        key.destination = u128::from_be_bytes(ip.destination_address);
         let payload = packet.get(IPV6_LEN..ip_length.min(packet.len())).unwrap_or_default();
         match key.put_chain(ip.next_header, payload) {
             Some((protocol, payload)) => key.put_upper(protocol, PROTOCOL_ICMPV6, payload),
@@ -142,122 +189,93 @@ impl Key {
         key
     }
 
-    /// The bytes, as `rte_acl` reads them.
-    #[inline]
-    pub fn as_bytes(&self) -> &[u8; KEY] {
-        &self.0
-    }
-
-    /// A key of these bytes.
-    pub fn from_bytes(bytes: [u8; KEY]) -> Key {
-        Key(bytes)
-    }
-
     /// The upper-layer protocol.
     pub fn protocol(&self) -> u8 {
-        self.0[PROTOCOL_AT]
+        self.protocol
     }
 
     /// TCP flags; 0 for other protocols.
     pub fn flags(&self) -> u8 {
-        self.0[FLAGS_AT]
+        self.flags
     }
 
     /// ICMP type; 0 for other protocols.
     pub fn icmp_type(&self) -> u8 {
-        self.0[ICMP_AT]
+        self.icmp_type
     }
 
     /// DSCP, 0 to 63.
     pub fn dscp(&self) -> u8 {
-        self.0[DSCP_AT]
+        self.dscp
     }
 
     /// Time to live or hop limit.
     pub fn ttl(&self) -> u8 {
-        self.0[TTL_AT]
+        self.ttl
     }
 
     /// IP length in bytes; 65535 for longer packets.
     pub fn length(&self) -> u16 {
-        self.u16(LENGTH_AT)
+        self.length
     }
 
     /// Ingress interface number.
     pub fn interface(&self) -> u16 {
-        self.u16(INTERFACE_AT)
+        self.interface
     }
 
     /// Source port; 0 for protocols without ports.
     pub fn from_port(&self) -> u16 {
-        self.u16(FROM_PORT_AT)
+        self.ports[0]
     }
 
     /// Destination port; 0 for protocols without ports.
     pub fn to_port(&self) -> u16 {
-        self.u16(TO_PORT_AT)
+        self.ports[1]
     }
 
     /// Source address of a packet of `family`.
     pub fn source(&self, family: Family) -> IpAddr {
         match family {
-            Family::Ip4 => Ipv4Addr::from(self.part::<4>(SOURCE_AT)).into(),
-            Family::Ip6 => Ipv6Addr::from(self.part::<16>(SOURCE_AT)).into(),
+            Family::Ip4 => Ipv4Addr::from_bits(self.source as u32).into(),
+            Family::Ip6 => Ipv6Addr::from_bits(self.source).into(),
         }
     }
 
     /// Destination address of a packet of `family`.
     pub fn destination(&self, family: Family) -> IpAddr {
         match family {
-            Family::Ip4 => Ipv4Addr::from(self.part::<4>(DESTINATION4_AT)).into(),
-            Family::Ip6 => Ipv6Addr::from(self.part::<16>(DESTINATION6_AT)).into(),
+            Family::Ip4 => Ipv4Addr::from_bits(self.destination as u32).into(),
+            Family::Ip6 => Ipv6Addr::from_bits(self.destination).into(),
         }
     }
 
     /// True for the first and the later fragments of a fragmented packet.
     pub fn is_fragment(&self) -> bool {
-        self.0[FRAGMENT_AT] & FRAGMENT != 0
+        self.fragment & FRAGMENT != 0
     }
 
     /// True for later fragments.
     pub fn is_later_fragment(&self) -> bool {
-        self.0[FRAGMENT_AT] & LATER != 0
+        self.fragment & LATER != 0
     }
 
     /// True for fragments that a filter should drop: see [`TINY`].
     #[inline]
     pub fn is_tiny(&self) -> bool {
-        self.0[FRAGMENT_AT] & TINY != 0
+        self.fragment & TINY != 0
     }
 
     /// True if ports, flags and ICMP type are known.
     pub fn has_upper_layer(&self) -> bool {
-        self.0[FRAGMENT_AT] & NO_UPPER == 0
-    }
-
-    fn part<const N: usize>(&self, at: usize) -> [u8; N] {
-        *self.0[at..].first_chunk().expect("parts lie within the key")
-    }
-
-    fn u16(&self, at: usize) -> u16 {
-        u16::from_be_bytes(self.part(at))
-    }
-
-    #[inline(always)]
-    fn put<const N: usize>(&mut self, at: usize, bytes: [u8; N]) {
-        self.0[at..at + N].copy_from_slice(&bytes);
-    }
-
-    #[inline(always)]
-    fn put_u16(&mut self, at: usize, value: u16) {
-        self.put(at, value.to_be_bytes());
+        self.fragment & NO_UPPER == 0
     }
 
     #[inline(always)]
     fn put_common(&mut self, class: u8, ttl: u8, ip_length: usize) {
-        self.0[DSCP_AT] = class >> 2;
-        self.0[TTL_AT] = ttl;
-        self.put_u16(LENGTH_AT, u16::try_from(ip_length).unwrap_or(u16::MAX));
+        self.dscp = class >> 2;
+        self.ttl = ttl;
+        self.length = u16::try_from(ip_length).unwrap_or(u16::MAX);
     }
 
     fn without_upper(mut self) -> Self {
@@ -268,7 +286,7 @@ impl Key {
     /// Marks the upper layer as unknown; a first fragment without one is tiny.
     #[inline(always)]
     fn put_no_upper(&mut self) {
-        let bits = &mut self.0[FRAGMENT_AT];
+        let bits = &mut self.fragment;
         *bits |= NO_UPPER;
         if *bits & (FRAGMENT | LATER) == FRAGMENT {
             *bits |= TINY;
@@ -280,7 +298,7 @@ impl Key {
     fn put_fragment(&mut self, offset: usize, more: bool, protocol: u8) -> bool {
         let later = offset != 0;
         let overwrites_flags = offset == 8 && protocol == PROTOCOL_TCP;
-        self.0[FRAGMENT_AT] |= match (later, more) {
+        self.fragment |= match (later, more) {
             (false, false) => 0,
             (false, true) => FRAGMENT,
             (true, _) if overwrites_flags => FRAGMENT | LATER | NO_UPPER | TINY,
@@ -292,8 +310,8 @@ impl Key {
     /// Reads the upper-layer header at the start of `payload`; `icmp` is the family's ICMP.
     #[inline(always)]
     fn put_upper(&mut self, protocol: u8, icmp: u8, payload: &[u8]) {
-        self.0[PROTOCOL_AT] = protocol;
-        if self.0[FRAGMENT_AT] & LATER != 0 {
+        self.protocol = protocol;
+        if self.fragment & LATER != 0 {
             return;
         }
         let read = match protocol {
@@ -314,21 +332,21 @@ impl Key {
         let tcp = payload.first_chunk::<TCP_LEN>();
         self.put_ports(tcp)?;
         let (tcp, _) = TcpHeader::ref_from_prefix(payload).ok()?;
-        self.0[FLAGS_AT] = tcp.offset_flags.get() as u8;
+        self.flags = tcp.offset_flags.get() as u8;
         Some(())
     }
 
     #[inline(always)]
     fn put_ports<const N: usize>(&mut self, header: Option<&[u8; N]>) -> Option<()> {
-        let ports: &[u8; 4] = header?.first_chunk()?;
-        self.put(FROM_PORT_AT, *ports);
+        let [from0, from1, to0, to1] = *header?.first_chunk()?;
+        self.ports = [u16::from_be_bytes([from0, from1]), u16::from_be_bytes([to0, to1])];
         Some(())
     }
 
     #[inline(always)]
     fn put_icmp(&mut self, payload: &[u8]) -> Option<()> {
         let [kind, ..] = payload.first_chunk::<ICMP_LEN>()?;
-        self.0[ICMP_AT] = *kind;
+        self.icmp_type = *kind;
         Some(())
     }
 
@@ -338,7 +356,7 @@ impl Key {
     fn put_chain<'a>(&mut self, first: u8, payload: &'a [u8]) -> Option<(u8, &'a [u8])> {
         let (mut protocol, mut rest) = (first, payload);
         for _ in 0..=MAX_HEADERS {
-            self.0[PROTOCOL_AT] = protocol;
+            self.protocol = protocol;
             let header_len = match protocol {
                 PROTOCOL_HOP_BY_HOP | PROTOCOL_ROUTING | PROTOCOL_DESTINATION_OPTIONS => {
                     let (header, _) = Ipv6ExtensionHeader::ref_from_prefix(rest).ok()?;
@@ -363,6 +381,16 @@ impl Key {
             rest = rest.get(header_len..)?;
         }
         None
+    }
+}
+
+/// Bytes of the upper-layer header of plain packets.
+#[inline(always)]
+fn upper_len(protocol: u8) -> Option<usize> {
+    match protocol {
+        PROTOCOL_TCP => Some(TCP_LEN),
+        PROTOCOL_UDP => Some(UDP_LEN),
+        _ => None,
     }
 }
 
@@ -419,7 +447,7 @@ mod tests {
     }
 
     fn bits(key: Key) -> u8 {
-        key.0[FRAGMENT_AT]
+        key.fragment
     }
 
     fn ports(key: Key) -> (u8, u16, u16) {
@@ -427,24 +455,56 @@ mod tests {
     }
 
     #[test]
-    fn ip4_bytes_lie_where_rte_acl_reads_them() {
-        let key = key4(&ip4(&[], 0x4000, 6, &TCP));
-        let mut wanted = [0u8; KEY];
-        wanted[..20].copy_from_slice(&[
-            6, 0, 0, 0, 0x12, 0, 46, 61, 0, 0, 0, 40, 1, 2, 0, 0, 0x10, 0x01, 0, 22,
-        ]);
-        wanted[20..28].copy_from_slice(&[192, 0, 2, 1, 198, 51, 100, 7]);
-        assert_eq!(key.as_bytes(), &wanted);
+    fn plain_packets_are_read_as_any() {
+        let v4 = ip4(&[], 0x4000, 6, &TCP);
+        let v6 = ip6(17, &[&UDP[..], &[0; 12]].concat());
+        let (mut plain4, mut plain6) = (0, 0);
+        // Each byte of the headers, all values; and frames that are longer or shorter than they say.
+        for (at, value) in (14..v4.len()).flat_map(|at| (0..=255).map(move |value| (at, value))) {
+            let (mut one, mut other) = (v4.clone(), v6.clone());
+            (one[at], other[at]) = (value, value);
+            for length in [20, 33, 41, 53, 54, 74, 1514] {
+                if let Some(key) = Key::of_plain_ip4(&one, length, 9) {
+                    assert_eq!(key, Key::of_any_ip4(&one, length, 9), "{at} {value} {length}");
+                    plain4 += 1;
+                }
+                if let Some(key) = Key::of_plain_ip6(&other, length, 9) {
+                    assert_eq!(key, Key::of_any_ip6(&other, length, 9), "{at} {value} {length}");
+                    plain6 += 1;
+                }
+            }
+        }
+        assert!(plain4 > 10_000 && plain6 > 10_000, "{plain4} {plain6}");
     }
 
     #[test]
-    fn ip6_bytes_lie_where_rte_acl_reads_them() {
+    fn ip4_fields_are_read() {
+        let key = key4(&ip4(&[], 0x4000, 6, &TCP));
+        let wanted = Key {
+            source: 0xc000_0201,
+            destination: 0xc633_6407,
+            ports: [0x1001, 22],
+            length: 40,
+            interface: 0x0102,
+            protocol: 6,
+            flags: 0x12,
+            icmp_type: 0,
+            dscp: 46,
+            ttl: 61,
+            fragment: 0,
+        };
+        assert_eq!(key, wanted);
+        assert_eq!(key.source(Family::Ip4).to_string(), "192.0.2.1");
+        assert_eq!(key.destination(Family::Ip4).to_string(), "198.51.100.7");
+    }
+
+    #[test]
+    fn ip6_fields_are_read() {
         let key = key6(&ip6(58, &[135, 0, 0, 0]));
-        assert_eq!(key.0[..12], [58, 0, 0, 0, 0, 135, 46, 61, 0, 0, 0, 44]);
-        assert_eq!(key.0[12..20], [1, 2, 0, 0, 0, 0, 0, 0]);
+        assert_eq!((key.protocol, key.icmp_type, key.dscp, key.ttl), (58, 135, 46, 61));
+        assert_eq!((key.length, key.interface, key.fragment), (44, 0x0102, 0));
         assert_eq!(key.source(Family::Ip6).to_string(), "2001:db8::1");
         assert_eq!(key.destination(Family::Ip6).to_string(), "2001:db8:9::2");
-        assert_eq!((key.0[20], key.0[36], key.0[51]), (0x20, 0x20, 2));
     }
 
     #[test]

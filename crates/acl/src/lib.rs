@@ -1,17 +1,16 @@
-//! Packet filters: the rules, their compiler, and a slow reference.
+//! Packet filters: the rules, their classifier, and a slow reference.
 //!
 //! A [`Filter`] is a list of rules, walked from the top: the first rule that matches a packet decides.
-//! Classification itself is DPDK's `rte_acl`, elsewhere. This crate turns rules into its input and
-//! tells what it must answer; it builds without DPDK.
 //!
 //! ```text
-//! text     "1024-65535", "syn,!ack", "cs1"  ->  numbers        rule    Filter, Rule, Matches; their faults
-//! key      frame   ->  Key: fixed offsets, one per packet      shadow  rules that can never match
-//! compile  Filter  ->  fields and entries of rte_acl           walk    Filter, Key -> rule: the oracle
+//! text        "1024-65535", "syn,!ack", "cs1"  ->  numbers     rule    Filter, Rule, Matches; their faults
+//! key         frame   ->  Key: the fields that rules match     shadow  rules that can never match
+//! fields      Keys    ->  Fields: a batch, field by field      walk    Filter, Key -> rule: the oracle
+//! classifier  Filter  ->  Classifier; Fields  ->  rules        rte     Filter -> rte_acl's entries
 //! ```
 //!
 //! ```
-//! use acl::{Action, Family, Filter, Matches, Rule};
+//! use acl::{Action, Filter, Matches, Rule};
 //!
 //! let ssh = Matches {
 //!     protocol: vec![acl::text::protocol("tcp")?],
@@ -24,9 +23,13 @@
 //! assert!(filter.check().is_empty());
 //! assert!(acl::warnings(&filter).is_empty());
 //!
-//! let compiled = acl::compile(&filter, Family::Ip4).unwrap();
-//! assert_eq!(compiled.entries.len(), 1);
-//! # Ok::<(), acl::text::TextError>(())
+//! let (_, packet) = acl::packet::read("tcp 192.0.2.9:4000 > 203.0.113.1:22", |name| Err(name.into()))?;
+//! let mut packets = acl::Fields::<std::net::Ipv4Addr>::default();
+//! packets.push(&packet);
+//! let mut found = [0; acl::BATCH];
+//! acl::Classifier::new(&filter)?.classify(&packets, &mut found);
+//! assert_eq!(found[0], 0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! # Fragments and extension headers
@@ -36,18 +39,25 @@
 //! chains that cannot be followed match no such rule ([`key`] says which RFC asks for it).
 #![forbid(unsafe_code)]
 
-mod compile;
+mod classes;
+mod classifier;
+mod conditions;
 mod display;
+mod fields;
 #[cfg(any(test, feature = "testing"))]
 pub mod generate;
 pub mod key;
 pub mod packet;
+#[cfg(any(test, feature = "testing"))]
+pub mod rte;
 mod rule;
 mod shadow;
 pub mod text;
 mod walk;
 
-pub use compile::{Compiled, Entry, Field, FieldKind, TOO_MANY, TooMany, check_size, compile};
+pub use classes::FilterAddress;
+pub use classifier::{Classifier, RULES_MAX, TooLarge};
+pub use fields::{BATCH, Fields};
 pub use key::Key;
 pub use rule::{Action, Bits, Error, Family, Fault, Filter, Implied, Matches, Rule};
 pub use shadow::{Warning, warnings};

@@ -52,7 +52,10 @@ fn one_of<T>(list: &[T], holds: impl Fn(&T) -> bool) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::ops::RangeInclusive;
+    use std::{
+        net::{Ipv4Addr, Ipv6Addr},
+        ops::RangeInclusive,
+    };
 
     use proptest::{
         collection::vec, option, prelude::*, sample::select, test_runner::TestCaseError,
@@ -60,9 +63,9 @@ mod tests {
 
     use super::*;
     use crate::{
-        Action, Bits, Rule, compile,
-        key::{FRAGMENT, KEY, LATER, NO_UPPER},
-        warnings,
+        Action, BATCH, Bits, Classifier, Fields, FilterAddress, Rule,
+        key::{FRAGMENT, LATER, NO_UPPER},
+        rte, warnings,
     };
 
     /// Addresses of few values, so that rules and packets meet.
@@ -149,17 +152,11 @@ mod tests {
 
     fn filter() -> impl Strategy<Value = Filter> {
         let action = select(vec![Action::Accept, Action::Drop, Action::Continue]);
-        let rule = (sparse(), action).prop_map(|(matches, action)| Rule {
-            name: None,
-            line: 1,
-            matches,
-            action,
-        });
-        vec(rule, 0..12).prop_map(|rules| Filter {
-            name: "random".into(),
-            rules,
-            default: Action::Drop,
-        })
+        let make = |(matches, action)| Rule { name: None, line: 1, matches, action };
+        let rule = (sparse(), action).prop_map(make).boxed();
+        // Within a word of the classifier, and beyond.
+        prop_oneof![4 => vec(rule.clone(), 0..12), 1 => vec(rule, 60..150)]
+            .prop_map(|rules| Filter { name: "random".into(), rules, default: Action::Drop })
     }
 
     /// Rules with few conditions, so that they match.
@@ -192,29 +189,54 @@ mod tests {
         let words = (select(vec![40u16, 576, 1500]), 1u16..4, port(), port());
         (bytes, words, address(family), address(family)).prop_map(
             move |(bytes, words, from, to)| {
-                let mut key = [0; KEY];
-                (key[0], key[4], key[5], key[6], key[7], key[8]) = bytes;
-                if key[0] == [58, 1][family as usize] {
+                let mut fragment = bytes.5;
+                if bytes.0 == [58, 1][family as usize] {
                     // The other family's ICMP.
-                    key[8] |= NO_UPPER;
+                    fragment |= NO_UPPER;
                 }
-                let words = [(10, words.0), (12, words.1), (16, words.2), (18, words.3)];
-                for (at, word) in words {
-                    key[at..at + 2].copy_from_slice(&word.to_be_bytes());
+                let address = |bytes: Vec<u8>| {
+                    bytes.iter().fold(0, |number, &byte| number << 8 | u128::from(byte))
+                };
+                Key {
+                    source: address(from),
+                    destination: address(to),
+                    ports: [words.2, words.3],
+                    length: words.0,
+                    interface: words.1,
+                    protocol: bytes.0,
+                    flags: bytes.1,
+                    icmp_type: bytes.2,
+                    dscp: bytes.3,
+                    ttl: bytes.4,
+                    fragment,
                 }
-                key[20..20 + from.len()].copy_from_slice(&from);
-                let at = 20 + from.len();
-                key[at..at + to.len()].copy_from_slice(&to);
-                Key::from_bytes(key)
             },
         )
     }
 
     fn compare(filter: &Filter, family: Family, keys: &[Key]) -> Result<(), TestCaseError> {
-        let compiled = compile(filter, family).unwrap();
+        match family {
+            Family::Ip4 => classify::<Ipv4Addr>(filter, keys)?,
+            Family::Ip6 => classify::<Ipv6Addr>(filter, keys)?,
+        }
+        let compiled = rte::compile(filter, family).unwrap();
         for key in keys {
             let walked = walk(filter, family, key);
-            prop_assert_eq!(compiled.find(key), walked.map(|at| at as u32), "{:?}", key);
+            let found = compiled.find(&rte::bytes(key, family));
+            prop_assert_eq!(found, walked.map(|at| at as u32), "{:?}", key);
+        }
+        Ok(())
+    }
+
+    fn classify<A: FilterAddress>(filter: &Filter, keys: &[Key]) -> Result<(), TestCaseError> {
+        let classifier = Classifier::<A>::new(filter).unwrap();
+        let mut fields = Fields::default();
+        keys.iter().for_each(|key| fields.push(key));
+        let mut found = [0; BATCH];
+        classifier.classify(&fields, &mut found);
+        for (key, &found) in keys.iter().zip(&found) {
+            let walked = walk(filter, A::OF, key).unwrap_or(filter.rules.len());
+            prop_assert_eq!(found as usize, walked, "{:?}", key);
         }
         Ok(())
     }
@@ -271,7 +293,7 @@ mod tests {
     fn prefixes_of_the_other_family_do_not_hold() {
         let from = vec!["::/0".parse().unwrap()];
         let filter = one(Matches { from, ..Matches::default() });
-        let key = Key::from_bytes([0; KEY]);
+        let key = Key::default();
         assert_eq!(walk(&filter, Family::Ip4, &key), None);
         assert_eq!(walk(&filter, Family::Ip6, &key), Some(0));
     }
@@ -280,20 +302,19 @@ mod tests {
     fn rules_with_ports_do_not_hold_without_an_upper_layer() {
         let filter =
             one(Matches { protocol: vec![6], to_port: vec![0..=65535], ..Matches::default() });
-        let mut bytes = [0; KEY];
-        bytes[0] = 6;
-        assert_eq!(walk(&filter, Family::Ip4, &Key::from_bytes(bytes)), Some(0));
-        bytes[8] = FRAGMENT | LATER | NO_UPPER;
-        assert_eq!(walk(&filter, Family::Ip4, &Key::from_bytes(bytes)), None);
+        let whole = Key { protocol: 6, ..Key::default() };
+        assert_eq!(walk(&filter, Family::Ip4, &whole), Some(0));
+        let later = Key { fragment: FRAGMENT | LATER | NO_UPPER, ..whole };
+        assert_eq!(walk(&filter, Family::Ip4, &later), None);
         let by_protocol = one(Matches { protocol: vec![6], ..Matches::default() });
-        assert_eq!(walk(&by_protocol, Family::Ip4, &Key::from_bytes(bytes)), Some(0));
+        assert_eq!(walk(&by_protocol, Family::Ip4, &later), Some(0));
     }
 
     #[test]
     fn the_walk_goes_on_behind_a_rule() {
         let mut filter = one(Matches::default());
         filter.rules.push(filter.rules[0].clone());
-        let key = Key::from_bytes([0; KEY]);
+        let key = Key::default();
         assert_eq!(walk_from(&filter, Family::Ip4, &key, 1), Some(1));
         assert_eq!(walk_from(&filter, Family::Ip4, &key, 2), None);
     }

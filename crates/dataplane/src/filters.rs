@@ -4,42 +4,20 @@
 //! never changed: a configuration with other rules makes another one, and its graph has it in place of the
 //! first (see [`FilterTables`]). Each step counts in a block of its own; what is read is their sum.
 
-use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+mod police;
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use acl::key::KEY;
-use acl::{Action, Family, Filter, Key};
-use dpdk::Eal;
-use dpdk::acl::{Acl, AclField, AclMatch};
+use acl::{Action, Classifier, Filter, FilterAddress, TooLarge};
 
-use crate::batch::BATCH_MAX;
+use self::police::Policer;
+pub use self::police::{Police, Source, SourceLengths};
 use crate::counters::Traffic;
 
 /// The most filters of a router: their numbers are features of interfaces, of one byte.
 pub const FILTERS_MAX: usize = 255;
-
-/// How much of a rule's traffic passes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Police {
-    /// Packets, or bytes of IP packets, per second.
-    pub rate: u64,
-    /// Packets or bytes at once, at least 1.
-    pub burst: u64,
-    /// Counted in bytes.
-    pub bytes: bool,
-}
-
-/// As configurations write it: `1000 pps, burst 100`.
-impl fmt::Display for Police {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rate, burst, bytes } = self;
-        match bytes {
-            true => write!(f, "{} bit, burst {} bit", rate * 8, burst * 8),
-            false => write!(f, "{rate} pps, burst {burst}"),
-        }
-    }
-}
 
 /// A filter as it is configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,48 +37,6 @@ pub struct Treatment {
     pub mark: Option<u8>,
 }
 
-/// A token bucket that several forwarders take from: the time at which it would be full again (the generic
-/// cell rate algorithm, ITU-T I.371 annex A).
-#[derive(Debug)]
-struct Policer {
-    full_at: AtomicU64,
-    /// TSC cycles for a packet or a byte, times 2^[`SHIFT`].
-    cost: u64,
-    /// TSC cycles that a burst takes.
-    depth: u64,
-    bytes: bool,
-}
-
-/// Fraction bits of [`Policer::cost`].
-const SHIFT: u32 = 16;
-
-impl Policer {
-    fn new(police: Police, tsc_hz: u64) -> Self {
-        let cycles = |amount: u64, shift: u32| {
-            let cycles = ((u128::from(amount) * u128::from(tsc_hz)) << shift)
-                / u128::from(police.rate.max(1));
-            u64::try_from(cycles).unwrap_or(u64::MAX)
-        };
-        Self {
-            full_at: AtomicU64::new(0),
-            cost: cycles(1, SHIFT),
-            depth: cycles(police.burst, 0),
-            bytes: police.bytes,
-        }
-    }
-
-    /// Takes what a packet costs; false if there is not enough.
-    fn admits(&self, length: usize, now: u64) -> bool {
-        let amount = if self.bytes { length as u128 } else { 1 };
-        let cost = ((u128::from(self.cost) * amount) >> SHIFT) as u64;
-        let taken = |full_at: u64| {
-            let next = full_at.max(now) + cost;
-            (next - now <= self.depth.max(cost)).then_some(next)
-        };
-        self.full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken).is_ok()
-    }
-}
-
 /// A rule's hits in one step, or in all.
 pub type Hits = [Traffic];
 
@@ -114,19 +50,49 @@ struct Blocks {
 /// A filter ready for packets.
 pub struct FilterTable {
     spec: FilterSpec,
-    ip4: Acl<KEY>,
-    ip6: Acl<KEY>,
+    ip4: Classifier<Ipv4Addr>,
+    ip6: Classifier<Ipv6Addr>,
+    /// Of each rule, and behind them the default's.
+    verdicts: Box<[Verdict]>,
     policers: Box<[Option<Policer>]>,
     blocks: Mutex<Blocks>,
 }
 
-/// The verdict on a packet.
+/// What becomes of a rule's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Verdict {
-    /// The place of the rule that decided; that of the last and one for the default.
-    pub rule: u32,
-    /// What becomes of the packet.
+pub(crate) struct Verdict {
     pub action: Action,
+    /// The rule has a rate or a mark.
+    pub is_treated: bool,
+}
+
+/// A family whose packets filters look up.
+pub trait Filtered: FilterAddress {
+    /// The filter's classifier for it.
+    fn of(table: &FilterTable) -> &Classifier<Self>;
+
+    /// A source address, for rates by source.
+    fn source(address: Self::Bits) -> Source;
+}
+
+impl Filtered for Ipv4Addr {
+    fn of(table: &FilterTable) -> &Classifier<Self> {
+        &table.ip4
+    }
+
+    fn source(address: u32) -> Source {
+        Source::Ip4(address)
+    }
+}
+
+impl Filtered for Ipv6Addr {
+    fn of(table: &FilterTable) -> &Classifier<Self> {
+        &table.ip6
+    }
+
+    fn source(address: u128) -> Source {
+        Source::Ip6(address)
+    }
 }
 
 impl FilterTable {
@@ -134,16 +100,16 @@ impl FilterTable {
     /// which rules of the same name and place take over what they counted.
     ///
     /// # Errors
-    /// Says which rule needs too many entries, or why DPDK refuses the table.
-    pub fn new(eal: &Eal, spec: &FilterSpec, before: Option<&Self>) -> Result<Self, String> {
-        let name = &spec.filter.name;
-        let table = |family| {
-            let compiled = acl::compile(&spec.filter, family).map_err(|error| error.to_string())?;
-            made(eal, &compiled).map_err(|error| format!("filter \"{name}\": {error}"))
-        };
-        let (ip4, ip6) = (table(Family::Ip4)?, table(Family::Ip6)?);
+    /// The filter is too large.
+    pub fn new(spec: &FilterSpec, before: Option<&Self>) -> Result<Self, TooLarge> {
+        let (ip4, ip6) = (Classifier::new(&spec.filter)?, Classifier::new(&spec.filter)?);
+        let verdicts = spec.filter.rules.iter().zip(&spec.treatments).map(|(rule, treatment)| {
+            Verdict { action: rule.action, is_treated: *treatment != Treatment::default() }
+        });
+        let default = Verdict { action: spec.filter.default, is_treated: false };
         let hz = dpdk::tsc_hz();
-        let policer = |of: &Treatment| of.police.map(|police| Policer::new(police, hz));
+        let seed = RandomState::new().hash_one(0);
+        let policer = |of: &Treatment| of.police.map(|police| Policer::new(police, hz, seed));
         let policers = spec.treatments.iter().map(policer);
         let mut past = vec![(0, 0); spec.filter.rules.len() + 1];
         if let Some(before) = before {
@@ -153,6 +119,7 @@ impl FilterTable {
             spec: spec.clone(),
             ip4,
             ip6,
+            verdicts: verdicts.chain([default]).collect(),
             policers: policers.collect(),
             blocks: Mutex::new(Blocks { past, steps: Vec::new() }),
         })
@@ -185,21 +152,11 @@ impl FilterTable {
         sum
     }
 
-    /// The verdicts on packets with these keys, as many as there is room for.
+    /// What becomes of packets of this rule.
     #[inline]
-    pub(crate) fn classify(&self, ip6: bool, keys: &[Key], found: &mut [u32; BATCH_MAX]) {
-        let table = if ip6 { &self.ip6 } else { &self.ip4 };
-        table.classify(keys.iter().map(Key::as_bytes), found);
-    }
-
-    /// The verdict for a number from [`Self::classify`].
-    #[inline]
-    pub(crate) fn verdict(&self, found: u32) -> Verdict {
-        let filter = &self.spec.filter;
-        match filter.rules.get((found as usize).wrapping_sub(1)) {
-            Some(rule) => Verdict { rule: found - 1, action: rule.action },
-            None => Verdict { rule: filter.rules.len() as u32, action: filter.default },
-        }
+    pub(crate) fn verdict(&self, rule: u32) -> Verdict {
+        const NONE: Verdict = Verdict { action: Action::Drop, is_treated: false };
+        self.verdicts.get(rule as usize).copied().unwrap_or(NONE)
     }
 
     /// The DSCP that packets of this rule get.
@@ -208,11 +165,11 @@ impl FilterTable {
         self.spec.treatments.get(rule as usize)?.mark
     }
 
-    /// Whether a packet of this length in bytes is within the rule's rate, at `now` in TSC cycles.
+    /// Whether a packet of this length in bytes and source is within the rule's rate, at `now` in TSC cycles.
     #[inline]
-    pub(crate) fn admits(&self, rule: u32, length: usize, now: u64) -> bool {
+    pub(crate) fn admits(&self, rule: u32, source: Source, length: usize, now: u64) -> bool {
         match self.policers.get(rule as usize) {
-            Some(Some(policer)) => policer.admits(length, now),
+            Some(Some(policer)) => policer.admits(source, length, now),
             _ => true,
         }
     }
@@ -243,23 +200,6 @@ fn take_over(past: &mut [(u64, u64)], filter: &Filter, before: &FilterTable) {
     past[filter.rules.len()] = old[rules.len()];
 }
 
-fn made(eal: &Eal, compiled: &acl::Compiled) -> Result<Acl<KEY>, dpdk::Error> {
-    let field = |field: &acl::Field| AclField {
-        by: match field.kind {
-            acl::FieldKind::Mask => AclMatch::Prefix,
-            acl::FieldKind::Range => AclMatch::Range,
-            acl::FieldKind::Bitmask => AclMatch::Bits,
-        },
-        size: field.size,
-        offset: field.offset,
-        group: field.group,
-    };
-    let fields: Vec<_> = compiled.fields.iter().map(field).collect();
-    let rules: Vec<_> =
-        compiled.entries.iter().map(|entry| (entry.values.clone(), entry.rule + 1)).collect();
-    Acl::new(eal, &fields, &rules)
-}
-
 /// The filters of a router, by their numbers less one. Steps look at them when they are made: whoever makes
 /// graphs says before which there are going to be.
 #[derive(Default)]
@@ -274,26 +214,5 @@ impl FilterTables {
     /// These are the filters for steps that are made from now on.
     pub fn set(&self, filters: Vec<Option<Arc<FilterTable>>>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = filters;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_policer_passes_its_rate_and_its_burst() {
-        let policer = Policer::new(Police { rate: 1000, burst: 10, bytes: false }, 1_000_000);
-        let passed = |from: u64, count: u64, step: u64| {
-            (0..count).filter(|n| policer.admits(60, from + n * step)).count()
-        };
-        assert_eq!(passed(1_000_000, 50, 0), 10, "the burst");
-        // A packet takes 1,000 cycles; they come every 500, the first when the bucket is empty.
-        assert_eq!(passed(1_000_000, 200, 500), 99);
-        assert_eq!(passed(9_000_000, 50, 0), 10, "full again");
-        let bytes = Policer::new(Police { rate: 1000, burst: 1500, bytes: true }, 1_000_000);
-        assert!(bytes.admits(1500, 0) && !bytes.admits(1, 0) && bytes.admits(1, 1000));
-        // One that is longer than the burst passes when the bucket is full, or none of its kind ever would.
-        assert!(bytes.admits(9000, 10_000_000) && !bytes.admits(1, 10_000_000));
     }
 }

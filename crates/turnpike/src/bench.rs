@@ -1,6 +1,7 @@
 //! `turnpike bench`: measures this machine's Turnpike, in ratios that hold on a noisy machine.
 
 mod fib;
+mod filter;
 mod forward;
 mod meter;
 mod plot;
@@ -19,6 +20,8 @@ pub enum Bench {
     Forward(forward::ForwardArgs),
     /// Cycles per route lookup of our structures and DPDK's; memory, build and update times
     Fib(fib::FibArgs),
+    /// Cycles to find a packet's rule in a filter, by our classifier and by DPDK's rte_acl
+    Filter(filter::FilterArgs),
     /// Throughput, latency, loss and bursts of the whole router as RFC 2544 and RFC 5180 say
     Rfc2544(rfc2544::Rfc2544Args),
     /// Ways to publish a route to forwarders: what they cost, and how long they take
@@ -32,6 +35,7 @@ pub fn run(bench: &Bench) -> Result<()> {
     match bench {
         Bench::Forward(args) => forward::run(args),
         Bench::Fib(args) => fib::run(args),
+        Bench::Filter(args) => filter::run(args),
         Bench::Rfc2544(args) => rfc2544::run(args),
         Bench::Sync(args) => sync::run(args),
         Bench::Plot(args) => plot::run(args),

@@ -302,7 +302,7 @@ impl Router {
             cpus,
         };
         signals.enter("the making of forwarders")?;
-        let mut maker = GraphMaker::new(catalogue, near, eal.clone());
+        let mut maker = GraphMaker::new(catalogue, near);
         graphs::say_policies(&config);
         let (mut views, mut units, mut ends) = (Vec::new(), Vec::new(), Vec::new());
         signals.check()?;

@@ -1,6 +1,8 @@
 //! The list of built-in steps: the facts that each requires and provides, and how it is made. Graphs are
 //! composed of these names; `plan.rs` checks a composition by these facts.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
+
 use super::*;
 use crate::catalogue::{Facts, MakeContext, Provides, StepSpec};
 use crate::graph::{Output, Step};
@@ -37,7 +39,7 @@ pub(crate) fn specs() -> Vec<StepSpec> {
         })
         .present_if(REVERSE_PATH),
         step("ip4-filter-in", filter::OUTPUTS, VALID4, &[], |make| {
-            Box::new(FilterIn::<false>::new(make.tables))
+            Box::new(FilterIn::<Ipv4Addr>::new(make.tables))
         })
         .present_if(FILTER_IN),
         step("ip4-lookup", resolve::OUTPUTS, VALID4, &[("forward", Facts::ROUTED)], |make| {
@@ -59,7 +61,7 @@ pub(crate) fn specs() -> Vec<StepSpec> {
             Box::new(Mtu::<false>::new(make.tables))
         }),
         step("ip4-filter-out", filter::OUTPUTS, ROUTED4, &[], |make| {
-            Box::new(FilterOut::<false>::new(make.tables))
+            Box::new(FilterOut::<Ipv4Addr>::new(make.tables))
         })
         .present_if(FILTER_OUT),
         step("ip4-rewrite", ip4_rewrite::OUTPUTS, ROUTED4, &[("transmit", REWRITTEN)], |make| {
@@ -76,7 +78,7 @@ pub(crate) fn specs() -> Vec<StepSpec> {
         })
         .present_if(REVERSE_PATH),
         step("ip6-filter-in", filter::OUTPUTS, VALID6, &[], |make| {
-            Box::new(FilterIn::<true>::new(make.tables))
+            Box::new(FilterIn::<Ipv6Addr>::new(make.tables))
         })
         .present_if(FILTER_IN),
         step("ip6-lookup", resolve::OUTPUTS, VALID6, &[("forward", Facts::ROUTED)], |make| {
@@ -96,7 +98,7 @@ pub(crate) fn specs() -> Vec<StepSpec> {
         .present_if(REDIRECTS),
         step("ip6-mtu", mtu::OUTPUTS, ROUTED6, &[], |make| Box::new(Mtu::<true>::new(make.tables))),
         step("ip6-filter-out", filter::OUTPUTS, ROUTED6, &[], |make| {
-            Box::new(FilterOut::<true>::new(make.tables))
+            Box::new(FilterOut::<Ipv6Addr>::new(make.tables))
         })
         .present_if(FILTER_OUT),
         step("ip6-rewrite", ip6_rewrite::OUTPUTS, ROUTED6, &[("transmit", REWRITTEN)], |make| {

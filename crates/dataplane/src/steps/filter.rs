@@ -22,14 +22,13 @@
 
 use std::sync::Arc;
 
-use acl::key::KEY;
-use acl::{Action, Key};
+use acl::{Action, Family, Fields};
 use wire::checksum;
 
 use super::ip6_validate::is_neighbour_discovery;
 use crate::batch::{BATCH_MAX, Batch, ETHERNET, Group, HEAD};
 use crate::features::{Feature, Features};
-use crate::filters::{FilterTable, Hits};
+use crate::filters::{FilterTable, Filtered, Hits, Source};
 use crate::graph::{Output, Outputs, Step};
 use crate::interface::{InterfaceInfo, MAX_INTERFACES};
 use crate::mask::Mask;
@@ -56,88 +55,110 @@ pub const FILTER_IN: Feature = Feature::number("filter_in", 2);
 /// The number of an interface's filter for what leaves by it.
 pub const FILTER_OUT: Feature = Feature::number("filter_out", 3);
 
-/// See the module's documentation. `IP6`: the packets are IPv6.
-pub struct FilterIn<const IP6: bool> {
-    filters: Used,
+/// See the module's documentation. `A`: the packets' family.
+pub struct FilterIn<A: Filtered> {
+    filters: Used<A>,
 }
 
-/// See the module's documentation. `IP6`: the packets are IPv6.
-pub struct FilterOut<const IP6: bool> {
-    filters: Used,
+/// See the module's documentation. `A`: the packets' family.
+pub struct FilterOut<A: Filtered> {
+    filters: Used<A>,
     /// The filter of each interface, 0: none.
     by_interface: Box<[u8; MAX_INTERFACES]>,
 }
 
 /// All filters, each with a block to count in.
-struct Used(Vec<Option<(Arc<FilterTable>, Arc<Hits>)>>);
+struct Used<A: Filtered> {
+    tables: Vec<Option<(Arc<FilterTable>, Arc<Hits>)>>,
+    /// The packets that are looked up.
+    fields: Box<Fields<A>>,
+}
 
-impl Used {
+impl<A: Filtered> Used<A> {
     fn new(tables: &Tables) -> Self {
         let used =
             |table: Option<Arc<FilterTable>>| table.map(|table| (table.clone(), table.block()));
-        Self(tables.filters.get().into_iter().map(used).collect())
+        let tables = tables.filters.get().into_iter().map(used).collect();
+        Self { tables, fields: Box::default() }
     }
 
     /// Gives the packets, all of which have this filter, to their outputs.
-    fn decide<const IP6: bool>(
-        &self,
-        batch: &mut Batch,
-        number: u8,
-        packets: Mask,
-        out: &mut Outputs,
-    ) {
-        let Some(Some((table, hits))) = self.0.get(usize::from(number).wrapping_sub(1)) else {
+    fn decide(&mut self, batch: &mut Batch, number: u8, packets: Mask, out: &mut Outputs) {
+        let Some(Some((table, hits))) = self.tables.get(usize::from(number).wrapping_sub(1)) else {
             // A number without a filter: a defect, which must not open the interface.
             out[FILTERED] |= packets;
             return;
         };
-        let mut keys = [Key::from_bytes([0; KEY]); BATCH_MAX];
-        let mut found = [0; BATCH_MAX];
-        let mut count = 0;
+        let fields = &mut *self.fields;
+        fields.clear();
+        let mut hidden = Mask::EMPTY;
         for slot in packets.slots() {
             let interface = batch.interface(slot).index() as u16;
-            let (frame, length) = (batch.frame(slot), batch.len(slot));
-            keys[count] = if IP6 {
-                Key::of_ip6(frame, length, interface)
-            } else {
-                Key::of_ip4(frame, length, interface)
-            };
-            count += 1;
+            let key = A::key(batch.frame(slot), batch.len(slot), interface);
+            hidden |= Mask::when(key.is_tiny(), slot);
+            fields.push(&key);
         }
-        table.classify(IP6, &keys[..count], &mut found);
-        for (place, slot) in packets.slots().enumerate() {
-            if keys[place].is_tiny() {
-                out[FILTERED] |= Mask::when(true, slot);
+        let mut found = [0; BATCH_MAX];
+        A::of(table).classify(fields, &mut found);
+        let mut decided = [Mask::EMPTY; OUTPUTS.len()];
+        for (place, (slot, rule)) in packets.slots().zip(found).enumerate() {
+            if hidden.has(slot) {
+                decided[FILTERED] |= Mask::when(true, slot);
                 continue;
             }
             let length = batch.len(slot).saturating_sub(ETHERNET);
-            let verdict = table.verdict(found[place]);
-            let hit = &hits[verdict.rule as usize];
-            hit.packets.add(1);
-            hit.bytes.add(length as u64);
-            let output = match verdict.action {
-                _ if !table.admits(verdict.rule, length, batch.now) => POLICED,
-                Action::Accept | Action::Continue => OK,
-                Action::Drop => FILTERED,
-                Action::Reject => REJECTED,
-                Action::ToHost => TO_HOST,
-            };
-            if let (OK, Some(dscp)) = (output, table.mark(verdict.rule)) {
-                set_dscp::<IP6>(batch.head_mut(slot), dscp);
+            if let Some(hit) = hits.get(rule as usize) {
+                hit.packets.add(1);
+                hit.bytes.add(length as u64);
             }
-            out[output] |= Mask::when(true, slot);
+            let verdict = table.verdict(rule);
+            let mut output = output_of(verdict.action);
+            if verdict.is_treated {
+                let source = A::source(fields.source(place));
+                output = treat(table, (rule, source), batch, slot, output);
+            }
+            decided[output] |= Mask::when(true, slot);
         }
+        out.iter_mut().zip(decided).for_each(|(out, packets)| *out |= packets);
     }
 }
 
-impl<const IP6: bool> FilterIn<IP6> {
+fn output_of(action: Action) -> usize {
+    match action {
+        Action::Accept | Action::Continue => OK,
+        Action::Drop => FILTERED,
+        Action::Reject => REJECTED,
+        Action::ToHost => TO_HOST,
+    }
+}
+
+/// Takes a packet from its rule's rate, and marks it if it passes; the output that it then has.
+fn treat(
+    table: &FilterTable,
+    (rule, source): (u32, Source),
+    batch: &mut Batch,
+    slot: usize,
+    output: usize,
+) -> usize {
+    let length = batch.len(slot).saturating_sub(ETHERNET);
+    if !table.admits(rule, source, length, batch.now) {
+        return POLICED;
+    }
+    if let (OK, Some(dscp)) = (output, table.mark(rule)) {
+        let is_ip6 = matches!(source, Source::Ip6(_));
+        set_dscp(is_ip6, batch.head_mut(slot), dscp);
+    }
+    output
+}
+
+impl<A: Filtered> FilterIn<A> {
     /// Looks packets up in the filters of these tables.
     pub fn new(tables: &Tables) -> Self {
         Self { filters: Used::new(tables) }
     }
 }
 
-impl<const IP6: bool> Step for FilterIn<IP6> {
+impl<A: Filtered> Step for FilterIn<A> {
     fn outputs(&self) -> &[Output] {
         OUTPUTS
     }
@@ -150,19 +171,19 @@ impl<const IP6: bool> Step for FilterIn<IP6> {
                 out[OK] |= packets;
                 continue;
             }
-            let discovery = if IP6 {
+            let discovery = if A::OF == Family::Ip6 {
                 packets.filter(|i| is_neighbour_discovery(batch.head(i)))
             } else {
                 Mask::EMPTY
             };
             out[OK] |= discovery;
             let number = info.features.get(FILTER_IN);
-            self.filters.decide::<IP6>(batch, number, packets.without(discovery), out);
+            self.filters.decide(batch, number, packets.without(discovery), out);
         }
     }
 }
 
-impl<const IP6: bool> FilterOut<IP6> {
+impl<A: Filtered> FilterOut<A> {
     /// Looks packets up in the filters of these tables.
     pub fn new(tables: &Tables) -> Self {
         let mut by_interface = Box::new([0; MAX_INTERFACES]);
@@ -179,7 +200,7 @@ impl<const IP6: bool> FilterOut<IP6> {
     }
 }
 
-impl<const IP6: bool> Step for FilterOut<IP6> {
+impl<A: Filtered> Step for FilterOut<A> {
     fn outputs(&self) -> &[Output] {
         OUTPUTS
     }
@@ -193,7 +214,7 @@ impl<const IP6: bool> Step for FilterOut<IP6> {
             if number == 0 {
                 out[OK] |= same;
             } else {
-                self.filters.decide::<IP6>(batch, number, same, out);
+                self.filters.decide(batch, number, same, out);
             }
         }
     }
@@ -201,8 +222,8 @@ impl<const IP6: bool> Step for FilterOut<IP6> {
 
 /// Writes the DSCP (RFC 2474 3), and leaves the two bits of ECN beside it. IPv4's checksum follows (RFC 1624,
 /// equation 3).
-fn set_dscp<const IP6: bool>(head: &mut [u8; HEAD], dscp: u8) {
-    if IP6 {
+fn set_dscp(is_ip6: bool, head: &mut [u8; HEAD], dscp: u8) {
+    if is_ip6 {
         head[ETHERNET] = head[ETHERNET] & 0xf0 | dscp >> 2;
         head[ETHERNET + 1] = head[ETHERNET + 1] & 0x3f | dscp << 6;
         return;
@@ -216,12 +237,14 @@ fn set_dscp<const IP6: bool>(head: &mut [u8; HEAD], dscp: u8) {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
     use acl::{Filter, Matches, Rule};
 
     use super::*;
     use crate::filters::{FilterSpec, Police, Treatment};
     use crate::interface::InterfaceId;
-    use crate::testing::{FrameBuilder, TestTables, dpdk, run_step_on};
+    use crate::testing::{FrameBuilder, TestTables, run_step_on};
 
     fn rule(matches: Matches, action: Action) -> Rule {
         Rule { name: None, line: 0, matches, action }
@@ -241,12 +264,12 @@ mod tests {
             rule(to(55), Action::ToHost),
             rule(to(56), Action::Accept),
         ];
-        let once = Police { rate: 1, burst: 1, bytes: false };
+        let once = Police { rate: 1, burst: 1, bytes: false, per_source: None };
         let filter = Filter { name: "f".into(), rules, default: Action::Accept };
         let mut treatments = vec![Treatment::default(); 4];
         treatments[3].police = Some(once);
         let spec = FilterSpec { filter, treatments };
-        let table = Arc::new(FilterTable::new(&dpdk().0, &spec, None).unwrap());
+        let table = Arc::new(FilterTable::new(&spec, None).unwrap());
         let tables = TestTables::every_kind();
         tables.filters.set(vec![None, Some(table.clone())]);
         (tables, table)
@@ -273,14 +296,14 @@ mod tests {
     fn rules_decide_inward_and_count() {
         let (tables, table) = tables();
         let inward = |batch: &mut Batch| batch.own.features = Features::NONE.with(FILTER_IN, 2);
-        check(&mut FilterIn::<false>::new(&tables), false, inward);
+        check(&mut FilterIn::<Ipv4Addr>::new(&tables), false, inward);
         let packets =
             |table: &FilterTable| table.hits().iter().map(|hit| hit.0).collect::<Vec<_>>();
         assert_eq!(packets(&table), [1, 1, 1, 2, 1], "also of a step that is no more");
         let (other, _) = self::tables();
-        check(&mut FilterIn::<true>::new(&other), true, inward);
+        check(&mut FilterIn::<Ipv6Addr>::new(&other), true, inward);
         let spec = FilterSpec { treatments: vec![Treatment::default(); 4], ..table.spec().clone() };
-        let next = FilterTable::new(&dpdk().0, &spec, Some(&table)).unwrap();
+        let next = FilterTable::new(&spec, Some(&table)).unwrap();
         assert_eq!(packets(&next), [1, 1, 1, 2, 1], "rules that stay keep what they counted");
     }
 
@@ -288,7 +311,7 @@ mod tests {
     fn an_interface_without_a_filter_lets_all_pass_and_one_with_a_missing_filter_none() {
         let (tables, _) = tables();
         for (number, output) in [(0, "ok"), (1, "filtered"), (9, "filtered")] {
-            let mut step = FilterIn::<false>::new(&tables);
+            let mut step = FilterIn::<Ipv4Addr>::new(&tables);
             let (result, _) = run_step_on(&mut step, &frames(false), |batch| {
                 batch.own.features = Features::NONE.with(FILTER_IN, number);
             });
@@ -303,15 +326,16 @@ mod tests {
         infos[3].features = Features::NONE.with(FILTER_OUT, 2);
         tables.interfaces.set(infos);
         let by = |number: u16| move |batch: &mut Batch| batch.out_interface = [number; BATCH_MAX];
-        check(&mut FilterOut::<false>::new(&tables), false, by(3));
-        let (result, _) = run_step_on(&mut FilterOut::<false>::new(&tables), &frames(false), by(4));
+        check(&mut FilterOut::<Ipv4Addr>::new(&tables), false, by(3));
+        let (result, _) =
+            run_step_on(&mut FilterOut::<Ipv4Addr>::new(&tables), &frames(false), by(4));
         assert_eq!(result["ok"].len(), 6);
     }
 
     #[test]
     fn packets_of_one_batch_have_their_interfaces_filters() {
         let (tables, _) = tables();
-        let mut step = FilterIn::<false>::new(&tables);
+        let mut step = FilterIn::<Ipv4Addr>::new(&tables);
         let (result, _) = run_step_on(&mut step, &frames(false), |batch| {
             let info = InterfaceInfo {
                 features: Features::NONE.with(FILTER_IN, 2),
@@ -330,7 +354,7 @@ mod tests {
     #[test]
     fn discovery_of_the_link_is_not_filtered() {
         let (tables, _) = tables();
-        let mut step = FilterIn::<true>::new(&tables);
+        let mut step = FilterIn::<Ipv6Addr>::new(&tables);
         let message =
             |kind, ttl| FrameBuilder::ip6().protocol(58).payload(&[kind, 0, 0, 0]).ttl(ttl).build();
         let frames = [message(135, 255), message(135, 254), message(128, 255)];
@@ -351,7 +375,7 @@ mod tests {
             };
             let mark = Treatment { mark: Some(dscp), police: None };
             let spec = FilterSpec { filter, treatments: vec![mark] };
-            let table = FilterTable::new(&dpdk().0, &spec, None).unwrap();
+            let table = FilterTable::new(&spec, None).unwrap();
             let tables = TestTables::every_kind();
             tables.filters.set(vec![Some(Arc::new(table))]);
             let frame = if ip6 { FrameBuilder::ip6() } else { FrameBuilder::ip4() };
@@ -373,8 +397,8 @@ mod tests {
             }
             let inward = |batch: &mut Batch| batch.own.features = Features::NONE.with(FILTER_IN, 1);
             let (result, batch) = match ip6 {
-                true => run_step_on(&mut FilterIn::<true>::new(&tables), &[frame], inward),
-                false => run_step_on(&mut FilterIn::<false>::new(&tables), &[frame], inward),
+                true => run_step_on(&mut FilterIn::<Ipv6Addr>::new(&tables), &[frame], inward),
+                false => run_step_on(&mut FilterIn::<Ipv4Addr>::new(&tables), &[frame], inward),
             };
             assert_eq!((&result["ok"], batch.frame(0)), (&vec![0], &expected[..]), "{ip6} {dscp}");
         }

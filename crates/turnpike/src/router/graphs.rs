@@ -12,7 +12,6 @@ use dataplane::graph::Graph;
 use dataplane::interface::InterfaceInfo;
 use dataplane::plan::Plans;
 use dataplane::steps::named_hop;
-use dpdk::Eal;
 use script::{
     ForwarderLua, JitStatus, LuaSteps, Peers, Policy, ScriptCounters, SharedObjects, Source,
     StepSettings, StepStatus, Watchdog,
@@ -63,23 +62,21 @@ pub struct GraphMaker {
     tables: NodeTables,
     /// Looks after all Lua steps, once there are some.
     watchdog: Option<Watchdog>,
-    /// The filters that graphs were made with last, and memory for others.
+    /// The filters that graphs were made with last.
     filters: Vec<Option<Arc<FilterTable>>>,
-    eal: Arc<Eal>,
     /// What Lua steps of all forwarders have together.
     shared: Arc<SharedObjects>,
 }
 
 impl GraphMaker {
     /// Of these steps, for these tables.
-    pub fn new(catalogue: &Catalogue, tables: NodeTables, eal: Arc<Eal>) -> Self {
+    pub fn new(catalogue: &Catalogue, tables: NodeTables) -> Self {
         let filters = Vec::new();
         Self {
             catalogue: catalogue.clone(),
             tables,
             watchdog: None,
             filters,
-            eal,
             shared: Arc::default(),
         }
     }
@@ -103,7 +100,7 @@ impl GraphMaker {
         ports: &[InterfaceInfo],
     ) -> Result<Vec<ForwarderGraph>> {
         self.tables.common().interfaces.set(ports.to_vec());
-        self.filters = filters(&self.eal, config, &self.filters)?;
+        self.filters = filters(config, &self.filters)?;
         self.tables.common().filters.set(self.filters.clone());
         let mut catalogue = self.catalogue.clone();
         for hop in &config.next_hops {
@@ -165,7 +162,6 @@ impl GraphMaker {
 /// The filters of a configuration by their numbers less one. Those that are as before stay; of others rules
 /// that stay keep what they counted.
 fn filters(
-    eal: &Eal,
     config: &Config,
     before: &[Option<Arc<FilterTable>>],
 ) -> Result<Vec<Option<Arc<FilterTable>>>> {
@@ -178,7 +174,7 @@ fn filters(
         let table = match before {
             Some(table) if *table.spec() == filter.spec => table.clone(),
             _ => {
-                let made = FilterTable::new(eal, &filter.spec, before.map(|table| &**table));
+                let made = FilterTable::new(&filter.spec, before.map(|table| &**table));
                 let file = config.file.display();
                 Arc::new(made.map_err(|why| anyhow!("{file}:{}: {why}", filter.line))?)
             }

@@ -137,13 +137,14 @@ fn distinct<A: Family>(routes: &Routes<A>, count: usize, random: &mut Random) ->
 }
 
 /// Draws ranks 0, 1, 2, ... with probabilities in proportion to 1, 1/2, 1/3, ...
-struct Zipf {
+pub struct Zipf {
     /// Sums of the probabilities up to each rank, unscaled.
     sums: Vec<f64>,
 }
 
 impl Zipf {
-    fn new(ranks: usize) -> Self {
+    /// Of so many ranks.
+    pub fn new(ranks: usize) -> Self {
         let mut sum = 0.0;
         let add = |rank: usize| {
             sum += 1.0 / rank as f64;
@@ -152,7 +153,8 @@ impl Zipf {
         Self { sums: (1..=ranks).map(add).collect() }
     }
 
-    fn draw(&self, random: &mut Random) -> usize {
+    /// The next rank.
+    pub fn draw(&self, random: &mut Random) -> usize {
         let total = self.sums.last().copied().unwrap_or_default();
         // 53 bits: all that a double holds.
         let point = (random.word() >> 11) as f64 / (1u64 << 53) as f64 * total;

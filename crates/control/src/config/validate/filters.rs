@@ -1,10 +1,10 @@
 //! `turnpike.filter "NAME" { {…}, {…}, default = "accept" }`: rules for packets, in their order.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 
-use acl::{Action, Family, Matches, Rule, text};
-use dataplane::filters::{FILTERS_MAX, FilterSpec, Police, Treatment};
+use acl::{Action, Classifier, Family, Matches, Rule, text};
+use dataplane::filters::{FILTERS_MAX, FilterSpec, Police, SourceLengths, Treatment};
 use ipnet::IpNet;
 
 use super::super::error::suggestion;
@@ -86,15 +86,31 @@ pub(super) fn read<'s>(
         for error in spec.filter.check() {
             context.errors.add(Some(statement.line), error.to_string());
         }
-        for family in [Family::Ip4, Family::Ip6] {
-            if let Err(error) = acl::check_size(&spec.filter, family) {
-                context.errors.add(Some(statement.line), error.to_string());
-                break;
-            }
+        let sizes = Classifier::<Ipv4Addr>::check(&spec.filter)
+            .and_then(|()| Classifier::<Ipv6Addr>::check(&spec.filter));
+        if let Err(error) = sizes {
+            context.errors.add(Some(statement.line), error.to_string());
         }
         filters.push(Filter { line: statement.line, number, spec });
     }
+    bound_tables(context, &filters);
     filters
+}
+
+/// Rules with a table of sources, of all filters: 256 MiB.
+const PER_SOURCE_MAX: usize = 64;
+
+fn bound_tables(context: &mut Context<'_>, filters: &[Filter]) {
+    let treatments = filters.iter().flat_map(|filter| &filter.spec.treatments);
+    let polices = treatments.filter_map(|treatment| treatment.police);
+    let tables = polices.filter(|police| police.per_source.is_some()).count();
+    if let (true, Some(last)) = (tables > PER_SOURCE_MAX, filters.last()) {
+        let message = format!(
+            "filters: {tables} rules with a rate per source, each of which takes 4 MiB; at most \
+             {PER_SOURCE_MAX}"
+        );
+        context.errors.add(Some(last.line), message);
+    }
 }
 
 fn filter(context: &mut Context<'_>, what: String, statement: &Statement) -> FilterSpec {
@@ -302,6 +318,10 @@ fn policed(fields: &mut Fields<'_, '_>) -> Option<Police> {
 }
 
 fn police(rate: &str, burst: Option<&str>) -> Result<Police, String> {
+    let (rate, per_source) = match rate.split_once(" per ") {
+        Some((rate, sources)) => (rate, Some(source_lengths(sources)?)),
+        None => (rate, None),
+    };
     let (rate_value, bytes) = amount(rate, "pps")?;
     let least = if bytes { BURST_BYTES_LEAST } else { 1 };
     let burst = match burst {
@@ -314,7 +334,35 @@ fn police(rate: &str, burst: Option<&str>) -> Result<Police, String> {
             value.max(1)
         }
     };
-    Ok(Police { rate: rate_value, burst, bytes })
+    Ok(Police { rate: rate_value, burst, bytes, per_source })
+}
+
+/// `source`, `source/24`, `source/64` or `source/24/64`: a length of IPv6 is above 32.
+fn source_lengths(text: &str) -> Result<SourceLengths, String> {
+    let wrong = || {
+        format!(
+            "\"per {text}\" unknown; write \"per source\", \"per source/24\" (IPv4), \"per \
+             source/56\" (IPv6) or \"per source/24/56\""
+        )
+    };
+    let (name, lengths) =
+        text.split_once('/').map_or((text, None), |(name, rest)| (name, Some(rest)));
+    if name != "source" {
+        return Err(wrong());
+    }
+    let mut of = SourceLengths::default();
+    let Some(lengths) = lengths else { return Ok(of) };
+    let length = |text: &str, most: u8| {
+        text.parse::<u8>().ok().filter(|length| (1..=most).contains(length)).ok_or_else(wrong)
+    };
+    match lengths.split_once('/') {
+        Some((ip4, ip6)) => (of.ip4, of.ip6) = (length(ip4, 32)?, length(ip6, 128)?),
+        None => match length(lengths, 128)? {
+            ip4 @ ..=32 => of.ip4 = ip4,
+            ip6 => of.ip6 = ip6,
+        },
+    }
+    Ok(of)
 }
 
 /// An amount of packets, or of bits, in bytes; whether it is bytes.
@@ -349,16 +397,45 @@ mod tests {
     #[test]
     fn rates_have_units() {
         let rate = |text: &str| police(text, None);
-        assert_eq!(rate("100kpps"), Ok(Police { rate: 100_000, burst: 10_000, bytes: false }));
-        assert_eq!(rate("1pps"), Ok(Police { rate: 1, burst: 1, bytes: false }));
-        assert_eq!(rate("80mbit"), Ok(Police { rate: 10_000_000, burst: 1_000_000, bytes: true }));
+        assert_eq!(
+            rate("100kpps"),
+            Ok(Police { rate: 100_000, burst: 10_000, bytes: false, per_source: None })
+        );
+        assert_eq!(rate("1pps"), Ok(Police { rate: 1, burst: 1, bytes: false, per_source: None }));
+        assert_eq!(
+            rate("80mbit"),
+            Ok(Police { rate: 10_000_000, burst: 1_000_000, bytes: true, per_source: None })
+        );
         assert_eq!(rate("8kbit").unwrap().burst, 9216, "a jumbo frame passes");
         let with = police("80mbit", Some("1mbit"));
-        assert_eq!(with, Ok(Police { rate: 10_000_000, burst: 125_000, bytes: true }));
+        assert_eq!(
+            with,
+            Ok(Police { rate: 10_000_000, burst: 125_000, bytes: true, per_source: None })
+        );
         for (rate, burst) in
             [("10", None), ("pps", None), ("0pps", None), ("10kB", None), ("80mbit", Some("5"))]
         {
             assert!(police(rate, burst).is_err(), "{rate} {burst:?}");
+        }
+        let lengths = |ip4, ip6| Some(SourceLengths { ip4, ip6 });
+        for (text, wanted) in [
+            ("1kpps per source", lengths(32, 64)),
+            ("1kpps per source/24", lengths(24, 64)),
+            ("1kpps per source/56", lengths(32, 56)),
+            ("1mbit per source/24/48", lengths(24, 48)),
+        ] {
+            assert_eq!(police(text, None).unwrap().per_source, wanted, "{text}");
+        }
+        for text in [
+            "per host",
+            "per source/0",
+            "per source/129",
+            "per source/33/64",
+            "per source/x",
+            "per",
+        ] {
+            let error = police(&format!("1kpps {text}"), None).unwrap_err();
+            assert!(error.contains("per source/24") || text == "per", "{text}: {error}");
         }
         assert!(police("10pps", Some("5")).is_ok_and(|police| police.burst == 5));
         assert!(police("9999999999999gbit", None).unwrap_err().contains("write it as"));

@@ -199,7 +199,7 @@ impl Router {
         lookups: Lookups,
         bursts: Bursts,
     ) -> Result<Self> {
-        let tables = tables(bench, case, lookups)?;
+        let tables = tables(case, lookups)?;
         let mut exits = Vec::new();
         for index in 0..case.egress {
             let path = TxPath::Queue(bench.sink()?);
@@ -338,16 +338,16 @@ pub fn with_default<A: fib::Address>(full: &Routes<A>) -> Result<Routes<A>> {
 }
 
 /// A filter that lets everything pass, of rules as access lists have them.
-fn filter(bench: &Bench, count: usize) -> Result<FilterTable> {
+fn filter(count: usize) -> Result<FilterTable> {
     let mut filter = generate::rules(generate::Kind::Acl, Family::Ip4, count, 1);
     filter.default = Action::Accept;
     filter.rules.iter_mut().for_each(|rule| rule.action = Action::Accept);
     let spec = FilterSpec { filter, treatments: vec![Treatment::default(); count] };
-    FilterTable::new(bench.eal(), &spec, None).map_err(anyhow::Error::msg)
+    Ok(FilterTable::new(&spec, None)?)
 }
 
 /// What a case's steps read: its routes lead to [`NEXT_HOPS`] next hops, spread over the egress ports.
-fn tables(bench: &Bench, case: &Case, (fib4, fib6): Lookups) -> Result<Arc<Tables>> {
+fn tables(case: &Case, (fib4, fib6): Lookups) -> Result<Arc<Tables>> {
     let next_hops = NextHopTable::new();
     for index in 0..NEXT_HOPS {
         let port = port_id(usize::from(index) % case.egress)?;
@@ -358,7 +358,7 @@ fn tables(bench: &Bench, case: &Case, (fib4, fib6): Lookups) -> Result<Arc<Table
     let filters = Arc::<FilterTables>::default();
     if let More::Rules(count) = case.more {
         ports[0].features = Features::NONE.with(FILTER_IN, 1);
-        filters.set(vec![Some(Arc::new(filter(bench, count)?))]);
+        filters.set(vec![Some(Arc::new(filter(count)?))]);
     }
     Ok(Arc::new(Tables {
         named_hops: Default::default(),

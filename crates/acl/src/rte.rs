@@ -1,9 +1,18 @@
-//! The compiler: rules to the fields and entries of `rte_acl`.
+//! The same rules for DPDK's `rte_acl`, which benchmarks compare the [`crate::Classifier`] with.
 //!
 //! A rule becomes the product of its lists, each minimised first: prefixes are aggregated, ranges
 //! merged. Only fields that a rule of the family uses are looked up, because each group of 4 bytes
 //! costs a lookup four steps. `rte_acl` wants every byte of a used group to belong to a field, so the
 //! other bytes of the group become fields that match anything.
+//!
+//! It reads byte 0 of a packet's key and then groups of 4 bytes, in network byte order:
+//!
+//! ```text
+//!  0  protocol     -           -      -          16  source port       destination port
+//!  4  TCP flags    ICMP type   DSCP   TTL        20  source address (4 or 16 bytes)
+//!  8  fragment     -           IP length         24  destination address of IPv4
+//! 12  interface                -      -          36  destination address of IPv6
+//! ```
 
 use std::{net::IpAddr, ops::RangeInclusive};
 
@@ -11,11 +20,48 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::{
     Bits, Family, Filter, Key, Matches,
-    key::{
-        DESTINATION4_AT, DESTINATION6_AT, DSCP_AT, FLAGS_AT, FRAGMENT, FRAGMENT_AT, FROM_PORT_AT,
-        ICMP_AT, INTERFACE_AT, LENGTH_AT, NO_UPPER, PROTOCOL_AT, SOURCE_AT, TO_PORT_AT, TTL_AT,
-    },
+    conditions::merge,
+    key::{FRAGMENT, NO_UPPER},
 };
+
+/// Bytes in a packet's key.
+pub const KEY: usize = 52;
+
+const PROTOCOL_AT: usize = 0;
+const FLAGS_AT: usize = 4;
+const ICMP_AT: usize = 5;
+const DSCP_AT: usize = 6;
+const TTL_AT: usize = 7;
+const FRAGMENT_AT: usize = 8;
+const LENGTH_AT: usize = 10;
+const INTERFACE_AT: usize = 12;
+const FROM_PORT_AT: usize = 16;
+const TO_PORT_AT: usize = 18;
+const SOURCE_AT: usize = 20;
+const DESTINATION4_AT: usize = 24;
+const DESTINATION6_AT: usize = 36;
+
+/// The bytes that `rte_acl` reads of a packet of `family`.
+pub fn bytes(key: &Key, family: Family) -> [u8; KEY] {
+    let mut bytes = [0; KEY];
+    bytes[PROTOCOL_AT] = key.protocol;
+    bytes[FLAGS_AT..=TTL_AT].copy_from_slice(&[key.flags, key.icmp_type, key.dscp, key.ttl]);
+    bytes[FRAGMENT_AT] = key.fragment;
+    let words = [
+        (LENGTH_AT, key.length),
+        (INTERFACE_AT, key.interface),
+        (FROM_PORT_AT, key.ports[0]),
+        (TO_PORT_AT, key.ports[1]),
+    ];
+    for (at, word) in words {
+        bytes[at..at + 2].copy_from_slice(&word.to_be_bytes());
+    }
+    let addresses = [key.source, key.destination].map(u128::to_be_bytes);
+    let first = if family == Family::Ip4 { 12 } else { 0 };
+    let addresses = addresses.iter().flat_map(|address| &address[first..]);
+    bytes[SOURCE_AT..].iter_mut().zip(addresses).for_each(|(byte, &value)| *byte = value);
+    bytes
+}
 
 /// Most entries of a compiled filter.
 pub const TOO_MANY: usize = 1 << 18;
@@ -100,14 +146,6 @@ pub fn compile(filter: &Filter, family: Family) -> Result<Compiled, TooMany> {
     Ok(Compiled { fields, entries })
 }
 
-/// Refuses what [`compile`] refuses, without the work.
-///
-/// # Errors
-/// As [`compile`].
-pub fn check_size(filter: &Filter, family: Family) -> Result<(), TooMany> {
-    sized(filter, family).map(drop)
-}
-
 /// A rule's place in its filter, and its choices.
 type Part = (usize, Vec<Choice>);
 
@@ -129,7 +167,7 @@ fn sized(filter: &Filter, family: Family) -> Result<(Vec<Part>, u64), TooMany> {
 
 impl Compiled {
     /// The rule of the first entry that matches: `rte_acl`'s answer, found slowly.
-    pub fn find(&self, key: &Key) -> Option<u32> {
+    pub fn find(&self, key: &[u8; KEY]) -> Option<u32> {
         let holds = |entry: &&Entry| {
             self.fields.iter().zip(&entry.values).all(|(field, values)| field.holds(key, *values))
         };
@@ -138,9 +176,9 @@ impl Compiled {
 }
 
 impl Field {
-    fn holds(&self, key: &Key, (value, second): (u64, u64)) -> bool {
+    fn holds(&self, key: &[u8; KEY], (value, second): (u64, u64)) -> bool {
         let at = usize::from(self.offset);
-        let bytes = &key.as_bytes()[at..at + usize::from(self.size)];
+        let bytes = &key[at..at + usize::from(self.size)];
         let found = bytes.iter().fold(0, |number, &byte| number << 8 | u64::from(byte));
         match self.kind {
             FieldKind::Range => (value..=second).contains(&found),
@@ -281,21 +319,6 @@ fn words(net: &IpNet) -> Vec<(u64, u64)> {
         (value, u64::from(net.prefix_len()).saturating_sub(32 * at as u64).min(32))
     };
     bytes.chunks(4).enumerate().map(word).collect()
-}
-
-/// The ranges in order, without empty ones; those that overlap or touch are joined.
-fn merge(mut ranges: Vec<RangeInclusive<u16>>) -> Vec<RangeInclusive<u16>> {
-    ranges.sort_unstable_by_key(|range| *range.start());
-    let mut merged: Vec<RangeInclusive<u16>> = Vec::new();
-    for range in ranges.into_iter().filter(|range| !range.is_empty()) {
-        match merged.last_mut() {
-            Some(last) if *range.start() <= last.end().saturating_add(1) => {
-                *last = *last.start()..=*last.end().max(range.end());
-            }
-            _ => merged.push(range),
-        }
-    }
-    merged
 }
 
 fn product(choices: &[Choice]) -> u64 {

@@ -1,0 +1,232 @@
+//! From the values of a batch to their classes: values that all rules treat alike are one class.
+//!
+//! Few classes are found by comparing: a value's range is the number of range starts that it reaches,
+//! and the processor compares many values with one start at a time. Many are found in a table: of all
+//! values for numbers, a route table for addresses.
+
+use std::{net::Ipv4Addr, net::Ipv6Addr, sync::Arc};
+
+use fib::{Address, Algorithm, Bits, Error, Lookup, NoReaders, Prefix, Table};
+use ipnet::IpNet;
+
+use crate::{Family, Key, conditions::Number, fields::BATCH};
+
+/// Range starts that are compared one by one; more make a table.
+const FEW: usize = 48;
+
+/// An address family whose packets can be classified: [`Ipv4Addr`] or [`Ipv6Addr`].
+pub trait FilterAddress: Address {
+    /// The same family, as rules name it.
+    const OF: Family;
+
+    /// The key of a frame of this family: [`Key::of_ip4`] or [`Key::of_ip6`].
+    fn key(frame: &[u8], length: usize, interface: u16) -> Key;
+
+    /// The address in the low bits of `key`.
+    #[doc(hidden)]
+    fn narrow(key: u128) -> Self::Bits;
+
+    /// A prefix of this family.
+    #[doc(hidden)]
+    fn prefix(net: &IpNet) -> Option<Prefix<Self>>;
+
+    #[doc(hidden)]
+    fn table(algorithm: Algorithm) -> Result<Box<dyn Table<Self>>, Error>;
+
+    /// How many of `starts`, which are in order, each address reaches.
+    #[doc(hidden)]
+    fn ranks(starts: &[Self::Bits], addresses: &[Self::Bits], ranks: &mut [u16]);
+}
+
+impl FilterAddress for Ipv4Addr {
+    const OF: Family = Family::Ip4;
+
+    #[inline(always)]
+    fn key(frame: &[u8], length: usize, interface: u16) -> Key {
+        Key::of_ip4(frame, length, interface)
+    }
+
+    #[inline(always)]
+    fn narrow(key: u128) -> u32 {
+        key as u32
+    }
+
+    fn prefix(net: &IpNet) -> Option<Prefix<Self>> {
+        match net {
+            IpNet::V4(net) => Some(Prefix::covering(net.network(), net.prefix_len())),
+            IpNet::V6(_) => None,
+        }
+    }
+
+    fn table(algorithm: Algorithm) -> Result<Box<dyn Table<Self>>, Error> {
+        fib::new_ipv4(algorithm, Box::new(NoReaders))
+    }
+
+    #[inline]
+    fn ranks(starts: &[u32], addresses: &[u32], ranks: &mut [u16]) {
+        let mut counts = [0u32; BATCH];
+        for start in starts {
+            for (count, address) in counts.iter_mut().zip(addresses) {
+                *count += u32::from(address >= start);
+            }
+        }
+        ranks.iter_mut().zip(counts).for_each(|(rank, count)| *rank = count as u16);
+    }
+}
+
+impl FilterAddress for Ipv6Addr {
+    const OF: Family = Family::Ip6;
+
+    #[inline(always)]
+    fn key(frame: &[u8], length: usize, interface: u16) -> Key {
+        Key::of_ip6(frame, length, interface)
+    }
+
+    #[inline(always)]
+    fn narrow(key: u128) -> u128 {
+        key
+    }
+
+    fn prefix(net: &IpNet) -> Option<Prefix<Self>> {
+        match net {
+            IpNet::V6(net) => Some(Prefix::covering(net.network(), net.prefix_len())),
+            IpNet::V4(_) => None,
+        }
+    }
+
+    fn table(algorithm: Algorithm) -> Result<Box<dyn Table<Self>>, Error> {
+        fib::new_ipv6(algorithm, Box::new(NoReaders))
+    }
+
+    #[inline]
+    fn ranks(starts: &[u128], addresses: &[u128], ranks: &mut [u16]) {
+        let mut counts = [0u64; BATCH];
+        for start in starts {
+            let (high, low) = ((start >> 64) as u64, *start as u64);
+            for (count, address) in counts.iter_mut().zip(addresses) {
+                let (over, rest) = ((address >> 64) as u64, *address as u64);
+                *count += u64::from((over > high) | (over == high) & (rest >= low));
+            }
+        }
+        ranks.iter_mut().zip(counts).for_each(|(rank, count)| *rank = count as u16);
+    }
+}
+
+/// The classes of addresses; class 0 is that of addresses in no prefix.
+pub(crate) enum AddressClasses<A: FilterAddress> {
+    Few { starts: Vec<A::Bits>, classes: Vec<u16> },
+    Table(Arc<dyn Lookup<A>>),
+}
+
+impl<A: FilterAddress> AddressClasses<A> {
+    /// Addresses have the class of the longest prefix that holds them; `prefixes` are in order, and
+    /// their classes below 2^15.
+    pub fn new(prefixes: &[(Prefix<A>, u16)]) -> Result<Self, Error> {
+        let ranges = ranges(prefixes);
+        if ranges.len() <= FEW {
+            let starts = ranges[1..].iter().map(|range| range.0).collect();
+            return Ok(Self::Few { starts, classes: ranges.iter().map(|range| range.1).collect() });
+        }
+        // The fastest table has room for fewer long prefixes than the other.
+        let table = loaded(prefixes, Algorithm::Runmap)
+            .or_else(|_| loaded(prefixes, Algorithm::Poptrie))?;
+        Ok(Self::Table(table.reader()))
+    }
+
+    /// The class of each address.
+    #[inline]
+    pub fn find(&self, addresses: &[A::Bits], found: &mut [u16]) {
+        match self {
+            Self::Table(table) => table.lookup_batch(addresses, found),
+            Self::Few { starts, classes } => {
+                A::ranks(starts, addresses, found);
+                translate(classes, found);
+            }
+        }
+    }
+}
+
+fn loaded<A: FilterAddress>(
+    prefixes: &[(Prefix<A>, u16)],
+    algorithm: Algorithm,
+) -> Result<Box<dyn Table<A>>, Error> {
+    let mut table = A::table(algorithm)?;
+    // Class 0 is a table's answer where there is no route.
+    table.load(&mut prefixes.iter().copied().filter(|(_, class)| *class != 0))?;
+    Ok(table)
+}
+
+/// The first address and the class of each range of addresses that prefixes cut out, in order. Prefixes
+/// are in order: one comes behind those that hold it.
+fn ranges<A: FilterAddress>(prefixes: &[(Prefix<A>, u16)]) -> Vec<(A::Bits, u16)> {
+    let mut ranges = vec![(A::Bits::default(), 0)];
+    let mut open: Vec<(A::Bits, u16)> = Vec::new();
+    for (prefix, class) in prefixes {
+        close(&mut open, &mut ranges, |last| last < prefix.bits());
+        begin(&mut ranges, prefix.bits(), *class);
+        open.push((prefix.last_bits(), *class));
+    }
+    close(&mut open, &mut ranges, |last| last != A::Bits::mask(u8::MAX));
+    ranges
+}
+
+/// Ends the innermost prefixes as long as they are `over`.
+fn close<B: Bits>(open: &mut Vec<(B, u16)>, ranges: &mut Vec<(B, u16)>, over: impl Fn(B) -> bool) {
+    while let Some((last, _)) = open.pop_if(|(last, _)| over(*last)) {
+        begin(ranges, last.next(), open.last().map_or(0, |outer| outer.1));
+    }
+}
+
+fn begin<B: Bits>(ranges: &mut Vec<(B, u16)>, start: B, class: u16) {
+    match ranges.last_mut() {
+        Some(last) if last.0 == start => last.1 = class,
+        _ => ranges.push((start, class)),
+    }
+}
+
+/// The classes of numbers.
+pub(crate) enum NumberClasses {
+    Few { starts: Vec<u16>, classes: Vec<u16> },
+    Table(Box<[u16]>),
+}
+
+impl NumberClasses {
+    /// `ranges` are the first value and the class of each range, in order; the first begins at 0.
+    pub fn new(number: Number, ranges: &[(u16, u16)]) -> Self {
+        if number.values() == 1 << 16 && ranges.len() <= FEW {
+            let starts = ranges[1..].iter().map(|range| range.0).collect();
+            return Self::Few { starts, classes: ranges.iter().map(|range| range.1).collect() };
+        }
+        let mut table = vec![0; number.values()];
+        let ends = ranges[1..].iter().map(|range| usize::from(range.0)).chain([number.values()]);
+        for (&(start, class), end) in ranges.iter().zip(ends) {
+            table[usize::from(start)..end].fill(class);
+        }
+        Self::Table(table.into())
+    }
+
+    /// Puts the class of each number in its place.
+    #[inline]
+    pub fn find(&self, numbers: &mut [u16]) {
+        match self {
+            Self::Table(classes) => translate(classes, numbers),
+            Self::Few { starts, classes } => {
+                let mut counts = [0u16; BATCH];
+                for start in starts {
+                    for (count, number) in counts.iter_mut().zip(&*numbers) {
+                        *count += u16::from(number >= start);
+                    }
+                }
+                numbers.iter_mut().zip(counts).for_each(|(number, count)| *number = count);
+                translate(classes, numbers);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn translate(classes: &[u16], values: &mut [u16]) {
+    for value in values {
+        *value = classes.get(usize::from(*value)).copied().unwrap_or(0);
+    }
+}

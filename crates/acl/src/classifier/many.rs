@@ -1,0 +1,205 @@
+//! More than 64 rules: words of rules, and summaries that say which words to look at.
+
+use super::{NO_RULE, TooLarge, WORD, layout};
+use crate::{
+    Filter,
+    classes::{AddressClasses, FilterAddress, NumberClasses},
+    conditions::Number,
+    fields::{BATCH, Fields},
+};
+
+pub(super) struct Many<A: FilterAddress> {
+    source: (AddressClasses<A>, AddressRows),
+    destination: (AddressClasses<A>, AddressRows),
+    numbers: Vec<(Number, NumberClasses, NumberRows)>,
+    /// The rule behind each bit, [`NO_RULE`] for the bits that fill up a word.
+    rules: Vec<u32>,
+    /// Words of a summary.
+    summary: usize,
+}
+
+/// Fields that packets are looked up by.
+const FIELDS: usize = 2 + Number::ALL.len();
+
+/// Classes of a batch, by field: source, destination, numbers.
+type Classes = [[u16; BATCH]; FIELDS];
+
+impl<A: FilterAddress> Many<A> {
+    pub fn new(layout: layout::Layout<A>, filter: &Filter) -> Result<Self, TooLarge> {
+        let words = layout.rules.len() / WORD;
+        let address = |of: Option<layout::AddressLayout<A>>| match of {
+            Some(of) => Ok((
+                layout::classes(&of.prefixes, filter)?,
+                AddressRows::new(words, of.bits.rows()),
+            )),
+            None => {
+                let all = vec![!0; words];
+                let classes = layout::classes(&[], filter)?;
+                Ok((classes, AddressRows::new(words, [&all[..]].into_iter())))
+            }
+        };
+        let number = |of: layout::NumberLayout| {
+            let classes = NumberClasses::new(of.number, &of.ranges);
+            (of.number, classes, NumberRows::new(words, of.bits.rows()))
+        };
+        Ok(Self {
+            source: address(layout.source)?,
+            destination: address(layout.destination)?,
+            numbers: layout.numbers.into_iter().map(number).collect(),
+            rules: layout.rules,
+            summary: words.div_ceil(WORD),
+        })
+    }
+
+    #[inline]
+    pub fn classify(&self, fields: &Fields<A>, found: &mut [u32; BATCH]) {
+        let mut classes = [[0; BATCH]; FIELDS];
+        self.find_classes(fields, &mut classes);
+        let found = &mut found[..fields.len()];
+        match self.summary {
+            1 => self.find_rules::<1>(&classes, found),
+            2 => self.find_rules::<2>(&classes, found),
+            3 => self.find_rules::<3>(&classes, found),
+            _ => self.find_rules::<0>(&classes, found),
+        }
+    }
+
+    fn find_classes(&self, fields: &Fields<A>, classes: &mut Classes) {
+        let count = fields.padded();
+        let [sources, destinations, numbers @ ..] = classes;
+        self.source.0.find(fields.sources(), &mut sources[..count]);
+        self.destination.0.find(fields.destinations(), &mut destinations[..count]);
+        for ((number, of, _), classes) in self.numbers.iter().zip(numbers) {
+            fields.numbers(*number, &mut classes[..count]);
+            of.find(&mut classes[..count]);
+        }
+    }
+
+    /// `S`: words of a summary, 0: as many as there are.
+    fn find_rules<const S: usize>(&self, classes: &Classes, found: &mut [u32]) {
+        let summary = if S == 0 { self.summary } else { S };
+        for (at, found) in found.iter_mut().enumerate().take(BATCH) {
+            *found = self.first_rule(summary, classes, at);
+        }
+    }
+
+    /// The first rule of all words that the summaries of a packet's rows have in common.
+    #[inline(always)]
+    fn first_rule(&self, summary: usize, classes: &Classes, at: usize) -> u32 {
+        let source = self.source.1.row(summary, classes[0][at]);
+        let destination = self.destination.1.row(summary, classes[1][at]);
+        let mut first = NO_RULE;
+        for part in 0..summary {
+            let mut words =
+                self.source.1.words(source, part) & self.destination.1.words(destination, part);
+            for ((_, _, rows), classes) in self.numbers.iter().zip(&classes[2..]) {
+                words &= rows.row(classes[at])[part];
+            }
+            while words != 0 {
+                let word = part * WORD + words.trailing_zeros() as usize;
+                words &= words - 1;
+                let mut bits = self.source.1.word(source, summary, word);
+                bits &= self.destination.1.word(destination, summary, word);
+                for ((_, _, rows), classes) in self.numbers.iter().zip(&classes[2..]) {
+                    bits &= rows.row(classes[at])[summary + word];
+                }
+                let rule = self.rules[word * WORD + bits.trailing_zeros() as usize % WORD];
+                first = first.min(if bits == 0 { NO_RULE } else { rule });
+            }
+        }
+        first
+    }
+}
+
+/// Rows of which few words are not zero: those of addresses.
+struct AddressRows {
+    /// For each class: a summary, and where its words begin.
+    rows: Vec<u64>,
+    /// The words that are not zero, row by row; the first is all ones.
+    words: Vec<u64>,
+    /// A summary of the words whose rules ask for no address: they are all ones, and in no row.
+    any: Vec<u64>,
+}
+
+impl AddressRows {
+    fn new<'a>(words: usize, rows: impl Iterator<Item = &'a [u64]>) -> Self {
+        let mut made =
+            Self { rows: Vec::new(), words: vec![!0], any: vec![0; words.div_ceil(WORD)] };
+        for (class, row) in rows.enumerate() {
+            if class == 0 {
+                // Of addresses that no rule names.
+                mark(&mut made.any, row);
+            }
+            let start = made.rows.len();
+            made.rows.resize(start + made.any.len() + 1, 0);
+            made.rows[start + made.any.len()] = made.words.len() as u64;
+            let summary = &mut made.rows[start..start + made.any.len()];
+            mark(summary, row);
+            summary.iter_mut().zip(&made.any).for_each(|(words, any)| *words &= !any);
+            made.words.extend(
+                (0..).zip(row).filter(|(at, _)| is_marked(summary, *at)).map(|(_, word)| word),
+            );
+        }
+        made
+    }
+
+    #[inline(always)]
+    fn row(&self, summary: usize, class: u16) -> &[u64] {
+        &self.rows[usize::from(class) * (summary + 1)..][..summary + 1]
+    }
+
+    /// A part of the row's summary.
+    #[inline(always)]
+    fn words(&self, row: &[u64], part: usize) -> u64 {
+        row[part] | self.any[part]
+    }
+
+    /// A word of the row that is not zero.
+    #[inline(always)]
+    fn word(&self, row: &[u64], summary: usize, word: usize) -> u64 {
+        let (part, bit) = (word / WORD, word % WORD);
+        let before = row[..part].iter().map(|words| words.count_ones()).sum::<u32>();
+        let before = before + (row[part] & ((1 << bit) - 1)).count_ones();
+        let own = row[part] >> bit & 1 != 0;
+        let at = if own { row[summary] + u64::from(before) } else { 0 };
+        self.words[at as usize]
+    }
+}
+
+/// Rows of words: those of numbers.
+struct NumberRows {
+    /// For each class: a summary, then all words.
+    rows: Vec<u64>,
+    /// Words in a row.
+    stride: usize,
+}
+
+impl NumberRows {
+    fn new<'a>(words: usize, rows: impl Iterator<Item = &'a [u64]>) -> Self {
+        let summary = words.div_ceil(WORD);
+        let mut made = Self { rows: Vec::new(), stride: summary + words };
+        for row in rows {
+            let start = made.rows.len();
+            made.rows.resize(start + summary, 0);
+            mark(&mut made.rows[start..], row);
+            made.rows.extend(row);
+        }
+        made
+    }
+
+    #[inline(always)]
+    fn row(&self, class: u16) -> &[u64] {
+        &self.rows[usize::from(class) * self.stride..][..self.stride]
+    }
+}
+
+/// Marks the words of a row that are not zero.
+fn mark(summary: &mut [u64], row: &[u64]) {
+    for (at, _) in row.iter().enumerate().filter(|(_, word)| **word != 0) {
+        summary[at / WORD] |= 1 << (at % WORD);
+    }
+}
+
+fn is_marked(summary: &[u64], at: usize) -> bool {
+    summary[at / WORD] >> (at % WORD) & 1 != 0
+}

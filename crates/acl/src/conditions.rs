@@ -1,0 +1,130 @@
+//! The conditions of a rule on a packet's numbers: everything but its addresses, as ranges.
+
+use std::ops::RangeInclusive;
+
+use crate::{
+    Bits, Matches,
+    key::{FRAGMENT, Key, NO_UPPER},
+};
+
+/// A number of a packet that rules match.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Number {
+    /// Protocol, and in bits 8 and 9 whether the packet is a fragment and whether its upper layer is
+    /// unknown: rules with ports ask for all of these.
+    Kind,
+    FromPort,
+    ToPort,
+    Flags,
+    Icmp,
+    Dscp,
+    Ttl,
+    Length,
+    Interface,
+}
+
+/// Bit of [`Number::Kind`]: a fragment.
+const KIND_FRAGMENT: u16 = 1 << 8;
+/// Bit of [`Number::Kind`]: ports, flags and ICMP type are not known.
+const KIND_NO_UPPER: u16 = 1 << 9;
+
+/// Alternatives; a packet's number is in one of them.
+pub(crate) type Ranges = Vec<RangeInclusive<u16>>;
+
+impl Number {
+    pub const ALL: [Self; 9] = [
+        Self::Kind,
+        Self::FromPort,
+        Self::ToPort,
+        Self::Flags,
+        Self::Icmp,
+        Self::Dscp,
+        Self::Ttl,
+        Self::Length,
+        Self::Interface,
+    ];
+
+    /// How many values it has.
+    pub fn values(self) -> usize {
+        match self {
+            Self::Kind => 1 << 10,
+            Self::Flags | Self::Icmp | Self::Dscp | Self::Ttl => 1 << 8,
+            Self::FromPort | Self::ToPort | Self::Length | Self::Interface => 1 << 16,
+        }
+    }
+
+    /// The values that a rule allows, in order and apart; `None`: all.
+    pub fn allowed(self, matches: &Matches) -> Option<Ranges> {
+        match self {
+            Self::Kind => kinds(matches),
+            Self::FromPort => list(&matches.from_port),
+            Self::ToPort => list(&matches.to_port),
+            Self::Flags => matches.flags.map(flags),
+            Self::Icmp => numbers(matches.icmp.iter().map(|&kind| kind.into())),
+            Self::Dscp => numbers(matches.dscp.iter().map(|&dscp| dscp.into())),
+            Self::Ttl => {
+                let ttl = matches.ttl.as_ref()?;
+                Some(merge(vec![(*ttl.start()).into()..=(*ttl.end()).into()]))
+            }
+            Self::Length => list(matches.length.as_slice()),
+            Self::Interface => numbers(matches.interface.iter().copied()),
+        }
+    }
+}
+
+/// [`Number::Kind`] of a packet.
+#[inline(always)]
+pub(crate) fn kind(key: &Key) -> u16 {
+    let fragment = u16::from(key.fragment & FRAGMENT) << 8;
+    let no_upper = u16::from(key.fragment & NO_UPPER) << 2;
+    u16::from(key.protocol) | fragment | no_upper
+}
+
+fn kinds(matches: &Matches) -> Option<Ranges> {
+    let upper = matches.needs_upper_layer();
+    if matches.protocol.is_empty() && matches.fragment.is_none() && !upper {
+        return None;
+    }
+    let protocols = match matches.protocol.is_empty() {
+        true => vec![0..=255],
+        false => {
+            merge(matches.protocol.iter().map(|&number| number.into()..=number.into()).collect())
+        }
+    };
+    let fragments = [0, KIND_FRAGMENT, KIND_NO_UPPER, KIND_FRAGMENT | KIND_NO_UPPER];
+    let allowed = |bits: &u16| {
+        matches.fragment.is_none_or(|wanted| wanted == (bits & KIND_FRAGMENT != 0))
+            && !(upper && bits & KIND_NO_UPPER != 0)
+    };
+    let of =
+        |bits: u16| protocols.iter().map(move |range| range.start() + bits..=range.end() + bits);
+    Some(merge(fragments.into_iter().filter(allowed).flat_map(of).collect()))
+}
+
+fn flags(bits: Bits) -> Ranges {
+    let fits = (0..=255u8).filter(|flags| flags & bits.mask == bits.value);
+    merge(fits.map(|flags| flags.into()..=flags.into()).collect())
+}
+
+fn list(ranges: &[RangeInclusive<u16>]) -> Option<Ranges> {
+    (!ranges.is_empty()).then(|| merge(ranges.to_vec()))
+}
+
+fn numbers(numbers: impl ExactSizeIterator<Item = u16>) -> Option<Ranges> {
+    (numbers.len() != 0).then(|| merge(numbers.map(|number| number..=number).collect()))
+}
+
+/// The ranges in order, without empty ones; those that overlap or touch are joined.
+pub(crate) fn merge(mut ranges: Ranges) -> Ranges {
+    ranges.sort_unstable_by_key(|range| *range.start());
+    let mut merged = Ranges::new();
+    for range in ranges.into_iter().filter(|range| !range.is_empty()) {
+        match merged.last_mut() {
+            Some(last) if *range.start() <= last.end().saturating_add(1) => {
+                *last = *last.start()..=*last.end().max(range.end());
+            }
+            _ => merged.push(range),
+        }
+    }
+    merged
+}

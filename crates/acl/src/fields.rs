@@ -1,0 +1,114 @@
+//! The fields of a batch of packets, side by side.
+
+use std::mem::size_of;
+
+use crate::{
+    Key,
+    classes::FilterAddress,
+    conditions::{Number, kind},
+};
+
+/// Packets in a batch at most.
+pub const BATCH: usize = 64;
+
+/// The same field of up to [`BATCH`] packets of one family lies together, so that the processor works on
+/// many at a time. Those that few rules match share a word.
+pub struct Fields<A: FilterAddress> {
+    sources: [A::Bits; BATCH],
+    destinations: [A::Bits; BATCH],
+    /// Source port above, destination port below.
+    ports: [u32; BATCH],
+    kinds: [u16; BATCH],
+    /// From the low end: flags, ICMP type, DSCP and TTL, a byte each, length and interface.
+    rest: [u64; BATCH],
+    count: usize,
+}
+
+impl<A: FilterAddress> Default for Fields<A> {
+    fn default() -> Self {
+        Self {
+            sources: [A::Bits::default(); BATCH],
+            destinations: [A::Bits::default(); BATCH],
+            ports: [0; BATCH],
+            kinds: [0; BATCH],
+            rest: [0; BATCH],
+            count: 0,
+        }
+    }
+}
+
+impl<A: FilterAddress> Fields<A> {
+    /// Forgets all packets.
+    pub fn clear(&mut self) {
+        self.count = 0;
+    }
+
+    /// Packets.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// True if there is no packet.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Adds a packet; one beyond [`BATCH`] is ignored.
+    #[inline(always)]
+    pub fn push(&mut self, key: &Key) {
+        let at = self.count;
+        if at >= BATCH {
+            return;
+        }
+        self.sources[at] = A::narrow(key.source);
+        self.destinations[at] = A::narrow(key.destination);
+        self.ports[at] = u32::from(key.ports[0]) << 16 | u32::from(key.ports[1]);
+        self.kinds[at] = kind(key);
+        let bytes = u32::from_le_bytes([key.flags, key.icmp_type, key.dscp, key.ttl]);
+        let words = u64::from(key.length) << 32 | u64::from(key.interface) << 48;
+        self.rest[at] = u64::from(bytes) | words;
+        self.count += 1;
+    }
+
+    /// The source address of the packet at this place.
+    #[inline]
+    pub fn source(&self, place: usize) -> A::Bits {
+        self.sources.get(place).copied().unwrap_or_default()
+    }
+
+    /// The packets and the next few places, whose fields are those of packets before: loops over whole
+    /// vectors have no rest.
+    pub(crate) fn padded(&self) -> usize {
+        const LANES: usize = 32 / size_of::<u16>();
+        self.count.next_multiple_of(LANES).min(BATCH)
+    }
+
+    pub(crate) fn sources(&self) -> &[A::Bits] {
+        &self.sources[..self.padded()]
+    }
+
+    pub(crate) fn destinations(&self) -> &[A::Bits] {
+        &self.destinations[..self.padded()]
+    }
+
+    /// One number of all packets.
+    #[inline]
+    pub(crate) fn numbers(&self, number: Number, out: &mut [u16]) {
+        match number {
+            Number::Kind => copy(&self.kinds, out, |kind| kind),
+            Number::FromPort => copy(&self.ports, out, |ports| (ports >> 16) as u16),
+            Number::ToPort => copy(&self.ports, out, |ports| ports as u16),
+            Number::Flags => copy(&self.rest, out, |rest| rest as u16 & 0xff),
+            Number::Icmp => copy(&self.rest, out, |rest| (rest >> 8) as u16 & 0xff),
+            Number::Dscp => copy(&self.rest, out, |rest| (rest >> 16) as u16 & 0xff),
+            Number::Ttl => copy(&self.rest, out, |rest| (rest >> 24) as u16 & 0xff),
+            Number::Length => copy(&self.rest, out, |rest| (rest >> 32) as u16),
+            Number::Interface => copy(&self.rest, out, |rest| (rest >> 48) as u16),
+        }
+    }
+}
+
+#[inline(always)]
+fn copy<T: Copy>(from: &[T; BATCH], out: &mut [u16], number: impl Fn(T) -> u16) {
+    out.iter_mut().zip(from).for_each(|(out, from)| *out = number(*from));
+}
