@@ -51,7 +51,7 @@ def test_a_mistake_in_a_configuration_has_a_line_and_a_way_out(tmp_path, text, e
 
 def test_counts_have_their_plural(tmp_path):
     status, said = check(tmp_path, 'turnpike.route "10.9.0.0/16" { via = "10.0.1.2" }')
-    assert (status, said) == (0, "r.lua: right: 1 port, 1 route, 0 neighbours\n")
+    assert (status, said) == (0, "r.lua: OK: 1 port, 1 route, 0 neighbours\n")
 
 
 def test_refused_lines_of_a_table_have_numbers_and_an_exit_status(tmp_path):

@@ -88,7 +88,7 @@ def test_such_a_file_is_checked(lab, tmp_path):
 
     right = check(CONFIG)
     assert right.returncode == 0, right
-    assert f"{file}: right: 2 ports, 2 routes, 1 neighbour" in right.stdout
+    assert f"{file}: OK: 2 ports, 2 routes, 1 neighbour" in right.stdout
     assert "warning: rxBurstSize: has no effect" in right.stdout
     wrong = check(CONFIG.replace(RIGHT_MAC, "02:00:00:00:09:09"))
     assert wrong.returncode == 1

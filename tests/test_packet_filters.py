@@ -19,7 +19,7 @@ local bogons = { "198.18.0.0/15", "2001:db8:dead::/48" }
 turnpike.filter "edge-in" {
   { name = "bogon", from = bogons, action = "drop" },
   { name = "ssh", proto = "tcp", to_port = { 22, "179" }, from = "10.0.1.0/24", action = "accept" },
-  { name = "no-syn", proto = "tcp", flags = "syn,!ack", action = "reject" },
+  { name = "no-syn", proto = "tcp", flags = "syn,!ack", action = "reject", log = true },
   { name = "dns", proto = "udp", to_port = 53, police = { rate = "10pps", burst = "5" } },
   { name = "each", proto = "udp", to_port = 9, police = { rate = "1pps per source", burst = "3" } },
   { name = "ping", icmp = "echo-request", action = "drop" },
@@ -117,6 +117,23 @@ def test_a_refused_connection_is_reset(wires):
     assert (answer[IP].src, answer[IP].dst) == (B4, A4)
     assert answer[TCP].flags == "RA" and answer[TCP].ack == 78
     assert wires.right.receive(0.02) == []
+
+
+def test_some_packets_of_a_rule_are_logged(wires):
+    """A flood leaves ten lines a second, and says of the last packet when it was."""
+    wires.drain()
+    before, lines = hits(wires.router, "edge-in"), wires.router.log().count('rule "no-syn"')
+    time.sleep(1.1)
+    start = time.monotonic()
+    for port in range(200):
+        wires.left.send(bytes(LINK / IP(src=A4, dst=B4, ttl=9) / TCP(sport=4000 + port, dport=81, flags="S")))
+    assert wait_for(lambda: fitted(before, hits(wires.router, "edge-in")).get("no-syn") == 200, 5)
+    (shown,) = [rule for rule in wires.router.show("filters")[0]["rules"] if rule["name"] == "no-syn"]
+    assert shown["last_s"] <= time.monotonic() - start
+    line = 'filter "edge-in": rule "no-syn": reject: tcp 10.0.1.2:4000 > 10.0.2.2:81 in left flags syn ttl 9 length 40'
+    assert wait_for(lambda: line in wires.router.log(), 5)
+    logged = wires.router.log().count('rule "no-syn"') - lines
+    assert 10 <= logged <= 11 + 10 * (time.monotonic() - start)
 
 
 @pytest.mark.provokes("policed")

@@ -311,7 +311,7 @@ def test_check_says_what_run_says_and_nothing_stays_bound(machine, hosts):
     ran = refused(machine, "run", "/run/check.lua", "--socket", "/run/check.sock")
     assert said.strip() in ran and is_back(machine, left)
     machine.run("ip", "address", "flush", "dev", right.name)
-    assert turnpike(machine, "check", "/run/check.lua").stdout.startswith("/run/check.lua: right: 2 ports")
+    assert turnpike(machine, "check", "/run/check.lua").stdout.startswith("/run/check.lua: OK: 2 ports")
     # Without driver, the NIC must be bound.
     machine.write("/run/check.lua", text.replace(f'"{left.name}"', f'"{left.nic.pci}"').replace(left.settings, "", 1))
     said = refused(machine, "check", "/run/check.lua")

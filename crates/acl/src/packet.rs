@@ -1,4 +1,4 @@
-//! A packet in words, for whoever asks which rule it fits: `tcp 198.51.100.7:4000 > 192.0.2.1:22 in wan`.
+//! A packet in words, for the log and for whoever asks which rule it fits: `tcp 198.51.100.7:4000 > 192.0.2.1:22 in wan`.
 //!
 //! ```text
 //! PROTOCOL SOURCE[:PORT] > DESTINATION[:PORT] [in INTERFACE] [flags syn,ack] [icmp TYPE] [ttl N]
@@ -10,6 +10,8 @@
 //! that of the headers.
 
 use std::net::{IpAddr, SocketAddr};
+
+use wire::ip::{PROTOCOL_ICMP, PROTOCOL_ICMPV6};
 
 use crate::{Family, Key, text};
 
@@ -57,6 +59,33 @@ pub fn read(
         Family::Ip6 => Key::of_ip6(&bytes, bytes.len(), from),
     };
     Ok((family, key))
+}
+
+/// A packet in the words that [`read`] takes; `interface` is the name of the one that it came by.
+pub fn write(family: Family, key: &Key, interface: &str) -> String {
+    let place = |address: IpAddr, port: u16| match (key.ports, address) {
+        ([0, 0], _) => address.to_string(),
+        (_, address) => SocketAddr::new(address, port).to_string(),
+    };
+    let [from_port, to_port] = key.ports;
+    let protocol = text::protocol_name(key.protocol());
+    let from = place(key.source(family), from_port);
+    let to = place(key.destination(family), to_port);
+    let mut words = format!("{protocol} {from} > {to} in {interface}");
+    if key.flags() != 0 {
+        words += &format!(" flags {}", text::flag_names(key.flags()));
+    }
+    if matches!(key.protocol(), PROTOCOL_ICMP | PROTOCOL_ICMPV6) {
+        words += &format!(" icmp {}", key.icmp_type());
+    }
+    words += &format!(" ttl {} length {}", key.ttl(), key.length());
+    if key.dscp() != 0 {
+        words += &format!(" dscp {}", key.dscp());
+    }
+    if key.is_later_fragment() {
+        words += " fragment";
+    }
+    words
 }
 
 /// An address, with or without a port.
@@ -190,6 +219,24 @@ mod tests {
         for words in ["udp 10.0.0.1 > 10.0.0.2 fragment", "udp ::1 > ::2 fragment"] {
             assert!(packet(words).1.is_later_fragment(), "{words}");
         }
+    }
+
+    #[test]
+    fn what_is_written_is_read_as_it_was() {
+        for words in [
+            "tcp 198.51.100.7:4000 > 192.0.2.1:22 in wan flags syn,ack ttl 3 length 900 dscp 46",
+            "udp [2001:db8::1]:53 > [2001:db8::2]:0 in wan ttl 64 length 60",
+            "icmp6 fe80::1 > fe80::2 in wan icmp 128 ttl 255 length 60",
+            "udp 10.0.0.1 > 10.0.0.2 in wan ttl 64 length 40 fragment",
+            "47 10.0.0.1 > 10.0.0.2 in wan ttl 64 length 40",
+        ] {
+            let (family, key) = packet(words);
+            let written = write(family, &key, "wan");
+            assert_eq!(packet(&written), (family, key), "{words}: {written}");
+        }
+        let (family, key) = packet("tcp 10.0.0.1:1 > 10.0.0.2:2 flags psh,ack ttl 9");
+        let written = write(family, &key, "wan");
+        assert_eq!(written, "tcp 10.0.0.1:1 > 10.0.0.2:2 in wan flags psh,ack ttl 9 length 40");
     }
 
     #[test]

@@ -172,6 +172,22 @@ pub fn protocol(text: &str) -> Result<u8, TextError> {
     named("protocol", text, PROTOCOLS, u8::MAX)
 }
 
+/// A protocol's name, or its number if it has none: what [`protocol`] reads.
+pub fn protocol_name(number: u8) -> String {
+    name_of(number, PROTOCOLS)
+}
+
+/// The names of TCP flags: what [`flags`] reads, none if there is none.
+pub fn flag_names(flags: u8) -> String {
+    let set = FLAGS.iter().filter(|(_, bit)| flags & bit != 0);
+    set.map(|(name, _)| *name).collect::<Vec<_>>().join(",")
+}
+
+fn name_of(number: u8, names: &[(&'static str, u8)]) -> String {
+    let known = names.iter().find(|(_, value)| *value == number);
+    known.map_or_else(|| number.to_string(), |(name, _)| (*name).to_owned())
+}
+
 /// A DSCP by name or number: `"ef"`, `"46"`.
 ///
 /// # Errors

@@ -5,7 +5,9 @@
 //! first (see [`FilterTables`]). Each step counts in a block of its own; what is read is their sum.
 
 mod police;
+mod samples;
 
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +16,9 @@ use acl::{Action, Classifier, Filter, FilterAddress, TooLarge};
 
 use self::police::Policer;
 pub use self::police::{Police, Source, SourceLengths};
-use crate::counters::Traffic;
+use self::samples::Samples;
+pub use self::samples::{SAMPLES_PER_SECOND, Sample};
+use crate::counters::{Counter, Traffic};
 
 /// The most filters of a router: their numbers are features of interfaces, of one byte.
 pub const FILTERS_MAX: usize = 255;
@@ -35,15 +39,36 @@ pub struct Treatment {
     pub police: Option<Police>,
     /// The DSCP that its packets get; `None`: what they have.
     pub mark: Option<u8>,
+    /// Some of its packets are logged.
+    pub log: bool,
 }
 
-/// A rule's hits in one step, or in all.
-pub type Hits = [Traffic];
+/// A rule's hits in one step.
+#[derive(Debug, Default)]
+pub(crate) struct Hit {
+    /// Packets, and bytes of IP packets.
+    pub traffic: Traffic,
+    /// The last packet's time, in TSC cycles.
+    pub last: Counter,
+}
+
+pub(crate) type Hits = [Hit];
+
+/// A rule's hits in all steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RuleHits {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes of IP packets.
+    pub bytes: u64,
+    /// The last packet's time, in TSC cycles; 0 if there was none.
+    pub last: u64,
+}
 
 /// What has been counted by one step: for each rule, and behind them for the default.
 struct Blocks {
     /// Of steps that are no more, and of the filter before this one.
-    past: Vec<(u64, u64)>,
+    past: Vec<RuleHits>,
     steps: Vec<Arc<Hits>>,
 }
 
@@ -55,6 +80,7 @@ pub struct FilterTable {
     /// Of each rule, and behind them the default's.
     verdicts: Box<[Verdict]>,
     policers: Box<[Option<Policer>]>,
+    samples: Samples,
     blocks: Mutex<Blocks>,
 }
 
@@ -62,7 +88,7 @@ pub struct FilterTable {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Verdict {
     pub action: Action,
-    /// The rule has a rate or a mark.
+    /// The rule has more to say than its action.
     pub is_treated: bool,
 }
 
@@ -111,7 +137,7 @@ impl FilterTable {
         let seed = RandomState::new().hash_one(0);
         let policer = |of: &Treatment| of.police.map(|police| Policer::new(police, hz, seed));
         let policers = spec.treatments.iter().map(policer);
-        let mut past = vec![(0, 0); spec.filter.rules.len() + 1];
+        let mut past = vec![RuleHits::default(); spec.filter.rules.len() + 1];
         if let Some(before) = before {
             take_over(&mut past, &spec.filter, before);
         }
@@ -121,6 +147,7 @@ impl FilterTable {
             ip6,
             verdicts: verdicts.chain([default]).collect(),
             policers: policers.collect(),
+            samples: Samples::new(hz),
             blocks: Mutex::new(Blocks { past, steps: Vec::new() }),
         })
     }
@@ -132,8 +159,7 @@ impl FilterTable {
 
     /// A block for a step to count in.
     pub(crate) fn block(&self) -> Arc<Hits> {
-        let block: Arc<Hits> =
-            (0..=self.spec.filter.rules.len()).map(|_| Traffic::default()).collect();
+        let block: Arc<Hits> = (0..=self.spec.filter.rules.len()).map(|_| Hit::default()).collect();
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         let Blocks { past, steps } = &mut *blocks;
         // Those of steps that are no more.
@@ -144,12 +170,25 @@ impl FilterTable {
         block
     }
 
-    /// Packets and bytes that each rule has matched, and behind them what none has.
-    pub fn hits(&self) -> Vec<(u64, u64)> {
+    /// What each rule has matched, and behind them what none has.
+    pub fn hits(&self) -> Vec<RuleHits> {
         let blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         let mut sum = blocks.past.clone();
         blocks.steps.iter().for_each(|step| add(&mut sum, step));
         sum
+    }
+
+    /// The next packet for the log.
+    pub fn take_sample(&self) -> Option<Sample> {
+        self.samples.take()
+    }
+
+    /// Keeps a packet for the log, if its rule is logged and there is room.
+    #[inline]
+    pub(crate) fn log(&self, rule: u32, now: u64, sample: impl FnOnce() -> Sample) {
+        if self.spec.treatments.get(rule as usize).is_some_and(|treatment| treatment.log) {
+            self.samples.offer(now, sample);
+        }
     }
 
     /// What becomes of packets of this rule.
@@ -175,29 +214,30 @@ impl FilterTable {
     }
 }
 
-fn add(sum: &mut [(u64, u64)], block: &Hits) {
-    for ((packets, bytes), traffic) in sum.iter_mut().zip(block) {
-        *packets += traffic.packets.get();
-        *bytes += traffic.bytes.get();
+fn add(sum: &mut [RuleHits], block: &Hits) {
+    for (sum, hit) in sum.iter_mut().zip(block) {
+        sum.packets += hit.traffic.packets.get();
+        sum.bytes += hit.traffic.bytes.get();
+        sum.last = sum.last.max(hit.last.get());
     }
 }
 
 /// What rules of the filter before counted that are in the new one: those of the same name, and those without
 /// one that say the same.
-fn take_over(past: &mut [(u64, u64)], filter: &Filter, before: &FilterTable) {
+fn take_over(past: &mut [RuleHits], filter: &Filter, before: &FilterTable) {
     let old = before.hits();
-    let rules = &before.spec.filter.rules;
+    let identity = |rule: &acl::Rule| match &rule.name {
+        Some(name) => (Some(name.clone()), String::new()),
+        None => (None, format!("{} {:?}", rule.matches, rule.action)),
+    };
+    let rules = before.spec.filter.rules.iter().map(identity);
+    let known: HashMap<_, _> = rules.zip(&old).rev().collect();
     for (sum, rule) in past.iter_mut().zip(&filter.rules) {
-        let same = |other: &acl::Rule| match (&rule.name, &other.name) {
-            (Some(one), Some(another)) => one == another,
-            (None, None) => rule.matches == other.matches && rule.action == other.action,
-            _ => false,
-        };
-        if let Some(place) = rules.iter().position(same) {
-            *sum = old[place];
+        if let Some(hits) = known.get(&identity(rule)) {
+            *sum = **hits;
         }
     }
-    past[filter.rules.len()] = old[rules.len()];
+    past[filter.rules.len()] = old[before.spec.filter.rules.len()];
 }
 
 /// The filters of a router, by their numbers less one. Steps look at them when they are made: whoever makes

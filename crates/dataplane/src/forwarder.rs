@@ -65,7 +65,7 @@ impl RxSource {
     }
 }
 
-/// Rounds behind an exchange whose time is taken: at full load, 65,536 packets.
+/// Rounds timed after an exchange: at full load, 65,536 packets.
 const WATCHED: usize = 1024;
 
 /// Gives each source what is known of its port's own interface now, and the batch what is known of all, and

@@ -377,7 +377,8 @@ pub fn verdict(verdict: &FilterVerdict) -> String {
 fn filter(filter: &Filter) -> String {
     let ports =
         |ports: &[String]| if ports.is_empty() { "no port".to_owned() } else { ports.join(", ") };
-    let mut table = columns(&["", "name", "matches", "action", "police", "packets", "bytes"]);
+    let mut table =
+        columns(&["", "name", "matches", "action", "police", "packets", "bytes", "last"]);
     for rule in &filter.rules {
         table.add_row([
             rule.number.to_string(),
@@ -387,6 +388,7 @@ fn filter(filter: &Filter) -> String {
             rule.police.clone().unwrap_or_else(|| "-".to_owned()),
             rule.packets.to_string(),
             rule.bytes.to_string(),
+            rule.last_s.map_or_else(|| "-".to_owned(), |seconds| format!("{seconds} s ago")),
         ]);
     }
     table.add_row([
@@ -397,8 +399,9 @@ fn filter(filter: &Filter) -> String {
         "-",
         &filter.default_packets.to_string(),
         &filter.default_bytes.to_string(),
+        "",
     ]);
-    right_align(&mut table, 5..7);
+    right_align(&mut table, 5..8);
     let (inward, outward) = (ports(&filter.inward), ports(&filter.outward));
     format!("filter {}: inward on {inward}, outward on {outward}\n{}", filter.name, finish(&table))
 }

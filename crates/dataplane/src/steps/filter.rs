@@ -28,7 +28,7 @@ use wire::checksum;
 use super::ip6_validate::is_neighbour_discovery;
 use crate::batch::{BATCH_MAX, Batch, ETHERNET, Group, HEAD};
 use crate::features::{Feature, Features};
-use crate::filters::{FilterTable, Filtered, Hits, Source};
+use crate::filters::{FilterTable, Filtered, Hits, Sample, Source};
 use crate::graph::{Output, Outputs, Step};
 use crate::interface::{InterfaceInfo, MAX_INTERFACES};
 use crate::mask::Mask;
@@ -108,14 +108,20 @@ impl<A: Filtered> Used<A> {
             }
             let length = batch.len(slot).saturating_sub(ETHERNET);
             if let Some(hit) = hits.get(rule as usize) {
-                hit.packets.add(1);
-                hit.bytes.add(length as u64);
+                hit.traffic.packets.add(1);
+                hit.traffic.bytes.add(length as u64);
+                hit.last.set(batch.now);
             }
             let verdict = table.verdict(rule);
             let mut output = output_of(verdict.action);
             if verdict.is_treated {
                 let source = A::source(fields.source(place));
                 output = treat(table, (rule, source), batch, slot, output);
+                table.log(rule, batch.now, || {
+                    let interface = batch.interface(slot).index() as u16;
+                    let key = A::key(batch.frame(slot), batch.len(slot), interface);
+                    Sample { rule, family: A::OF, key, is_policed: output == POLICED }
+                });
             }
             decided[output] |= Mask::when(true, slot);
         }
@@ -298,7 +304,7 @@ mod tests {
         let inward = |batch: &mut Batch| batch.own.features = Features::NONE.with(FILTER_IN, 2);
         check(&mut FilterIn::<Ipv4Addr>::new(&tables), false, inward);
         let packets =
-            |table: &FilterTable| table.hits().iter().map(|hit| hit.0).collect::<Vec<_>>();
+            |table: &FilterTable| table.hits().iter().map(|hit| hit.packets).collect::<Vec<_>>();
         assert_eq!(packets(&table), [1, 1, 1, 2, 1], "also of a step that is no more");
         let (other, _) = self::tables();
         check(&mut FilterIn::<Ipv6Addr>::new(&other), true, inward);
@@ -373,7 +379,7 @@ mod tests {
                 rules: vec![rule(Matches::default(), Action::Accept)],
                 default: Action::Drop,
             };
-            let mark = Treatment { mark: Some(dscp), police: None };
+            let mark = Treatment { mark: Some(dscp), ..Treatment::default() };
             let spec = FilterSpec { filter, treatments: vec![mark] };
             let table = FilterTable::new(&spec, None).unwrap();
             let tables = TestTables::every_kind();

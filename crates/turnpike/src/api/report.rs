@@ -749,4 +749,6 @@ pub struct FilterRule {
     pub packets: u64,
     /// Bytes of their IP packets.
     pub bytes: u64,
+    /// Seconds since the last one; `None`: there was none yet.
+    pub last_s: Option<u64>,
 }

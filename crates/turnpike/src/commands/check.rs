@@ -92,7 +92,7 @@ pub fn check(
     let doubts = config.doubts();
     let file = &config.file;
     let mut report = format!(
-        "{}: right: {}, {}, {}",
+        "{}: OK: {}, {}, {}",
         file.display(),
         count(config.ports.len(), "port"),
         count(config.routes.len(), "route"),

@@ -373,6 +373,7 @@ impl Owner {
                         self.rib.tick();
                         self.sources.finish_audit(&mut self.rib);
                         self.failures.look(self.ledger.lua());
+                        self.log_filtered();
                     }
                 }
             }

@@ -33,6 +33,7 @@ const RULE: &[&str] = &[
     "interface",
     "police",
     "mark",
+    "log",
     "action",
 ];
 
@@ -125,7 +126,11 @@ fn filter(context: &mut Context<'_>, what: String, statement: &Statement) -> Fil
         };
         let mut of = fields.nested(&format!("rule {}", place + 1), table, RULE);
         of.refuse_items();
-        treatments.push(Treatment { police: policed(&mut of), mark: mark(&mut of) });
+        treatments.push(Treatment {
+            police: policed(&mut of),
+            mark: mark(&mut of),
+            log: of.flag("log"),
+        });
         rules.push(rule(&mut of, statement.line, &ports));
     }
     let name = statement.name.clone();

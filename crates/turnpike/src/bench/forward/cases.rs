@@ -283,7 +283,7 @@ impl Router {
     pub fn check(&self) -> Result<()> {
         let name = self.case.name;
         if let Some(filter) = &self.filter {
-            let looked_up: u64 = filter.hits().iter().map(|hits| hits.0).sum();
+            let looked_up: u64 = filter.hits().iter().map(|hits| hits.packets).sum();
             ensure!(looked_up > 0, "case {name}: no packet was looked up in its filter");
         }
         let failures = self.lua.as_ref().map_or(0, |lua| lua.status.failures().0);

@@ -2,7 +2,7 @@
 
 use anyhow::{Error, Result, anyhow};
 use control::config::{PortFilter, action_name};
-use dataplane::filters::FilterTable;
+use dataplane::filters::{FilterTable, RuleHits};
 use dataplane::words::suggestion;
 
 use super::Owner;
@@ -12,6 +12,35 @@ impl Owner {
     /// The filters in the order of their numbers.
     pub(super) fn filters(&self) -> Vec<Filter> {
         self.filters.iter().flatten().map(|table| self.filter(table)).collect()
+    }
+
+    /// Writes packets of rules with `log` to the log.
+    pub(super) fn log_filtered(&self) {
+        for table in self.filters.iter().flatten() {
+            let spec = table.spec();
+            while let Some(sample) = table.take_sample() {
+                let place = sample.rule as usize;
+                let Some(rule) = spec.filter.rules.get(place) else { continue };
+                let name = &spec.filter.name;
+                let port = self.port_of(sample.key.interface());
+                let packet = acl::packet::write(sample.family, &sample.key, &port);
+                let action = match sample.is_policed {
+                    true => "above its rate",
+                    false => action_name(rule.action),
+                };
+                let rule = match &rule.name {
+                    Some(rule) => format!("\"{rule}\""),
+                    None => (place + 1).to_string(),
+                };
+                tracing::info!("filter \"{name}\": rule {rule}: {action}: {packet}");
+            }
+        }
+    }
+
+    fn port_of(&self, interface: u16) -> String {
+        let mut ports = self.configurations.current.ports.iter();
+        let port = ports.find(|port| port.id.index() == usize::from(interface));
+        port.map_or_else(|| interface.to_string(), |port| port.name.clone())
     }
 
     /// What a filter says of a packet in words.
@@ -51,7 +80,8 @@ impl Owner {
             let ports = ports.iter().filter(|port| of(port).as_ref().is_some_and(has));
             ports.map(|port| port.name.clone()).collect()
         };
-        let rule = |(place, (packets, bytes)): (usize, (u64, u64))| {
+        let (now, hz) = (dpdk::tsc(), dpdk::tsc_hz().max(1));
+        let rule = |(place, hits): (usize, RuleHits)| {
             let rule = spec.filter.rules.get(place)?;
             Some(FilterRule {
                 number: place + 1,
@@ -59,19 +89,20 @@ impl Owner {
                 matches: rule.matches.to_string(),
                 action: action_name(rule.action).to_owned(),
                 police: spec.treatments[place].police.map(|police| police.to_string()),
-                packets,
-                bytes,
+                packets: hits.packets,
+                bytes: hits.bytes,
+                last_s: (hits.packets > 0).then(|| now.saturating_sub(hits.last) / hz),
             })
         };
-        let (default_packets, default_bytes) = hits.last().copied().unwrap_or_default();
+        let default = hits.last().copied().unwrap_or_default();
         Filter {
             name: spec.filter.name.clone(),
             inward: with(|port| &port.filter_in),
             outward: with(|port| &port.filter_out),
             rules: hits.iter().copied().enumerate().filter_map(rule).collect(),
             default: action_name(spec.filter.default).to_owned(),
-            default_packets,
-            default_bytes,
+            default_packets: default.packets,
+            default_bytes: default.bytes,
         }
     }
 }

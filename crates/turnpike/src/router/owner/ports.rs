@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A port's link is down for the router as long as it is not connected, so that routes over it give way
-//! as if somebody had drawn its cable. What was done is kept in [`Moves`], and can be taken back. A device
+//! as if its cable were unplugged. What was done is kept in [`Moves`], and can be taken back. A device
 //! is put aside open, unless another port is to have it.
 
 use std::collections::BTreeMap;

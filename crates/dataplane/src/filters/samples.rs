@@ -1,0 +1,73 @@
+//! Packets of rules that are logged: a few of each filter, taken by whoever writes the log.
+//!
+//! Forwarders put packets into a queue of bounded length, at a bounded rate, without waiting; what is beyond
+//! is counted by its rule, and not shown.
+
+use acl::{Family, Key};
+use crossbeam_queue::ArrayQueue;
+
+use super::police::{Police, Policer, Source};
+
+/// Packets of a filter in a second, and at once.
+pub const SAMPLES_PER_SECOND: u64 = 10;
+
+/// A packet that a rule fitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// The rule's place.
+    pub rule: u32,
+    /// The packet's family.
+    pub family: Family,
+    /// Its fields.
+    pub key: Key,
+    /// It was above the rule's rate.
+    pub is_policed: bool,
+}
+
+pub(super) struct Samples {
+    rate: Policer,
+    queue: ArrayQueue<Sample>,
+}
+
+impl Samples {
+    pub fn new(tsc_hz: u64) -> Self {
+        let rate = SAMPLES_PER_SECOND;
+        let police = Police { rate, burst: rate, bytes: false, per_source: None };
+        Self { rate: Policer::new(police, tsc_hz, 0), queue: ArrayQueue::new(2 * rate as usize) }
+    }
+
+    /// Keeps the packet that `sample` makes, if the rate allows one at `now` in TSC cycles.
+    #[inline]
+    pub fn offer(&self, now: u64, sample: impl FnOnce() -> Sample) {
+        if self.rate.admits(Source::Ip4(0), 0, now) {
+            // A full queue: nobody reads the log.
+            let _ = self.queue.push(sample());
+        }
+    }
+
+    pub fn take(&self) -> Option<Sample> {
+        self.queue.pop()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_few_packets_a_second_are_kept() {
+        let samples = Samples::new(1_000_000);
+        let sample =
+            |rule| Sample { rule, family: Family::Ip4, key: Key::default(), is_policed: false };
+        // A flood of a tenth of a second.
+        (0..100_000).for_each(|rule| samples.offer(rule.into(), || sample(rule)));
+        let kept: Vec<u32> =
+            std::iter::from_fn(|| samples.take()).map(|sample| sample.rule).collect();
+        assert_eq!(kept[..10], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        assert!(kept.len() <= 11, "{kept:?}");
+        // Nobody took them for a minute: the oldest ones are there.
+        (0..60)
+            .for_each(|second| samples.offer(1_000_000 * (second + 10), || sample(second as u32)));
+        assert_eq!(std::iter::from_fn(|| samples.take()).count(), 20);
+    }
+}
