@@ -48,7 +48,7 @@ use dataplane::next_hop::NextHopTable;
 use dataplane::own::OwnAddresses;
 use dataplane::port::MAX_PORTS;
 use dataplane::quarantine::Quarantine;
-use dataplane::tables::{Fibs, Tables};
+use dataplane::tables::{Fibs, Tables, VrfTables};
 use dpdk::qsbr::Qsbr;
 use dpdk::{DeviceEvents, Eal, EalConfig, Port};
 use nix::sys::signal::Signal;
@@ -263,7 +263,10 @@ impl Router {
         rib.share_addresses(own.clone());
         let tables = Arc::new(Tables {
             named_hops: Arc::default(),
-            vrfs: Box::new([Fibs { fib4: readers.0[0].clone(), fib6: readers.1[0].clone() }]),
+            vrfs: Arc::new(VrfTables::new(Fibs {
+                fib4: readers.0[0].clone(),
+                fib6: readers.1[0].clone(),
+            })),
             next_hops,
             filters: Arc::default(),
             multicast: Arc::default(),

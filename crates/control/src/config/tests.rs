@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use dataplane::interface::VrfId;
 use dataplane::port::{Fec, Offload, Pause};
 use dataplane::reason::PuntClass;
 use proptest::prelude::*;
@@ -859,9 +860,9 @@ fn gateways_are_where_ports_and_routes_say() {
     );
     let expected = [
         vec![rib::Path::over(right, ip("10.0.2.2"))],
-        vec![rib::Path::recursive(ip("10.9.0.1"))],
+        vec![rib::Path::recursive(VrfId::DEFAULT, ip("10.9.0.1"))],
         vec![
-            rib::Path::recursive(ip("10.9.0.1")),
+            rib::Path::recursive(VrfId::DEFAULT, ip("10.9.0.1")),
             rib::Path { on_link: true, weight: 2, ..rib::Path::over(left, ip("172.16.0.1")) },
         ],
         vec![rib::Path::over(right, ip("fd00:2::2"))],
@@ -1387,10 +1388,10 @@ fn tables(config: &Config) -> std::sync::Arc<dataplane::tables::Tables> {
     let ports: Vec<_> = config.ports.iter().map(info).collect();
     std::sync::Arc::new(dataplane::tables::Tables {
         named_hops: Default::default(),
-        vrfs: Box::new([dataplane::tables::Fibs {
+        vrfs: Arc::new(dataplane::tables::VrfTables::new(dataplane::tables::Fibs {
             fib4: fib::new_ipv4(Algorithm::Reference, Box::new(fib::NoReaders)).unwrap().reader(),
             fib6: fib::new_ipv6(Algorithm::Reference, Box::new(fib::NoReaders)).unwrap().reader(),
-        }]),
+        })),
         next_hops: std::sync::Arc::new(dataplane::next_hop::NextHopTable::new()),
         filters: Arc::default(),
         multicast: Arc::default(),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dataplane::tables::{Fibs, Tables};
+use dataplane::tables::{Fibs, Tables, VrfTables};
 
 use super::owner::Readers;
 use crate::machine::cpu::Cpus;
@@ -32,7 +32,7 @@ impl NodeTables {
     /// [`nodes_of`], in its order.
     pub fn new(common: &Arc<Tables>, (ip4, ip6): Readers, cpus: &Arc<Cpus>) -> Self {
         let on_node = |(node, (fib4, fib6))| {
-            let vrfs = Box::new([Fibs { fib4, fib6 }]);
+            let vrfs = Arc::new(VrfTables::new(Fibs { fib4, fib6 }));
             (node, Arc::new(Tables { vrfs, ..Tables::clone(common) }))
         };
         let nodes = nodes_of(cpus).into_iter().zip(ip4.into_iter().zip(ip6)).map(on_node).collect();
@@ -62,7 +62,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use dataplane::flow::FlowHash;
-    use dataplane::interface::{InterfaceInfos, Mtus};
+    use dataplane::interface::{InterfaceInfos, Mtus, VrfId};
     use dataplane::next_hop::NextHopTable;
     use dataplane::own::OwnAddresses;
     use fib::{Algorithm, NoReaders, Replicas, Table};
@@ -93,7 +93,10 @@ mod tests {
         fib6.push(ip6());
         let readers = (fib4.readers(), fib6.readers());
         let common = Arc::new(Tables {
-            vrfs: Box::new([Fibs { fib4: readers.0[0].clone(), fib6: readers.1[0].clone() }]),
+            vrfs: Arc::new(VrfTables::new(Fibs {
+                fib4: readers.0[0].clone(),
+                fib6: readers.1[0].clone(),
+            })),
             next_hops: Arc::new(NextHopTable::new()),
             filters: Arc::default(),
             multicast: Arc::default(),
@@ -107,8 +110,8 @@ mod tests {
         let near = NodeTables::new(&common, readers.clone(), &cpus);
         for (core, node) in [(0, 0), (1, 1), (2, 0), (3, 1)] {
             let tables = near.near(core);
-            assert!(Arc::ptr_eq(&tables.vrfs[0].fib4, &readers.0[node]), "core {core}");
-            assert!(Arc::ptr_eq(&tables.vrfs[0].fib6, &readers.1[node]), "core {core}");
+            assert!(Arc::ptr_eq(&tables.vrf(VrfId::DEFAULT).fib4, &readers.0[node]), "core {core}");
+            assert!(Arc::ptr_eq(&tables.vrf(VrfId::DEFAULT).fib6, &readers.1[node]), "core {core}");
             assert!(Arc::ptr_eq(&tables.mtus, &common.mtus), "core {core}");
             assert!(Arc::ptr_eq(&tables.next_hops, &common.next_hops), "core {core}");
         }

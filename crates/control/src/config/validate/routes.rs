@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::path::Path;
 
-use dataplane::interface::InterfaceId;
+use dataplane::interface::{InterfaceId, VrfId};
 use ipnet::IpNet;
 
 use super::super::error::suggestion;
@@ -320,7 +320,7 @@ fn next_hop(context: &Context<'_>, path: &Written) -> Result<Option<NextHop>, St
     Ok(place.map(|place| match place {
         Place::Network(port) => NextHop::over(port, via),
         Place::Link(port) => NextHop { on_link: true, ..NextHop::over(port, via) },
-        Place::Elsewhere => NextHop::recursive(via),
+        Place::Elsewhere => NextHop::recursive(VrfId::DEFAULT, via),
     }))
 }
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use anyhow::{Context, Result, bail};
 use control::config::{NoGateway, Place, place_of_gateway};
 use control::rib::{Inactive, Path, Route, RouteKind, Source};
-use dataplane::interface::InterfaceId;
+use dataplane::interface::{InterfaceId, VrfId};
 use ipnet::IpNet;
 use wire::MacAddr;
 
@@ -32,12 +32,13 @@ impl Owner {
     /// What whoever added a route has to know at once: it is not used, or is by a gateway that only the default
     /// route leads to.
     fn note_on(&self, prefix: IpNet, metric: u64, mut gateways: Vec<IpAddr>) -> Option<String> {
-        let mut routes = self.rib.routes_filtered(Some(Source::Command), Some(prefix), false);
+        let mut routes =
+            self.rib.routes_filtered(VrfId::DEFAULT, Some(Source::Command), Some(prefix), false);
         let route = routes.find(|route| route.metric == metric)?;
         match route.inactive {
             Some(Inactive::Pending) => return None,
             Some(why) => return Some(format!("not used: {} ({})", why.sentence(), why.name())),
-            None => gateways.retain(|&via| self.rib.is_by_default(via)),
+            None => gateways.retain(|&via| self.rib.is_by_default(VrfId::DEFAULT, via)),
         }
         let gateways: Vec<_> = gateways.iter().map(ToString::to_string).collect();
         (!gateways.is_empty())
@@ -61,9 +62,15 @@ impl Owner {
         let metric = u64::from(metric);
         let known = self
             .rib
-            .routes_filtered(Some(Source::Command), Some(prefix), false)
+            .routes_filtered(VrfId::DEFAULT, Some(Source::Command), Some(prefix), false)
             .any(|route| route.metric == metric);
-        self.rib.add(Route { prefix, source: Source::Command, kind, metric })?;
+        self.rib.add(Route {
+            vrf: VrfId::DEFAULT,
+            prefix,
+            source: Source::Command,
+            kind,
+            metric,
+        })?;
         Ok(if known { "replaced" } else { "added" })
     }
 
@@ -79,7 +86,7 @@ impl Owner {
             ports.iter().flat_map(|port| port.addresses.iter().map(|&net| (port.id, net)));
         let class_e = self.rib.accepts_class_e();
         let path = match place_of_gateway(networks, via, named.map(InterfaceId::from), class_e) {
-            Ok(Place::Elsewhere) => Path::recursive(via),
+            Ok(Place::Elsewhere) => Path::recursive(VrfId::DEFAULT, via),
             Ok(Place::Network(port)) => Path::over(port, via),
             Ok(Place::Link(port)) => Path { on_link: true, ..Path::over(port, via) },
             Err(why) => bail!("via {via}: {}", self.no_gateway(why)),
@@ -112,14 +119,19 @@ impl Owner {
     fn delete_route(&mut self, del: &RouteDel) -> Result<&'static str> {
         let RouteDel { prefix, metric } = *del;
         let removed = match metric {
-            Some(metric) => self.rib.remove_one(prefix, Source::Command, metric.into()),
-            None => self.rib.remove(prefix, Source::Command) > 0,
+            Some(metric) => {
+                self.rib.remove_one(VrfId::DEFAULT, prefix, Source::Command, metric.into())
+            }
+            None => self.rib.remove(VrfId::DEFAULT, prefix, Source::Command) > 0,
         };
         if removed {
             return Ok("removed");
         }
-        let mut others: Vec<_> =
-            self.rib.routes_filtered(None, Some(prefix), false).map(describe).collect();
+        let mut others: Vec<_> = self
+            .rib
+            .routes_filtered(VrfId::DEFAULT, None, Some(prefix), false)
+            .map(describe)
+            .collect();
         others.dedup();
         match &others[..] {
             [] => bail!("route {prefix}: there is none; see turnpike show routes --source command"),

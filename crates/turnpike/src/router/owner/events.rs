@@ -4,6 +4,7 @@ use std::time::{Instant, SystemTime};
 
 use control::netlink::{AuditReport, Change, KernelOrder, NeighbourState, SourceEvent};
 use control::rib::{GroupKey, GroupSpec, Rib, Route, RouteKind, Source};
+use dataplane::interface::VrfId;
 use ipnet::IpNet;
 use slowpath::Command;
 
@@ -57,7 +58,7 @@ impl Sources {
             SourceEvent::ResyncEnd(source) => self.end(rib, source),
             SourceEvent::AuditBegin(source) => rib.begin_audit(source),
             SourceEvent::AuditRoute { source, prefix, metric, kind } => {
-                rib.audit_route(&Route { prefix, source, metric, kind });
+                rib.audit_route(&Route { vrf: VrfId::DEFAULT, prefix, source, metric, kind });
             }
             SourceEvent::AuditGroup { key, spec } => rib.audit_group(key, spec),
             SourceEvent::Audit(report) => {
@@ -76,10 +77,10 @@ impl Sources {
         change: Change<RouteKind>,
     ) {
         let route = match change {
-            Change::Set(kind) => Route { prefix, source, metric, kind },
+            Change::Set(kind) => Route { vrf: VrfId::DEFAULT, prefix, source, metric, kind },
             Change::Withdraw => {
                 self.load(rib);
-                rib.remove_one(prefix, source, metric);
+                rib.remove_one(VrfId::DEFAULT, prefix, source, metric);
                 return;
             }
         };

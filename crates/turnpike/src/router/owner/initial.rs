@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use control::config::{self, Config, NamedNextHop};
 use control::rib::{self, GroupKey, GroupSpec, Rib, RibInterface, RouteKind, Source};
+use dataplane::interface::VrfId;
 use dataplane::next_hop::{NO_ROUTE, NextHopTable};
 use dataplane::steps::NamedHops;
 use dpdk::qsbr::Qsbr;
@@ -49,7 +50,7 @@ impl StaticRoutes {
         };
         let kind = group.map_or_else(|| route.kind.clone(), RouteKind::NextHopGroup);
         let (prefix, metric) = (route.prefix, route.metric.into());
-        rib.add(rib::Route { prefix, source: Source::Static, kind, metric })?;
+        rib.add(rib::Route { vrf: VrfId::DEFAULT, prefix, source: Source::Static, kind, metric })?;
         if let (Some(unused), None) = (before, group) {
             self.groups.remove(&id);
             rib.remove_group(unused);
@@ -59,7 +60,7 @@ impl StaticRoutes {
 
     /// Takes a route out of the RIB.
     pub fn remove(&mut self, rib: &mut Rib, route: &config::Route) {
-        rib.remove_one(route.prefix, Source::Static, route.metric.into());
+        rib.remove_one(VrfId::DEFAULT, route.prefix, Source::Static, route.metric.into());
         if let Some(group) = self.groups.remove(&(route.prefix, route.metric)) {
             rib.remove_group(group);
         }
@@ -102,6 +103,7 @@ pub fn rib_port(port: &OpenPort) -> RibInterface {
     RibInterface {
         id: port.id.into(),
         name: port.name.clone(),
+        vrf: port.info.vrf,
         mac: port.info.mac,
         mtu: port.info.mtu,
         addresses: port.addresses.clone(),

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use control::config;
 use control::netlink::SourceStatus;
 use control::rib::{LivePath, LookupInfo, RouteInfo, Source, Target};
-use dataplane::interface::InterfaceId;
+use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::next_hop::NEXT_HOPS;
 use dataplane::port::PortId;
 use dpdk::{MulticastFilter, OffloadState};
@@ -227,7 +227,9 @@ impl Owner {
             };
         let mut page = Page::default();
         let (mut last, mut seen) = (None, 0);
-        for route in self.rib.routes_from(start).take_while(|route| fits(&route.prefix)) {
+        for route in
+            self.rib.routes_from(VrfId::DEFAULT, start).take_while(|route| fits(&route.prefix))
+        {
             if last != Some(route.prefix) {
                 if seen == PAGE {
                     page.next = last;
@@ -269,7 +271,7 @@ impl Owner {
 
     fn lookup(&self, address: IpAddr, wanted: Option<Flow>) -> Result<RouteAnswer> {
         let taken = wanted.map(|flow| self.path_of(address, flow)).transpose()?.flatten();
-        let Some(LookupInfo { route, paths, .. }) = self.rib.lookup(address) else {
+        let Some(LookupInfo { route, paths, .. }) = self.rib.lookup(VrfId::DEFAULT, address) else {
             let kind = "no-route".to_owned();
             let (paths, candidates) = (Vec::new(), Vec::new());
             return Ok(RouteAnswer {
@@ -293,7 +295,7 @@ impl Owner {
             state: if path.mac.is_some() { "reachable" } else { "unresolved" }.to_owned(),
             taken: taken.as_ref().is_some_and(|taken| same(&path, taken)),
         };
-        let candidates = self.rib.routes_filtered(None, Some(route.prefix), false);
+        let candidates = self.rib.routes_filtered(VrfId::DEFAULT, None, Some(route.prefix), false);
         Ok(RouteAnswer {
             address,
             prefix: Some(shown.prefix),
@@ -310,7 +312,7 @@ impl Owner {
         if from.is_ipv4() != to.is_ipv4() {
             bail!("from {from}: not of the family of {to}; a flow's addresses are of one family");
         }
-        Ok(self.rib.lookup_flow(to, flow::hash(&self.flows, to, &wanted)))
+        Ok(self.rib.lookup_flow(VrfId::DEFAULT, to, flow::hash(&self.flows, to, &wanted)))
     }
 
     fn summary(&self) -> RouteSummary {

@@ -13,6 +13,7 @@ fn rib() -> Rib {
     let grace = || Box::new(NoReaders);
     let port = RibInterface {
         id: dataplane::port::PortId::FIRST.into(),
+        vrf: VrfId::DEFAULT,
         name: "left".to_owned(),
         mac: MacAddr([2, 0, 0, 0, 0, 1]),
         mtu: 1500,
@@ -52,7 +53,8 @@ fn shown(rib: &mut Rib) -> (Vec<String>, usize) {
         };
         format!("{} {} {target} {}", info.prefix, info.metric, info.active)
     };
-    let routes = rib.routes_filtered(Some(Source::Static), None, false).map(line).collect();
+    let routes =
+        rib.routes_filtered(VrfId::DEFAULT, Some(Source::Static), None, false).map(line).collect();
     (routes, rib.groups().count())
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use control::netlink::{Change, NeighbourState, SourceEvent};
 use control::rib::{GroupKey, GroupSpec, Path, Rib, RibInterface, RouteKind};
-use dataplane::interface::InterfaceId;
+use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::next_hop::NextHopTable;
 use fib::NoReaders;
 use ipnet::IpNet;
@@ -36,6 +36,7 @@ impl Bench {
         let grace = || Box::new(NoReaders);
         let port = RibInterface {
             id: InterfaceId::FIRST,
+            vrf: VrfId::DEFAULT,
             name: "left".to_owned(),
             mac: MacAddr([2, 0, 0, 0, 0, 1]),
             mtu: 1500,
@@ -70,11 +71,14 @@ impl Bench {
     }
 
     fn count(&self, source: Source) -> usize {
-        self.rib.routes_filtered(Some(source), None, false).count()
+        self.rib.routes_filtered(VrfId::DEFAULT, Some(source), None, false).count()
     }
 
     fn has(&self, prefix: &str) -> bool {
-        self.rib.routes_filtered(Some(Source::Kernel), Some(net(prefix)), false).next().is_some()
+        self.rib
+            .routes_filtered(VrfId::DEFAULT, Some(Source::Kernel), Some(net(prefix)), false)
+            .next()
+            .is_some()
     }
 }
 
@@ -107,7 +111,7 @@ fn a_first_synchronisation_is_complete_at_its_end() {
     assert!(!bench.sources.first_is_missing());
     assert_eq!(bench.count(Source::Kernel), 999);
     assert!(!bench.has("198.51.100.0/24") && !bench.has("100.64.0.7/32"));
-    let route = bench.rib.lookup(ip("100.64.0.8")).unwrap();
+    let route = bench.rib.lookup(VrfId::DEFAULT, ip("100.64.0.8")).unwrap();
     assert_eq!(route.paths[0].gateway, Some(ip("10.0.1.3")));
 }
 
@@ -162,8 +166,11 @@ fn addresses_and_neighbours_reach_rib_and_slow_path() {
     let (mut bench, port) = (Bench::new(), InterfaceId::FIRST);
     let addresses = vec![net("10.0.5.1/24")];
     bench.hear([SourceEvent::Addresses { port, addresses: addresses.clone() }]);
-    assert!(bench.rib.lookup(ip("10.0.1.7")).is_none(), "the old network is gone");
-    assert_eq!(bench.rib.lookup(ip("10.0.5.7")).unwrap().route.source, Source::Connected);
+    assert!(bench.rib.lookup(VrfId::DEFAULT, ip("10.0.1.7")).is_none(), "the old network is gone");
+    assert_eq!(
+        bench.rib.lookup(VrfId::DEFAULT, ip("10.0.5.7")).unwrap().route.source,
+        Source::Connected
+    );
     let (address, mac) = (ip("10.0.5.7"), Some(MacAddr([2, 0, 0, 0, 0, 7])));
     let state = NeighbourState::Reachable;
     bench.hear([SourceEvent::Neighbour { port, address, mac, state }]);
@@ -174,7 +181,10 @@ fn addresses_and_neighbours_reach_rib_and_slow_path() {
     assert_eq!(bench.commands(), expected);
     let prefix = net("192.0.2.1/32");
     bench.hear([SourceEvent::LocalAddress { prefix, present: true }]);
-    assert_eq!(bench.rib.lookup(ip("192.0.2.1")).unwrap().route.source, Source::Local);
+    assert_eq!(
+        bench.rib.lookup(VrfId::DEFAULT, ip("192.0.2.1")).unwrap().route.source,
+        Source::Local
+    );
     bench.hear([SourceEvent::LocalAddress { prefix, present: false }]);
-    assert!(bench.rib.lookup(ip("192.0.2.1")).is_none());
+    assert!(bench.rib.lookup(VrfId::DEFAULT, ip("192.0.2.1")).is_none());
 }
