@@ -295,10 +295,10 @@ impl<P: Packet> Output<P> for World {
 
     fn event(&mut self, _: Event) {}
 
-    fn route(&self, destination: IpAddr, flow_hash: u32) -> RouteAnswer {
+    fn route(&self, vrf: VrfId, destination: IpAddr, flow_hash: u32) -> RouteAnswer {
         let mut next_hop_id = match destination {
-            IpAddr::V4(address) => self.tables.vrf(VrfId::DEFAULT).fib4.lookup(address),
-            IpAddr::V6(address) => self.tables.vrf(VrfId::DEFAULT).fib6.lookup(address),
+            IpAddr::V4(address) => self.tables.vrf(vrf).fib4.lookup(address),
+            IpAddr::V6(address) => self.tables.vrf(vrf).fib6.lookup(address),
         };
         let mut hop = self.tables.next_hops.get(next_hop_id);
         if hop.is_group() {

@@ -187,7 +187,7 @@ pub struct Rib {
     audit: Option<audit::Audit>,
     class_e: bool,
     /// Own addresses that are on no interface.
-    locals: BTreeSet<IpAddr>,
+    locals: BTreeSet<(VrfId, IpAddr)>,
     /// Where the forwarders read which addresses are the router's.
     own: Option<Arc<OwnAddresses>>,
 }

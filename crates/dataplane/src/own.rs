@@ -127,13 +127,13 @@ impl OwnAddresses {
         self.class_e
     }
 
-    /// Replaces all addresses: those of interfaces with their VRFs and networks, and those of the default VRF
-    /// that are on none.
+    /// Replaces all addresses: those of interfaces with their VRFs and networks, and those of VRFs that are on
+    /// none.
     /// Link-local addresses are left out: they are not the router's alone.
     pub fn publish<'a>(
         &self,
         interfaces: impl IntoIterator<Item = (InterfaceId, VrfId, &'a [IpNet])>,
-        others: impl IntoIterator<Item = IpAddr>,
+        others: impl IntoIterator<Item = (VrfId, IpAddr)>,
     ) {
         let mut known = Known::default();
         for (interface, vrf, nets) in interfaces {
@@ -143,8 +143,7 @@ impl OwnAddresses {
             let nets = nets.iter().filter(|net| !is_link_local(net.addr()));
             nets.for_each(|net| known.add(interface, vrf, net));
         }
-        let others = others.into_iter().map(|address| ((VrfId::DEFAULT, address), None));
-        known.addresses.extend(others);
+        known.addresses.extend(others.into_iter().map(|address| (address, None)));
         let (mut four, mut six) = (Vec::new(), Vec::new());
         for (_, address) in known.addresses.keys() {
             match address {
@@ -201,7 +200,7 @@ mod tests {
         let second = nets(&["10.0.2.1/31"]);
         let vrf = VrfId::DEFAULT;
         let interfaces = [(interface(0), vrf, &first[..]), (interface(1), vrf, &second[..])];
-        own.publish(interfaces, [ip("192.0.2.77")]);
+        own.publish(interfaces, [(vrf, ip("192.0.2.77"))]);
         own
     }
 
@@ -236,7 +235,7 @@ mod tests {
         let (same, blue) = (nets("10.0.1.1/24"), nets("10.0.1.7/24"));
         own.publish(
             [(interface(0), VrfId::DEFAULT, &same[..]), (interface(1), VrfId::new(1), &blue[..])],
-            [ip("192.0.2.77")],
+            [(VrfId::DEFAULT, ip("192.0.2.77"))],
         );
         let owner = |address: &str, from| own.owner(ip(address), interface(from));
         assert_eq!((owner("10.0.1.1", 0), owner("10.0.1.1", 1)), (Some(Owner::Router), None));

@@ -117,31 +117,35 @@ impl Rib {
         own.publish(interfaces, self.locals.iter().copied());
     }
 
-    /// An address or prefix of the default VRF that is the router's own without being on an interface.
+    /// An address or prefix of a VRF that is the router's own without being on an interface.
     ///
     /// # Errors
     /// It is in 240.0.0.0/4, which is not accepted, or there is no room for the route.
-    pub fn add_local(&mut self, prefix: IpNet) -> Result<(), Error> {
+    pub fn add_local(&mut self, vrf: VrfId, prefix: IpNet) -> Result<(), Error> {
         if !self.class_e && super::class_e().contains(&prefix) {
             return Err(Error::Reserved { prefix, range: NOT_ACCEPTED });
         }
         self.checked(None, |rib| {
-            rib.put_own(VrfId::DEFAULT, prefix.trunc(), Source::Local, NO_PORT, LOCAL);
+            rib.put_own(vrf, prefix.trunc(), Source::Local, NO_PORT, LOCAL);
             Ok(())
         })?;
         // Others in a larger prefix may well be hosts behind the kernel.
-        if prefix.prefix_len() == prefix.max_prefix_len() && self.locals.insert(prefix.addr()) {
+        if prefix.prefix_len() == prefix.max_prefix_len()
+            && self.locals.insert((vrf, prefix.addr()))
+        {
             self.publish_addresses();
         }
         Ok(())
     }
 
     /// Takes back [`Self::add_local`]; false if there was none.
-    pub fn remove_local(&mut self, prefix: IpNet) -> bool {
-        if prefix.prefix_len() == prefix.max_prefix_len() && self.locals.remove(&prefix.addr()) {
+    pub fn remove_local(&mut self, vrf: VrfId, prefix: IpNet) -> bool {
+        if prefix.prefix_len() == prefix.max_prefix_len()
+            && self.locals.remove(&(vrf, prefix.addr()))
+        {
             self.publish_addresses();
         }
-        self.change(|rib| rib.take_own(VrfId::DEFAULT, prefix.trunc(), Source::Local, NO_PORT))
+        self.change(|rib| rib.take_own(vrf, prefix.trunc(), Source::Local, NO_PORT))
     }
 
     pub(super) fn put_addresses(&mut self, id: InterfaceId, addresses: &[IpNet]) {

@@ -174,10 +174,10 @@ fn own_addresses_are_published_as_they_come_and_go() {
     assert_eq!((is_own("10.0.1.255"), is_own("10.0.2.255")), (Some(Owner::Network), None));
     bench.rib.set_addresses(interface(0), &[net("192.0.2.1/24")]).unwrap();
     assert_eq!((is_own("192.0.2.1"), is_own("10.0.1.1")), (Some(Owner::Router), None));
-    bench.rib.add_local(net("198.51.100.1/32")).unwrap();
-    bench.rib.add_local(net("203.0.113.0/24")).unwrap();
+    bench.rib.add_local(VrfId::DEFAULT, net("198.51.100.1/32")).unwrap();
+    bench.rib.add_local(VrfId::DEFAULT, net("203.0.113.0/24")).unwrap();
     assert_eq!((is_own("198.51.100.1"), is_own("203.0.113.0")), (Some(Owner::Router), None));
-    bench.rib.remove_local(net("198.51.100.1/32"));
+    bench.rib.remove_local(VrfId::DEFAULT, net("198.51.100.1/32"));
     bench.rib.remove_interface(interface(1));
     assert_eq!((is_own("198.51.100.1"), is_own("10.0.2.1")), (None, None));
 }
@@ -188,7 +188,7 @@ fn class_e_is_forwarded_if_it_is_accepted() {
     let route = |to: &str| unicast(to, &[(0, "10.0.1.2", 1)]);
     let refused = bench.rib.add(route("240.1.0.0/16")).unwrap_err().to_string();
     assert!(refused.contains("class_e = true"), "{refused}");
-    assert!(bench.rib.add_local(net("240.9.9.9/32")).is_err());
+    assert!(bench.rib.add_local(VrfId::DEFAULT, net("240.9.9.9/32")).is_err());
     // An address that an interface has all along counts from then on.
     let addresses = ["10.0.1.1/24", "250.0.0.1/24"].map(net);
     bench.rib.set_addresses(interface(0), &addresses).unwrap();

@@ -68,7 +68,7 @@ pub(super) fn numbered(vrfs: &[Vrf]) -> impl Iterator<Item = (VrfId, &Vrf)> {
 
 impl Rib {
     /// The numbers of all VRFs for which there are tables.
-    pub fn vrfs(&self) -> impl Iterator<Item = VrfId> + use<> {
+    pub fn vrfs(&self) -> impl ExactSizeIterator<Item = VrfId> + use<> {
         (0..self.vrfs.len() as u16).map(VrfId::new)
     }
 

@@ -248,7 +248,7 @@ mod tests {
         let nets = ["10.9.9.1/24".parse().unwrap()];
         own.publish(
             [(InterfaceId::FIRST, VrfId::DEFAULT, &nets[..])],
-            ["192.0.2.200".parse().unwrap()],
+            [(VrfId::DEFAULT, "192.0.2.200".parse().unwrap())],
         );
         Ip4Validate::new(&Arc::new(own))
     }

@@ -368,7 +368,7 @@ impl Checked {
             }
         }
         for host in HOSTS {
-            self.bench.rib.remove_local(ip(host).into());
+            self.bench.rib.remove_local(self.vrf, ip(host).into());
         }
         let addresses = std::mem::take(&mut self.model.addresses);
         self.model = Naive::default();
@@ -456,15 +456,13 @@ fn change(rib: &mut Rib, model: &mut Naive, vrf: VrfId, step: Step) {
             rib.set_addresses(interface(index), &addresses).unwrap();
             model.addresses[usize::from(index)] = addresses;
         }
-        // These are the default VRF's.
-        Step::Local(..) if vrf != VrfId::DEFAULT => {}
         Step::Local(host, true) => {
-            rib.add_local(ip(HOSTS[host]).into()).unwrap();
+            rib.add_local(vrf, ip(HOSTS[host]).into()).unwrap();
             model.locals.insert(ip(HOSTS[host]));
         }
         Step::Local(host, false) => {
             let removed = model.locals.remove(&ip(HOSTS[host]));
-            assert_eq!(rib.remove_local(ip(HOSTS[host]).into()), removed);
+            assert_eq!(rib.remove_local(vrf, ip(HOSTS[host]).into()), removed);
         }
         Step::Distance(source, distance) => {
             rib.set_distance(source, distance);

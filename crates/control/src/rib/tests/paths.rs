@@ -368,10 +368,11 @@ fn addresses_and_ports_come_and_go_with_their_routes() {
     finish(&mut bench);
     assert_eq!(bench.hop("10.0.1.8"), NextHop::Glean { interface: interface(1) });
     assert_eq!(bench.hop("10.0.1.7"), NextHop::Forward { interface: interface(1), mac: mac(7) });
-    bench.rib.add_local(net("192.0.2.1/32")).unwrap();
+    bench.rib.add_local(VrfId::DEFAULT, net("192.0.2.1/32")).unwrap();
     assert_eq!(bench.hop("192.0.2.1"), NextHop::Local);
     assert!(
-        bench.rib.remove_local(net("192.0.2.1/32")) && !bench.rib.remove_local(net("192.0.2.1/32"))
+        bench.rib.remove_local(VrfId::DEFAULT, net("192.0.2.1/32"))
+            && !bench.rib.remove_local(VrfId::DEFAULT, net("192.0.2.1/32"))
     );
     assert_eq!(bench.hop("192.0.2.1"), NextHop::NoRoute);
     // Without the interface its routes are dead; with it they are back.

@@ -38,7 +38,7 @@ fn route(net: u8, metric: u32, kind: u8) -> config::Route {
         n => (RouteKind::Unicast(vec![path(2), path(n)]), Some(Resilient { buckets: 64 })),
     };
     let prefix = IpNet::new(std::net::IpAddr::from([10, 100 + net, 0, 0]), 16).unwrap();
-    config::Route { line: 1, prefix, kind, metric, resilient }
+    config::Route { vrf: VrfId::DEFAULT, line: 1, prefix, kind, metric, resilient }
 }
 
 /// The static routes of a RIB, and how many groups there are; those of a group without its number.

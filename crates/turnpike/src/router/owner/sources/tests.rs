@@ -83,7 +83,7 @@ impl Bench {
 }
 
 fn change(source: Source, prefix: &str, change: Change<RouteKind>) -> SourceEvent {
-    SourceEvent::Route { source, prefix: net(prefix), metric: 20, change }
+    SourceEvent::Route { vrf: VrfId::DEFAULT, source, prefix: net(prefix), metric: 20, change }
 }
 
 fn via(prefix: &str, gateway: &str) -> SourceEvent {
@@ -150,7 +150,13 @@ fn refusals_are_counted_by_source_and_the_rest_goes_on() {
     let bad = |n: u32| {
         let prefix = IpNet::new_assert(IpAddr::from([100, 64, n as u8, 7]), 24);
         let change = Change::Set(RouteKind::Blackhole);
-        SourceEvent::Route { source: Source::Kernel, prefix, metric: 0, change }
+        SourceEvent::Route {
+            vrf: VrfId::DEFAULT,
+            source: Source::Kernel,
+            prefix,
+            metric: 0,
+            change,
+        }
     };
     bench.hear(std::iter::once(BEGIN).chain((0..50).map(bad)));
     bench.hear([via("198.51.100.0/24", "10.0.1.2"), END]);
@@ -180,11 +186,11 @@ fn addresses_and_neighbours_reach_rib_and_slow_path() {
     ];
     assert_eq!(bench.commands(), expected);
     let prefix = net("192.0.2.1/32");
-    bench.hear([SourceEvent::LocalAddress { prefix, present: true }]);
+    bench.hear([SourceEvent::LocalAddress { vrf: VrfId::DEFAULT, prefix, present: true }]);
     assert_eq!(
         bench.rib.lookup(VrfId::DEFAULT, ip("192.0.2.1")).unwrap().route.source,
         Source::Local
     );
-    bench.hear([SourceEvent::LocalAddress { prefix, present: false }]);
+    bench.hear([SourceEvent::LocalAddress { vrf: VrfId::DEFAULT, prefix, present: false }]);
     assert!(bench.rib.lookup(VrfId::DEFAULT, ip("192.0.2.1")).is_none());
 }
