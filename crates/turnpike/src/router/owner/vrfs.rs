@@ -1,17 +1,64 @@
 //! VRFs that come and go while the router runs.
 
-use anyhow::{Result, bail};
-use control::config::{Config, Vrf};
+use anyhow::{Context, Result, bail};
+use control::config::{Config, DEFAULT_VRF, Vrf};
 use control::netlink::KernelOrder;
 use control::rib::{RouteInfo, Source, Target};
 use dataplane::interface::VrfId;
-use dataplane::words::count;
+use dataplane::words::{count, suggestion};
 
 use super::Owner;
 use super::initial::new_fibs;
 use super::sources::kernel_vrfs;
+use crate::api::report::{self, Families};
 
 impl Owner {
+    /// The VRF with this name, the default one without a name; or which there are.
+    pub(super) fn vrf_named(&self, name: Option<&str>) -> Result<VrfId> {
+        let name = name.unwrap_or(DEFAULT_VRF);
+        let vrfs = &self.configurations.current.vrfs;
+        if name == DEFAULT_VRF {
+            return Ok(VrfId::DEFAULT);
+        }
+        let known = vrfs.iter().find(|vrf| vrf.name == name);
+        known.map(|vrf| vrf.id).with_context(|| {
+            let names: Vec<_> =
+                [DEFAULT_VRF].into_iter().chain(vrfs.iter().map(|vrf| &*vrf.name)).collect();
+            format!("vrf \"{name}\" unknown{}", suggestion(name, "VRFs", &names))
+        })
+    }
+
+    /// A VRF's name.
+    pub(super) fn name_of_vrf(&self, id: VrfId) -> String {
+        let known = self.configurations.current.vrfs.iter().find(|vrf| vrf.id == id);
+        known.map_or(DEFAULT_VRF, |vrf| &vrf.name).to_owned()
+    }
+
+    /// The name of a VRF, unless it is the default one.
+    pub(super) fn vrf_name(&self, id: VrfId) -> Option<String> {
+        (id != VrfId::DEFAULT).then(|| self.name_of_vrf(id))
+    }
+
+    /// All VRFs, the default one first.
+    pub(super) fn vrf_reports(&self) -> Vec<report::Vrf> {
+        let vrfs = self.configurations.current.vrfs.iter().map(|vrf| (vrf.id, vrf.table));
+        let all = [(VrfId::DEFAULT, None)].into_iter().chain(vrfs);
+        all.map(|(id, table)| self.vrf_report(id, table)).collect()
+    }
+
+    fn vrf_report(&self, id: VrfId, table: Option<u32>) -> report::Vrf {
+        let ports = self.rib.interfaces().iter().filter(|port| port.vrf == id);
+        let summary = self.rib.vrf_summary(id);
+        let (ipv4, ipv6) = (summary.ipv4.iter().sum(), summary.ipv6.iter().sum());
+        report::Vrf {
+            name: self.name_of_vrf(id),
+            table,
+            ports: ports.map(|port| port.name.clone()).collect(),
+            routes: Families { ipv4, ipv6 },
+            fib: Families { ipv4: summary.fib4, ipv6: summary.fib6 },
+        }
+    }
+
     /// Makes the tables of a configuration's VRFs, those that there are not yet. What fails behind it leaves them
     /// empty, for the next VRF.
     ///
