@@ -148,7 +148,10 @@ pub fn tables() -> Arc<Tables> {
     let ports: Vec<_> = (0..PORTS).map(info).collect();
     Arc::new(Tables {
         named_hops: Arc::default(),
-        vrfs: Box::new([tables::Fibs { fib4: fibs.v4.reader(), fib6: fibs.v6.reader() }]),
+        vrfs: Arc::new(tables::VrfTables::new(tables::Fibs {
+            fib4: fibs.v4.reader(),
+            fib6: fibs.v6.reader(),
+        })),
         filters: Arc::default(),
         next_hops: Arc::new(hops),
         mtus: Arc::new(Mtus::new(&ports)),
@@ -292,10 +295,10 @@ impl<P: Packet> Output<P> for World {
 
     fn event(&mut self, _: Event) {}
 
-    fn route(&self, destination: IpAddr, flow_hash: u32) -> RouteAnswer {
+    fn route(&self, vrf: VrfId, destination: IpAddr, flow_hash: u32) -> RouteAnswer {
         let mut next_hop_id = match destination {
-            IpAddr::V4(address) => self.tables.vrfs[0].fib4.lookup(address),
-            IpAddr::V6(address) => self.tables.vrfs[0].fib6.lookup(address),
+            IpAddr::V4(address) => self.tables.vrf(vrf).fib4.lookup(address),
+            IpAddr::V6(address) => self.tables.vrf(vrf).fib6.lookup(address),
         };
         let mut hop = self.tables.next_hops.get(next_hop_id);
         if hop.is_group() {

@@ -42,6 +42,7 @@ fn main() {
     let config = KernelConfig {
         netns: Some(netns),
         ports: ports.collect(),
+        vrfs: Vec::new(),
         routes: true,
         multicast: false,
         audit: None,

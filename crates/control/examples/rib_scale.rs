@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use control::rib::{
     GroupKey, GroupSpec, Path, Rib, RibInterface, Route, RouteKind, Source, reserved_range,
 };
-use dataplane::interface::InterfaceId;
+use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::next_hop::{NextHop, NextHopTable};
 use fib::{Lookup, NoReaders};
 use ipnet::IpNet;
@@ -52,6 +52,7 @@ impl Bench {
         let fib6 = fib::new_ipv6(fib::Algorithm::default(), Box::new(NoReaders))?;
         let (reader, table) = (fib4.reader(), Arc::new(NextHopTable::new()));
         let ports = (0..PORTS).map(|index| RibInterface {
+            vrf: VrfId::DEFAULT,
             id: port(index),
             name: format!("port{index}"),
             mac: MacAddr([2, 0, 0, 0, 0, index as u8]),
@@ -107,6 +108,7 @@ fn shuffled(prefixes: &[IpNet]) -> Vec<IpNet> {
 
 fn over(paths: Vec<Path>) -> impl Fn(IpNet) -> Route {
     move |prefix| Route {
+        vrf: VrfId::DEFAULT,
         prefix,
         source: Source::Kernel,
         kind: RouteKind::Unicast(paths.clone()),
@@ -189,7 +191,7 @@ fn loads(bench: &mut Bench, sorted: &[IpNet], random: &[IpNet]) {
         random.iter().filter(|&&p| bench.rib.add(single(p)).is_err()).count()
     });
     timed("remove, one by one, random order", || {
-        random.iter().map(|&p| bench.rib.remove(p, Source::Kernel)).sum::<usize>()
+        random.iter().map(|&p| bench.rib.remove(VrfId::DEFAULT, p, Source::Kernel)).sum::<usize>()
     });
     timed("add, batches of 256, random order", || {
         let add = |rib: &mut Rib, p| rib.add(single(p)).is_err();
@@ -209,6 +211,7 @@ fn flaps(bench: &mut Bench, sorted: &[IpNet]) {
 
     let many: Vec<Vec<Path>> = (1..=8000).map(ports_over).collect();
     let route = |(at, &prefix): (usize, &IpNet)| Route {
+        vrf: VrfId::DEFAULT,
         prefix,
         source: Source::Kernel,
         kind: RouteKind::Unicast(many[at % many.len()][..2].to_vec()),
@@ -222,7 +225,8 @@ fn flaps(bench: &mut Bench, sorted: &[IpNet]) {
     let static_route = Route { source: Source::Static, ..over(ports_over(1))(backbone) };
     let added = bench.rib.add(static_route);
     assert_eq!(added, Ok(()));
-    let recursive = over(vec![Path::recursive(Ipv4Addr::new(100, 64, 0, 1).into())]);
+    let recursive =
+        over(vec![Path::recursive(VrfId::DEFAULT, Ipv4Addr::new(100, 64, 0, 1).into())]);
     timed("load, sorted, recursive", || bench.rib.load(sorted.iter().map(|&p| recursive(p))));
     flap(bench, "recursive", &probes);
     remove_all(bench, "remove, by resync");

@@ -11,6 +11,9 @@
 //! turnpike.neighbour "10.0.2.9"    { port = "right", mac = "02:00:00:00:00:09" }
 //! turnpike.import { file = "table.dat.gz", via = { "10.0.1.2", "10.0.2.2" } }
 //! turnpike.multicast "239.1.1.1"   { source = "10.0.1.2", from = "left", to = { "right" } }
+//! turnpike.vrf "blue"             { table = 100 }
+//! turnpike.port "shop"  { device = "eth3", address = "10.0.1.1/24", vrf = "blue" }
+//! turnpike.route "198.51.100.0/24" { via = "10.0.2.2", vrf = "blue", next_hop_vrf = "default" }
 //! turnpike.routes_from { "kernel", "fpm" }
 //! turnpike.fpm { listen = "127.0.0.1:2620", keep_s = 120, users = { "zebra" } }
 //! turnpike.port "fast"  { device = "0000:03:00.0", rx_queues = 4, rx_descriptors = 2048, rx_burst = 32,
@@ -62,7 +65,7 @@ use dataplane::catalogue::Catalogue;
 use dataplane::class::{ByClass, ClassLimits, default_limits};
 use dataplane::features::{Feature, Features};
 use dataplane::filters::FilterSpec;
-use dataplane::interface::InterfaceId;
+use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::plan::Plans;
 use dataplane::port::{LinkWish, OffloadWishes, PortId};
 use dataplane::steps::{FILTER_IN, FILTER_OUT};
@@ -89,6 +92,8 @@ pub struct Config {
     pub text: Arc<str>,
     /// The ports, in the order of their numbers.
     pub ports: Vec<Port>,
+    /// The VRFs besides the default one, in the order of their numbers.
+    pub vrfs: Vec<Vrf>,
     /// The static routes.
     pub routes: Vec<Route>,
     /// Next hops with names, to which steps send packets.
@@ -140,6 +145,23 @@ pub struct Script {
     pub steps: Vec<StepSettings>,
     /// Its counters.
     pub counters: CounterNames,
+}
+
+/// The name of the VRF that is always there.
+pub const DEFAULT_VRF: &str = "default";
+
+/// `turnpike.vrf`: routes of their own for some ports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Vrf {
+    /// Its number: its place among the statements, from 1 on, unless it is that of a VRF of the same name in a
+    /// running router, see [`Config::align`].
+    pub id: VrfId,
+    /// The line of the statement.
+    pub line: usize,
+    /// 1 to 15 characters, unique, not [`DEFAULT_VRF`].
+    pub name: String,
+    /// The routing table of the kernel and of FRR whose routes are its.
+    pub table: Option<u32>,
 }
 
 /// `turnpike.next_hop`: where a step sends packets.
@@ -219,6 +241,8 @@ pub struct Port {
     pub driver: Option<Driver>,
     /// The kernel interface is taken although it carries addresses, a default route or remote sessions.
     pub take_over: bool,
+    /// The VRF that it is in.
+    pub vrf: VrfId,
     /// Own addresses with the length of their network; host bits are set.
     pub addresses: Vec<IpNet>,
     /// A MAC to use in place of the device's.
@@ -280,6 +304,7 @@ impl Port {
             device: Device::Kernel(String::new()),
             driver: None,
             take_over: false,
+            vrf: VrfId::DEFAULT,
             addresses: Vec::new(),
             mac: None,
             mtu: None,
@@ -513,6 +538,8 @@ impl Driver {
 pub struct Route {
     /// The line of the statement.
     pub line: usize,
+    /// The VRF whose packets it is for.
+    pub vrf: VrfId,
     /// The destination; no host bits are set.
     pub prefix: IpNet,
     /// What becomes of packets to it.

@@ -23,6 +23,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path as FilePath, PathBuf};
 
 use bzip2::read::MultiBzDecoder;
+use dataplane::interface::VrfId;
 use dataplane::words::count;
 use flate2::read::MultiGzDecoder;
 use ipnet::IpNet;
@@ -414,7 +415,8 @@ pub fn import(
 fn route(prefix: IpNet, origin: u32, gateways: &[Path], metric: u64) -> Route {
     let gateway = gateways[origin as usize % gateways.len()];
     let path = Path { weight: 1, ..gateway };
-    Route { prefix, source: Source::Import, kind: RouteKind::Unicast(vec![path]), metric }
+    let vrf = VrfId::DEFAULT;
+    Route { vrf, prefix, source: Source::Import, kind: RouteKind::Unicast(vec![path]), metric }
 }
 
 #[cfg(test)]

@@ -27,13 +27,13 @@ mod socket;
 pub(crate) mod thread;
 mod worker;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use dataplane::interface::InterfaceId;
+use dataplane::interface::{InterfaceId, VrfId};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
 
@@ -60,6 +60,8 @@ pub struct KernelConfig {
     pub netns: Option<PathBuf>,
     /// The ports with a host interface, and its name.
     pub ports: Vec<(InterfaceId, String)>,
+    /// The VRFs besides the default one.
+    pub vrfs: Vec<KernelVrf>,
     /// Routes, rules and nexthop objects are wanted, not only links, addresses and neighbours.
     pub routes: bool,
     /// Multicast routes are wanted as well.
@@ -70,11 +72,13 @@ pub struct KernelConfig {
     pub receive_buffer: usize,
 }
 
-/// Which interface of the namespace is which port.
+/// Which interface of the namespace is which port, and which routing table which VRF.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interfaces {
     /// By interface index: every interface known, with its port if it is one.
     pub by_index: HashMap<u32, Option<InterfaceId>>,
+    /// The tables whose routes are those of VRFs besides the default one.
+    pub vrfs: BTreeMap<u32, VrfId>,
 }
 
 /// Why a source does not start.

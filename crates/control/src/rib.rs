@@ -5,6 +5,7 @@
 //!
 //! ```text
 //!   rib.rs          add, remove, load, batch: what sources say       Rib
+//!   vrf.rs          the routes of each VRF, VRFs that come and go    |
 //!   own.rs          interfaces, links, addresses and what follows         |
 //!   neighbours.rs   neighbours and their host routes                 |
 //!   groups.rs       named groups, resynchronisation, what waits      |
@@ -35,6 +36,12 @@
 //!                                         looks who used them, a piece per commit and tick
 //! ```
 //!
+//! # VRFs
+//!
+//! Each VRF has routes and FIBs of its own; next hops, groups and neighbours are those of all, since a
+//! next hop's number means the same to every forwarder whatever the VRF of the packet. So a route of one
+//! VRF may lead over an interface of another, or over a gateway that is found by another's routes.
+//!
 //! # Which route is used
 //!
 //! Of the routes to a prefix the one with the smallest administrative distance, then metric, among
@@ -54,15 +61,16 @@ mod show;
 #[cfg(test)]
 pub(crate) mod tests;
 mod types;
+mod vrf;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
-use dataplane::interface::InterfaceId;
+use dataplane::interface::{InterfaceId, VRFS_MOST, VrfId};
 use dataplane::next_hop::{
-    BLACKHOLE, LOCAL, MARTIAN, MULTICAST, NextHopTable, PROHIBITED, UNREACHABLE,
+    BLACKHOLE, LOCAL, MARTIAN, MULTICAST, NO_ROUTE, NextHopTable, PROHIBITED, UNREACHABLE,
 };
 use dataplane::own::OwnAddresses;
 use fib::{GracePeriod, Prefix, Table};
@@ -74,6 +82,7 @@ use family::{Family, Refusal, Routes};
 use groups::{Group, Waiting};
 use neighbours::{Neighbours, Review, mac_of};
 use next_hops::{Covering, NO_GROUP, NO_ROOM, NextHops, Referrer, Refused};
+use vrf::{Vrf, numbered};
 
 pub use audit::Findings;
 pub use error::{Error, Subject};
@@ -158,8 +167,8 @@ pub fn refused_range(prefix: &IpNet, class_e_accepted: bool) -> Option<&'static 
 /// The routing information base.
 pub struct Rib {
     interfaces: Vec<RibInterface>,
-    v4: Routes<Ipv4Addr>,
-    v6: Routes<Ipv6Addr>,
+    /// By number.
+    vrfs: Vec<Vrf>,
     hops: NextHops,
     neighbours: Neighbours,
     review: Review,
@@ -174,11 +183,11 @@ pub struct Rib {
     depth: u32,
     pieces: Pieces,
     refused: u64,
-    refusals: Vec<Error>,
+    refusals: Vec<(VrfId, Error)>,
     audit: Option<audit::Audit>,
     class_e: bool,
     /// Own addresses that are on no interface.
-    locals: BTreeSet<IpAddr>,
+    locals: BTreeSet<(VrfId, IpAddr)>,
     /// Where the forwarders read which addresses are the router's.
     own: Option<Arc<OwnAddresses>>,
 }
@@ -198,8 +207,7 @@ impl Rib {
     ) -> Result<Self, Error> {
         let mut rib = Self {
             interfaces: Vec::new(),
-            v4: Routes::new(fib4),
-            v6: Routes::new(fib6),
+            vrfs: vec![Vrf { v4: Routes::new(fib4), v6: Routes::new(fib6) }],
             hops: NextHops::new(next_hops, grace),
             neighbours: Neighbours::new(),
             review: Review::default(),
@@ -218,10 +226,7 @@ impl Rib {
             own: None,
         };
         rib.checked(None, |rib| {
-            for (range, hop, _) in reserved() {
-                rib.put_own(range, Source::Reserved, 0, hop);
-            }
-            rib.put_own(class_e(), Source::Reserved, 0, MARTIAN);
+            rib.reserve(VrfId::DEFAULT);
             interfaces.into_iter().try_for_each(|interface| rib.add_interface(interface))
         })?;
         Ok(rib)
@@ -237,7 +242,9 @@ impl Rib {
                 .collect();
             interfaces.iter().for_each(|(id, _)| rib.put_addresses(*id, &[]));
             rib.class_e = true;
-            rib.take_own(class_e(), Source::Reserved, 0);
+            for vrf in rib.vrfs() {
+                rib.take_own(vrf, class_e(), Source::Reserved, 0);
+            }
             interfaces.iter().for_each(|(id, addresses)| rib.put_addresses(*id, addresses));
         });
     }
@@ -248,9 +255,9 @@ impl Rib {
         self.change(|rib| rib.hops.resolve_without_default());
     }
 
-    /// Whether only a default route leads to a gateway that is on no interface's network.
-    pub fn is_by_default(&self, gateway: IpAddr) -> bool {
-        self.hops.is_by_default(gateway)
+    /// Whether only a default route of a VRF leads to a gateway that is on no interface's network.
+    pub fn is_by_default(&self, vrf: VrfId, gateway: IpAddr) -> bool {
+        self.hops.is_by_default(vrf, gateway)
     }
 
     /// Whether 240.0.0.0/4 is forwarded.
@@ -260,29 +267,29 @@ impl Rib {
 
     // ---- what sources say -------------------------------------------------------------------
 
-    /// Adds a route; one of the same prefix, source and metric is replaced.
+    /// Adds a route; one of the same VRF, prefix, source and metric is replaced.
     ///
     /// # Errors
     /// Says why the route was refused; it is counted in [`Summary::refused`]. After errors for which
     /// [`Error::is_waiting`] the RIB has the route, and uses it when it can. What the FIB refuses
     /// within a [`Self::batch`] is told by [`Self::drain_refusals`].
     pub fn add(&mut self, route: Route) -> Result<(), Error> {
-        self.checked(Some(route.prefix), |rib| rib.put_route(&route))
+        self.checked(Some((route.vrf, route.prefix)), |rib| rib.put_route(&route))
     }
 
     /// Removes a source's routes to a prefix, whatever their metrics; returns how many there were.
     /// The next best route takes over.
-    pub fn remove(&mut self, prefix: IpNet, source: Source) -> usize {
+    pub fn remove(&mut self, vrf: VrfId, prefix: IpNet, source: Source) -> usize {
         if !source.is_settable() {
             return 0;
         }
-        self.change(|rib| rib.take(prefix, |candidate| candidate.source == source))
+        self.change(|rib| rib.take(vrf, prefix, |candidate| candidate.source == source))
     }
 
     /// Removes a source's route with this metric; false if there is none.
-    pub fn remove_one(&mut self, prefix: IpNet, source: Source, metric: u64) -> bool {
+    pub fn remove_one(&mut self, vrf: VrfId, prefix: IpNet, source: Source, metric: u64) -> bool {
         let fits = |candidate: &Candidate| candidate.source == source && candidate.metric == metric;
-        source.is_settable() && self.change(|rib| rib.take(prefix, fits) > 0)
+        source.is_settable() && self.change(|rib| rib.take(vrf, prefix, fits) > 0)
     }
 
     /// Adds many routes, faster than one by one, and seen by forwarders together. A refused route
@@ -304,7 +311,8 @@ impl Rib {
             report.accepted -= by_fib;
             report.refused += by_fib;
             let room = LoadReport::ERRORS_KEPT - report.errors.len();
-            report.errors.extend(self.refusals.drain(kept.min(self.refusals.len())..).take(room));
+            let new = self.refusals.drain(kept.min(self.refusals.len())..);
+            report.errors.extend(new.map(|(_, error)| error).take(room));
         }
         report
     }
@@ -322,8 +330,10 @@ impl Rib {
         }
         self.distances[source.index()] = distance;
         self.change(|rib| {
-            rib.v4.rank(&rib.distances);
-            rib.v6.rank(&rib.distances);
+            for vrf in &mut rib.vrfs {
+                vrf.v4.rank(&rib.distances);
+                vrf.v6.rank(&rib.distances);
+            }
             rib.hops.mark_all_vias();
             rib.review.start();
         });
@@ -332,7 +342,7 @@ impl Rib {
     /// Routes that the FIB refused since the last call and that no call has told as its error; the
     /// RIB tries them again.
     pub fn drain_refusals(&mut self) -> Vec<Error> {
-        std::mem::take(&mut self.refusals)
+        std::mem::take(&mut self.refusals).into_iter().map(|(_, error)| error).collect()
     }
 
     /// What the slow path has to learn since the last call, in order.
@@ -354,14 +364,17 @@ impl Rib {
                 }
             }
         };
-        let &Route { prefix, source, metric, .. } = route;
+        let &Route { vrf, prefix, source, metric, .. } = route;
         let generation = self.generations[source.index()];
-        self.put(prefix, Candidate { source, metric, hop, generation });
+        self.put(vrf, prefix, Candidate { source, metric, hop, generation });
         outcome
     }
 
     fn check(&self, route: &Route) -> Result<(), Error> {
         let prefix = route.prefix;
+        if route.vrf.index() >= self.vrfs.len() {
+            return Err(Error::UnknownVrf { prefix, vrf: route.vrf });
+        }
         if !route.source.is_settable() {
             return Err(Error::NotSettable { prefix, from: route.source });
         }
@@ -420,14 +433,15 @@ impl Rib {
 
     /// Puts a candidate into the RIB; its reference to the next hop is the caller's. The replaced
     /// one's next hop is let go of: the FIB's own reference keeps it until the FIB has the new one.
-    fn put(&mut self, prefix: IpNet, new: Candidate) {
+    fn put(&mut self, vrf: VrfId, prefix: IpNet, new: Candidate) {
+        let Some(routes) = self.vrfs.get_mut(vrf.index()) else { return };
         let old = match prefix {
-            IpNet::V4(_) => put(&mut self.v4, &prefix, new, &self.distances),
-            IpNet::V6(_) => put(&mut self.v6, &prefix, new, &self.distances),
+            IpNet::V4(_) => put(&mut routes.v4, &prefix, new, &self.distances),
+            IpNet::V6(_) => put(&mut routes.v6, &prefix, new, &self.distances),
         };
         if let Some(old) = old {
             if is_waiting(&old) && !is_waiting(&new) {
-                self.waiting.forget(&(prefix, old.source, old.metric));
+                self.waiting.forget(&(vrf, prefix, old.source, old.metric));
             }
             self.hops.release(old.hop, Referrer::of(old.source));
         }
@@ -435,27 +449,34 @@ impl Rib {
 
     /// Takes candidates out of the RIB; how many there were, those not counted whose group has gone
     /// before.
-    fn take(&mut self, prefix: IpNet, fits: impl Fn(&Candidate) -> bool) -> usize {
+    fn take(&mut self, vrf: VrfId, prefix: IpNet, fits: impl Fn(&Candidate) -> bool) -> usize {
+        let Self { vrfs, waiting, hops, .. } = self;
+        let Some(routes) = vrfs.get_mut(vrf.index()) else { return 0 };
         let mut count = 0;
         while let Some(gone) = match prefix {
-            IpNet::V4(_) => take(&mut self.v4, &prefix, &fits),
-            IpNet::V6(_) => take(&mut self.v6, &prefix, &fits),
+            IpNet::V4(_) => take(&mut routes.v4, &prefix, &fits),
+            IpNet::V6(_) => take(&mut routes.v6, &prefix, &fits),
         } {
-            let Self { waiting, hops, .. } = self;
-            count += let_go(waiting, hops, prefix, gone);
+            count += let_go(waiting, hops, (vrf, prefix), gone);
         }
         count
     }
 
     /// Takes all candidates that fit out of the RIB; how many there were.
     fn take_everywhere(&mut self, fits: impl Fn(&Candidate) -> bool) -> usize {
-        let Self { v4, v6, waiting, hops, .. } = self;
+        self.vrfs().map(|vrf| self.take_in(vrf, &fits)).sum()
+    }
+
+    /// Takes all candidates of a VRF that fit; how many there were.
+    fn take_in(&mut self, vrf: VrfId, fits: impl Fn(&Candidate) -> bool) -> usize {
+        let Self { vrfs, waiting, hops, .. } = self;
+        let Some(routes) = vrfs.get_mut(vrf.index()) else { return 0 };
         let mut count = 0;
-        v4.take_all(&fits, |prefix, gone| {
-            count += let_go(waiting, hops, Ipv4Addr::net(prefix), gone);
+        routes.v4.take_all(&fits, |prefix, gone| {
+            count += let_go(waiting, hops, (vrf, Ipv4Addr::net(prefix)), gone);
         });
-        v6.take_all(&fits, |prefix, gone| {
-            count += let_go(waiting, hops, Ipv6Addr::net(prefix), gone);
+        routes.v6.take_all(&fits, |prefix, gone| {
+            count += let_go(waiting, hops, (vrf, Ipv6Addr::net(prefix)), gone);
         });
         count
     }
@@ -476,17 +497,17 @@ impl Rib {
     /// [`Self::change`] that fails if the FIB refuses the prefix, or any.
     fn checked(
         &mut self,
-        prefix: Option<IpNet>,
+        prefix: Option<(VrfId, IpNet)>,
         change: impl FnOnce(&mut Self) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let kept = self.refusals.len();
         self.change(change)?;
-        let concerns = |error: &Error| match (error, prefix) {
-            (Error::Fib { prefix, .. }, Some(wanted)) => *prefix == wanted,
+        let concerns = |(vrf, error): &(VrfId, Error)| match (error, prefix) {
+            (Error::Fib { prefix, .. }, Some(wanted)) => (*vrf, *prefix) == wanted,
             _ => true,
         };
         let new = self.refusals.iter().skip(kept).position(concerns);
-        new.map_or(Ok(()), |at| Err(self.refusals.remove(kept + at)))
+        new.map_or(Ok(()), |at| Err(self.refusals.remove(kept + at).1))
     }
 
     /// Lets forwarders see what has changed.
@@ -495,12 +516,11 @@ impl Rib {
             self.settle();
             self.publish();
             if self.hops.take_flipped() {
-                self.v4.start_sweep();
-                self.v6.start_sweep();
+                self.vrfs.iter_mut().for_each(Vrf::start_sweep);
                 self.review.start();
                 self.put_off(self.pieces.at_once);
             }
-            let done = self.v4.touched().is_empty() && self.v6.touched().is_empty();
+            let done = self.vrfs.iter().all(Vrf::is_synced);
             if done && !self.hops.is_unsettled() {
                 break;
             }
@@ -509,39 +529,53 @@ impl Rib {
 
     /// Computes the next hops that depend on what has changed.
     fn settle(&mut self) {
-        let Self { v4, v6, hops, neighbours, .. } = self;
+        let Self { vrfs, hops, neighbours, .. } = self;
         if hops.has_vias() {
-            v4.touched().iter().for_each(|&prefix| hops.mark_vias(&Ipv4Addr::net(prefix)));
-            v6.touched().iter().for_each(|&prefix| hops.mark_vias(&Ipv6Addr::net(prefix)));
+            for (id, Vrf { v4, v6 }) in numbered(vrfs) {
+                v4.touched().iter().for_each(|&prefix| hops.mark_vias(id, &Ipv4Addr::net(prefix)));
+                v6.touched().iter().for_each(|&prefix| hops.mark_vias(id, &Ipv6Addr::net(prefix)));
+            }
         }
-        hops.settle(&View { v4, v6, neighbours });
+        hops.settle(&View { vrfs, neighbours });
     }
 
     /// Makes the FIBs follow, and then the host routes of neighbours.
     fn publish(&mut self) {
-        let (refused4, touched4) = self.v4.sync(&mut self.hops);
-        let (refused6, touched6) = self.v6.sync(&mut self.hops);
-        self.note(refused4);
-        self.note(refused6);
+        self.vrfs().for_each(|vrf| self.publish_vrf(vrf));
+    }
+
+    fn publish_vrf(&mut self, id: VrfId) {
+        let Self { vrfs, hops, .. } = self;
+        let vrf = &mut vrfs[id.index()];
+        if vrf.is_synced() {
+            return;
+        }
+        let (refused4, touched4) = vrf.v4.sync(hops);
+        let (refused6, touched6) = vrf.v6.sync(hops);
+        self.note(id, refused4);
+        self.note(id, refused6);
         if !self.neighbours.is_empty() {
             touched4.into_iter().for_each(|prefix| self.review_neighbours(&Ipv4Addr::net(prefix)));
             touched6.into_iter().for_each(|prefix| self.review_neighbours(&Ipv6Addr::net(prefix)));
         }
     }
 
-    fn note<A: Family>(&mut self, refusals: Vec<Refusal<A>>) {
+    fn note<A: Family>(&mut self, vrf: VrfId, refusals: Vec<Refusal<A>>) {
         self.refused += refusals.len() as u64;
         let room = REFUSALS_KEPT.saturating_sub(self.refusals.len());
-        let error = |(prefix, error)| Error::Fib { prefix: A::net(prefix), error };
+        let error = |(prefix, error)| (vrf, Error::Fib { prefix: A::net(prefix), error });
         self.refusals.extend(refusals.into_iter().take(room).map(error));
     }
 
     /// Does a piece of what was put off.
     fn put_off(&mut self, most: usize) {
-        let refused4 = self.v4.sweep(most, &mut self.hops);
-        let refused6 = self.v6.sweep(most, &mut self.hops);
-        self.note(refused4);
-        self.note(refused6);
+        for id in self.vrfs() {
+            let vrf = &mut self.vrfs[id.index()];
+            let refused4 = vrf.v4.sweep(most, &mut self.hops);
+            let refused6 = vrf.v6.sweep(most, &mut self.hops);
+            self.note(id, refused4);
+            self.note(id, refused6);
+        }
         self.review_some(most.div_ceil(8));
     }
 
@@ -551,8 +585,10 @@ impl Rib {
     /// a grace period.
     pub fn tick(&mut self) -> usize {
         let most = self.pieces.tick;
-        self.v4.retry(&mut self.hops, most.div_ceil(16));
-        self.v6.retry(&mut self.hops, most.div_ceil(16));
+        for vrf in &mut self.vrfs {
+            vrf.v4.retry(&mut self.hops, most.div_ceil(16));
+            vrf.v6.retry(&mut self.hops, most.div_ceil(16));
+        }
         let waiting = self.hops.recycle();
         self.change(|rib| {
             rib.put_off(most);
@@ -565,8 +601,7 @@ impl Rib {
     /// Whether [`Self::tick`] has something left to do that should not wait: routes whose next hop
     /// has died or come alive, or that were without room that has come.
     pub fn is_busy(&self) -> bool {
-        self.v4.is_sweeping()
-            || self.v6.is_sweeping()
+        self.vrfs.iter().any(Vrf::is_sweeping)
             || self.review.is_running()
             || self.is_retrying()
             || self.is_auditing()
@@ -575,16 +610,21 @@ impl Rib {
 
 /// The routes and neighbours, for the computation of next hops.
 struct View<'a> {
-    v4: &'a Routes<Ipv4Addr>,
-    v6: &'a Routes<Ipv6Addr>,
+    vrfs: &'a [Vrf],
     neighbours: &'a Neighbours,
 }
 
 impl Covering for View<'_> {
-    fn visit(&self, address: IpAddr, visit: &mut dyn FnMut(u8, u16) -> ControlFlow<()>) {
+    fn visit(
+        &self,
+        vrf: VrfId,
+        address: IpAddr,
+        visit: &mut dyn FnMut(u8, u16) -> ControlFlow<()>,
+    ) {
+        let Some(Vrf { v4: routes4, v6: routes6 }) = self.vrfs.get(vrf.index()) else { return };
         match address {
-            IpAddr::V4(v4) => visit_covering(self.v4, v4, visit),
-            IpAddr::V6(v6) => visit_covering(self.v6, v6, visit),
+            IpAddr::V4(v4) => visit_covering(routes4, v4, visit),
+            IpAddr::V6(v6) => visit_covering(routes6, v6, visit),
         }
     }
 
@@ -612,9 +652,14 @@ fn is_waiting(candidate: &Candidate) -> bool {
 }
 
 /// Lets go of what a candidate had that was taken out; 0 if it was as good as gone, else 1.
-fn let_go(waiting: &mut Waiting, hops: &mut NextHops, prefix: IpNet, gone: Candidate) -> usize {
+fn let_go(
+    waiting: &mut Waiting,
+    hops: &mut NextHops,
+    (vrf, prefix): (VrfId, IpNet),
+    gone: Candidate,
+) -> usize {
     if is_waiting(&gone) {
-        waiting.forget(&(prefix, gone.source, gone.metric));
+        waiting.forget(&(vrf, prefix, gone.source, gone.metric));
     }
     let counts = usize::from(!hops.is_gone(gone.hop));
     hops.release(gone.hop, Referrer::of(gone.source));

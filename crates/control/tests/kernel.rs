@@ -79,6 +79,7 @@ impl Namespace {
         let config = KernelConfig {
             netns: Some(format!("/run/netns/{}", self.0).into()),
             ports: vec![port(0, "lan"), port(1, "wan")],
+            vrfs: Vec::new(),
             multicast: false,
             routes: true,
             audit: None,
@@ -196,10 +197,10 @@ impl State {
             SourceEvent::Addresses { port, addresses } => {
                 self.addresses.insert(port, addresses);
             }
-            SourceEvent::LocalAddress { prefix, present: true } => {
+            SourceEvent::LocalAddress { prefix, present: true, .. } => {
                 self.locals.insert(prefix);
             }
-            SourceEvent::LocalAddress { prefix, present: false } => {
+            SourceEvent::LocalAddress { prefix, present: false, .. } => {
                 self.locals.remove(&prefix);
             }
             SourceEvent::Neighbour { address, mac, state, .. } => {

@@ -114,6 +114,9 @@ impl FromIterator<InterfaceId> for InterfaceSet {
     }
 }
 
+/// The most VRFs.
+pub const VRFS_MOST: usize = 64;
+
 /// A virtual routing and forwarding instance: tables of its own (RFC 4364 3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct VrfId(u16);
@@ -123,7 +126,7 @@ impl VrfId {
     pub const DEFAULT: Self = Self(0);
 
     /// The VRF with this number.
-    pub fn new(index: u16) -> Self {
+    pub const fn new(index: u16) -> Self {
         Self(index)
     }
 

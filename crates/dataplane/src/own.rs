@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use arc_swap::ArcSwap;
 use ipnet::IpNet;
 
-use crate::interface::{InterfaceId, InterfaceSet};
+use crate::interface::{InterfaceId, InterfaceSet, VrfId};
 
 /// Set for sources that have to be looked at whatever the router's addresses are.
 const ALWAYS: u8 = 0x80;
@@ -74,7 +74,25 @@ pub enum Owner {
 #[derive(Debug, Default)]
 struct Known {
     /// The interfaces on whose networks an address is the broadcast address; none for an own address.
-    addresses: HashMap<IpAddr, Option<InterfaceSet>>,
+    addresses: HashMap<(VrfId, IpAddr), Option<InterfaceSet>>,
+    /// The interfaces that are in another VRF than the default one.
+    vrfs: HashMap<InterfaceId, VrfId>,
+}
+
+impl Known {
+    fn add(&mut self, interface: InterfaceId, vrf: VrfId, net: &IpNet) {
+        if let Some(broadcast) = broadcast(net) {
+            let interfaces =
+                self.addresses.entry((vrf, broadcast.into())).or_insert(Some(InterfaceSet::EMPTY));
+            interfaces.iter_mut().for_each(|interfaces| interfaces.set(interface, true));
+        }
+        self.addresses.insert((vrf, net.addr()), None);
+    }
+
+    /// The VRF of an interface.
+    fn vrf_of(&self, interface: InterfaceId) -> VrfId {
+        self.vrfs.get(&interface).copied().unwrap_or_default()
+    }
 }
 
 /// See the module's documentation.
@@ -109,29 +127,25 @@ impl OwnAddresses {
         self.class_e
     }
 
-    /// Replaces all addresses: those of interfaces with their networks, and those that are on none.
+    /// Replaces all addresses: those of interfaces with their VRFs and networks, and those of VRFs that are on
+    /// none.
     /// Link-local addresses are left out: they are not the router's alone.
     pub fn publish<'a>(
         &self,
-        interfaces: impl IntoIterator<Item = (InterfaceId, &'a [IpNet])>,
-        others: impl IntoIterator<Item = IpAddr>,
+        interfaces: impl IntoIterator<Item = (InterfaceId, VrfId, &'a [IpNet])>,
+        others: impl IntoIterator<Item = (VrfId, IpAddr)>,
     ) {
         let mut known = Known::default();
-        for (interface, nets) in interfaces {
-            for net in nets.iter().filter(|net| !is_link_local(net.addr())) {
-                if let Some(broadcast) = broadcast(net) {
-                    let interfaces = known
-                        .addresses
-                        .entry(broadcast.into())
-                        .or_insert(Some(InterfaceSet::EMPTY));
-                    interfaces.iter_mut().for_each(|interfaces| interfaces.set(interface, true));
-                }
-                known.addresses.insert(net.addr(), None);
+        for (interface, vrf, nets) in interfaces {
+            if vrf != VrfId::DEFAULT {
+                known.vrfs.insert(interface, vrf);
             }
+            let nets = nets.iter().filter(|net| !is_link_local(net.addr()));
+            nets.for_each(|net| known.add(interface, vrf, net));
         }
         known.addresses.extend(others.into_iter().map(|address| (address, None)));
         let (mut four, mut six) = (Vec::new(), Vec::new());
-        for address in known.addresses.keys() {
+        for (_, address) in known.addresses.keys() {
             match address {
                 IpAddr::V4(address) => four.push((address.octets()[0], address.octets()[3])),
                 IpAddr::V6(address) => six.push((address.octets()[0], address.octets()[15])),
@@ -142,9 +156,11 @@ impl OwnAddresses {
         self.ip6.publish(&six);
     }
 
-    /// Whose this source of a packet is, which came by this interface; `None`: a host's.
+    /// Whose this source of a packet is, which came by this interface; `None`: a host's. The router's addresses
+    /// in other VRFs than the interface's are hosts' here.
     pub fn owner(&self, source: IpAddr, from: InterfaceId) -> Option<Owner> {
-        match self.known.load().addresses.get(&source)? {
+        let known = self.known.load();
+        match known.addresses.get(&(known.vrf_of(from), source))? {
             None => Some(Owner::Router),
             Some(interfaces) => interfaces.contains(from).then_some(Owner::Network),
         }
@@ -182,7 +198,9 @@ mod tests {
             |texts: &[&str]| texts.iter().map(|net| net.parse().unwrap()).collect::<Vec<IpNet>>();
         let first = nets(&["10.0.1.1/24", "2001:db8::1/64", "fe80::1/64"]);
         let second = nets(&["10.0.2.1/31"]);
-        own.publish([(interface(0), &first[..]), (interface(1), &second[..])], [ip("192.0.2.77")]);
+        let vrf = VrfId::DEFAULT;
+        let interfaces = [(interface(0), vrf, &first[..]), (interface(1), vrf, &second[..])];
+        own.publish(interfaces, [(vrf, ip("192.0.2.77"))]);
         own
     }
 
@@ -207,6 +225,24 @@ mod tests {
         assert_eq!(own.owner(ip("10.0.1.255"), interface(1)), None);
         for address in ["10.0.1.2", "10.0.2.0", "2001:db8::2", "2001:db8::", "fe80::1"] {
             assert_eq!(own.owner(ip(address), interface(0)), None, "{address}");
+        }
+    }
+
+    #[test]
+    fn an_address_of_one_vrf_is_a_host_s_in_another() {
+        let own = OwnAddresses::new(false);
+        let nets = |text: &str| [text.parse::<IpNet>().unwrap()];
+        let (same, blue) = (nets("10.0.1.1/24"), nets("10.0.1.7/24"));
+        own.publish(
+            [(interface(0), VrfId::DEFAULT, &same[..]), (interface(1), VrfId::new(1), &blue[..])],
+            [(VrfId::DEFAULT, ip("192.0.2.77"))],
+        );
+        let owner = |address: &str, from| own.owner(ip(address), interface(from));
+        assert_eq!((owner("10.0.1.1", 0), owner("10.0.1.1", 1)), (Some(Owner::Router), None));
+        assert_eq!((owner("10.0.1.7", 0), owner("10.0.1.7", 1)), (None, Some(Owner::Router)));
+        assert_eq!((owner("192.0.2.77", 0), owner("192.0.2.77", 1)), (Some(Owner::Router), None));
+        for from in [0, 1] {
+            assert_eq!(owner("10.0.1.255", from), Some(Owner::Network));
         }
     }
 

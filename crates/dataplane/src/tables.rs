@@ -5,12 +5,12 @@
 //! still see it.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::batch::HEAD;
 use crate::filters::FilterTables;
 use crate::flow::FlowHash;
-use crate::interface::{InterfaceInfo, InterfaceInfos, MAX_INTERFACES, Mtus, VrfId};
+use crate::interface::{InterfaceInfo, InterfaceInfos, MAX_INTERFACES, Mtus, VRFS_MOST, VrfId};
 use crate::multicast::MulticastTable;
 use crate::next_hop::{NextHopTable, Packed};
 use crate::own::OwnAddresses;
@@ -20,8 +20,8 @@ use crate::steps::{NamedHops, RedirectGates};
 /// FIBs of their own, and share everything else.
 #[derive(Clone)]
 pub struct Tables {
-    /// The routes of each VRF, by its number; the first is the default one's.
-    pub vrfs: Box<[Fibs]>,
+    /// The routes of each VRF.
+    pub vrfs: Arc<VrfTables>,
     /// Next-hop numbers to their meaning.
     pub next_hops: Arc<NextHopTable>,
     /// Next hops that the configuration has given names, for steps that send packets there.
@@ -55,8 +55,40 @@ pub struct Fibs {
 impl Tables {
     /// The routes of a VRF; those of the default one for a number that there is not.
     #[inline(always)]
-    pub(crate) fn vrf(&self, vrf: VrfId) -> &Fibs {
-        self.vrfs.get(vrf.index()).unwrap_or(&self.vrfs[0])
+    pub fn vrf(&self, vrf: VrfId) -> &Fibs {
+        self.vrfs.get(vrf)
+    }
+}
+
+/// The routes of all VRFs. Others than the default one's may come while forwarders read, and stay: a VRF that is gone
+/// has no routes, and the next one of its number has its tables.
+pub struct VrfTables {
+    default: Fibs,
+    others: [OnceLock<Fibs>; VRFS_MOST - 1],
+}
+
+impl VrfTables {
+    /// Of the default VRF alone.
+    pub fn new(default: Fibs) -> Self {
+        Self { default, others: [const { OnceLock::new() }; VRFS_MOST - 1] }
+    }
+
+    /// Another VRF has these. In vain for a number that has tables, or is none.
+    pub fn add(&self, vrf: VrfId, fibs: Fibs) {
+        if let Some(place) = vrf.index().checked_sub(1).and_then(|index| self.others.get(index)) {
+            let _ = place.set(fibs);
+        }
+    }
+
+    /// A VRF's; the default one's for a number that there is not.
+    #[inline(always)]
+    pub fn get(&self, vrf: VrfId) -> &Fibs {
+        if vrf == VrfId::DEFAULT { &self.default } else { self.other(vrf) }
+    }
+
+    fn other(&self, vrf: VrfId) -> &Fibs {
+        let place = self.others.get(vrf.index() - 1);
+        place.and_then(OnceLock::get).unwrap_or(&self.default)
     }
 }
 

@@ -17,7 +17,7 @@ use crate::interface::{InterfaceId, InterfaceInfo, InterfaceInfos, Mtus, VrfId};
 use crate::mask::Mask;
 use crate::next_hop::{self, NextHop, NextHopTable};
 use crate::port::PortId;
-use crate::tables::{Fibs, Tables};
+use crate::tables::{Fibs, Tables, VrfTables};
 
 /// The MAC of the port that test batches come from.
 pub const PORT_MAC: [u8; 6] = port_mac(0);
@@ -336,7 +336,7 @@ impl TestTables {
         }
         Arc::new(Tables {
             named_hops: Default::default(),
-            vrfs: Box::new([Fibs { fib4: fib4.reader(), fib6: fib6.reader() }]),
+            vrfs: Arc::new(VrfTables::new(Fibs { fib4: fib4.reader(), fib6: fib6.reader() })),
             next_hops: Arc::new(next_hops),
             filters: Arc::default(),
             multicast: Arc::default(),

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use dataplane::flow::FlowHash;
-use dataplane::interface::InterfaceId;
+use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::next_hop::{self, NextHop};
 use dataplane::reason::{DropReason, Punt, PuntReason};
 use wire::MacAddr;
@@ -218,7 +218,11 @@ impl<P: Packet> SlowPath<P> {
             !host && self.interfaces.is_neighbours_link_local(ip.destination(), punt.interface);
         let local = (punt.reason == PuntReason::Local && !link) || own;
         let replication = multicast::replication(&ip, punt, out);
-        if host && replication.is_none() && (local || leads_to_host(&ip, punt.reason, out)) {
+        if host
+            && replication.is_none()
+            && (local
+                || leads_to_host(&ip, (punt.reason, self.interfaces.vrf_of(punt.interface)), out))
+        {
             return self.for_kernel(packet, punt.interface, out);
         }
         if let Err((error, reason)) = check_options(&ip) {
@@ -250,21 +254,27 @@ impl<P: Packet> SlowPath<P> {
             | PuntReason::Redirect => match out.punted_to(punt) {
                 Some(hop) => (punt.next_hop, hop),
                 // It has waited for long, and routes have changed.
-                None => self.look_up(&ip, out),
+                None => self.look_up(&ip, punt.interface, out),
             },
             // Punted before the lookup.
             PuntReason::Ip4Options
             | PuntReason::HopByHop
             | PuntReason::Local
             | PuntReason::Arp
-            | PuntReason::NonIp => self.look_up(&ip, out),
+            | PuntReason::NonIp => self.look_up(&ip, punt.interface, out),
         };
         self.forward(packet, punt.interface, hop, now, out);
     }
 
-    /// The next hop of a packet as routes are now.
-    fn look_up(&self, ip: &IpPacket<'_>, out: &impl Output<P>) -> (u16, NextHop) {
-        let answer = out.route(ip.destination(), self.flow.of_packet(ip.bytes()));
+    /// The next hop of a packet that came by this interface as routes are now.
+    fn look_up(
+        &self,
+        ip: &IpPacket<'_>,
+        from: InterfaceId,
+        out: &impl Output<P>,
+    ) -> (u16, NextHop) {
+        let hash = self.flow.of_packet(ip.bytes());
+        let answer = out.route(self.interfaces.vrf_of(from), ip.destination(), hash);
         (answer.next_hop_id, answer.hop)
     }
 
@@ -612,8 +622,8 @@ impl<P: Packet> SlowPath<P> {
         }
     }
 
-    /// Sends a frame that the router made to an IP address, by the FIB, and link-local ones by the
-    /// interface `from`. Its MACs are filled in on the way. Not sent if the FIB has no way there.
+    /// Sends a frame that the router made to an IP address, by the FIB of the VRF of `from`, and link-local ones
+    /// by this interface. Its MACs are filled in on the way. Not sent if the FIB has no way there.
     pub(crate) fn send_own(
         &mut self,
         frame: Vec<u8>,
@@ -634,7 +644,7 @@ impl<P: Packet> SlowPath<P> {
             return;
         }
         let hash = self.flow.of_packet(frame.get(ETHERNET_LEN..).unwrap_or_default());
-        let answer = out.route(destination, hash);
+        let answer = out.route(self.interfaces.vrf_of(from), destination, hash);
         if let NextHop::Forward { interface, .. }
         | NextHop::Glean { interface }
         | NextHop::Unresolved { interface } = answer.hop
@@ -671,9 +681,13 @@ fn check_options(ip: &IpPacket<'_>) -> Result<(), (Option<Error>, DropReason)> {
 }
 
 /// Whether a packet that was punted before the lookup leads to the router itself.
-fn leads_to_host<P>(ip: &IpPacket<'_>, reason: PuntReason, out: &impl Output<P>) -> bool {
+fn leads_to_host<P>(
+    ip: &IpPacket<'_>,
+    (reason, vrf): (PuntReason, VrfId),
+    out: &impl Output<P>,
+) -> bool {
     matches!(reason, PuntReason::Ip4Options | PuntReason::HopByHop)
-        && matches!(out.route(ip.destination(), 0).hop, NextHop::Local | NextHop::Multicast)
+        && matches!(out.route(vrf, ip.destination(), 0).hop, NextHop::Local | NextHop::Multicast)
 }
 
 /// A link-local source means nothing on another link (RFC 4007, 9).

@@ -67,7 +67,7 @@ impl<P: Packet> SlowPath<P> {
             if on_link || address.is_broadcast() {
                 return None;
             }
-            if self.interfaces.is_directed_broadcast(address) {
+            if self.interfaces.is_directed_broadcast(address, from) {
                 return Some(DropReason::DirectedBroadcast);
             }
         }

@@ -169,7 +169,7 @@ impl<P: Packet> SlowPath<P> {
         let group_frame = ethernet.destination.is_multicast();
         let made = match ip {
             IpPacket::V4 { header, bytes } => {
-                if group_frame || !self.may_report_v4(&ip, header, bytes) {
+                if group_frame || !self.may_report_v4(&ip, header, bytes, from) {
                     return;
                 }
                 self.error_v4(header, bytes, from, error, now)
@@ -177,7 +177,7 @@ impl<P: Packet> SlowPath<P> {
             IpPacket::V6 { header, bytes } => {
                 let group = group_frame || header.destination().is_multicast();
                 let about_group = !group || error.also_multicast();
-                if !about_group || !self.may_report_v6(&ip, header, bytes) {
+                if !about_group || !self.may_report_v6(&ip, header, bytes, from) {
                     return;
                 }
                 self.error_v6(header, bytes, from, error, now)
@@ -193,6 +193,7 @@ impl<P: Packet> SlowPath<P> {
         ip: &IpPacket<'_>,
         header: &Ipv4Header,
         bytes: &[u8],
+        from: InterfaceId,
     ) -> bool {
         let (source, destination) = (header.source(), header.destination());
         let one_host = !source.is_loopback()
@@ -200,12 +201,12 @@ impl<P: Packet> SlowPath<P> {
             && !source.is_broadcast()
             && source.octets()[0] != 0
             && (self.icmp.class_e || source.octets()[0] < 240)
-            && !self.interfaces.is_directed_broadcast(source)
-            && !self.interfaces.is_any_all_zeros(source)
-            && !self.interfaces.iter().any(|interface| interface.has_v4(source));
+            && !self.interfaces.is_directed_broadcast(source, from)
+            && !self.interfaces.is_any_all_zeros(source, from)
+            && !self.interfaces.beside(from).any(|interface| interface.has_v4(source));
         let to_one = !destination.is_multicast()
             && !destination.is_broadcast()
-            && !self.interfaces.is_directed_broadcast(destination);
+            && !self.interfaces.is_directed_broadcast(destination, from);
         one_host && to_one && !is_error_or_later_fragment(ip, bytes, PROTOCOL_ICMP, v4::is_error)
     }
 
@@ -214,13 +215,14 @@ impl<P: Packet> SlowPath<P> {
         ip: &IpPacket<'_>,
         header: &Ipv6Header,
         bytes: &[u8],
+        from: InterfaceId,
     ) -> bool {
         let source = header.source();
         let one_host = !source.is_unspecified()
             && !source.is_loopback()
             && !source.is_multicast()
             && source.to_ipv4_mapped().is_none()
-            && !self.interfaces.iter().any(|interface| interface.has_v6(source));
+            && !self.interfaces.beside(from).any(|interface| interface.has_v6(source));
         let is_error = |kind| v6::is_error(kind) || kind == v6::REDIRECT;
         one_host && !is_error_or_later_fragment(ip, bytes, PROTOCOL_ICMPV6, is_error)
     }

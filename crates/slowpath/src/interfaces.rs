@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use dataplane::interface::InterfaceId;
+use dataplane::interface::{InterfaceId, VrfId};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use wire::MacAddr;
 use wire::address::{ALL_NODES, ALL_ROUTERS, link_local, solicited_node};
@@ -229,8 +229,15 @@ impl Interfaces {
         self.get(id).is_some_and(|interface| interface.owned)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Interface> {
-        self.0.iter()
+    /// The VRF of an interface.
+    pub(crate) fn vrf_of(&self, id: InterfaceId) -> VrfId {
+        self.get(id).map_or(VrfId::DEFAULT, |interface| interface.settings.vrf)
+    }
+
+    /// The interfaces of the VRF that one is in.
+    pub(crate) fn beside(&self, id: InterfaceId) -> impl Iterator<Item = &Interface> {
+        let vrf = self.vrf_of(id);
+        self.0.iter().filter(move |interface| interface.settings.vrf == vrf)
     }
 
     /// The smallest MTU of all interfaces.
@@ -243,14 +250,17 @@ impl Interfaces {
         self.get(id).is_some_and(|interface| !interface.settings.unreachables)
     }
 
-    /// True for the subnet-router anycast address of a network on any interface, and of the link of `from`.
+    /// True for the subnet-router anycast address of a network on any interface of its VRF, and of the link of
+    /// `from`.
     pub(crate) fn is_anycast(&self, address: IpAddr, from: InterfaceId) -> bool {
         match address {
             IpAddr::V4(_) => false,
             IpAddr::V6(address) if address.is_unicast_link_local() => {
                 self.get(from).is_some_and(|interface| interface.has_anycast(address))
             }
-            IpAddr::V6(address) => self.0.iter().any(|interface| interface.has_anycast(address)),
+            IpAddr::V6(address) => {
+                self.beside(from).any(|interface| interface.has_anycast(address))
+            }
         }
     }
 
@@ -264,21 +274,21 @@ impl Interfaces {
     }
 
     /// True for any address of the router that packets received on `from` may name: all global
-    /// ones, whatever the interface (weak host model, RFC 1122, 3.3.4.2, as routers have it), and that
+    /// ones of its VRF, whatever the interface (weak host model, RFC 1122, 3.3.4.2, as routers have it), and that
     /// interface's own link-local one.
     pub(crate) fn is_own(&self, address: IpAddr, from: InterfaceId) -> bool {
         match address {
-            IpAddr::V4(address) => self.0.iter().any(|interface| interface.has_v4(address)),
+            IpAddr::V4(address) => self.beside(from).any(|interface| interface.has_v4(address)),
             IpAddr::V6(address) if address.is_unicast_link_local() => {
                 self.get(from).is_some_and(|interface| interface.has_link_local(address))
             }
-            IpAddr::V6(address) => self.0.iter().any(|interface| interface.has_v6(address)),
+            IpAddr::V6(address) => self.beside(from).any(|interface| interface.has_v6(address)),
         }
     }
 
-    /// True for the broadcast address of a network on any interface.
-    pub(crate) fn is_directed_broadcast(&self, address: Ipv4Addr) -> bool {
-        self.0.iter().any(|interface| interface.is_broadcast(address))
+    /// True for the broadcast address of a network on any interface of the VRF of `from`.
+    pub(crate) fn is_directed_broadcast(&self, address: Ipv4Addr, from: InterfaceId) -> bool {
+        self.beside(from).any(|interface| interface.is_broadcast(address))
     }
 
     /// True for the first address of an IPv4 network of this interface, unless it is a link of two or one.
@@ -288,20 +298,21 @@ impl Interfaces {
         self.get(id).is_some_and(|interface| interface.v4.iter().any(zeros))
     }
 
-    /// True for the first address of a network on any interface, the old form of its broadcast address.
-    pub(crate) fn is_any_all_zeros(&self, address: Ipv4Addr) -> bool {
-        self.0.iter().any(|interface| self.is_all_zeros(interface.id, address.into()))
+    /// True for the first address of a network on any interface of the VRF of `from`, the old form of its
+    /// broadcast address.
+    pub(crate) fn is_any_all_zeros(&self, address: Ipv4Addr, from: InterfaceId) -> bool {
+        self.beside(from).any(|interface| self.is_all_zeros(interface.id, address.into()))
     }
 
     /// Source for a packet towards an IPv4 address, about one that was received on `from`: an
-    /// address of that interface, else any.
+    /// address of that interface, else any of its VRF.
     pub(crate) fn source_v4(&self, from: InterfaceId, towards: Ipv4Addr) -> Option<Ipv4Addr> {
         let own = self.get(from).and_then(|interface| interface.source_v4(towards));
-        own.or_else(|| self.0.iter().find_map(|interface| interface.source_v4(towards)))
+        own.or_else(|| self.beside(from).find_map(|interface| interface.source_v4(towards)))
     }
 
     /// Source for a packet towards an IPv6 address, about one that was received on `from`: the best
-    /// global address of that interface, which makes it informative (RFC 4443, 2.2), else of all interfaces; a
+    /// global address of that interface, which makes it informative (RFC 4443, 2.2), else of all of its VRF; a
     /// link-local one only if the packet stays on that link.
     pub(crate) fn source_v6(&self, from: InterfaceId, towards: Ipv6Addr) -> Option<Ipv6Addr> {
         let own = self.get(from)?;
@@ -311,7 +322,7 @@ impl Interfaces {
         {
             return Some(source);
         }
-        source::select(self.0.iter().flat_map(Interface::usable_v6), towards)
+        source::select(self.beside(from).flat_map(Interface::usable_v6), towards)
     }
 }
 
@@ -333,6 +344,43 @@ mod tests {
     }
 
     #[test]
+    fn an_address_is_the_router_s_own_in_the_vrf_of_its_interface_alone() {
+        let in_vrf = |index, vrf, addresses: &[&str]| {
+            let settings = InterfaceSettings { vrf: VrfId::new(vrf), ..Default::default() };
+            InterfaceConfig { settings, ..interface(index, addresses) }
+        };
+        let interfaces = Interfaces::new(&[
+            in_vrf(0, 0, &["10.0.0.1/24", "fd00::1/64"]),
+            in_vrf(1, 1, &["10.0.0.9/24", "fd00::9/64"]),
+            in_vrf(2, 1, &["10.1.0.1/24", "fd01::1/64"]),
+            in_vrf(3, 2, &[]),
+        ]);
+        let own = |address: &str| {
+            let address: IpAddr = address.parse().unwrap();
+            (0..4)
+                .map(|from| interfaces.is_own(address, InterfaceId::new(from).unwrap()))
+                .collect::<Vec<_>>()
+        };
+        for address in ["10.0.0.1", "fd00::1"] {
+            assert_eq!(own(address), vec![true, false, false, false], "{address}");
+        }
+        for address in ["10.0.0.9", "fd00::9", "10.1.0.1", "fd01::1"] {
+            assert_eq!(own(address), vec![false, true, true, false], "{address}");
+        }
+        let [first, last] = [0, 3].map(|index| InterfaceId::new(index).unwrap());
+        let (broadcast, zeros) = (Ipv4Addr::new(10, 1, 0, 255), Ipv4Addr::new(10, 1, 0, 0));
+        for (from, expected) in [(1, true), (2, true), (0, false), (3, false)] {
+            let from = InterfaceId::new(from).unwrap();
+            assert_eq!(interfaces.is_directed_broadcast(broadcast, from), expected);
+            assert_eq!(interfaces.is_any_all_zeros(zeros, from), expected);
+            assert_eq!(interfaces.is_anycast("fd01::".parse().unwrap(), from), expected);
+        }
+        assert_eq!(interfaces.source_v4(last, Ipv4Addr::new(10, 0, 0, 2)), None);
+        assert_eq!(interfaces.source_v6(last, "fd00::2".parse().unwrap()), None);
+        assert!(interfaces.source_v4(first, Ipv4Addr::new(10, 1, 0, 2)).is_some());
+    }
+
+    #[test]
     fn new_addresses_replace_all_old_ones() {
         let mut interfaces = Interfaces::new(&[interface(0, &["10.0.0.1/24", "fd00::1/64"])]);
         let change = |interfaces: &mut Interfaces, addresses: &[&str]| {
@@ -349,7 +397,9 @@ mod tests {
         for address in ["10.0.0.1", "fd00::1", "fe80::ff:fe00:0"] {
             assert!(!own(&interfaces, address), "{address}");
         }
-        assert!(interfaces.is_directed_broadcast(Ipv4Addr::new(10, 9, 255, 255)));
+        assert!(
+            interfaces.is_directed_broadcast(Ipv4Addr::new(10, 9, 255, 255), InterfaceId::FIRST)
+        );
         let towards = |interfaces: &Interfaces, to: &str| {
             interfaces.source_v6(InterfaceId::FIRST, to.parse().unwrap()).unwrap().to_string()
         };
@@ -386,9 +436,9 @@ mod tests {
             zeros("10.0.0.0") && !zeros("10.0.0.1") && !zeros("10.1.0.0") && !zeros("10.2.0.0")
         );
         assert!(!on_link("10.2.0.0") && !on_link("10.0.1.2"));
-        assert!(interfaces.is_directed_broadcast(Ipv4Addr::new(10, 0, 0, 255)));
-        assert!(!interfaces.is_directed_broadcast(Ipv4Addr::new(10, 1, 0, 1)));
-        assert!(!interfaces.is_directed_broadcast(Ipv4Addr::new(10, 2, 0, 0)));
+        assert!(interfaces.is_directed_broadcast(Ipv4Addr::new(10, 0, 0, 255), InterfaceId::FIRST));
+        assert!(!interfaces.is_directed_broadcast(Ipv4Addr::new(10, 1, 0, 1), InterfaceId::FIRST));
+        assert!(!interfaces.is_directed_broadcast(Ipv4Addr::new(10, 2, 0, 0), InterfaceId::FIRST));
     }
 
     #[test]

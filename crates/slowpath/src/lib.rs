@@ -89,7 +89,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use dataplane::flow::FlowHash;
-use dataplane::interface::InterfaceId;
+use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::multicast::Replication;
 use dataplane::next_hop::NextHop;
 use dataplane::reason::{DropReason, Punt};
@@ -134,6 +134,9 @@ pub struct InterfaceConfig {
 /// What an interface says of itself, and what it keeps to itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InterfaceSettings {
+    /// The VRF that it is in: which addresses are the router's for those on its link, and by which routes what the
+    /// router says there leaves.
+    pub vrf: VrfId,
     /// Senders on this interface are told by ICMP that a destination is unreachable (RFC 4443, 3.1).
     /// "Fragmentation needed" is not meant; it is always sent.
     pub unreachables: bool,
@@ -150,7 +153,14 @@ pub struct InterfaceSettings {
 
 impl Default for InterfaceSettings {
     fn default() -> Self {
-        Self { unreachables: true, redirects: false, dad: 0, advertise: None, discovery: None }
+        Self {
+            vrf: VrfId::DEFAULT,
+            unreachables: true,
+            redirects: false,
+            dad: 0,
+            advertise: None,
+            discovery: None,
+        }
     }
 }
 
@@ -433,8 +443,8 @@ pub trait Output<P> {
     fn hand_over(&mut self, interface: InterfaceId, address: IpAddr, waiting: Waiting<P>);
     /// Something that control should know.
     fn event(&mut self, event: Event);
-    /// Looks up a destination; groups of equal-cost paths are resolved to a member by the hash.
-    fn route(&self, destination: IpAddr, flow_hash: u32) -> RouteAnswer;
+    /// Looks up a destination in a VRF; groups of equal-cost paths are resolved to a member by the hash.
+    fn route(&self, vrf: VrfId, destination: IpAddr, flow_hash: u32) -> RouteAnswer;
     /// What a next hop's number means now.
     fn next_hop(&self, id: u16) -> NextHop;
     /// What the number that a packet was punted with means; `None` if it was taken back meanwhile, and may

@@ -168,6 +168,7 @@ impl<P: Packet> SlowPath<P> {
     ) -> Verdict {
         if header.is_fragment() {
             let piece = Piece::v4(header, bytes.len());
+            let piece = piece.map(|piece| piece.in_vrf(self.interfaces.vrf_of(arrival.from)));
             return piece.map_or(Verdict::Drop(DropReason::LocalFragment), Verdict::Part);
         }
         match header.protocol {
@@ -195,7 +196,7 @@ impl<P: Packet> SlowPath<P> {
         };
         match end.protocol {
             PROTOCOL_FRAGMENT => match Piece::v6(header, bytes, end) {
-                Ok(piece) => Verdict::Part(piece),
+                Ok(piece) => Verdict::Part(piece.in_vrf(self.interfaces.vrf_of(arrival.from))),
                 Err(error) => Verdict::refuse(error, DropReason::LocalFragment),
             },
             PROTOCOL_ICMPV6 => {
@@ -233,7 +234,7 @@ impl<P: Packet> SlowPath<P> {
                 } else if self.interfaces.is_own(destination.into(), from) {
                     // RFC 1122, 3.3.6: a unicast address in a broadcast frame.
                     group_frame.then_some(DropReason::L2Broadcast)
-                } else if self.interfaces.is_directed_broadcast(destination) {
+                } else if self.interfaces.is_directed_broadcast(destination, from) {
                     Some(DropReason::DirectedBroadcast)
                 } else {
                     Some(DropReason::NotLocal)

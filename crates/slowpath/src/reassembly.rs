@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use dataplane::interface::InterfaceId;
+use dataplane::interface::{InterfaceId, VrfId};
 use wire::checksum::checksum;
 use wire::ethernet::ETHERNET_LEN;
 use wire::ip::{IPV6_LEN, Ipv4Header, Ipv6FragmentHeader, Ipv6Header, PROTOCOL_HOP_BY_HOP};
@@ -44,6 +44,8 @@ const CONGESTION_EXPERIENCED: u8 = 3;
 /// What the fragments of one datagram have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Key {
+    /// Hosts of two VRFs may have one address.
+    vrf: VrfId,
     source: IpAddr,
     destination: IpAddr,
     identification: u32,
@@ -68,6 +70,12 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
+    /// It came by an interface of this VRF.
+    pub(crate) fn in_vrf(mut self, vrf: VrfId) -> Self {
+        self.key.vrf = vrf;
+        self
+    }
+
     /// Reads an IPv4 fragment. Data beyond what a packet can hold: `None`.
     pub(crate) fn v4(header: &Ipv4Header, length: usize) -> Option<Self> {
         let headers = header.header_len();
@@ -78,6 +86,7 @@ impl Piece {
             return None;
         }
         let key = Key {
+            vrf: VrfId::DEFAULT,
             source: header.source().into(),
             destination: header.destination().into(),
             identification: header.identification.get().into(),
@@ -111,6 +120,7 @@ impl Piece {
             return Err(None);
         }
         let key = Key {
+            vrf: VrfId::DEFAULT,
             source: header.source().into(),
             destination: header.destination().into(),
             identification: fragment.identification.get(),
@@ -383,6 +393,20 @@ mod tests {
                 Piece::v6(header, bytes, end).unwrap()
             }
         }
+    }
+
+    #[test]
+    fn fragments_of_two_vrfs_are_of_two_datagrams() {
+        let data = vec![7; 16];
+        let frames = [part4(&data, 0, 8, true), part4(&data, 8, 16, false)];
+        let mut table = Table::new(8, Duration::from_secs(30));
+        let mut displaced = Vec::new();
+        let mut add = |at: usize, vrf: u16| {
+            let (frame, piece) = (frames[at].clone(), piece(&frames[at]).in_vrf(VrfId::new(vrf)));
+            table.add(piece, frame, LEFT, Time::ZERO, &mut displaced)
+        };
+        assert!(matches!(add(0, 0), Outcome::Waits) && matches!(add(1, 1), Outcome::Waits));
+        assert!(matches!(add(1, 0), Outcome::Whole(..)) && matches!(add(0, 1), Outcome::Whole(..)));
     }
 
     /// The whole frame, if this fragment completes one; what was refused is counted.

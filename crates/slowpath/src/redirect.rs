@@ -49,7 +49,7 @@ impl<P: Packet> SlowPath<P> {
         let hop = self.gateway(next_hop).map_or(ip.destination(), |(_, address)| address);
         let made = match (ip, hop) {
             (IpPacket::V4 { header, bytes }, IpAddr::V4(hop)) => {
-                let allowed = self.may_report_v4(&ip, header, bytes);
+                let allowed = self.may_report_v4(&ip, header, bytes, from);
                 allowed.then(|| self.redirect_v4(header, bytes, from, hop, now)).flatten()
             }
             (IpPacket::V6 { header, bytes }, IpAddr::V6(hop)) => {

@@ -192,7 +192,7 @@ impl<P: Packet> SlowPath<P> {
         sum.add(header.as_bytes());
         header.checksum = U16::new(sum.finish());
         let packet = match ip {
-            IpPacket::V4 { header: to, bytes } if self.may_report_v4(ip, to, bytes) => {
+            IpPacket::V4 { header: to, bytes } if self.may_report_v4(ip, to, bytes, from) => {
                 let Some(divisible) = self.identify(IPV4_MIN_LEN + TCP_MIN_LEN, true, now) else {
                     return;
                 };
@@ -209,7 +209,7 @@ impl<P: Packet> SlowPath<P> {
                 let to_source = build::ipv4_header(fields, TCP_MIN_LEN);
                 (ETHERTYPE_IPV4, [to_source.as_bytes(), header.as_bytes()].concat())
             }
-            IpPacket::V6 { header: to, bytes } if self.may_report_v6(ip, to, bytes) => {
+            IpPacket::V6 { header: to, bytes } if self.may_report_v6(ip, to, bytes, from) => {
                 let fields = Ipv6Fields {
                     class: (to.version_class_flow.get() >> 20) as u8 & 0xfc,
                     hop_limit: self.icmp.ttl,

@@ -15,7 +15,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use dataplane::flow::FlowHash;
-use dataplane::interface::InterfaceId;
+use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::multicast::Replication;
 use dataplane::next_hop::{self, NextHop};
 use dataplane::port::PortId;
@@ -77,6 +77,8 @@ pub(crate) enum Out {
 #[derive(Default)]
 pub(crate) struct Net {
     pub routes: Vec<(IpNet, u16)>,
+    /// The VRF that has them.
+    pub vrf: VrfId,
     pub hops: HashMap<u16, NextHop>,
     /// Of all next hops: those of another one were taken back.
     pub generation: u16,
@@ -130,8 +132,9 @@ impl Output<Vec<u8>> for Net {
         self.outs.push(Out::Event(event));
     }
 
-    fn route(&self, destination: IpAddr, _: u32) -> RouteAnswer {
-        let matching = self.routes.iter().filter(|(net, _)| net.contains(&destination));
+    fn route(&self, vrf: VrfId, destination: IpAddr, _: u32) -> RouteAnswer {
+        let routes = self.routes.iter().filter(|_| vrf == self.vrf);
+        let matching = routes.filter(|(net, _)| net.contains(&destination));
         let best = matching.max_by_key(|(net, _)| net.prefix_len());
         let id = best.map_or(next_hop::NO_ROUTE, |&(_, id)| id);
         RouteAnswer { next_hop_id: id, hop: self.next_hop(id) }

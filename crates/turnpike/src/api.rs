@@ -105,7 +105,12 @@ pub enum Show {
         /// The flow whose path is sought; without it any path may be taken.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         flow: Option<Flow>,
+        /// The VRF whose packets are meant; without it the default one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        vrf: Option<String>,
     },
+    /// `Vec<`[`report::Vrf`]`>`: the default one first.
+    Vrfs,
     /// `Vec<`[`report::Neighbour`]`>`.
     Neighbours,
     /// `Vec<`[`report::Source`]`>`: who has routes for the router, and how that goes.
@@ -181,6 +186,9 @@ pub struct RouteFilter {
     /// Also those that are not used.
     #[serde(default)]
     pub all: bool,
+    /// The VRF; without it the default one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vrf: Option<String>,
 }
 
 /// A flow, all of whose packets take one path.
@@ -232,13 +240,13 @@ mod tests {
         assert_eq!(read(r#"{"show":"counters"}"#), Request::Show(Show::Counters));
         let address = "192.0.2.1".parse().unwrap();
         let route = read(r#"{"show":{"route":{"address":"192.0.2.1"}}}"#);
-        assert_eq!(route, Request::Show(Show::Route { address, flow: None }));
+        assert_eq!(route, Request::Show(Show::Route { address, flow: None, vrf: None }));
         let flow = read(
             r#"{"show":{"route":{"address":"192.0.2.1","flow":{"from":"10.0.0.1","protocol":6,"sport":7}}}}"#,
         );
         let from = "10.0.0.1".parse().unwrap();
         let expected = Flow { from, protocol: 6, sport: 7, dport: 0 };
-        assert_eq!(flow, Request::Show(Show::Route { address, flow: Some(expected) }));
+        assert_eq!(flow, Request::Show(Show::Route { address, flow: Some(expected), vrf: None }));
     }
 
     #[test]
@@ -251,6 +259,7 @@ mod tests {
             prefix: Some("10.0.0.0/8".parse().unwrap()),
             longer: true,
             all: false,
+            vrf: None,
         };
         let some =
             read(r#"{"show":{"routes":{"source":"kernel","prefix":"10.0.0.0/8","longer":true}}}"#);
@@ -260,17 +269,31 @@ mod tests {
     }
 
     #[test]
+    fn vrfs_are_named_or_left_out() {
+        let blue = Some("blue".to_owned());
+        let filter = RouteFilter { vrf: blue.clone(), ..RouteFilter::default() };
+        let routes = read(r#"{"show":{"routes":{"vrf":"blue"}}}"#);
+        assert_eq!(routes, Request::Show(Show::Routes(filter)));
+        let address = "192.0.2.1".parse().unwrap();
+        let route = read(r#"{"show":{"route":{"address":"192.0.2.1","vrf":"blue"}}}"#);
+        assert_eq!(route, Request::Show(Show::Route { address, flow: None, vrf: blue.clone() }));
+        assert_eq!(read(r#"{"show":"vrfs"}"#), Request::Show(Show::Vrfs));
+        let text = r#"{"route":{"del":{"prefix":"192.0.2.0/24","vrf":"blue"}}}"#;
+        assert_eq!(serde_json::to_string(&read(text)).unwrap(), text);
+    }
+
+    #[test]
     fn changes_read_as_documented() {
         let add = read(
             r#"{"route":{"add":{"prefix":"198.51.100.0/24","paths":[{"via":"10.0.2.2","weight":2}]}}}"#,
         );
         let path = PathSpec { weight: 2, ..PathSpec::via("10.0.2.2".parse().unwrap()) };
         let prefix = "198.51.100.0/24".parse().unwrap();
-        let expected = RouteAdd { prefix, kind: RouteType::Unicast, paths: vec![path], metric: 0 };
+        let expected = RouteAdd { paths: vec![path], ..RouteAdd::to(prefix) };
         assert_eq!(add, Request::Route(RouteChange::Add(expected)));
         let hole = read(r#"{"route":{"add":{"prefix":"::/0","type":"blackhole","metric":7}}}"#);
         let prefix = "::/0".parse().unwrap();
-        let expected = RouteAdd { prefix, kind: RouteType::Blackhole, paths: vec![], metric: 7 };
+        let expected = RouteAdd { kind: RouteType::Blackhole, metric: 7, ..RouteAdd::to(prefix) };
         assert_eq!(hole, Request::Route(RouteChange::Add(expected)));
         let neighbour = read(
             r#"{"neighbour":{"add":{"address":"10.0.2.9","lladdr":"02:00:00:00:00:09","port":"right"}}}"#,

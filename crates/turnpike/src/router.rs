@@ -48,7 +48,7 @@ use dataplane::next_hop::NextHopTable;
 use dataplane::own::OwnAddresses;
 use dataplane::port::MAX_PORTS;
 use dataplane::quarantine::Quarantine;
-use dataplane::tables::{Fibs, Tables};
+use dataplane::tables::{Fibs, Tables, VrfTables};
 use dpdk::qsbr::Qsbr;
 use dpdk::{DeviceEvents, Eal, EalConfig, Port};
 use nix::sys::signal::Signal;
@@ -258,12 +258,17 @@ impl Router {
             &qsbr,
             signals,
         )?;
+        let mut readers = readers.into_iter();
+        let first = readers.next().context("no tables")?;
         let infos = ports.infos();
         let own = Arc::new(OwnAddresses::new(config.forwarding.class_e));
         rib.share_addresses(own.clone());
         let tables = Arc::new(Tables {
             named_hops: Arc::default(),
-            vrfs: Box::new([Fibs { fib4: readers.0[0].clone(), fib6: readers.1[0].clone() }]),
+            vrfs: Arc::new(VrfTables::new(Fibs {
+                fib4: first.0[0].clone(),
+                fib6: first.1[0].clone(),
+            })),
             next_hops,
             filters: Arc::default(),
             multicast: Arc::default(),
@@ -275,7 +280,10 @@ impl Router {
         });
 
         routes.publish_next_hops(&rib, &tables.named_hops);
-        let near = NodeTables::new(&tables, readers, &cpus);
+        let near = NodeTables::new(&tables, first, &cpus);
+        for (vrf, readers) in rib.vrfs().skip(1).zip(readers) {
+            near.add_vrf(vrf, &readers);
+        }
         let stop_slow_path = Arc::new(AtomicBool::new(false));
         let (events_out, events) = event_channel();
         let names = PortNames::of(&config);
@@ -302,7 +310,7 @@ impl Router {
             cpus,
         };
         signals.enter("the making of forwarders")?;
-        let mut maker = GraphMaker::new(catalogue, near);
+        let mut maker = GraphMaker::new(catalogue, near.clone());
         graphs::say_policies(&config);
         let (mut views, mut units, mut ends) = (Vec::new(), Vec::new(), Vec::new());
         signals.check()?;
@@ -348,6 +356,7 @@ impl Router {
             names,
             flows,
             tables,
+            near,
             opener,
             readers: qsbr,
             devices,

@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::api::report::{
     Compiler, Counters, Families, Filter, FilterVerdict, HostInterface, Multicast, MulticastPort,
     Neighbour, Offload, Path, Port, Protection, Remote, ResolvedPath, Route, RouteAnswer,
-    RouteSummary, Source, Steps,
+    RouteSummary, Source, Steps, Vrf,
 };
 
 pub use configurations::{history, plan};
@@ -75,6 +75,23 @@ pub fn ports(ports: &[Port]) -> String {
         ];
         row.extend(trouble.then(|| troubles(port)));
         table.add_row(row);
+    }
+    finish(&table)
+}
+
+/// One line a VRF.
+pub fn vrfs(vrfs: &[Vrf]) -> String {
+    let mut table = columns(&["vrf", "table", "routes 4", "routes 6", "fib 4", "fib 6", "ports"]);
+    for Vrf { name, table: number, ports, routes, fib } in vrfs {
+        table.add_row([
+            name.clone(),
+            number.map_or_else(|| "-".to_owned(), |number| number.to_string()),
+            routes.ipv4.to_string(),
+            routes.ipv6.to_string(),
+            fib.ipv4.to_string(),
+            fib.ipv6.to_string(),
+            if ports.is_empty() { "-".to_owned() } else { ports.join(", ") },
+        ]);
     }
     finish(&table)
 }
@@ -163,7 +180,10 @@ pub fn route_line(route: &Route) -> String {
 fn path(path: &Path) -> String {
     let place = match (path.via, &path.port) {
         (Some(via), Some(port)) => format!("{via} ({port})"),
-        (Some(via), None) => format!("{via} (recursive)"),
+        (Some(via), None) => match &path.vrf {
+            Some(vrf) => format!("{via} (recursive in {vrf})"),
+            None => format!("{via} (recursive)"),
+        },
         (None, port) => port.clone().unwrap_or_default(),
     };
     if path.weight == 1 { place } else { format!("{place} weight {}", path.weight) }
@@ -552,6 +572,7 @@ mod tests {
 
     fn plain(source: &str, paths: Vec<Path>) -> Route {
         Route {
+            vrf: None,
             prefix: "192.0.2.0/24".into(),
             source: source.into(),
             kind: "unicast".into(),
@@ -592,9 +613,9 @@ mod tests {
     fn a_route_is_one_line_with_all_its_paths() {
         let via = |text: &str| Some(text.parse().unwrap());
         let paths = vec![
-            Path { port: Some("left".into()), via: via("10.0.1.2"), weight: 1 },
-            Path { port: None, via: via("10.9.9.9"), weight: 2 },
-            Path { port: Some("right".into()), via: None, weight: 1 },
+            Path { port: Some("left".into()), via: via("10.0.1.2"), vrf: None, weight: 1 },
+            Path { port: None, via: via("10.9.9.9"), vrf: None, weight: 2 },
+            Path { port: Some("right".into()), via: None, vrf: None, weight: 1 },
         ];
         assert_eq!(
             route_line(&plain("static", paths)),

@@ -6,13 +6,13 @@
 use std::collections::{HashMap, HashSet};
 
 use dataplane::filters::FILTERS_MAX;
-use dataplane::interface::InterfaceId;
+use dataplane::interface::{InterfaceId, VRFS_MOST, VrfId};
 use dataplane::port::{MAX_PORTS, PortId};
 use ipnet::IpNet;
 
 pub use super::settings::Effect;
-use super::settings::{self, Entry};
-use super::{Config, Port, Route};
+use super::settings::{self, Entry, Names};
+use super::{Config, DEFAULT_VRF, Port, Route, Vrf};
 use crate::rib::{self, RouteKind};
 
 /// What was added to, taken out of and changed in a list.
@@ -74,13 +74,17 @@ pub struct Diff {
     pub graph: bool,
     /// The names of the ports by their numbers, those of both configurations.
     pub names: Vec<String>,
+    /// Those of the VRFs.
+    pub vrfs: Vec<String>,
 }
 
 impl Diff {
     /// From one configuration to another, whose ports are numbered alike: see [`Config::align`].
     pub fn between(old: &Config, new: &Config) -> Self {
         let names = names(old.ports.iter().chain(&new.ports));
-        let mut settings = compare(&settings::list(old, &names), &settings::list(new, &names));
+        let vrfs = vrf_names(old.vrfs.iter().chain(&new.vrfs));
+        let both = Names { ports: &names, vrfs: &vrfs };
+        let mut settings = compare(&settings::list(old, both), &settings::list(new, both));
         let unsaid = unsaid(old, new);
         settings.retain(|setting| !unsaid.contains(setting));
         if let (Some(before), Some(after)) = (host_namespace(old), host_namespace(new))
@@ -115,7 +119,12 @@ impl Diff {
             || asks(old) != asks(new)
             || !ports.is_empty();
         let routes = routes(&old.routes, &new.routes);
-        Self { routes, ports, settings, graph, names }
+        Self { routes, ports, settings, graph, names, vrfs }
+    }
+
+    /// The names of the ports and VRFs.
+    pub(super) fn all_names(&self) -> Names<'_> {
+        Names { ports: &self.names, vrfs: &self.vrfs }
     }
 
     /// Nothing is different.
@@ -143,7 +152,9 @@ impl Diff {
     /// What a route is, as messages write it: `via 10.0.2.2 (right)`.
     pub fn describe(&self, route: &Route) -> String {
         let mut text = match &route.kind {
-            RouteKind::Unicast(paths) => format!("via {}", settings::paths(paths, &self.names)),
+            RouteKind::Unicast(paths) => {
+                format!("via {}", settings::paths(paths, self.all_names()))
+            }
             RouteKind::Blackhole => "blackhole".to_owned(),
             RouteKind::Prohibited => "prohibit".to_owned(),
             RouteKind::Unreachable => "unreachable".to_owned(),
@@ -151,6 +162,9 @@ impl Diff {
         };
         if let Some(resilient) = route.resilient {
             text += &format!(", resilient in {} buckets", resilient.buckets);
+        }
+        if route.vrf != VrfId::DEFAULT {
+            text += &format!(", vrf {}", settings::vrf_name(self.all_names(), route.vrf));
         }
         text
     }
@@ -165,6 +179,19 @@ fn names<'a>(ports: impl Iterator<Item = &'a Port>) -> Vec<String> {
             names.resize(index + 1, String::new());
         }
         names[index].clone_from(&port.name);
+    }
+    names
+}
+
+/// The names of all VRFs by their numbers, the default one's first; empty where there is none.
+fn vrf_names<'a>(vrfs: impl Iterator<Item = &'a Vrf>) -> Vec<String> {
+    let mut names = vec![DEFAULT_VRF.to_owned()];
+    for vrf in vrfs {
+        let index = vrf.id.index();
+        if names.len() <= index {
+            names.resize(index + 1, String::new());
+        }
+        names[index].clone_from(&vrf.name);
     }
     names
 }
@@ -227,7 +254,7 @@ fn host_namespace(config: &Config) -> Option<Option<&String>> {
 }
 
 fn routes(old: &[Route], new: &[Route]) -> Changes<Route> {
-    let key = |route: &Route| -> (IpNet, u32) { (route.prefix, route.metric) };
+    let key = |route: &Route| -> (VrfId, IpNet, u32) { (route.vrf, route.prefix, route.metric) };
     let before: HashMap<_, _> = old.iter().map(|route| (key(route), route)).collect();
     let after: HashSet<_> = new.iter().map(key).collect();
     let mut changes = Changes::default();
@@ -251,17 +278,22 @@ impl Config {
         names(self.ports.iter())
     }
 
+    /// The names of the VRFs by their numbers, the default one's first; empty where there is none.
+    pub fn vrf_names(&self) -> Vec<String> {
+        vrf_names(self.vrfs.iter())
+    }
+
     /// The port with this number.
     pub fn port(&self, id: PortId) -> Option<&Port> {
         self.ports.iter().find(|port| port.id == id)
     }
 
-    /// Numbers the ports as another configuration does, so that both can be compared and one can follow
-    /// the other: a port of the same name has the same number, and a new one a number that the other
-    /// does not use.
+    /// Numbers the ports, VRFs and filters as another configuration does, so that both can be compared and one
+    /// can follow the other: a port of the same name has the same number, and a new one a number that the
+    /// other does not use.
     ///
     /// # Errors
-    /// Both have more ports together than there are numbers.
+    /// Both have more of them together than there are numbers.
     pub fn align(&mut self, like: &Self) -> Result<(), String> {
         let known = |name: &str| like.ports.iter().find(|port| port.name == name);
         let used: HashSet<PortId> = like.ports.iter().map(|port| port.id).collect();
@@ -279,7 +311,43 @@ impl Config {
             numbers.insert(port.id, number);
         }
         self.renumber(&numbers);
+        self.align_vrfs(like)?;
         self.align_filters(like)
+    }
+
+    fn align_vrfs(&mut self, like: &Self) -> Result<(), String> {
+        let known = |name: &str| like.vrfs.iter().find(|vrf| vrf.name == name);
+        let used: HashSet<VrfId> = like.vrfs.iter().map(|vrf| vrf.id).collect();
+        let mut free = (1..VRFS_MOST as u16).map(VrfId::new).filter(|id| !used.contains(id));
+        let mut numbers = HashMap::new();
+        for vrf in &self.vrfs {
+            let number = known(&vrf.name).map(|like| like.id).or_else(|| free.next());
+            let number = number.ok_or_else(|| {
+                format!(
+                    "vrf \"{}\": with the VRFs that are there now they are more than {}; take some away first",
+                    vrf.name,
+                    VRFS_MOST - 1
+                )
+            })?;
+            numbers.insert(vrf.id, number);
+        }
+        self.renumber_vrfs(&numbers);
+        Ok(())
+    }
+
+    fn renumber_vrfs(&mut self, numbers: &HashMap<VrfId, VrfId>) {
+        let moved = |vrf: &mut VrfId| *vrf = numbers.get(vrf).copied().unwrap_or(*vrf);
+        for route in &mut self.routes {
+            moved(&mut route.vrf);
+            if let RouteKind::Unicast(paths) = &mut route.kind {
+                paths.iter_mut().for_each(|path| moved(&mut path.vrf));
+            }
+        }
+        let hops = self.next_hops.iter_mut().flat_map(|hop| &mut hop.paths);
+        hops.for_each(|path| moved(&mut path.vrf));
+        self.ports.iter_mut().for_each(|port| moved(&mut port.vrf));
+        self.vrfs.iter_mut().for_each(|vrf| moved(&mut vrf.id));
+        self.vrfs.sort_by_key(|vrf| vrf.id);
     }
 
     /// Gives filters the numbers that they have there, and others to new ones: until all forwarders have other

@@ -615,7 +615,11 @@ config.routes = routes
             let ours = ours.unwrap_or_else(|errors| panic!("{errors}\n{}", config.text));
             assert_eq!(
                 Diff::between(&config, &ours),
-                Diff { names: vec!["Port1".into(), "Port2".into()], ..Diff::default() }
+                Diff {
+                    names: vec!["Port1".into(), "Port2".into()],
+                    vrfs: vec!["default".into()],
+                    ..Diff::default()
+                }
             );
         }
         assert_eq!(quoted("a\"\\\n"), r#""a\"\\\010""#);

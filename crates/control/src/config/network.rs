@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use dataplane::interface::VrfId;
 use ipnet::IpNet;
 
 /// Reads `ADDRESS/LENGTH`; the error says what is wrong and how it is written.
@@ -127,6 +128,8 @@ pub fn place_of_gateway<P: Copy + PartialEq>(
 pub(super) struct Connected {
     /// The port's position.
     pub(super) port: usize,
+    /// The port's VRF.
+    pub(super) vrf: VrfId,
     /// The line the address is on.
     pub(super) line: usize,
     /// The own address with its network's length.
@@ -138,9 +141,14 @@ pub(super) struct Connected {
 pub(super) struct Networks(pub(super) Vec<Connected>);
 
 impl Networks {
-    /// The port address that this is, if it is one.
-    pub(super) fn own(&self, address: IpAddr) -> Option<&Connected> {
-        self.0.iter().find(|connected| connected.net.addr() == address)
+    /// Those of a VRF.
+    pub(super) fn of(&self, vrf: VrfId) -> impl Iterator<Item = &Connected> + Clone {
+        self.0.iter().filter(move |connected| connected.vrf == vrf)
+    }
+
+    /// The port address of a VRF that this is, if it is one.
+    pub(super) fn own(&self, vrf: VrfId, address: IpAddr) -> Option<&Connected> {
+        self.of(vrf).find(|connected| connected.net.addr() == address)
     }
 }
 

@@ -49,6 +49,7 @@ impl Default for Limits {
 /// What a statement speaks of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keyword {
+    Vrf,
     Port,
     Route,
     Neighbour,
@@ -71,7 +72,7 @@ pub(super) enum Keyword {
 }
 
 impl Keyword {
-    const ALL: [Self; 19] = [
+    const ALL: [Self; 20] = [
         Self::Port,
         Self::Route,
         Self::Neighbour,
@@ -79,6 +80,7 @@ impl Keyword {
         Self::Filter,
         Self::Import,
         Self::Multicast,
+        Self::Vrf,
         Self::RoutesFrom,
         Self::Fpm,
         Self::Forwarders,
@@ -95,6 +97,7 @@ impl Keyword {
 
     pub(super) fn name(self) -> &'static str {
         match self {
+            Self::Vrf => "vrf",
             Self::Port => "port",
             Self::Route => "route",
             Self::Neighbour => "neighbour",
@@ -120,7 +123,7 @@ impl Keyword {
     /// What the name in `turnpike.port "NAME" {…}` is called; `None` for statements without one.
     fn named_by(self) -> Option<&'static str> {
         match self {
-            Self::Port | Self::NextHop | Self::Filter => Some("NAME"),
+            Self::Vrf | Self::Port | Self::NextHop | Self::Filter => Some("NAME"),
             Self::Route => Some("PREFIX"),
             Self::Neighbour => Some("ADDRESS"),
             Self::Multicast => Some("GROUP"),

@@ -7,15 +7,15 @@ use std::time::Duration;
 use ::script::{Policy, StepSettings};
 use dataplane::class::ClassLimits;
 use dataplane::filters::{FilterSpec, Treatment};
-use dataplane::interface::InterfaceId;
+use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::plan::Plans;
 use dataplane::reason::PuntClass;
 
 use super::{
-    Advertise, Command, Config, Discovery, Driver, Fib, Filter, Forwarders, Forwarding, Fpm, Icmp,
-    Import, KernelRoutes, LinkWish, Log, Memory, MulticastRoute, NamedNextHop, Neighbour, Port,
-    PortFilter, Preference, Prefix, Quarantine, Queues, RoutesFrom, Slowpath, Telnet, Tx,
-    action_name,
+    Advertise, Command, Config, DEFAULT_VRF, Discovery, Driver, Fib, Filter, Forwarders,
+    Forwarding, Fpm, Icmp, Import, KernelRoutes, LinkWish, Log, Memory, MulticastRoute,
+    NamedNextHop, Neighbour, Port, PortFilter, Preference, Prefix, Quarantine, Queues, RoutesFrom,
+    Slowpath, Telnet, Tx, Vrf, action_name,
 };
 use crate::rib;
 
@@ -48,13 +48,21 @@ pub(super) struct Entry {
     pub(super) effect: Effect,
 }
 
-/// All settings, in the order in which they are shown; `names` has the ports by their numbers.
-pub(super) fn list(config: &Config, names: &[String]) -> Vec<Entry> {
+/// The names of ports and VRFs by their numbers; empty where there is none.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Names<'a> {
+    pub(super) ports: &'a [String],
+    pub(super) vrfs: &'a [String],
+}
+
+/// All settings, in the order in which they are shown.
+pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
     // In full, so that a new setting cannot be forgotten here.
     let Config {
         file: _,
         text: _,
         ports,
+        vrfs,
         routes: _,
         next_hops,
         filters,
@@ -78,6 +86,10 @@ pub(super) fn list(config: &Config, names: &[String]) -> Vec<Entry> {
         script,
     } = config;
     let mut list = List { names, entries: Vec::new() };
+    for Vrf { id: _, line: _, name, table } in vrfs {
+        let table = table.map(|table| format!("table {table}"));
+        list.live(format!("vrf \"{name}\""), or(table, "no table"));
+    }
     ports.iter().for_each(|port| list.port(port));
     neighbours.iter().for_each(|neighbour| list.neighbour(neighbour));
     for NamedNextHop { line: _, name, paths: over } in next_hops {
@@ -133,22 +145,28 @@ pub(super) fn list(config: &Config, names: &[String]) -> Vec<Entry> {
 
 /// The settings of a port.
 pub(super) fn of_port(port: &Port) -> Vec<Entry> {
-    let mut list = List { names: &[], entries: Vec::new() };
+    let mut list = List { names: Names { ports: &[], vrfs: &[] }, entries: Vec::new() };
     list.port(port);
     list.entries
 }
 
+/// A VRF by its number.
+pub(super) fn vrf_name<'a>(names: Names<'a>, vrf: VrfId) -> &'a str {
+    names.vrfs.get(vrf.index()).map_or(DEFAULT_VRF, String::as_str)
+}
+
 /// A port by its number.
-pub(super) fn port_name(names: &[String], port: InterfaceId) -> &str {
-    names.get(port.index()).map_or("?", String::as_str)
+pub(super) fn port_name<'a>(names: Names<'a>, port: InterfaceId) -> &'a str {
+    names.ports.get(port.index()).map_or("?", String::as_str)
 }
 
 /// Paths as messages write them: `10.0.2.2 (right) weight 2`.
-pub(super) fn paths(paths: &[rib::Path], names: &[String]) -> String {
+pub(super) fn paths(paths: &[rib::Path], names: Names<'_>) -> String {
     let path = |path: &rib::Path| {
         let place = match (path.via, path.interface) {
             (Some(via), Some(port)) => format!("{via} ({})", port_name(names, port)),
-            (Some(via), None) => format!("{via} (recursive)"),
+            (Some(via), None) if path.vrf == VrfId::DEFAULT => format!("{via} (recursive)"),
+            (Some(via), None) => format!("{via} (recursive in {})", vrf_name(names, path.vrf)),
             (None, port) => port.map_or_else(String::new, |port| port_name(names, port).to_owned()),
         };
         if path.weight == 1 { place } else { format!("{place} weight {}", path.weight) }
@@ -221,7 +239,7 @@ impl OfPort<'_, '_> {
 }
 
 struct List<'a> {
-    names: &'a [String],
+    names: Names<'a>,
     entries: Vec<Entry>,
 }
 
@@ -256,6 +274,7 @@ impl List<'_> {
             device,
             driver,
             take_over,
+            vrf,
             addresses,
             mac,
             mtu,
@@ -274,6 +293,7 @@ impl List<'_> {
             advertise,
             discovery,
         } = port;
+        let vrf = vrf_name(self.names, *vrf);
         let mut of = OfPort { list: self, port: name };
         let driver = driver.map(Driver::name);
         let segmentation = host.as_ref().map(|host| host.segmentation);
@@ -284,6 +304,7 @@ impl List<'_> {
         of.opened("device", device);
         of.opened("driver", or(driver, "what works"));
         of.live("take_over", take_over);
+        of.live("vrf", vrf);
         of.live("address", some(addresses.iter().map(ToString::to_string), "none"));
         of.opened("mac", or(*mac, "the device's"));
         of.opened("mtu", or(*mtu, "the device's"));

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use dataplane::interface::VrfId;
 use dataplane::port::{Fec, Offload, Pause};
 use dataplane::reason::PuntClass;
 use proptest::prelude::*;
@@ -155,7 +156,7 @@ fn a_script_may_compute() {
 }
 
 /// The keys of a port, as errors list them.
-const PORT_KEYS: &str = "known: device, driver, take_over, address, mac, mtu, link, promiscuous, all_multicast, rx_queues, tx_queues, rx_descriptors, tx_descriptors, rx_burst, rx_thresholds, tx_thresholds, rx_cores, tx_cores, rss, spread, offloads, host, filter, unreachables, ttl_security, dad, advertise, router_discovery, reverse_path, redirects";
+const PORT_KEYS: &str = "known: device, driver, take_over, vrf, address, mac, mtu, link, promiscuous, all_multicast, rx_queues, tx_queues, rx_descriptors, tx_descriptors, rx_burst, rx_thresholds, tx_thresholds, rx_cores, tx_cores, rss, spread, offloads, host, filter, unreachables, ttl_security, dad, advertise, router_discovery, reverse_path, redirects";
 
 #[test]
 fn unknown_keys_of_ports_are_named_with_the_known_ones() {
@@ -859,9 +860,9 @@ fn gateways_are_where_ports_and_routes_say() {
     );
     let expected = [
         vec![rib::Path::over(right, ip("10.0.2.2"))],
-        vec![rib::Path::recursive(ip("10.9.0.1"))],
+        vec![rib::Path::recursive(VrfId::DEFAULT, ip("10.9.0.1"))],
         vec![
-            rib::Path::recursive(ip("10.9.0.1")),
+            rib::Path::recursive(VrfId::DEFAULT, ip("10.9.0.1")),
             rib::Path { on_link: true, weight: 2, ..rib::Path::over(left, ip("172.16.0.1")) },
         ],
         vec![rib::Path::over(right, ip("fd00:2::2"))],
@@ -1206,7 +1207,7 @@ fn the_other_statements_are_checked_too() {
 
 #[test]
 fn statements_that_are_not_understood_are_explained() {
-    const KNOWN: &str = "known: port, route, neighbour, next_hop, filter, import, multicast, routes_from, fpm, forwarders, forwarding, tx, slowpath, icmp, memory, fib, log, quarantine, telnet, buckets, command, counter, counters, graph, hash, ip4, ip4_text, ip6, mac, mac_text, mask, new_graph, now, ports, prefix, set, step, table";
+    const KNOWN: &str = "known: port, route, neighbour, next_hop, filter, import, multicast, vrf, routes_from, fpm, forwarders, forwarding, tx, slowpath, icmp, memory, fib, log, quarantine, telnet, buckets, command, counter, counters, graph, hash, ip4, ip4_text, ip6, mac, mac_text, mask, new_graph, now, ports, prefix, set, step, table";
     for (statement, expected) in [
         ("turnpike.prot 'x' { 1 }", format!("turnpike.prot unknown; did you mean \"port\"? {KNOWN}")),
         ("turnpike.interface 'x' { 1 }", format!("turnpike.interface unknown; {KNOWN}")),
@@ -1387,10 +1388,10 @@ fn tables(config: &Config) -> std::sync::Arc<dataplane::tables::Tables> {
     let ports: Vec<_> = config.ports.iter().map(info).collect();
     std::sync::Arc::new(dataplane::tables::Tables {
         named_hops: Default::default(),
-        vrfs: Box::new([dataplane::tables::Fibs {
+        vrfs: Arc::new(dataplane::tables::VrfTables::new(dataplane::tables::Fibs {
             fib4: fib::new_ipv4(Algorithm::Reference, Box::new(fib::NoReaders)).unwrap().reader(),
             fib6: fib::new_ipv6(Algorithm::Reference, Box::new(fib::NoReaders)).unwrap().reader(),
-        }]),
+        })),
         next_hops: std::sync::Arc::new(dataplane::next_hop::NextHopTable::new()),
         filters: Arc::default(),
         multicast: Arc::default(),
@@ -1895,4 +1896,143 @@ fn a_gateway_that_only_the_default_route_leads_to_is_doubted_or_refused() {
     );
     let config = read(&format!("{PORTS}{routes}{known}{strict}")).unwrap();
     assert!(!config.forwarding.resolve_via_default);
+}
+
+const VRFS: &str = "local turnpike = require 'turnpike'
+turnpike.vrf 'blue' { table = 100 }
+turnpike.vrf 'red' {}
+turnpike.port 'left' { device = 'a', address = '10.0.1.1/24', vrf = 'blue' }
+turnpike.port 'right' { device = 'b', address = '10.0.1.1/24', vrf = 'red' }
+turnpike.port 'plain' { device = 'c', address = '10.0.1.1/24' }
+turnpike.routes_from { 'kernel' }
+";
+
+#[test]
+fn ports_and_routes_are_in_vrfs() {
+    let [none, blue, red] = [0, 1, 2].map(VrfId::new);
+    let text = format!(
+        "{VRFS}turnpike.route '192.0.2.0/24' {{ via = '10.0.1.2', vrf = 'blue' }}
+         turnpike.route '192.0.2.0/24' {{ via = '10.0.1.2', vrf = 'red' }}
+         turnpike.route '192.0.2.0/24' {{ via = '10.0.1.2', vrf = 'default' }}
+         turnpike.route '198.51.100.0/24' {{ via = '10.0.1.2', vrf = 'red', next_hop_vrf = 'blue' }}
+         turnpike.route '203.0.113.0/24' {{ via = '10.0.1.2', port = 'right' }}
+         turnpike.route '10.9.0.0/16' {{ via = '172.16.0.1', vrf = 'red' }}
+         turnpike.route '10.8.0.0/16' {{ port = 'left', vrf = 'red' }}
+         turnpike.next_hop 'far' {{ via = '172.16.0.1', vrf = 'blue' }}
+         turnpike.neighbour '10.0.1.9' {{ mac = '02:00:00:00:00:09', port = 'right' }}"
+    );
+    let config = read(&text).unwrap_or_else(|errors| panic!("{errors}"));
+    let vrfs: Vec<_> = config.vrfs.iter().map(|vrf| (vrf.id, &*vrf.name, vrf.table)).collect();
+    assert_eq!(vrfs, [(blue, "blue", Some(100)), (red, "red", None)]);
+    assert_eq!(config.ports.iter().map(|port| port.vrf).collect::<Vec<_>>(), [blue, red, none]);
+    let [left, right, plain] = [0, 1, 2].map(|index| InterfaceId::new(index).unwrap());
+    let over = |port| rib::Path::over(port, "10.0.1.2".parse().unwrap());
+    let far = |vrf| rib::Path::recursive(vrf, "172.16.0.1".parse().unwrap());
+    let routes: Vec<_> = (config.routes.into_iter())
+        .map(|route| match route.kind {
+            RouteKind::Unicast(paths) => (route.vrf, paths[0]),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let expected = [
+        (blue, over(left)),
+        (red, over(right)),
+        (none, over(plain)),
+        (red, over(left)),
+        (none, over(right)),
+        (red, far(red)),
+        (red, rib::Path::on_interface(left)),
+    ];
+    assert_eq!(routes, expected);
+    assert_eq!(config.next_hops[0].paths, [far(blue)]);
+    assert_eq!(config.neighbours[0].port, right);
+}
+
+#[test]
+fn what_is_wrong_about_vrfs_is_named_with_its_way_out() {
+    let below = |statement: &str| errors(&format!("{VRFS}{statement}"));
+    for (statement, expected) in [
+        ("turnpike.vrf 'default' {}", r#"8: vrf "default": is always there; choose another name"#),
+        (
+            "turnpike.vrf 'blue' {}",
+            r#"8: vrf "blue": the name is taken by the VRF on line 2; choose another"#,
+        ),
+        (
+            "turnpike.vrf 'a b' {}",
+            r#"8: vrf "a b": not a name; begin with a letter or digit and use letters, digits, '-', '_' and '.', 15 characters at most"#,
+        ),
+        (
+            "turnpike.vrf 'x' { table = 100 }",
+            r#"8: vrf "x": table 100 is that of VRF "blue" on line 2; use another number"#,
+        ),
+        (
+            "turnpike.vrf 'x' { table = 254 }",
+            r#"8: vrf "x": table 254 is the kernel's for packets of no VRF; use another number"#,
+        ),
+        (
+            "turnpike.vrf 'x' { tabel = 1 }",
+            r#"8: vrf "x": key "tabel" unknown; did you mean "table"? known: table"#,
+        ),
+        (
+            "turnpike.port 'p' { device = 'd', vrf = 'blu' }",
+            r#"8: port "p": vrf "blu" unknown; did you mean "blue"? VRFs: default, blue, red"#,
+        ),
+        (
+            "turnpike.port 'p' { device = 'd', vrf = 7 }",
+            r#"8: port "p": vrf: expected a VRF's name, got number 7"#,
+        ),
+        (
+            "turnpike.port 'p' { device = 'd', vrf = 'red', address = '10.0.1.129/25' }",
+            r#"8: port "p": address "10.0.1.129/25" overlaps "10.0.1.1/24" of port "right" on line 5; give each port a network of its own"#,
+        ),
+        (
+            "turnpike.route '192.0.2.0/24' { via = '10.0.1.2', vrf = 'green' }",
+            r#"8: route "192.0.2.0/24": vrf "green" unknown; VRFs: default, blue, red"#,
+        ),
+        (
+            "turnpike.route '192.0.2.0/24' { blackhole = true, next_hop_vrf = 'red' }",
+            r#"8: route "192.0.2.0/24": next_hop_vrf is about gateways, of which this route has none; leave it out"#,
+        ),
+        (
+            "turnpike.route '192.0.2.0/24' { via = '10.0.1.1', vrf = 'red' }",
+            r#"8: route "192.0.2.0/24": via "10.0.1.1" is the router's own address (port "right", line 5); use the neighbour's"#,
+        ),
+        (
+            "turnpike.neighbour '10.0.1.9' { mac = '02:00:00:00:00:09' }",
+            r#"8: neighbour "10.0.1.9": the address is on networks of VRFs "default" and "blue"; say which with port = "NAME""#,
+        ),
+    ] {
+        assert_eq!(below(statement), [expected], "{statement}");
+    }
+    let twice = "turnpike.route '192.0.2.0/24' { via = '10.0.1.2', vrf = 'red' }\n".repeat(2);
+    assert!(below(&twice)[0].starts_with("9: route \"192.0.2.0/24\": given on line 8 already"));
+    let alone = VRFS.replace("turnpike.routes_from { 'kernel' }", "");
+    assert_eq!(
+        errors(&alone),
+        [
+            r#"2: vrf "blue": table is about routes of others, of whom turnpike.routes_from names none; add it, or leave table out"#
+        ]
+    );
+    let many = "local t = require 'turnpike'\nfor i = 1, 64 do\n t.vrf('v' .. i) {} end\nt.port 'p' { device = 'd' }";
+    assert_eq!(
+        errors(many),
+        ["3: vrf \"v64\": there may be 63 VRFs besides the default one; take one away"]
+    );
+}
+
+#[test]
+fn a_gateway_is_sought_by_the_routes_of_its_vrf() {
+    let alone = VRFS.replace(" table = 100 ", "").replace("turnpike.routes_from { 'kernel' }", "");
+    let route = |vrf: &str, rest: &str| {
+        format!(
+            "turnpike.route '10.9.0.0/16' {{ via = '10.0.1.2', vrf = '{vrf}' }}\n\
+                 turnpike.route '192.0.2.0/24' {{ via = '10.9.0.1', vrf = 'red'{rest} }}"
+        )
+    };
+    assert!(read(&format!("{alone}{}", route("red", ""))).is_ok());
+    let errors = errors(&format!("{alone}{}", route("blue", "")));
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert!(errors[0].starts_with("9: route \"192.0.2.0/24\": via \"10.9.0.1\" is unreachable"));
+    let leaks = route("blue", ", next_hop_vrf = 'blue'");
+    assert!(read(&format!("{alone}{leaks}")).is_ok(), "{:?}", read(&format!("{alone}{leaks}")));
 }

@@ -14,18 +14,21 @@ mod rest;
 mod routes;
 mod sources;
 mod telnet;
+mod vrfs;
 
 pub(super) use filters::ACTIONS;
 pub(super) use routes::by_default_only;
 
 use std::path::Path;
 
+use dataplane::interface::VrfId;
+
 use super::error::{Collector, ConfigErrors};
 use super::network::Networks;
 use super::script::{Keyword, Said, Statement};
 use super::source::Source;
 use super::value::Fields;
-use super::{Config, Script};
+use super::{Config, Script, Vrf};
 
 /// What the readers of statements share.
 pub(super) struct Context<'a> {
@@ -34,6 +37,10 @@ pub(super) struct Context<'a> {
     /// Names and lines of the port statements, also of those with an error.
     port_names: Vec<(String, usize)>,
     networks: Networks,
+    /// The VRFs besides the default one.
+    vrfs: Vec<Vrf>,
+    /// The VRF of each port.
+    port_vrfs: Vec<VrfId>,
     /// A port has a host interface: its addresses may be other than those written here.
     any_host: bool,
     /// Hosts may have addresses in 240.0.0.0/4.
@@ -74,6 +81,8 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
         errors,
         port_names: Vec::new(),
         networks: Networks::default(),
+        vrfs: Vec::new(),
+        port_vrfs: Vec::new(),
         any_host: false,
         class_e: false,
         ports_sound: true,
@@ -82,6 +91,7 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
     let forwarding = rest::forwarding(&mut context, of(Keyword::Forwarding));
     context.class_e = forwarding.class_e;
     let routes_from = sources::routes_from(&mut context, of(Keyword::RoutesFrom));
+    context.vrfs = vrfs::read(&mut context, of(Keyword::Vrf), routes_from.any());
     let ports = ports::read(
         &mut context,
         of(Keyword::Port),
@@ -106,6 +116,7 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
         commands,
         graphs,
         script,
+        vrfs: context.vrfs.clone(),
         ports,
         fpm: sources::fpm(&mut context, of(Keyword::Fpm), &routes_from),
         routes_from,

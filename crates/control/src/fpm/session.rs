@@ -80,6 +80,7 @@ impl Session {
         for (&index, &port) in &interfaces.by_index {
             self.routes.set_interface(index, Some(Interface { port, up: true }));
         }
+        self.routes.set_vrfs(&interfaces.vrfs);
         self.interfaces = interfaces.clone();
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use dataplane::interface::InterfaceId;
+use dataplane::interface::{InterfaceId, VrfId};
 use ipnet::IpNet;
 use proptest::prelude::*;
 
@@ -16,6 +16,7 @@ use crate::netlink::{Change, RouteKind};
 fn interfaces() -> Interfaces {
     Interfaces {
         by_index: [(1, None), (10, InterfaceId::new(0)), (11, InterfaceId::new(1))].into(),
+        vrfs: BTreeMap::new(),
     }
 }
 
@@ -187,6 +188,19 @@ fn a_changed_route_is_never_gone() {
 }
 
 #[test]
+fn a_table_of_a_vrf_has_its_routes() {
+    let vrf = VrfId::new(4);
+    // The builder's routes are those of table 254.
+    let known = Interfaces { vrfs: [(254, vrf)].into(), ..interfaces() };
+    let events = replay(&frame(&[add("192.0.2.0/24", [10, 0, 0, 1])]), &known);
+    let of = |event: &SourceEvent| match event {
+        SourceEvent::Route { vrf, .. } => Some(*vrf),
+        _ => None,
+    };
+    assert_eq!(events.iter().filter_map(of).collect::<Vec<_>>(), [VrfId::DEFAULT, vrf]);
+}
+
+#[test]
 fn nexthop_objects_come_and_go_as_zebra_says() {
     let messages = [
         zebra_route_over("192.0.2.0/24", 5),
@@ -226,7 +240,8 @@ fn captured(stream: &[u8]) -> Vec<String> {
         [(1, None), (2, None), (3, InterfaceId::new(0)), (4, None), (5, InterfaceId::new(1))];
     let mut routes = BTreeMap::new();
     let mut groups = BTreeMap::new();
-    for event in replay(stream, &Interfaces { by_index: by_index.into() }) {
+    for event in replay(stream, &Interfaces { by_index: by_index.into(), ..Interfaces::default() })
+    {
         match event {
             SourceEvent::Route { prefix, change: Change::Set(kind), metric, .. } => {
                 assert_eq!(metric, 20, "zebra's only metric");

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
-use dataplane::interface::InterfaceId;
+use dataplane::interface::{InterfaceId, VrfId};
 use ipnet::IpNet;
 use tokio::sync::oneshot;
 use wire::MacAddr;
@@ -74,10 +74,12 @@ pub enum Departure {
 /// group before the routes over it, a link's end before the withdrawals that follow from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceEvent {
-    /// A route. Its identity is source, prefix and metric.
+    /// A route. Its identity is source, VRF, prefix and metric.
     Route {
         /// Who has it.
         source: Source,
+        /// The VRF whose packets it is for.
+        vrf: VrfId,
         /// The destination; no host bits are set.
         prefix: IpNet,
         /// Among a source's routes to one prefix the smallest wins.
@@ -121,6 +123,8 @@ pub enum SourceEvent {
     },
     /// A range of addresses that the machine answers for itself, besides those of ports.
     LocalAddress {
+        /// The VRF in which it does.
+        vrf: VrfId,
         /// The range.
         prefix: IpNet,
         /// It does, or no longer.
@@ -149,6 +153,8 @@ pub enum SourceEvent {
     AuditRoute {
         /// Who has it.
         source: Source,
+        /// The VRF whose packets it is for.
+        vrf: VrfId,
         /// The destination; no host bits are set.
         prefix: IpNet,
         /// Among a source's routes to one prefix the smallest wins.
@@ -204,6 +210,17 @@ impl AuditReport {
     }
 }
 
+/// A VRF that has routes of the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelVrf {
+    /// Its number.
+    pub id: VrfId,
+    /// Its name; a VRF device of this name says by which table the kernel has it.
+    pub name: String,
+    /// The routing table that is its, whatever devices there are.
+    pub table: Option<u32>,
+}
+
 /// What the kernel is asked to do.
 #[derive(Debug)]
 pub enum KernelOrder {
@@ -244,6 +261,8 @@ pub enum KernelOrder {
     },
     /// These ports have a host interface from now on, by these names; no others.
     Ports(Vec<(InterfaceId, String)>),
+    /// These are the VRFs besides the default one; no others.
+    Vrfs(Vec<KernelVrf>),
     /// Compare now. Without an answer if the thread ends before.
     Audit(oneshot::Sender<AuditReport>),
 }

@@ -113,6 +113,11 @@ const IFLA_IFNAME: u16 = 3;
 pub(super) const IFLA_MTU: u16 = 4;
 /// In `RTM_DELLINK`: where it went.
 const IFLA_NEW_NETNSID: u16 = 45;
+/// What kind of device it is.
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_INFO_KIND: u16 = 1;
+const IFLA_INFO_DATA: u16 = 2;
+const IFLA_VRF_TABLE: u16 = 1;
 const IFLA_ALLMULTI: u16 = 61;
 
 const IFA_ADDRESS: u16 = 1;
@@ -329,6 +334,8 @@ pub struct LinkMessage {
     pub mtu: Option<u32>,
     /// It takes all multicasts: somebody asked for that, a multicast routing daemon say.
     pub all_multicast: bool,
+    /// The routing table of a VRF device.
+    pub table: Option<u32>,
     /// It is gone from here because it is in another network namespace now.
     pub moved: bool,
 }
@@ -753,6 +760,7 @@ fn parse_link(raw: &Raw<'_>) -> Result<Message, Malformed> {
         flags: u32_at(fixed, 8).unwrap_or_default(),
         mtu: None,
         all_multicast: u32_at(fixed, 8).is_some_and(|flags| flags & IFF_ALLMULTI != 0),
+        table: None,
         moved: false,
     };
     attributes(raw.kind, rest, |attribute| {
@@ -764,12 +772,33 @@ fn parse_link(raw: &Raw<'_>) -> Result<Message, Malformed> {
             IFLA_MTU => link.mtu = Some(attribute.u32()?),
             // The flag says what commands asked for, this how many did, daemons included.
             IFLA_NEW_NETNSID => link.moved = true,
+            IFLA_LINKINFO => link.table = vrf_table(raw.kind, attribute.value)?,
             IFLA_ALLMULTI => link.all_multicast |= attribute.u32()? > 0,
             _ => {}
         }
         Ok(())
     })?;
     Ok(Message::Link(link))
+}
+
+/// The routing table in `IFLA_LINKINFO`, of a VRF device.
+fn vrf_table(message: u16, info: &[u8]) -> Result<Option<u32>, Malformed> {
+    let (mut is_vrf, mut table) = (false, None);
+    attributes(message, info, |attribute| {
+        match attribute.kind {
+            IFLA_INFO_KIND => is_vrf = attribute.value.strip_suffix(b"\0") == Some(b"vrf"),
+            // Other devices mean something else by the same numbers.
+            IFLA_INFO_DATA if is_vrf => attributes(message, attribute.value, |data| {
+                if data.kind == IFLA_VRF_TABLE {
+                    table = Some(data.u32()?);
+                }
+                Ok(())
+            })?,
+            _ => {}
+        }
+        Ok(())
+    })?;
+    Ok(table)
 }
 
 /// `struct ifaddrmsg` and its attributes.
@@ -840,7 +869,7 @@ fn parse_rule(raw: &Raw<'_>) -> Result<Message, Malformed> {
     }
     let (action, flags) = (fixed[7], u32_at(fixed, 8).unwrap_or_default());
     let mut table = u32::from(fixed[4]);
-    let mut priority = 0;
+    let (mut priority, mut of_vrfs) = (0, false);
     let mut unsupported = match (fixed[1], fixed[2], fixed[3]) {
         _ if flags & FIB_RULE_INVERT != 0 => Some("not"),
         (1.., _, _) => Some("to"),
@@ -862,7 +891,11 @@ fn parse_rule(raw: &Raw<'_>) -> Result<Message, Malformed> {
             FRA_SUPPRESS_PREFIXLEN | FRA_SUPPRESS_IFGROUP => {
                 (attribute.u32()? != SUPPRESS_NOTHING).then_some("suppress")
             }
-            FRA_L3MDEV => attribute.value.iter().any(|&byte| byte != 0).then_some("l3mdev"),
+            // It is about packets of VRFs, whose tables are looked up without rules.
+            FRA_L3MDEV => {
+                of_vrfs |= attribute.value.iter().any(|&byte| byte != 0);
+                None
+            }
             FRA_FWMARK | FRA_FWMASK => {
                 attribute.value.iter().any(|&byte| byte != 0).then_some("fwmark")
             }
@@ -882,7 +915,7 @@ fn parse_rule(raw: &Raw<'_>) -> Result<Message, Malformed> {
         unsupported = unsupported.or(refused);
         Ok(())
     })?;
-    let table = (action == FR_ACT_TO_TBL).then_some(table);
+    let table = (action == FR_ACT_TO_TBL && !of_vrfs).then_some(table);
     let ipv6 = fixed[0] == AF_INET6;
     Ok(Message::Rule(RuleMessage { ipv6, priority, table, unsupported }))
 }

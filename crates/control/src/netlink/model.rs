@@ -16,11 +16,11 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 
-use dataplane::interface::InterfaceId;
+use dataplane::interface::{InterfaceId, VrfId};
 use ipnet::IpNet;
 use wire::MacAddr;
 
-use super::event::{Departure, NeighbourState, SourceEvent};
+use super::event::{Departure, KernelVrf, NeighbourState, SourceEvent};
 use super::message::{
     AddressMessage, IFF_LOWER_UP, IFF_RUNNING, IFF_UP, LinkMessage, Malformed, Message,
     NLMSG_ERROR, NeighbourMessage, Nexthop, RTM_GETADDR, RTM_GETLINK, RTM_GETNEIGH, RTM_GETNEXTHOP,
@@ -89,6 +89,8 @@ struct Link {
     mtu: u32,
     port: Option<InterfaceId>,
     all_multicast: bool,
+    /// The routing table of a VRF device.
+    table: Option<u32>,
     seen: bool,
 }
 
@@ -110,6 +112,7 @@ impl Link {
             flags: self.flags,
             mtu: Some(self.mtu),
             all_multicast: self.all_multicast,
+            table: self.table,
             moved: false,
         }
     }
@@ -151,6 +154,10 @@ pub(super) struct Counts {
 #[derive(Debug)]
 pub(super) struct Model {
     ports: HashMap<String, InterfaceId>,
+    /// The VRFs besides the default one.
+    vrfs: Vec<KernelVrf>,
+    /// The tables that are theirs.
+    tables: BTreeMap<u32, VrfId>,
     /// Routes are wanted.
     pub(super) with_routes: bool,
     links: BTreeMap<u32, Link>,
@@ -170,7 +177,9 @@ pub(super) struct Model {
 
 impl Model {
     pub(super) fn new(config: &KernelConfig) -> Self {
-        Self {
+        let mut model = Self {
+            vrfs: config.vrfs.clone(),
+            tables: BTreeMap::new(),
             ports: config.ports.iter().map(|(port, name)| (name.clone(), *port)).collect(),
             with_routes: config.routes,
             links: BTreeMap::new(),
@@ -183,6 +192,33 @@ impl Model {
             said: HashSet::new(),
             stale_ports: false,
             interfaces_changed: true,
+        };
+        model.follow_vrfs();
+        model
+    }
+
+    /// These are the VRFs besides the default one.
+    pub(super) fn set_vrfs(&mut self, vrfs: Vec<KernelVrf>) {
+        self.vrfs = vrfs;
+        self.follow_vrfs();
+    }
+
+    /// Finds the tables of the VRFs: those that the configuration names, and of others that of the VRF device of
+    /// their name.
+    fn follow_vrfs(&mut self) {
+        let device = |name: &str| {
+            self.links.values().find(|link| link.name == name).and_then(|link| link.table)
+        };
+        let table = |vrf: &KernelVrf| Some((vrf.table.or_else(|| device(&vrf.name))?, vrf.id));
+        // A table that is given to one VRF is that one's, whatever devices have.
+        let (named, others): (Vec<_>, Vec<_>) =
+            self.vrfs.iter().partition(|vrf| vrf.table.is_some());
+        let tables: BTreeMap<u32, VrfId> =
+            others.into_iter().chain(named).filter_map(table).collect();
+        if tables != self.tables {
+            self.routes.set_vrfs(&tables);
+            self.tables = tables;
+            self.interfaces_changed = true;
         }
     }
 
@@ -293,8 +329,10 @@ impl Model {
             flags: message.flags,
             mtu: message.mtu.unwrap_or(known.mtu),
             all_multicast: message.all_multicast,
+            table: message.table,
             seen: true,
         };
+        let is_vrf = known.table.is_some() || link.table.is_some();
         if known.port != link.port && old.is_some() {
             self.port_gone(index, Departure::Renamed);
             self.stale_ports = true;
@@ -314,6 +352,9 @@ impl Model {
         let new_port = link.port.filter(|_| known.port != link.port);
         self.routes.set_interface(index, Some(Interface { port: link.port, up: is_up }));
         self.links.insert(index, link);
+        if is_vrf {
+            self.follow_vrfs();
+        }
         if was_up && !is_up {
             self.routes.interface_down(index);
         }
@@ -363,6 +404,7 @@ impl Model {
             return;
         }
         self.interfaces_changed = true;
+        self.follow_vrfs();
         self.addresses.remove(&index);
         self.neighbours.retain(|(on, _), _| *on != index);
         self.routes.interface_gone(index);
@@ -447,13 +489,19 @@ impl Model {
             let full = list.iter().map(|a| IpNet::from(a.address.addr()));
             now.extend(full.filter(|prefix| rib::reserved_range(prefix).is_none()));
         }
-        for &prefix in now.difference(&self.locals) {
-            self.routes.push(SourceEvent::LocalAddress { prefix, present: true });
+        let before = std::mem::take(&mut self.locals);
+        for &prefix in now.difference(&before) {
+            self.tell_local(prefix, true);
         }
-        for &prefix in self.locals.difference(&now) {
-            self.routes.push(SourceEvent::LocalAddress { prefix, present: false });
+        for &prefix in before.difference(&now) {
+            self.tell_local(prefix, false);
         }
         self.locals = now;
+    }
+
+    fn tell_local(&mut self, prefix: IpNet, present: bool) {
+        let vrf = VrfId::DEFAULT;
+        self.routes.push(SourceEvent::LocalAddress { vrf, prefix, present });
     }
 
     fn neighbour(&mut self, message: NeighbourMessage, gone: bool) {
@@ -587,7 +635,7 @@ impl Model {
     pub(super) fn interfaces(&mut self) -> Option<Interfaces> {
         let changed = std::mem::take(&mut self.interfaces_changed);
         let by_index = || self.links.iter().map(|(index, link)| (*index, link.port)).collect();
-        changed.then(|| Interfaces { by_index: by_index() })
+        changed.then(|| Interfaces { by_index: by_index(), vrfs: self.tables.clone() })
     }
 
     /// The interface of a port.
@@ -609,4 +657,62 @@ fn neighbour_state(state: u16) -> Option<NeighbourState> {
         0x80 => NeighbourState::Permanent,
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::message::Messages;
+    use super::super::message::tests::{device, zebra_route};
+    use super::*;
+    use crate::netlink::message::{RTM_DELLINK, RTM_NEWLINK, RTM_NEWROUTE};
+
+    fn model(table: Option<u32>) -> Model {
+        let vrf = KernelVrf { id: VrfId::new(1), name: "blue".to_owned(), table };
+        Model::new(&KernelConfig {
+            netns: None,
+            ports: Vec::new(),
+            vrfs: vec![vrf],
+            routes: true,
+            multicast: false,
+            audit: None,
+            receive_buffer: 0,
+        })
+    }
+
+    fn hear(model: &mut Model, bytes: &[u8]) -> Vec<SourceEvent> {
+        Messages(bytes).for_each(|raw| model.news(&raw.unwrap()));
+        model.routes.take_events()
+    }
+
+    /// What the tables of VRFs are now.
+    fn tables(model: &mut Model) -> Vec<(u32, usize)> {
+        let known = model.interfaces().expect("a change").vrfs;
+        known.into_iter().map(|(table, vrf)| (table, vrf.index())).collect()
+    }
+
+    #[test]
+    fn a_vrf_has_the_table_of_the_device_of_its_name() {
+        let mut model = model(None);
+        assert_eq!(tables(&mut model), []);
+        // The builder's routes are those of table 254.
+        hear(&mut model, &zebra_route(RTM_NEWROUTE, "192.0.2.0/24", Some((7, [10, 0, 0, 1]))));
+        hear(&mut model, &device(RTM_NEWLINK, 8, "red", "vrf", 300));
+        assert_eq!(tables(&mut model), []);
+        let told = hear(&mut model, &device(RTM_NEWLINK, 7, "blue", "vrf", 254));
+        assert_eq!(tables(&mut model), [(254, 1)]);
+        let of_blue = |event: &SourceEvent| matches!(event, SourceEvent::Route { vrf, .. } if *vrf == VrfId::new(1));
+        assert_eq!(told.iter().filter(|event| of_blue(event)).count(), 1, "{told:?}");
+        let told = hear(&mut model, &device(RTM_DELLINK, 7, "blue", "vrf", 254));
+        assert_eq!(tables(&mut model), []);
+        assert_eq!(told.iter().filter(|event| of_blue(event)).count(), 1, "{told:?}");
+    }
+
+    #[test]
+    fn the_configuration_s_table_counts_more_than_a_device_s() {
+        let mut model = model(Some(100));
+        hear(&mut model, &device(RTM_NEWLINK, 7, "blue", "vrf", 254));
+        assert_eq!(tables(&mut model), [(100, 1)]);
+        model.set_vrfs(Vec::new());
+        assert_eq!(tables(&mut model), []);
+    }
 }

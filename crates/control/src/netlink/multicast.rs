@@ -261,6 +261,7 @@ mod tests {
                 (9, InterfaceId::new(2)),
             ]
             .into(),
+            ..Interfaces::default()
         };
         let message = |from, to: &[u32]| MulticastMessage {
             source: ip("10.0.1.2"),

@@ -35,8 +35,10 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
+use dataplane::interface::VrfId;
 use ipnet::IpNet;
 
 use super::event::{Change, SourceEvent};
@@ -52,7 +54,9 @@ pub(crate) use info::{Interface, InterfaceMap};
 use list::{Arrival, Removal};
 use nexthops::{Derived, Nexthops};
 pub(crate) use recall::Recall;
-use table::{Affected, Effect, Effects, Key, Key4, Key6, List, Tables, Variant, effects};
+use table::{
+    Affected, Effect, Effects, Key, Key4, Key6, List, Tables, Variant, effects, effects_alone,
+};
 
 /// The tables of a machine without rules, in order.
 pub(super) const DEFAULT_ORDER: [u32; 3] = [RT_TABLE_LOCAL, RT_TABLE_MAIN, RT_TABLE_DEFAULT];
@@ -207,8 +211,11 @@ impl Routes {
             return Err(Skipped::Ignored("routes for packets from certain sources"));
         }
         let fpm = self.manner == Manner::Fpm;
-        if fpm && m.table != RT_TABLE_MAIN {
-            return Err(Skipped::Ignored("zebra's routes of tables other than main"));
+        // The kernel's tables may be asked for by rules.
+        if fpm && m.table != RT_TABLE_MAIN && self.v4.vrf_of(m.table).is_none() {
+            return Err(Skipped::Ignored(
+                "zebra's routes of tables other than main and those of VRFs",
+            ));
         }
         if m.kind == RTN_UNICAST && m.hops.is_empty() && m.nexthop.is_none() && !gone {
             return Err(Skipped::Wrong("a route without a next hop"));
@@ -313,10 +320,21 @@ impl Routes {
                 }
                 _ => effects(list),
             };
-            tell(&self.infos, self.manner.source(), &mut self.out, at.net(), &before, &after);
+            self.tell(VrfId::DEFAULT, at, &before, &after);
+        }
+        if let Some(vrf) = K::of(self).vrf_of(table) {
+            let before = effects_alone(&old, &self.infos);
+            let after = effects_alone(list, &self.infos);
+            self.tell(vrf, key, &before, &after);
         }
         old.iter().for_each(|variant| self.infos.release(variant.info()));
         old.iter().for_each(|variant| self.infos.sweep(variant.info()));
+    }
+
+    /// Tells the difference between what a prefix led to and what it leads to.
+    fn tell<K: Key>(&mut self, vrf: VrfId, key: K, before: &Effects, after: &Effects) {
+        let place = (self.manner.source(), vrf, key.net());
+        tell(&self.infos, place, &mut self.out, before, after);
     }
 
     /// The kernel does not use these hops of an info although it has not dropped its routes.
@@ -368,7 +386,19 @@ impl Routes {
         for key in keys {
             let (tables, infos) = K::split(self);
             let effects = tables.effects(key, infos);
-            tell(&self.infos, self.manner.source(), &mut self.out, key.net(), &effects, &effects);
+            self.tell(VrfId::DEFAULT, key, &effects, &effects);
+        }
+        let (tables, infos) = K::split(self);
+        let changed = |list: &[Variant]| {
+            list.iter().any(|variant| infos.get(variant.info()).previous.is_some())
+        };
+        let mut of_vrfs = Vec::new();
+        for (table, vrf) in tables.of_vrfs() {
+            let changed = table.iter().filter(|(_, list)| changed(list));
+            of_vrfs.extend(changed.map(|(key, list)| (vrf, key, effects_alone(list, infos))));
+        }
+        for (vrf, key, effects) in of_vrfs {
+            self.tell(vrf, key, &effects, &effects);
         }
     }
 
@@ -646,7 +676,46 @@ impl Routes {
         tables.order = order;
         let after: Vec<Effects> = keys.iter().map(|key| tables.effects(*key, infos)).collect();
         for (key, (before, after)) in keys.iter().zip(before.iter().zip(&after)) {
-            tell(&self.infos, self.manner.source(), &mut self.out, key.net(), before, after);
+            self.tell(VrfId::DEFAULT, *key, before, after);
+        }
+    }
+
+    /// The tables whose routes are those of VRFs besides the default one. What the rules have looked up for all
+    /// packets is the default VRF's as before.
+    pub(crate) fn set_vrfs(&mut self, vrfs: &BTreeMap<u32, VrfId>) {
+        if self.v4.vrfs == *vrfs {
+            return;
+        }
+        self.flush(None);
+        self.set_vrfs_of::<Key4>(vrfs);
+        self.set_vrfs_of::<Key6>(vrfs);
+    }
+
+    fn set_vrfs_of<K: Of>(&mut self, vrfs: &BTreeMap<u32, VrfId>) {
+        let before = std::mem::replace(&mut K::of(self).vrfs, vrfs.clone());
+        let others = |some: &BTreeMap<u32, VrfId>, others: &BTreeMap<u32, VrfId>| -> Vec<_> {
+            let other = |(table, vrf): &(&u32, &VrfId)| others.get(*table) != Some(*vrf);
+            some.iter().filter(other).map(|(table, vrf)| (*table, *vrf)).collect()
+        };
+        // A VRF may have got another table: what it has no more goes first.
+        for (table, vrf) in others(&before, vrfs) {
+            self.tell_table::<K>(table, vrf, false);
+        }
+        for (table, vrf) in others(vrfs, &before) {
+            self.tell_table::<K>(table, vrf, true);
+        }
+    }
+
+    /// Tells all routes of a table as those of a VRF, or that they are its no more.
+    fn tell_table<K: Of>(&mut self, table: u32, vrf: VrfId, present: bool) {
+        let (tables, infos) = K::split(self);
+        let Some(table) = tables.all.get(&table) else { return };
+        let all: Vec<_> =
+            table.iter().map(|(key, list)| (key, effects_alone(list, infos))).collect();
+        let none = Effects::new();
+        for (key, effects) in &all {
+            let (before, after) = if present { (&none, effects) } else { (effects, &none) };
+            self.tell(vrf, *key, before, after);
         }
     }
 
@@ -702,9 +771,8 @@ fn is_reserved(prefix: IpNet) -> bool {
 /// Tells the difference between what a prefix led to and what it leads to.
 fn tell(
     infos: &Infos,
-    source: Source,
+    (source, vrf, prefix): (Source, VrfId, IpNet),
     out: &mut Vec<SourceEvent>,
-    prefix: IpNet,
     before: &Effects,
     after: &Effects,
 ) {
@@ -719,10 +787,11 @@ fn tell(
     let was_local = before.iter().any(|(_, effect)| *was(effect) == Resolved::Local);
     let is_local = after.iter().any(|(_, effect)| *is(effect) == Resolved::Local);
     if was_local != is_local {
-        out.push(SourceEvent::LocalAddress { prefix, present: is_local });
+        out.push(SourceEvent::LocalAddress { vrf, prefix, present: is_local });
     }
     let route = |metric: u32, change| SourceEvent::Route {
         source,
+        vrf,
         prefix,
         metric: u64::from(metric),
         change,
@@ -732,7 +801,7 @@ fn tell(
         let Resolved::Route(kind) = is(effect) else { continue };
         let old = before.iter().find(|(other, _)| other == metric).map(|(_, effect)| was(effect));
         if old != Some(is(effect)) {
-            out.push(route(*metric, Change::Set(kind.clone())));
+            out.push(route(*metric, Change::Set(in_vrf(kind, vrf))));
         }
     }
     for (metric, effect) in before {
@@ -743,6 +812,16 @@ fn tell(
             out.push(route(*metric, Change::Withdraw));
         }
     }
+}
+
+/// What a route leads to whose gateways are found in its own VRF.
+fn in_vrf(kind: &RouteKind, vrf: VrfId) -> RouteKind {
+    let mut kind = kind.clone();
+    if let RouteKind::Unicast(paths) = &mut kind {
+        let recursive = paths.iter_mut().filter(|path| path.interface.is_none());
+        recursive.for_each(|path| path.vrf = vrf);
+    }
+    kind
 }
 
 /// What a prefix comes to that is thrown out of all tables.

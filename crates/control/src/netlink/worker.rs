@@ -565,7 +565,7 @@ impl Worker {
 
     fn obey(&mut self, order: KernelOrder) {
         let port = match &order {
-            KernelOrder::Audit(_) | KernelOrder::Ports(_) => None,
+            KernelOrder::Audit(_) | KernelOrder::Ports(_) | KernelOrder::Vrfs(_) => None,
             KernelOrder::Resolve { port, .. }
             | KernelOrder::SetCarrier { port, .. }
             | KernelOrder::SetMtu { port, .. }
@@ -576,6 +576,10 @@ impl Worker {
         let sequence = self.next_sequence();
         let request = match (&order, index) {
             (KernelOrder::Ports(ports), _) => return self.model.set_ports(ports),
+            (KernelOrder::Vrfs(_), _) => {
+                let KernelOrder::Vrfs(vrfs) = order else { return };
+                return self.model.set_vrfs(vrfs);
+            }
             (KernelOrder::Audit(_), _) => {
                 let KernelOrder::Audit(answer) = order else { return };
                 self.audits.push(answer);

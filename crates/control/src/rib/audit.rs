@@ -11,7 +11,6 @@
 //! new generation, and what is not was left over.
 
 use super::family::Fault;
-use super::groups::RouteId;
 use super::*;
 
 /// The first differences are kept in words.
@@ -55,8 +54,8 @@ pub(super) struct Audit {
 
 #[derive(Clone, Copy, Debug)]
 enum Walk {
-    Four(Option<Prefix<Ipv4Addr>>),
-    Six(Option<Prefix<Ipv6Addr>>),
+    Four(VrfId, Option<Prefix<Ipv4Addr>>),
+    Six(VrfId, Option<Prefix<Ipv6Addr>>),
     Ended,
 }
 
@@ -74,17 +73,14 @@ impl Rib {
     }
 
     fn compare_route(&mut self, route: &Route) {
-        let &Route { prefix, source, metric, ref kind } = route;
+        let &Route { vrf, prefix, source, metric, ref kind } = route;
         let same = |c: &Candidate| c.source == source && c.metric == metric;
-        let known = match prefix {
-            IpNet::V4(_) => groups::find(&self.v4, &prefix, same),
-            IpNet::V6(_) => groups::find(&self.v6, &prefix, same),
-        };
+        let known = self.candidate(vrf, prefix, same);
         let generation = self.generations[source.index()];
         let expected = self.check(route).and_then(|()| self.next_hop(prefix, kind));
         let found = match (known, expected) {
             (known, Ok(hop)) => {
-                self.put(prefix, Candidate { source, metric, hop, generation });
+                self.put(vrf, prefix, Candidate { source, metric, hop, generation });
                 match known {
                     // Room has come for it just now, or it was told between group and group.
                     Some(known) if known.hop == hop || is_waiting(&known) => return,
@@ -93,7 +89,7 @@ impl Rib {
                 }
             }
             (Some(known), Err(error)) if error.is_waiting() && is_waiting(&known) => {
-                self.put(prefix, Candidate { generation, ..known });
+                self.put(vrf, prefix, Candidate { generation, ..known });
                 return;
             }
             // It was refused when it was told, too, or went with its group.
@@ -134,7 +130,7 @@ impl Rib {
     /// The source has told all; the rest is done by [`Self::tick`].
     pub fn end_audit(&mut self) {
         if let Some(audit) = &mut self.audit {
-            audit.walk = Some(Walk::Four(None));
+            audit.walk = Some(Walk::Four(VrfId::DEFAULT, None));
         }
     }
 
@@ -147,12 +143,12 @@ impl Rib {
 
     /// Whether the walk has something left to do.
     pub(super) fn is_auditing(&self) -> bool {
-        self.audit.as_ref().is_some_and(|a| matches!(a.walk, Some(Walk::Four(_) | Walk::Six(_))))
+        self.audit.as_ref().is_some_and(|a| matches!(a.walk, Some(Walk::Four(..) | Walk::Six(..))))
     }
 
     /// Does a piece of the walk. What is being swept is not as it will be.
     pub(super) fn audit_some(&mut self) {
-        if !self.is_auditing() || self.v4.is_sweeping() || self.v6.is_sweeping() {
+        if !self.is_auditing() || self.vrfs.iter().any(Vrf::is_sweeping) {
             return;
         }
         let Some(Audit { source, generation, walk, .. }) = self.audit else { return };
@@ -162,28 +158,30 @@ impl Rib {
         }
         let mut faults = Vec::new();
         let of = (source, generation);
+        let Some(Walk::Four(vrf, _) | Walk::Six(vrf, _)) = walk else { return };
+        let Vrf { v4, v6 } = &self.vrfs[vrf.index()];
         let next = match walk {
-            Some(Walk::Four(from)) => match self.v4.audit(from, PIECE, of, &self.hops, &mut faults)
-            {
-                Some(last) => Walk::Four(Some(last)),
-                None => Walk::Six(None),
+            Some(Walk::Four(_, from)) => match v4.audit(from, PIECE, of, &self.hops, &mut faults) {
+                Some(last) => Walk::Four(vrf, Some(last)),
+                None => Walk::Six(vrf, None),
             },
-            Some(Walk::Six(from)) => {
-                match self.v6.audit(from, PIECE, of, &self.hops, &mut faults) {
-                    Some(last) => Walk::Six(Some(last)),
+            Some(Walk::Six(_, from)) => match v6.audit(from, PIECE, of, &self.hops, &mut faults) {
+                Some(last) => Walk::Six(vrf, Some(last)),
+                None => match self.vrfs().find(|next| *next > vrf) {
+                    Some(next) => Walk::Four(next, None),
                     None => Walk::Ended,
-                }
-            }
+                },
+            },
             _ => return,
         };
-        self.change(|rib| faults.into_iter().for_each(|fault| rib.mend(source, fault)));
+        self.change(|rib| faults.into_iter().for_each(|fault| rib.mend(source, vrf, fault)));
         if let Some(audit) = &mut self.audit {
             audit.walk = Some(next);
         }
     }
 
     /// Counts a fault and puts it right.
-    fn mend(&mut self, source: Source, fault: Fault) {
+    fn mend(&mut self, source: Source, vrf: VrfId, fault: Fault) {
         let findings = match &mut self.audit {
             Some(audit) => &mut audit.findings,
             None => return,
@@ -195,15 +193,15 @@ impl Rib {
                     let name = source.name();
                     format!("route {prefix} metric {metric} was left over in the RIB from {name}")
                 });
-                let id: RouteId = (prefix, source, metric);
-                self.take(id.0, |c| (c.source, c.metric) == (id.1, id.2));
+                self.take(vrf, prefix, |c| (c.source, c.metric) == (source, metric));
             }
             Fault::Fib(prefix, how) => {
                 findings.fib += 1;
                 findings.example(|| format!("FIB: {prefix} {how}"));
+                let routes = &mut self.vrfs[vrf.index()];
                 match prefix {
-                    IpNet::V4(_) => self.v4.repair(&prefix),
-                    IpNet::V6(_) => self.v6.repair(&prefix),
+                    IpNet::V4(_) => routes.v4.repair(&prefix),
+                    IpNet::V6(_) => routes.v6.repair(&prefix),
                 }
             }
         }
@@ -218,7 +216,13 @@ mod tests {
     fn via(prefix: &str, last: u8) -> Route {
         let path = Path::over(interface(0), IpAddr::from([10, 0, 1, last]));
         let kind = RouteKind::Unicast(vec![path]);
-        Route { prefix: prefix.parse().unwrap(), source: Source::Kernel, kind, metric: 7 }
+        Route {
+            vrf: VrfId::DEFAULT,
+            prefix: prefix.parse().unwrap(),
+            source: Source::Kernel,
+            kind,
+            metric: 7,
+        }
     }
 
     /// Three routes of which one hides the first address of another, and one over a group.
@@ -281,7 +285,10 @@ mod tests {
         assert_eq!(counts, (1, 1, 2, 0), "{found:?}");
         assert!(found.examples.iter().any(|text| text.contains("20.0.0.0/24")), "{found:?}");
         assert_eq!(audit(&mut rib, &changed, 8), Findings::default(), "it was put right");
-        assert_eq!(rib.lookup([20, 0, 0, 1].into()).unwrap().route.prefix, changed[0].prefix);
+        assert_eq!(
+            rib.lookup(VrfId::DEFAULT, [20, 0, 0, 1].into()).unwrap().route.prefix,
+            changed[0].prefix
+        );
     }
 
     #[test]
@@ -295,14 +302,14 @@ mod tests {
             found.fib
         };
         let mut rib = rib();
-        let hop = rib.fib_lookup([20, 0, 0, 1].into());
+        let hop = rib.fib_lookup(VrfId::DEFAULT, [20, 0, 0, 1].into());
         // A route that the FIB has lost, one that leads elsewhere, and one that nobody has.
-        rib.v4.fib_for_test().remove(of("20.0.0.0/24"));
+        rib.vrfs[0].v4.fib_for_test().remove(of("20.0.0.0/24"));
         assert_eq!(wrong(&mut rib), 1);
-        assert_eq!(rib.fib_lookup([20, 0, 0, 1].into()), hop);
-        rib.v4.fib_for_test().insert(of("20.0.0.0/8"), hop).unwrap();
+        assert_eq!(rib.fib_lookup(VrfId::DEFAULT, [20, 0, 0, 1].into()), hop);
+        rib.vrfs[0].v4.fib_for_test().insert(of("20.0.0.0/8"), hop).unwrap();
         assert_eq!(wrong(&mut rib), 1);
-        rib.v4.fib_for_test().insert(of("20.9.0.0/24"), hop).unwrap();
+        rib.vrfs[0].v4.fib_for_test().insert(of("20.9.0.0/24"), hop).unwrap();
         let found = audit(&mut rib, &told(), 2);
         assert_eq!(found.fib, 1, "{found:?}");
         assert!(found.examples[0].contains("20.9.0.0/16 was looked up"), "{found:?}");
@@ -316,6 +323,9 @@ mod tests {
         rib.begin_resync(Source::Kernel);
         rib.tick();
         assert_eq!(rib.take_findings(), None);
-        assert_eq!(rib.routes_filtered(Some(Source::Kernel), None, false).count(), 4);
+        assert_eq!(
+            rib.routes_filtered(VrfId::DEFAULT, Some(Source::Kernel), None, false).count(),
+            4
+        );
     }
 }

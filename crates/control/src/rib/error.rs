@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use dataplane::interface::InterfaceId;
+use dataplane::interface::{InterfaceId, VRFS_MOST, VrfId};
 use ipnet::IpNet;
 
 use super::{BUCKETS_MOST, GroupKey, PATHS_MOST, Source, WEIGHT_MOST};
@@ -85,6 +85,17 @@ pub enum Error {
         /// The group.
         what: Subject,
     },
+    /// The route is in a VRF that there is not.
+    #[error("route {prefix}: there is no VRF of number {}", .vrf.index())]
+    UnknownVrf {
+        /// The route.
+        prefix: IpNet,
+        /// The VRF given.
+        vrf: VrfId,
+    },
+    /// No number is left for another VRF.
+    #[error("there are {VRFS_MOST} VRFs, as many as there can be; remove one")]
+    VrfsFull,
     /// Routes of this source are made by the RIB itself.
     #[error("route {prefix}: {} routes follow from interfaces and neighbours; they cannot be set", .from.name())]
     NotSettable {

@@ -148,10 +148,6 @@ impl<A: Family> Routes<A> {
         self.entries.get(&prefix)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Prefix<A>, &Entry)> {
-        self.entries.iter().map(|(&prefix, entry)| (prefix, entry))
-    }
-
     /// Entries from this prefix on.
     pub(super) fn from(
         &self,

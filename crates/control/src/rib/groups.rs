@@ -32,7 +32,7 @@ pub(super) struct Group {
 }
 
 /// What a route is known by.
-pub(super) type RouteId = (IpNet, Source, u64);
+pub(super) type RouteId = (VrfId, IpNet, Source, u64);
 
 /// Routes without a next hop.
 #[derive(Debug, Default)]
@@ -68,7 +68,7 @@ impl Waiting {
     }
 
     fn of_group(&self, key: GroupKey) -> Vec<RouteId> {
-        let first = (key, (IpNet::default(), Source::Reserved, 0));
+        let first = (key, (VrfId::DEFAULT, IpNet::default(), Source::Reserved, 0));
         let same = self.groups.range(first..).take_while(|(other, _)| *other == key);
         same.map(|&(_, id)| id).collect()
     }
@@ -139,8 +139,8 @@ impl Rib {
             if let Some(hop) = group.hop {
                 rib.hops.remove_object(hop);
             }
-            for (prefix, source, metric) in rib.waiting.of_group(key) {
-                rib.take(prefix, |c| c.source == source && c.metric == metric);
+            for (vrf, prefix, source, metric) in rib.waiting.of_group(key) {
+                rib.take(vrf, prefix, |c| c.source == source && c.metric == metric);
             }
             true
         })
@@ -190,26 +190,36 @@ impl Rib {
             Error::NoGroup { .. } => NO_GROUP,
             _ => return None,
         };
-        self.waiting.put((route.prefix, route.source, route.metric), route.kind.clone());
+        self.waiting.put((route.vrf, route.prefix, route.source, route.metric), route.kind.clone());
         Some(hop)
     }
 
     /// Gives a waiting route its next hop, if there is room now.
     fn try_again(&mut self, id: RouteId) {
         let Some(kind) = self.waiting.kind(&id).cloned() else { return };
-        let (prefix, source, metric) = id;
+        let (vrf, prefix, source, metric) = id;
         let Ok(hop) = self.next_hop(prefix, &kind) else { return };
         self.waiting.forget(&id);
         let waits = |c: &Candidate| {
             c.source == source && c.metric == metric && matches!(c.hop, NO_ROOM | NO_GROUP)
         };
-        let found = match prefix {
-            IpNet::V4(_) => find(&self.v4, &prefix, waits),
-            IpNet::V6(_) => find(&self.v6, &prefix, waits),
-        };
-        match found {
-            Some(candidate) => self.put(prefix, Candidate { hop, ..candidate }),
+        match self.candidate(vrf, prefix, waits) {
+            Some(candidate) => self.put(vrf, prefix, Candidate { hop, ..candidate }),
             None => self.hops.release(hop, Referrer::of(source)),
+        }
+    }
+
+    /// A candidate that fits.
+    pub(super) fn candidate(
+        &self,
+        vrf: VrfId,
+        prefix: IpNet,
+        fits: impl Fn(&Candidate) -> bool,
+    ) -> Option<Candidate> {
+        let routes = self.vrfs.get(vrf.index())?;
+        match prefix {
+            IpNet::V4(_) => find(&routes.v4, &prefix, fits),
+            IpNet::V6(_) => find(&routes.v6, &prefix, fits),
         }
     }
 
@@ -243,7 +253,7 @@ impl Rib {
     }
 }
 
-pub(super) fn find<A: Family>(
+fn find<A: Family>(
     routes: &Routes<A>,
     net: &IpNet,
     fits: impl Fn(&Candidate) -> bool,

@@ -2,7 +2,8 @@
 //!
 //! A resolved neighbour gets a /32 or /128 route, so that packets to it need no slow path. It is
 //! due exactly when the best live route to the address, neighbours aside, leads to the hosts on the
-//! neighbour's interface: a static route to a part of that network keeps its meaning.
+//! neighbour's interface: a static route to a part of that network keeps its meaning. That is so in the VRF
+//! of the interface, and in any other that has a route to the interface's hosts.
 //!
 //! The host routes within a prefix are reviewed when its routes change. When a link goes or comes
 //! back, all are, a piece at a time: until then a neighbour is reached as before, or by the slow
@@ -17,8 +18,8 @@ use super::*;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Neighbour {
     mac: MacAddr,
-    /// It has a host route.
-    host_route: bool,
+    /// The VRFs in which it has a host route, a bit each.
+    host_routes: u64,
 }
 
 /// The neighbours by address, so that those within a prefix are one range.
@@ -67,8 +68,9 @@ impl Rib {
         address: IpAddr,
         mac: MacAddr,
     ) -> Result<(), Error> {
-        self.checked(Some(address.into()), |rib| {
-            let new = Neighbour { mac, host_route: false };
+        let route = (self.vrf_of(interface), IpNet::from(address));
+        self.checked(Some(route), |rib| {
+            let new = Neighbour { mac, host_routes: 0 };
             rib.neighbours.entry((address, interface)).or_insert(new).mac = mac;
             rib.hops.resolve(interface, address, Some(mac));
             rib.review_neighbour(interface, address)
@@ -79,8 +81,11 @@ impl Rib {
     pub fn neighbour_down(&mut self, interface: InterfaceId, address: IpAddr) {
         let Some(known) = self.neighbours.remove(&(address, interface)) else { return };
         // The host route goes first: packets are gleaned then, not punted as unresolved.
-        if known.host_route {
-            self.change(|rib| rib.remove_host_route(interface, address));
+        if known.host_routes != 0 {
+            self.change(|rib| {
+                let vrfs = rib.vrfs().filter(|vrf| known.host_routes & bit(*vrf) != 0);
+                vrfs.for_each(|vrf| rib.remove_host_route(vrf, interface, address));
+            });
         }
         self.hops.resolve(interface, address, None);
     }
@@ -151,23 +156,33 @@ impl Rib {
         }
     }
 
-    /// Gives a neighbour its host route if it is due, takes it if it is not.
+    /// Gives a neighbour the host routes that are due, takes those that are not.
     fn review_neighbour(&mut self, interface: InterfaceId, address: IpAddr) -> Result<(), Error> {
+        self.vrfs().try_for_each(|vrf| self.review_host_route(vrf, interface, address))
+    }
+
+    fn review_host_route(
+        &mut self,
+        vrf: VrfId,
+        interface: InterfaceId,
+        address: IpAddr,
+    ) -> Result<(), Error> {
         let Some(&known) = self.neighbours.get(&(address, interface)) else { return Ok(()) };
-        let due = self.covering_glean(address) == Some(interface);
-        match (known.host_route, due) {
-            (false, true) => self.add_host_route(interface, address, known.mac)?,
-            (true, false) => self.remove_host_route(interface, address),
+        let due = self.covering_glean(vrf, address) == Some(interface);
+        match (known.host_routes & bit(vrf) != 0, due) {
+            (false, true) => self.add_host_route(vrf, interface, address, known.mac)?,
+            (true, false) => self.remove_host_route(vrf, interface, address),
             _ => return Ok(()),
         }
         if let Some(known) = self.neighbours.get_mut(&(address, interface)) {
-            known.host_route = due;
+            known.host_routes ^= bit(vrf);
         }
         Ok(())
     }
 
     fn add_host_route(
         &mut self,
+        vrf: VrfId,
         interface: InterfaceId,
         address: IpAddr,
         mac: MacAddr,
@@ -177,21 +192,28 @@ impl Rib {
             .hops
             .gateway(interface, address, || Some(mac), Referrer::Other)
             .map_err(|refused| refuse(Subject::Route(prefix), refused))?;
-        self.put_own(prefix, Source::Neighbour, interface.index() as u64, hop);
+        self.put_own(vrf, prefix, Source::Neighbour, interface.index() as u64, hop);
         Ok(())
     }
 
-    fn remove_host_route(&mut self, interface: InterfaceId, address: IpAddr) {
-        self.take_own(IpNet::from(address), Source::Neighbour, interface.index() as u64);
+    fn remove_host_route(&mut self, vrf: VrfId, interface: InterfaceId, address: IpAddr) {
+        self.take_own(vrf, IpNet::from(address), Source::Neighbour, interface.index() as u64);
     }
 
-    /// The interface whose hosts the best live route to the address leads to, neighbours aside.
-    fn covering_glean(&self, address: IpAddr) -> Option<InterfaceId> {
+    /// The interface whose hosts a VRF's best live route to the address leads to, neighbours aside.
+    fn covering_glean(&self, vrf: VrfId, address: IpAddr) -> Option<InterfaceId> {
+        let routes = self.vrfs.get(vrf.index())?;
         match address {
-            IpAddr::V4(v4) => glean_towards(&self.v4, v4, &self.hops),
-            IpAddr::V6(v6) => glean_towards(&self.v6, v6, &self.hops),
+            IpAddr::V4(v4) => glean_towards(&routes.v4, v4, &self.hops),
+            IpAddr::V6(v6) => glean_towards(&routes.v6, v6, &self.hops),
         }
     }
+}
+
+/// A VRF in [`Neighbour::host_routes`].
+fn bit(vrf: VrfId) -> u64 {
+    const { assert!(VRFS_MOST <= u64::BITS as usize) };
+    1 << vrf.index()
 }
 
 fn glean_towards<A: Family>(

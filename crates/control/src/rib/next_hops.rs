@@ -5,7 +5,7 @@
 //! ```text
 //!   leaf       Glean{interface}           the hosts on an interface's networks
 //!              Gateway{interface, addr}   a neighbour that packets are sent to
-//!   composite  Via{addr}             a gateway without interface: what the best route to it leads to
+//!   composite  Via{vrf, addr}        a gateway without interface: what the VRF's best route to it leads to
 //!              Group{members}        equal-cost paths; one for each set of paths
 //!              Object{key, members}  a group with a name, whose members change
 //! ```
@@ -28,7 +28,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use dataplane::interface::InterfaceId;
+use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::next_hop::{BLACKHOLE, FIRST_DYNAMIC, GROUP_MEMBERS, NEXT_HOPS, NextHopTable};
 use fib::GracePeriod;
 use wire::MacAddr;
@@ -75,7 +75,7 @@ type Weighted = (u16, u32);
 enum Meaning {
     Glean(InterfaceId),
     Gateway { interface: InterfaceId, address: IpAddr, mac: Option<MacAddr> },
-    Via { address: IpAddr, tried: Vec<u16>, length: u8 },
+    Via { vrf: VrfId, address: IpAddr, tried: Vec<u16>, length: u8 },
     Group { members: Box<[Weighted]> },
     Object { key: GroupKey, members: Vec<Weighted>, buckets: Option<Vec<u16>> },
 }
@@ -145,7 +145,7 @@ pub(super) struct NextHops {
     links: Vec<Option<bool>>,
     gleans: HashMap<InterfaceId, u16>,
     gateways: BTreeMap<(InterfaceId, IpAddr), u16>,
-    vias: BTreeMap<IpAddr, u16>,
+    vias: BTreeMap<(VrfId, IpAddr), u16>,
     groups: HashMap<Box<[Weighted]>, u16>,
     places: Places,
     retired: VecDeque<(u64, Retired)>,
@@ -198,8 +198,8 @@ impl NextHops {
     }
 
     /// Whether only a default route leads to a gateway that is on no interface's network.
-    pub(super) fn is_by_default(&self, address: IpAddr) -> bool {
-        let Some(&id) = self.vias.get(&address) else { return false };
+    pub(super) fn is_by_default(&self, vrf: VrfId, address: IpAddr) -> bool {
+        let Some(&id) = self.vias.get(&(vrf, address)) else { return false };
         let meaning = self.hop(id).map(|hop| &hop.meaning);
         self.is_live(id) && matches!(meaning, Some(Meaning::Via { length: 0, .. }))
     }
@@ -372,15 +372,15 @@ impl NextHops {
     }
 
     /// The number of a gateway whose interface follows from the routes, with one more reference.
-    fn via(&mut self, address: IpAddr) -> Result<u16, Refused> {
-        let id = match self.vias.get(&address) {
+    fn via(&mut self, vrf: VrfId, address: IpAddr) -> Result<u16, Refused> {
+        let id = match self.vias.get(&(vrf, address)) {
             Some(&id) => id,
             None => {
                 // One place, so that it always has a way to name a gateway that is not resolved.
                 let first = self.take_places(1)?;
-                let meaning = Meaning::Via { address, tried: Vec::new(), length: 0 };
+                let meaning = Meaning::Via { vrf, address, tried: Vec::new(), length: 0 };
                 let id = self.allocate_with(meaning, (first, 1))?;
-                self.vias.insert(address, id);
+                self.vias.insert((vrf, address), id);
                 self.dirty.push(id);
                 id
             }
@@ -400,7 +400,7 @@ impl NextHops {
                 self.gateway(interface, via, || mac(interface, via), Referrer::Route)
             }
             (Some(interface), None) => self.glean(interface, Referrer::Route),
-            (None, Some(via)) => self.via(via),
+            (None, Some(via)) => self.via(path.vrf, via),
             // Refused before it comes here.
             (None, None) => Err(Refused::Numbers),
         }
@@ -591,8 +591,8 @@ impl NextHops {
             Meaning::Gateway { interface, address, .. } => {
                 self.gateways.remove(&(interface, address));
             }
-            Meaning::Via { address, tried, .. } => {
-                self.vias.remove(&address);
+            Meaning::Via { vrf, address, tried, .. } => {
+                self.vias.remove(&(vrf, address));
                 self.let_go(id, tried, hop.leaves);
             }
             Meaning::Group { members } => {
@@ -747,7 +747,7 @@ impl NextHops {
         match &hop.meaning {
             &Meaning::Glean(interface) => vec![Path::on_interface(interface)],
             &Meaning::Gateway { interface, address, .. } => vec![Path::over(interface, address)],
-            &Meaning::Via { address, .. } => vec![Path::recursive(address)],
+            &Meaning::Via { vrf, address, .. } => vec![Path::recursive(vrf, address)],
             Meaning::Group { .. } | Meaning::Object { .. } => {
                 let members = hop.meaning.members().iter();
                 let weigh = |weight: u32| move |path: Path| path.weighing(weight as u16);

@@ -110,36 +110,42 @@ impl Rib {
 
     fn publish_addresses(&self) {
         let Some(own) = &self.own else { return };
-        let interfaces =
-            self.interfaces.iter().map(|interface| (interface.id, interface.addresses.as_slice()));
+        let interfaces = self
+            .interfaces
+            .iter()
+            .map(|interface| (interface.id, interface.vrf, interface.addresses.as_slice()));
         own.publish(interfaces, self.locals.iter().copied());
     }
 
-    /// An address or prefix that is the router's own without being on an interface.
+    /// An address or prefix of a VRF that is the router's own without being on an interface.
     ///
     /// # Errors
     /// It is in 240.0.0.0/4, which is not accepted, or there is no room for the route.
-    pub fn add_local(&mut self, prefix: IpNet) -> Result<(), Error> {
+    pub fn add_local(&mut self, vrf: VrfId, prefix: IpNet) -> Result<(), Error> {
         if !self.class_e && super::class_e().contains(&prefix) {
             return Err(Error::Reserved { prefix, range: NOT_ACCEPTED });
         }
         self.checked(None, |rib| {
-            rib.put_own(prefix.trunc(), Source::Local, NO_PORT, LOCAL);
+            rib.put_own(vrf, prefix.trunc(), Source::Local, NO_PORT, LOCAL);
             Ok(())
         })?;
         // Others in a larger prefix may well be hosts behind the kernel.
-        if prefix.prefix_len() == prefix.max_prefix_len() && self.locals.insert(prefix.addr()) {
+        if prefix.prefix_len() == prefix.max_prefix_len()
+            && self.locals.insert((vrf, prefix.addr()))
+        {
             self.publish_addresses();
         }
         Ok(())
     }
 
     /// Takes back [`Self::add_local`]; false if there was none.
-    pub fn remove_local(&mut self, prefix: IpNet) -> bool {
-        if prefix.prefix_len() == prefix.max_prefix_len() && self.locals.remove(&prefix.addr()) {
+    pub fn remove_local(&mut self, vrf: VrfId, prefix: IpNet) -> bool {
+        if prefix.prefix_len() == prefix.max_prefix_len()
+            && self.locals.remove(&(vrf, prefix.addr()))
+        {
             self.publish_addresses();
         }
-        self.change(|rib| rib.take_own(prefix.trunc(), Source::Local, NO_PORT))
+        self.change(|rib| rib.take_own(vrf, prefix.trunc(), Source::Local, NO_PORT))
     }
 
     pub(super) fn put_addresses(&mut self, id: InterfaceId, addresses: &[IpNet]) {
@@ -147,6 +153,7 @@ impl Rib {
             return;
         };
         let before = std::mem::replace(&mut interface.addresses, addresses.to_vec());
+        let vrf = interface.vrf;
         let class_e = self.class_e;
         let accepted = |net: &IpNet| class_e || !super::class_e().contains(&net.trunc());
         let routes = |mut nets: Vec<IpNet>| {
@@ -161,22 +168,36 @@ impl Rib {
                 _ => Some(LOCAL),
             };
             if let Some(hop) = hop {
-                self.put_own(prefix, source, metric, hop);
+                self.put_own(vrf, prefix, source, metric, hop);
             }
         }
         for &(prefix, source) in before.difference(&after) {
-            self.take_own(prefix, source, metric);
+            self.take_own(vrf, prefix, source, metric);
         }
         self.publish_addresses();
     }
 
     /// Adds a route of the RIB's own; the caller's reference to the hop becomes the candidate's.
-    pub(super) fn put_own(&mut self, prefix: IpNet, source: Source, metric: u64, hop: u16) {
-        self.put(prefix, Candidate { source, metric, hop, generation: 0 });
+    pub(super) fn put_own(
+        &mut self,
+        vrf: VrfId,
+        prefix: IpNet,
+        source: Source,
+        metric: u64,
+        hop: u16,
+    ) {
+        self.put(vrf, prefix, Candidate { source, metric, hop, generation: 0 });
     }
 
-    pub(super) fn take_own(&mut self, prefix: IpNet, source: Source, metric: u64) -> bool {
-        self.take(prefix, |candidate| candidate.source == source && candidate.metric == metric) > 0
+    pub(super) fn take_own(
+        &mut self,
+        vrf: VrfId,
+        prefix: IpNet,
+        source: Source,
+        metric: u64,
+    ) -> bool {
+        self.take(vrf, prefix, |candidate| candidate.source == source && candidate.metric == metric)
+            > 0
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod model;
 mod paths;
+mod vrfs;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -32,6 +33,7 @@ fn example_ports() -> Vec<RibInterface> {
     let make = |index: u16| RibInterface {
         id: interface(index),
         name: format!("interface{index}"),
+        vrf: VrfId::DEFAULT,
         mac: MacAddr([2, 0, 0, 0, 0, index as u8]),
         mtu: 1500,
         addresses: vec![
@@ -66,6 +68,25 @@ impl Bench {
 
     fn without_readers() -> Self {
         Self::new(|| Box::new(NoReaders))
+    }
+
+    /// Makes VRFs up to this one, to which all interfaces go and whose forwarders are looked at. In the default one
+    /// are routes to everything, which none of them may find.
+    fn move_to(&mut self, vrf: VrfId, grace: impl Fn() -> Box<dyn GracePeriod>) {
+        while self.rib.vrfs().all(|known| known != vrf) {
+            let fib4 = fib::new_ipv4(fib::Algorithm::default(), grace()).unwrap();
+            let fib6 = fib::new_ipv6(fib::Algorithm::default(), grace()).unwrap();
+            (self.reader4, self.reader6) = (fib4.reader(), fib6.reader());
+            self.rib.add_vrf(fib4, fib6).unwrap();
+        }
+        for interface in [0, 1].map(interface) {
+            self.rib.set_vrf(interface, vrf);
+        }
+        for prefix in ["0.0.0.0/0", "10.0.1.0/24", "::/0", "fd00:1::/64", "2001:db8::1/128"] {
+            let (kind, prefix) = (RouteKind::Blackhole, net(prefix));
+            let route = Route { vrf: VrfId::DEFAULT, prefix, source: Source::Fpm, kind, metric: 0 };
+            self.rib.add(route).unwrap();
+        }
     }
 
     /// The number that a forwarder finds for an address.
@@ -105,6 +126,7 @@ fn unicast(prefix: &str, paths: &[(u16, &str, u16)]) -> Route {
     let paths =
         paths.iter().map(|&(p, via, weight)| Path::over(interface(p), ip(via)).weighing(weight));
     Route {
+        vrf: VrfId::DEFAULT,
         prefix: net(prefix),
         source: Source::Static,
         kind: RouteKind::Unicast(paths.collect()),
@@ -126,16 +148,18 @@ fn routes_are_read_piece_by_piece() {
         loop {
             let start = read.last().map_or(Bound::Unbounded, |last| Bound::Excluded(last.prefix));
             // A prefix's routes stay together.
-            let next: Vec<_> = bench.rib.routes_from(start).take(piece).collect();
+            let next: Vec<_> = bench.rib.routes_from(VrfId::DEFAULT, start).take(piece).collect();
             let Some(last) = next.last().map(|route| route.prefix) else { break };
-            let rest =
-                bench.rib.routes_from(Bound::Included(last)).skip_while(|r| next.contains(r));
+            let rest = bench
+                .rib
+                .routes_from(VrfId::DEFAULT, Bound::Included(last))
+                .skip_while(|r| next.contains(r));
             let same: Vec<_> = rest.take_while(|route| route.prefix == last).collect();
             read.extend(next.into_iter().chain(same));
         }
         assert_eq!(read, whole, "in pieces of {piece}");
     }
-    let within = bench.rib.routes_from(Bound::Included(net("100.0.0.0/8")));
+    let within = bench.rib.routes_from(VrfId::DEFAULT, Bound::Included(net("100.0.0.0/8")));
     assert_eq!(within.take_while(|r| net("100.0.0.0/8").contains(&r.prefix)).count(), 51);
 }
 
@@ -150,10 +174,10 @@ fn own_addresses_are_published_as_they_come_and_go() {
     assert_eq!((is_own("10.0.1.255"), is_own("10.0.2.255")), (Some(Owner::Network), None));
     bench.rib.set_addresses(interface(0), &[net("192.0.2.1/24")]).unwrap();
     assert_eq!((is_own("192.0.2.1"), is_own("10.0.1.1")), (Some(Owner::Router), None));
-    bench.rib.add_local(net("198.51.100.1/32")).unwrap();
-    bench.rib.add_local(net("203.0.113.0/24")).unwrap();
+    bench.rib.add_local(VrfId::DEFAULT, net("198.51.100.1/32")).unwrap();
+    bench.rib.add_local(VrfId::DEFAULT, net("203.0.113.0/24")).unwrap();
     assert_eq!((is_own("198.51.100.1"), is_own("203.0.113.0")), (Some(Owner::Router), None));
-    bench.rib.remove_local(net("198.51.100.1/32"));
+    bench.rib.remove_local(VrfId::DEFAULT, net("198.51.100.1/32"));
     bench.rib.remove_interface(interface(1));
     assert_eq!((is_own("198.51.100.1"), is_own("10.0.2.1")), (None, None));
 }
@@ -164,7 +188,7 @@ fn class_e_is_forwarded_if_it_is_accepted() {
     let route = |to: &str| unicast(to, &[(0, "10.0.1.2", 1)]);
     let refused = bench.rib.add(route("240.1.0.0/16")).unwrap_err().to_string();
     assert!(refused.contains("class_e = true"), "{refused}");
-    assert!(bench.rib.add_local(net("240.9.9.9/32")).is_err());
+    assert!(bench.rib.add_local(VrfId::DEFAULT, net("240.9.9.9/32")).is_err());
     // An address that an interface has all along counts from then on.
     let addresses = ["10.0.1.1/24", "250.0.0.1/24"].map(net);
     bench.rib.set_addresses(interface(0), &addresses).unwrap();
@@ -240,9 +264,9 @@ fn a_gateway_is_one_next_hop_for_all_its_routes_and_resolves_with_one_store() {
     bench.rib.neighbour_down(interface(1), ip("10.0.2.2"));
     assert_eq!(bench.hop("8.8.8.8"), NextHop::Unresolved { interface: interface(1) });
     assert_eq!(bench.hop("10.0.2.2"), NextHop::Glean { interface: interface(1) });
-    assert_eq!(bench.rib.remove(net("0.0.0.0/0"), Source::Static), 1);
+    assert_eq!(bench.rib.remove(VrfId::DEFAULT, net("0.0.0.0/0"), Source::Static), 1);
     assert_eq!(bench.rib.drain_commands(), []);
-    assert_eq!(bench.rib.remove(net("198.51.100.0/24"), Source::Static), 1);
+    assert_eq!(bench.rib.remove(VrfId::DEFAULT, net("198.51.100.0/24"), Source::Static), 1);
     assert_eq!(bench.rib.drain_commands(), [ResolverCommand::RemoveNextHop { id }]);
 }
 
@@ -270,7 +294,7 @@ fn equal_cost_paths_share_a_group_and_weights_are_reduced() {
         NextHop::from(bench.table.get(id)) == NextHop::Unresolved { interface: interface(1) }
     });
     assert_eq!(to_right.count(), 3);
-    let info = bench.rib.lookup(ip("198.51.100.1")).unwrap();
+    let info = bench.rib.lookup(VrfId::DEFAULT, ip("198.51.100.1")).unwrap();
     assert_eq!(info.next_hop, group);
     let Target::Unicast(paths) = info.route.target else { panic!("not unicast") };
     let shares: Vec<_> = paths.iter().map(|path| (path.via, path.weight)).collect();
@@ -288,25 +312,29 @@ fn equal_cost_paths_share_a_group_and_weights_are_reduced() {
 fn the_best_source_wins_and_the_next_takes_over() {
     let mut bench = Bench::without_readers();
     let prefix = net("198.51.100.0/24");
-    let route = |source, kind, metric| Route { prefix, source, kind, metric };
+    let route = |source, kind, metric| Route { vrf: VrfId::DEFAULT, prefix, source, kind, metric };
     bench.rib.add(route(Source::Import, RouteKind::Blackhole, 0)).unwrap();
     bench.rib.add(route(Source::Static, RouteKind::Prohibited, 5)).unwrap();
     assert_eq!(bench.hop("198.51.100.1"), NextHop::Prohibited);
     bench.rib.add(route(Source::Static, RouteKind::Unreachable, 1)).unwrap();
     assert_eq!(bench.hop("198.51.100.1"), NextHop::Unreachable);
-    let infos: Vec<_> = bench.rib.routes_within(prefix).collect();
+    let infos: Vec<_> = bench.rib.routes_within(VrfId::DEFAULT, prefix).collect();
     let shown: Vec<_> = infos.iter().map(|i| (i.source, i.metric, i.active)).collect();
     assert_eq!(
         shown,
         [(Source::Static, 1, true), (Source::Static, 5, false), (Source::Import, 0, false)]
     );
-    assert!(bench.rib.remove_one(prefix, Source::Static, 1));
+    assert!(bench.rib.remove_one(VrfId::DEFAULT, prefix, Source::Static, 1));
     assert_eq!(bench.hop("198.51.100.1"), NextHop::Prohibited);
-    assert_eq!(bench.rib.remove(prefix, Source::Static), 1);
+    assert_eq!(bench.rib.remove(VrfId::DEFAULT, prefix, Source::Static), 1);
     assert_eq!(bench.hop("198.51.100.1"), NextHop::Blackhole);
-    assert_eq!(bench.rib.remove(prefix, Source::Import), 1);
+    assert_eq!(bench.rib.remove(VrfId::DEFAULT, prefix, Source::Import), 1);
     assert_eq!(bench.hop("198.51.100.1"), NextHop::NoRoute);
-    assert_eq!(bench.rib.remove(net("10.0.1.0/24"), Source::Connected), 0, "the RIB's own stay");
+    assert_eq!(
+        bench.rib.remove(VrfId::DEFAULT, net("10.0.1.0/24"), Source::Connected),
+        0,
+        "the RIB's own stay"
+    );
 }
 
 #[test]
@@ -333,7 +361,7 @@ fn a_static_route_within_a_network_keeps_its_meaning_for_neighbours() {
     assert_eq!(bench.hop("10.0.1.9"), NextHop::Blackhole);
     bench.rib.neighbour_up(interface(0), ip("10.0.1.9"), mac(10)).unwrap();
     assert_eq!(bench.hop("10.0.1.9"), NextHop::Blackhole);
-    bench.rib.remove(net("10.0.1.8/29"), Source::Static);
+    bench.rib.remove(VrfId::DEFAULT, net("10.0.1.8/29"), Source::Static);
     assert_eq!(bench.hop("10.0.1.9"), NextHop::Forward { interface: interface(0), mac: mac(10) });
     // A neighbour that claims to be on the other interface does not draw traffic there.
     bench.rib.neighbour_up(interface(1), ip("10.0.1.33"), mac(11)).unwrap();
@@ -384,6 +412,7 @@ fn running_out_of_next_hops_is_an_error_and_heals() {
     let prefix =
         |i: u32| IpNet::from(IpAddr::from(Ipv6Addr::from(0x2001_u128 << 112 | u128::from(i))));
     let route = |i: u32| Route {
+        vrf: VrfId::DEFAULT,
         prefix: prefix(i),
         source: Source::Static,
         kind: RouteKind::Unicast(vec![Path::over(interface(0), gateway(i))]),
@@ -403,7 +432,7 @@ fn running_out_of_next_hops_is_an_error_and_heals() {
     assert_eq!(bench.id(prefix(room).addr()), 0);
     let number = bench.id(prefix(7).addr());
     let generation = bench.table.generation(number);
-    assert_eq!(bench.rib.remove(prefix(7), Source::Static), 1);
+    assert_eq!(bench.rib.remove(VrfId::DEFAULT, prefix(7), Source::Static), 1);
     bench.rib.add(route(room)).unwrap();
     assert_eq!(bench.id(prefix(room).addr()), number, "the only one that is free");
     let known = bench.table.get_of(number, generation);
@@ -424,8 +453,13 @@ fn running_out_of_group_places_is_an_error_and_leaves_nothing() {
             .collect();
         let prefix = IpNet::from(IpAddr::from(Ipv4Addr::from(0xc633_6400 + i)));
         let kind = RouteKind::Unicast(paths);
-        if let Err(error) = bench.rib.add(Route { prefix, source: Source::Static, kind, metric: 0 })
-        {
+        if let Err(error) = bench.rib.add(Route {
+            vrf: VrfId::DEFAULT,
+            prefix,
+            source: Source::Static,
+            kind,
+            metric: 0,
+        }) {
             refused.get_or_insert((prefix, error));
         }
     }
@@ -438,9 +472,11 @@ fn running_out_of_group_places_is_an_error_and_leaves_nothing() {
             .contains("among 262144 places, it waits for room; use fewer paths or smaller weights")
     );
     for i in 0..100u32 {
-        bench
-            .rib
-            .remove(IpNet::from(IpAddr::from(Ipv4Addr::from(0xc633_6400 + i))), Source::Static);
+        bench.rib.remove(
+            VrfId::DEFAULT,
+            IpNet::from(IpAddr::from(Ipv4Addr::from(0xc633_6400 + i))),
+            Source::Static,
+        );
     }
     bench.rib.tick();
     let summary = bench.rib.summary();
@@ -456,7 +492,7 @@ fn a_number_keeps_its_meaning_until_readers_have_let_go() {
     bench.add("198.51.100.0/24", &paths).unwrap();
     let id = bench.id(ip("198.51.100.1"));
     let (before, members) = (bench.table.get(id), bench.members(id));
-    bench.rib.remove(net("198.51.100.0/24"), Source::Static);
+    bench.rib.remove(VrfId::DEFAULT, net("198.51.100.0/24"), Source::Static);
     for i in 3..9u16 {
         let (left, right) = (format!("10.0.1.{i}"), format!("10.0.2.{i}"));
         let prefix = format!("203.0.113.{i}/32");
@@ -553,7 +589,7 @@ fn a_fib_without_room_refuses_routes_and_loses_none() {
     assert!(error.is_waiting() && error.to_string().ends_with("it is tried again"), "{error}");
     assert_eq!(bench.hop("198.51.100.1"), before, "the FIB has what it had");
     assert!(bench.rib.add(blackhole("203.0.113.0/24")).is_err());
-    let info = bench.rib.lookup(ip("203.0.113.1")).unwrap();
+    let info = bench.rib.lookup(VrfId::DEFAULT, ip("203.0.113.1")).unwrap();
     assert_eq!((info.next_hop, info.route.inactive), (0, Some(Inactive::Pending)));
     assert_eq!(bench.rib.summary().pending, 2);
 
@@ -566,9 +602,9 @@ fn a_fib_without_room_refuses_routes_and_loses_none() {
     assert_eq!(bench.hop("192.8.1.1"), NextHop::NoRoute);
 
     // A removal whose successor finds no room keeps the old route, and its next hop, until later.
-    bench.rib.remove(net("198.51.100.0/24"), Source::Static);
+    bench.rib.remove(VrfId::DEFAULT, net("198.51.100.0/24"), Source::Static);
     assert_eq!((bench.hop("198.51.100.1"), bench.rib.summary().pending), (before, 1501));
-    assert!(!bench.rib.lookup(ip("198.51.100.1")).unwrap().route.active);
+    assert!(!bench.rib.lookup(VrfId::DEFAULT, ip("198.51.100.1")).unwrap().route.active);
     set(false);
     bench.rib.tick();
     for address in ["198.51.100.1", "203.0.113.1", "192.8.1.1", "192.13.219.1"] {

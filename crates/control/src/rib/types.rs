@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use dataplane::interface::InterfaceId;
+use dataplane::interface::{InterfaceId, VrfId};
 use ipnet::IpNet;
 use wire::MacAddr;
 
@@ -21,6 +21,8 @@ pub struct RibInterface {
     pub id: InterfaceId,
     /// Its name.
     pub name: String,
+    /// The VRF that its networks, its addresses and its packets are in.
+    pub vrf: VrfId,
     /// Its MAC.
     pub mac: MacAddr,
     /// The largest IP packet it sends, in bytes.
@@ -119,6 +121,8 @@ pub struct Path {
     pub interface: Option<InterfaceId>,
     /// The gateway, of either family; `None`: the destination itself is on the interface's network.
     pub via: Option<IpAddr>,
+    /// The VRF by whose routes the gateway is found; of no meaning where there is an interface.
+    pub vrf: VrfId,
     /// Its share of the flows, 1 to [`WEIGHT_MOST`].
     pub weight: u16,
     /// The gateway is on the interface's link, even if none of the interface's networks holds it. The RIB
@@ -127,19 +131,22 @@ pub struct Path {
 }
 
 impl Path {
+    const NONE: Self =
+        Self { interface: None, via: None, vrf: VrfId::DEFAULT, weight: 1, on_link: false };
+
     /// Over a gateway on an interface.
     pub fn over(interface: InterfaceId, via: IpAddr) -> Self {
-        Self { interface: Some(interface), via: Some(via), weight: 1, on_link: false }
+        Self { interface: Some(interface), via: Some(via), ..Self::NONE }
     }
 
     /// To the hosts on an interface's network.
     pub fn on_interface(interface: InterfaceId) -> Self {
-        Self { interface: Some(interface), via: None, weight: 1, on_link: false }
+        Self { interface: Some(interface), ..Self::NONE }
     }
 
-    /// Over a gateway that is found by the best route to it.
-    pub fn recursive(via: IpAddr) -> Self {
-        Self { interface: None, via: Some(via), weight: 1, on_link: false }
+    /// Over a gateway that is found by the best route to it in a VRF.
+    pub fn recursive(vrf: VrfId, via: IpAddr) -> Self {
+        Self { via: Some(via), vrf, ..Self::NONE }
     }
 
     /// The same path with this weight.
@@ -197,6 +204,8 @@ pub enum RouteKind {
 /// A route to be added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
+    /// The VRF whose packets it is for. Its paths may lead into others.
+    pub vrf: VrfId,
     /// The destination; no host bits are set.
     pub prefix: IpNet,
     /// One for which [`Source::is_settable`].
@@ -283,6 +292,8 @@ impl Inactive {
 /// A route as commands show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteInfo {
+    /// The VRF that it is in.
+    pub vrf: VrfId,
     /// The destination.
     pub prefix: IpNet,
     /// Where it comes from.

@@ -52,7 +52,7 @@ pub(super) fn destination(batch: &Batch, slot: usize) -> u32 {
 mod tests {
     use super::*;
     use crate::interface::{InterfaceId, InterfaceInfo, VrfId};
-    use crate::tables::Fibs;
+    use crate::tables::{Fibs, VrfTables};
     use crate::testing::{FrameBuilder, TestTables, run_step, run_step_on};
 
     fn to(address: &str) -> Vec<u8> {
@@ -85,8 +85,9 @@ mod tests {
         let mut fib4 = fib::new_ipv4(fib::Algorithm::Reference, Box::new(fib::NoReaders)).unwrap();
         // Where one VRF forwards the other drops.
         fib4.insert("10.0.6.0/24".parse().unwrap(), crate::next_hop::BLACKHOLE).unwrap();
-        let fib6 = other.vrfs[0].fib6.clone();
-        both.vrfs = Box::new([one.vrfs[0].clone(), Fibs { fib4: fib4.reader(), fib6 }]);
+        let fib6 = other.vrf(VrfId::DEFAULT).fib6.clone();
+        both.vrfs = Arc::new(VrfTables::new(one.vrf(VrfId::DEFAULT).clone()));
+        both.vrfs.add(VrfId::new(1), Fibs { fib4: fib4.reader(), fib6 });
         let mut step = Ip4Lookup::new(Arc::new(both));
         let frames = vec![to("10.0.6.1"); 3];
         let (result, _) = run_step_on(&mut step, &frames, |batch| {

@@ -236,7 +236,7 @@ fn verdict<const CLASS_E: bool>(frame: &[u8], len: usize, bad: bool) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::interface::InterfaceId;
+    use crate::interface::{InterfaceId, VrfId};
     use crate::port::PortId;
     use crate::testing::{
         FrameBuilder, batch_in_segments, run_on, run_step, run_step_on, whole_frame,
@@ -246,7 +246,10 @@ mod tests {
     fn step<const CLASS_E: bool>() -> Ip4Validate<CLASS_E> {
         let own = OwnAddresses::new(CLASS_E);
         let nets = ["10.9.9.1/24".parse().unwrap()];
-        own.publish([(InterfaceId::FIRST, &nets[..])], ["192.0.2.200".parse().unwrap()]);
+        own.publish(
+            [(InterfaceId::FIRST, VrfId::DEFAULT, &nets[..])],
+            [(VrfId::DEFAULT, "192.0.2.200".parse().unwrap())],
+        );
         Ip4Validate::new(&Arc::new(own))
     }
 

@@ -155,7 +155,7 @@ mod tests {
     /// The router has 2001:db8:9::1 on every port.
     fn step() -> Ip6Validate {
         let own = OwnAddresses::new(false);
-        own.publish([], ["2001:db8:9::1".parse().unwrap()]);
+        own.publish([], [(crate::interface::VrfId::DEFAULT, "2001:db8:9::1".parse().unwrap())]);
         Ip6Validate::new(&Arc::new(own))
     }
 

@@ -106,6 +106,7 @@ impl Step for Steer {
 mod tests {
     use super::*;
     use crate::catalogue::Catalogue;
+    use crate::interface::VrfId;
     use crate::testing::{FrameBuilder, TestTables, run_step, run_step_on};
 
     /// The numbers that [`TestTables::every_kind`] has for 10.0.N.0/24.
@@ -124,7 +125,8 @@ mod tests {
     /// The number of a route's next hop.
     fn number(tables: &Tables, net: usize) -> u16 {
         let mut answers = [0];
-        tables.vrfs[0]
+        tables
+            .vrf(VrfId::DEFAULT)
             .fib4
             .lookup_prefetched(&[u32::from_be_bytes([10, 0, net as u8, 1])], &mut answers);
         answers[0]

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RouteChange {
-    /// Adds a route; one of the same prefix and metric is replaced.
+    /// Adds a route; one of the same VRF, prefix and metric is replaced.
     Add(RouteAdd),
     /// Removes what [`RouteChange::Add`] added.
     Del(RouteDel),
@@ -30,6 +30,21 @@ pub struct RouteAdd {
     /// Among the routes of commands to one prefix the smallest metric wins.
     #[serde(default)]
     pub metric: u32,
+    /// The VRF; without it the default one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vrf: Option<String>,
+    /// The VRF on whose networks gateways are that name no port, or whose routes lead to them; without it the
+    /// route's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_hop_vrf: Option<String>,
+}
+
+impl RouteAdd {
+    /// A route to these destinations, to which paths are to be added.
+    pub fn to(prefix: IpNet) -> Self {
+        let (kind, paths, metric) = (RouteType::Unicast, Vec::new(), 0);
+        Self { prefix, kind, paths, metric, vrf: None, next_hop_vrf: None }
+    }
 }
 
 /// What becomes of a route's packets.
@@ -87,6 +102,9 @@ pub struct RouteDel {
     /// The route with this metric only; without it all of the commands' routes to the prefix.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metric: Option<u32>,
+    /// The VRF; without it the default one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vrf: Option<String>,
 }
 
 /// A change of the neighbours whose MAC is not resolved.

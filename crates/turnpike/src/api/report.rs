@@ -19,6 +19,9 @@ pub struct Port {
     pub driver: String,
     /// Its MAC.
     pub mac: String,
+    /// The VRF that it is in; none for the default one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vrf: Option<String>,
     /// Its addresses with prefix lengths.
     pub addresses: Vec<String>,
     /// `up`, `down`, or `gone` while its device is not there.
@@ -200,6 +203,9 @@ pub struct Path {
     pub port: Option<String>,
     /// The gateway; none for a connected network.
     pub via: Option<IpAddr>,
+    /// The VRF by whose routes a gateway is found that is not found by the route's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vrf: Option<String>,
     /// Its share of the flows.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub weight: u16,
@@ -216,6 +222,9 @@ fn is_one(weight: &u16) -> bool {
 /// A route.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Route {
+    /// The VRF that it is in; none for the default one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vrf: Option<String>,
     /// The destinations.
     pub prefix: String,
     /// Where the router has it from.
@@ -232,6 +241,22 @@ pub struct Route {
     pub inactive: Option<String>,
     /// Where packets go; none for a route that keeps or refuses them.
     pub paths: Vec<Path>,
+}
+
+/// A VRF.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vrf {
+    /// Its name.
+    pub name: String,
+    /// The routing table of the kernel and of FRR that the configuration gives to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub table: Option<u32>,
+    /// The ports in it.
+    pub ports: Vec<String>,
+    /// Its routes, those not in use included.
+    pub routes: Families,
+    /// Prefixes that forwarders know.
+    pub fib: Families,
 }
 
 /// How many routes there are.

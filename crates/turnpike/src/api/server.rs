@@ -296,6 +296,7 @@ mod tests {
 
     fn route(prefix: &str) -> Route {
         Route {
+            vrf: None,
             prefix: prefix.to_owned(),
             source: "kernel".to_owned(),
             kind: "unicast".to_owned(),

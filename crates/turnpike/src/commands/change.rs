@@ -7,7 +7,9 @@ use clap::{Args, Subcommand};
 
 use super::{Console, RouterArgs, words};
 use crate::api::Request;
-use crate::api::change::{NeighbourAdd, NeighbourChange, NeighbourDel, RouteChange};
+use crate::api::change::{
+    NeighbourAdd, NeighbourChange, NeighbourDel, RouteAdd, RouteChange, RouteDel,
+};
 use crate::api::report::Change;
 
 /// A change of the routes.
@@ -27,12 +29,21 @@ enum Route {
         /// PREFIX blackhole|unreachable|prohibit [metric N]
         #[arg(required = true)]
         route: Vec<String>,
+        /// The VRF whose packets it is for
+        #[arg(long)]
+        vrf: Option<String>,
+        /// The VRF in which gateways are sought that name no port
+        #[arg(long, value_name = "VRF")]
+        next_hop_vrf: Option<String>,
     },
     /// Remove a route that `route add` added
     Del {
         /// PREFIX [metric N]; without a metric all of them
         #[arg(required = true)]
         route: Vec<String>,
+        /// The VRF that it is in
+        #[arg(long)]
+        vrf: Option<String>,
     },
 }
 
@@ -68,12 +79,13 @@ enum Neighbour {
 /// Changes the routes and says what became of it.
 pub fn route(args: &RouteArgs, console: &mut Console<'_>) -> Result<()> {
     let (wanted, prefix) = match &args.change {
-        Route::Add { route } => {
-            let add = words::route_add(route)?;
+        Route::Add { route, vrf, next_hop_vrf } => {
+            let (vrf, next_hop_vrf) = (vrf.clone(), next_hop_vrf.clone());
+            let add = RouteAdd { vrf, next_hop_vrf, ..words::route_add(route)? };
             (RouteChange::Add(add.clone()), add.prefix)
         }
-        Route::Del { route } => {
-            let del = words::route_del(route)?;
+        Route::Del { route, vrf } => {
+            let del = RouteDel { vrf: vrf.clone(), ..words::route_del(route)? };
             (RouteChange::Del(del.clone()), del.prefix)
         }
     };

@@ -26,8 +26,11 @@ pub struct RoutesArgs {
     /// Also those that are not used
     #[arg(long)]
     all: bool,
+    /// Those of this VRF: see `show vrfs`
+    #[arg(long)]
+    vrf: Option<String>,
     /// Only how many there are
-    #[arg(long, conflicts_with_all = ["source", "prefix", "longer", "all"])]
+    #[arg(long, conflicts_with_all = ["source", "prefix", "longer", "all", "vrf"])]
     summary: bool,
 }
 
@@ -41,7 +44,7 @@ pub fn show(args: &RoutesArgs, console: &mut Console<'_>) -> Result<()> {
     let prefix = args.prefix.as_deref().map(words::prefix).transpose()?;
     let (source, longer, all) = (args.source.clone(), args.longer, args.all);
     let mut out = BufWriter::with_capacity(1 << 16, &mut *console.out);
-    let filter = RouteFilter { source, prefix, longer, all };
+    let filter = RouteFilter { source, prefix, longer, all, vrf: args.vrf.clone() };
     let printed = print(&mut out, console.socket, filter, console.json);
     match printed.and_then(|()| Ok(out.flush()?)) {
         Err(error) => {

@@ -13,7 +13,7 @@ use super::routes::{self, RoutesArgs};
 use super::{Console, RouterArgs};
 use crate::api::report::{
     Counters, Filter, FilterVerdict, Forwarders, Graph, Multicast, Neighbour, Port, Protection,
-    RouteAnswer, Rss, Source, Steps,
+    RouteAnswer, Rss, Source, Steps, Vrf,
 };
 use crate::api::{Flow, Request, Show};
 use crate::{picture, table};
@@ -44,9 +44,14 @@ enum What {
     Route {
         /// The destination
         address: IpAddr,
+        /// Packets of this VRF: see `show vrfs`
+        #[arg(long)]
+        vrf: Option<String>,
         #[command(flatten)]
         flow: FlowArgs,
     },
+    /// VRFs: the ports in them, how many routes they have, the kernel's tables that are theirs
+    Vrfs,
     /// Who has routes for the router, and how that goes
     Sources,
     /// Neighbours: addresses, MACs, packets that wait
@@ -147,7 +152,10 @@ pub fn show(args: &ShowArgs, console: &mut Console<'_>) -> Result<()> {
             return console.print(&default_graph_in_lua(&Catalogue::default())?);
         }
         What::Ports { .. } => Show::Ports,
-        What::Route { address, flow } => Show::Route { address: *address, flow: flow.flow() },
+        What::Route { address, vrf, flow } => {
+            Show::Route { address: *address, flow: flow.flow(), vrf: vrf.clone() }
+        }
+        What::Vrfs => Show::Vrfs,
         What::Neighbours => Show::Neighbours,
         What::Sources => Show::Sources,
         What::Forwarders => Show::Forwarders,
@@ -174,6 +182,7 @@ fn text(what: &What, report: Value) -> Result<String> {
         What::Ports { link: true, .. } => table::links(&read::<Vec<Port>>(report)?),
         What::Ports { .. } => table::ports(&read::<Vec<Port>>(report)?),
         What::Route { .. } => table::route(&read::<RouteAnswer>(report)?),
+        What::Vrfs => table::vrfs(&read::<Vec<Vrf>>(report)?),
         What::Neighbours => table::neighbours(&read::<Vec<Neighbour>>(report)?),
         What::Sources => table::sources(&read::<Vec<Source>>(report)?),
         What::Forwarders => table::forwarders(&read::<Forwarders>(report)?),

@@ -63,7 +63,10 @@ pub fn route_add(words: &[String]) -> Result<RouteAdd> {
         None if paths.is_empty() => {
             bail!("route {prefix}: no next hop; known: {KNOWN}")
         }
-        kind => Ok(RouteAdd { prefix, kind: kind.unwrap_or_default(), paths, metric }),
+        kind => {
+            let kind = kind.unwrap_or_default();
+            Ok(RouteAdd { kind, paths, metric, ..RouteAdd::to(prefix) })
+        }
     }
 }
 
@@ -78,7 +81,7 @@ pub fn route_del(words: &[String]) -> Result<RouteDel> {
             other => bail!("{}", unexpected(other, &["metric"], "metric N")),
         }
     }
-    Ok(RouteDel { prefix, metric })
+    Ok(RouteDel { prefix, metric, vrf: None })
 }
 
 fn refusal(word: &str) -> RouteType {

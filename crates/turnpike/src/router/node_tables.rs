@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use dataplane::tables::{Fibs, Tables};
+use dataplane::interface::VrfId;
+use dataplane::tables::{Fibs, Tables, VrfTables};
 
 use super::owner::Readers;
 use crate::machine::cpu::Cpus;
@@ -32,11 +33,29 @@ impl NodeTables {
     /// [`nodes_of`], in its order.
     pub fn new(common: &Arc<Tables>, (ip4, ip6): Readers, cpus: &Arc<Cpus>) -> Self {
         let on_node = |(node, (fib4, fib6))| {
-            let vrfs = Box::new([Fibs { fib4, fib6 }]);
+            let vrfs = Arc::new(VrfTables::new(Fibs { fib4, fib6 }));
             (node, Arc::new(Tables { vrfs, ..Tables::clone(common) }))
         };
         let nodes = nodes_of(cpus).into_iter().zip(ip4.into_iter().zip(ip6)).map(on_node).collect();
         Self { common: common.clone(), nodes, cpus: cpus.clone() }
+    }
+
+    /// Another VRF has tables from now on, with a reader of each copy as in [`Self::new`].
+    pub fn add_vrf(&self, vrf: VrfId, (ip4, ip6): &Readers) {
+        let mut copies = ip4.iter().zip(ip6);
+        let fibs = |(fib4, fib6): (&Arc<_>, &Arc<_>)| -> Fibs {
+            Fibs { fib4: Arc::clone(fib4), fib6: Arc::clone(fib6) }
+        };
+        let first = copies.clone().next().map(fibs);
+        first.into_iter().for_each(|fibs| self.common.vrfs.add(vrf, fibs));
+        for ((_, tables), copy) in self.nodes.iter().zip(&mut copies) {
+            tables.vrfs.add(vrf, fibs(copy));
+        }
+    }
+
+    /// The NUMA nodes that have copies of the tables, as [`nodes_of`] says.
+    pub fn nodes(&self) -> Vec<usize> {
+        nodes_of(&self.cpus)
     }
 
     /// The tables that a forwarder on this core is to read.
@@ -88,12 +107,18 @@ mod tests {
         assert_eq!(nodes_of(&cpus), [0, 1]);
         let ip4 = || fib::new_ipv4(Algorithm::Reference, Box::new(NoReaders)).unwrap();
         let ip6 = || fib::new_ipv6(Algorithm::Reference, Box::new(NoReaders)).unwrap();
-        let (mut fib4, mut fib6) = (Replicas::new(ip4()), Replicas::new(ip6()));
-        fib4.push(ip4());
-        fib6.push(ip6());
-        let readers = (fib4.readers(), fib6.readers());
+        let tables = || {
+            let (mut fib4, mut fib6) = (Replicas::new(ip4()), Replicas::new(ip6()));
+            fib4.push(ip4());
+            fib6.push(ip6());
+            (fib4.readers(), fib6.readers())
+        };
+        let readers = tables();
         let common = Arc::new(Tables {
-            vrfs: Box::new([Fibs { fib4: readers.0[0].clone(), fib6: readers.1[0].clone() }]),
+            vrfs: Arc::new(VrfTables::new(Fibs {
+                fib4: readers.0[0].clone(),
+                fib6: readers.1[0].clone(),
+            })),
             next_hops: Arc::new(NextHopTable::new()),
             filters: Arc::default(),
             multicast: Arc::default(),
@@ -107,12 +132,20 @@ mod tests {
         let near = NodeTables::new(&common, readers.clone(), &cpus);
         for (core, node) in [(0, 0), (1, 1), (2, 0), (3, 1)] {
             let tables = near.near(core);
-            assert!(Arc::ptr_eq(&tables.vrfs[0].fib4, &readers.0[node]), "core {core}");
-            assert!(Arc::ptr_eq(&tables.vrfs[0].fib6, &readers.1[node]), "core {core}");
+            assert!(Arc::ptr_eq(&tables.vrf(VrfId::DEFAULT).fib4, &readers.0[node]), "core {core}");
+            assert!(Arc::ptr_eq(&tables.vrf(VrfId::DEFAULT).fib6, &readers.1[node]), "core {core}");
             assert!(Arc::ptr_eq(&tables.mtus, &common.mtus), "core {core}");
             assert!(Arc::ptr_eq(&tables.next_hops, &common.next_hops), "core {core}");
         }
         assert!(near.same(0, 2) && !near.same(0, 1));
+        let (blue, of_blue) = (VrfId::new(1), tables());
+        near.add_vrf(blue, &of_blue);
+        for (core, node) in [(0, 0), (1, 1)] {
+            let tables = near.near(core);
+            assert!(Arc::ptr_eq(&tables.vrf(blue).fib4, &of_blue.0[node]), "core {core}");
+            assert!(Arc::ptr_eq(&tables.vrf(VrfId::DEFAULT).fib4, &readers.0[node]));
+        }
+        assert!(Arc::ptr_eq(&near.common().vrf(blue).fib6, &of_blue.1[0]), "the slow path's");
         // A core that nobody knows of.
         assert!(Arc::ptr_eq(near.near(9), near.common()));
         let one = Arc::new(Cpus {

@@ -61,6 +61,7 @@ mod questions;
 mod sources;
 mod topology;
 mod turn;
+mod vrfs;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -86,6 +87,7 @@ use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
 use super::graphs::FailureLog;
+use super::node_tables::NodeTables;
 use super::ports::{OpenPort, Opener, Ports};
 use super::quarantine::PortNames;
 use super::reports::Ledger;
@@ -153,6 +155,8 @@ pub struct OwnerParts {
     pub flows: FlowHash,
     /// What forwarders read.
     pub tables: Arc<Tables>,
+    /// The same by NUMA node.
+    pub near: NodeTables,
     /// Opens ports that come later.
     pub opener: Opener,
     /// The threads that have packets.
@@ -184,6 +188,7 @@ pub struct Owner {
     links: [Link; MAX_PORTS],
     flows: FlowHash,
     tables: Arc<Tables>,
+    near: NodeTables,
     /// The filters that forwarders have.
     filters: Vec<Option<Arc<FilterTable>>>,
     opener: Opener,
@@ -222,6 +227,7 @@ impl Owner {
             names,
             flows,
             tables,
+            near,
             opener,
             readers,
             devices,
@@ -246,6 +252,7 @@ impl Owner {
             links: [Link::default(); MAX_PORTS],
             flows,
             tables,
+            near,
             filters,
             opener,
             readers,

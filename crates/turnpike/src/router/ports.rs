@@ -5,7 +5,7 @@ use std::sync::{Arc, MutexGuard};
 
 use anyhow::Result;
 use control::config::{self, Config};
-use dataplane::interface::{InterfaceInfo, VrfId};
+use dataplane::interface::InterfaceInfo;
 use dataplane::port::PortId;
 use dataplane::words::count;
 use dpdk::qsbr::Qsbr;
@@ -337,7 +337,7 @@ fn opened(wanted: &config::Port, node: Option<usize>, open: OpenQueues) -> Opene
     let info = InterfaceInfo {
         mac: wanted.mac.unwrap_or(wire::MacAddr(port.mac())),
         mtu: port.mtu(),
-        vrf: VrfId::DEFAULT,
+        vrf: wanted.vrf,
         partial_checksums: port.partial_checksums(),
         host: wanted.host.is_some(),
         least_ttl: wanted.least_ttl(),

@@ -240,6 +240,7 @@ fn info_by(port: &config::Port, holder: Option<&Known>) -> InterfaceInfo {
     InterfaceInfo {
         mac: port.mac.unwrap_or(device_mac),
         mtu: port.mtu.unwrap_or(info.mtu),
+        vrf: port.vrf,
         host: port.host.is_some(),
         least_ttl: port.least_ttl(),
         features: port.features(),

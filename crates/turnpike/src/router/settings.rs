@@ -50,10 +50,10 @@ pub fn slow_path_port(open: &OpenPort, wanted: &config::Port) -> slowpath::Inter
 /// A port's settings.
 pub fn of(port: &config::Port) -> InterfaceSettings {
     let advertise = port.advertise.as_ref().map(advertise);
-    let config::Port { unreachables, dad, .. } = *port;
+    let config::Port { vrf, unreachables, dad, .. } = *port;
     let redirects = port.features().has(REDIRECTS);
     let discovery = port.discovery.map(discovery);
-    InterfaceSettings { unreachables, redirects, dad, advertise, discovery }
+    InterfaceSettings { vrf, unreachables, redirects, dad, advertise, discovery }
 }
 
 fn discovery(wanted: config::Discovery) -> Discovery {

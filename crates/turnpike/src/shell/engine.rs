@@ -243,6 +243,7 @@ impl Engine {
     fn known(&self, name: &str) -> Option<Vec<Next>> {
         let (show, key) = match name {
             "PORT" => (Show::Ports, None),
+            "VRF" => (Show::Vrfs, None),
             "STEP" => (Show::Steps, Some("steps")),
             "COMMAND" => (Show::Commands, None),
             "SOURCE" => {

@@ -14,9 +14,7 @@ use serde_json::json;
 use wire::MacAddr;
 use wire::address::link_local;
 
-use crate::api::change::{
-    NeighbourAdd, NeighbourChange, PathSpec, RouteAdd, RouteChange, RouteType,
-};
+use crate::api::change::{NeighbourAdd, NeighbourChange, PathSpec, RouteAdd, RouteChange};
 use crate::api::report::{Port, Route};
 use crate::api::{Request, RouteFilter, Show, client};
 use crate::commands::Console;
@@ -166,7 +164,7 @@ fn add(console: &Console<'_>, written: &Written) -> Result<()> {
         }
     };
     let paths = vec![PathSpec { port, ..PathSpec::via(via) }];
-    let add = RouteAdd { prefix: written.prefix, kind: RouteType::Unicast, paths, metric: 0 };
+    let add = RouteAdd { paths, ..RouteAdd::to(written.prefix) };
     client::ask(console.socket, &Request::Route(RouteChange::Add(add)))?;
     Ok(())
 }

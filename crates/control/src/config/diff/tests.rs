@@ -282,7 +282,7 @@ proptest! {
         prop_assert_eq!(routes, by_key(&new.routes));
 
         let map = |config: &Config| -> BTreeMap<String, String> {
-            let entries = settings::list(config, &diff.names);
+            let entries = settings::list(config, diff.all_names());
             entries.into_iter().map(|entry| (entry.what, entry.value)).collect()
         };
         let mut settings = map(&old);
@@ -305,6 +305,7 @@ const CHANGES: &[(&str, &str)] = &[
     ("device", "device = 'eth7'"),
     ("driver", "driver = 'af_packet'"),
     ("take_over", "take_over = true"),
+    ("vrf", "vrf = 'blue'"),
     ("address", "address = '10.0.9.1/24'"),
     ("mac", "mac = '02:00:00:00:00:09'"),
     ("mtu", "mtu = 1400"),
@@ -346,6 +347,7 @@ fn a_port_is_reopened_for_settings_that_say_so_and_for_no_others() {
         read(&format!(
             "local turnpike = require 'turnpike'\nturnpike.forwarders {{ cores = '1,2' }}\n\
              turnpike.filter 'f' {{ default = 'drop' }}\n\
+             turnpike.vrf 'blue' {{}}\n\
              turnpike.port 'a' {{ {port} }}\n"
         ))
     };
@@ -373,4 +375,45 @@ fn a_port_is_reopened_for_settings_that_say_so_and_for_no_others() {
         .map(|entry| entry.what)
         .collect();
     assert_eq!(known, all, "a change of each setting");
+}
+
+#[test]
+fn vrfs_keep_their_numbers_and_are_shown_by_their_names() {
+    let text =
+        |vrfs: &str, rest: &str| format!("local turnpike = require 'turnpike'\n{vrfs}\n{rest}");
+    let blue = "turnpike.vrf 'blue' {}";
+    let both = "turnpike.vrf 'green' {} turnpike.vrf 'blue' {}";
+    let port = |vrf: &str| {
+        format!("turnpike.port 'a' {{ device = 'eth0', address = '10.0.1.1/24', vrf = '{vrf}' }}\n")
+    };
+    let route = "turnpike.route '10.3.0.0/16' { via = '10.0.1.2', vrf = 'blue' }\n\
+        turnpike.route '10.4.0.0/16' { via = '10.3.0.1', vrf = 'blue' }";
+    let old = read(&text(blue, &format!("{}{route}", port("blue"))));
+    let mut same = read(&text(both, &format!("{}{route}", port("blue"))));
+    same.align(&old).unwrap();
+    assert_eq!(same.vrf_names(), ["default", "blue", "green"]);
+    let diff = Diff::between(&old, &same);
+    assert!(diff.routes.is_empty(), "{diff:?}");
+    let what: Vec<_> = diff.settings.iter().map(|s| (&*s.what, s.effect)).collect();
+    assert_eq!(what, [("vrf \"green\"", Effect::Live)]);
+    let described: Vec<_> = same.routes.iter().map(|route| diff.describe(route)).collect();
+    assert_eq!(
+        described,
+        ["via 10.0.1.2 (a), vrf blue", "via 10.3.0.1 (recursive in blue), vrf blue"]
+    );
+    let mut moved = read(&text(both, &port("green")));
+    moved.align(&old).unwrap();
+    let diff = Diff::between(&old, &moved);
+    assert_eq!(diff.routes.removed.len(), 2);
+    let moved = diff.settings.iter().find(|setting| setting.what == "port \"a\": vrf").unwrap();
+    assert_eq!((moved.from.as_deref(), moved.to.as_deref()), (Some("blue"), Some("green")));
+    assert!(diff.ports.is_empty() && !diff.graph, "no device is closed");
+    let many: String = (0..40).map(|i| format!("turnpike.vrf 'v{i}' {{}}\n")).collect();
+    let others: String = (0..40).map(|i| format!("turnpike.vrf 'w{i}' {{}}\n")).collect();
+    let (many, mut others) = (read(&text(&many, &port("v1"))), read(&text(&others, &port("w1"))));
+    let refused = others.align(&many).unwrap_err();
+    assert_eq!(
+        refused,
+        "vrf \"w23\": with the VRFs that are there now they are more than 63; take some away first"
+    );
 }

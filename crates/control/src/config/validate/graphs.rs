@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use dataplane::interface::{InterfaceInfo, VrfId};
+use dataplane::interface::InterfaceInfo;
 use dataplane::plan::Plans;
 use dataplane::port::PortId;
 use wire::MacAddr;
@@ -45,7 +45,7 @@ fn info(port: &Port) -> InterfaceInfo {
     InterfaceInfo {
         mac: MacAddr::default(),
         mtu: 0,
-        vrf: VrfId::DEFAULT,
+        vrf: port.vrf,
         partial_checksums: false,
         host: port.host.is_some(),
         features: port.features(),

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use dataplane::features::Feature;
+use dataplane::interface::VrfId;
 use dataplane::port::{MAX_PORTS, PortId};
 use ipnet::IpNet;
 use wire::MacAddr;
@@ -13,12 +14,13 @@ use super::super::network::{
 use super::super::script::Statement;
 use super::super::value::{Fields, Value};
 use super::super::{Device, Driver, Port, PortFilter};
-use super::{Context, advertise, discovery, filters, host, link, offloads, queues};
+use super::{Context, advertise, discovery, filters, host, link, offloads, queues, vrfs};
 
-const KNOWN: [&str; 28] = [
+const KNOWN: [&str; 29] = [
     "device",
     "driver",
     "take_over",
+    "vrf",
     "address",
     "mac",
     "mtu",
@@ -72,6 +74,7 @@ pub(super) fn read<'s>(
         let index = context.port_names.len();
         context.port_names.push((statement.name.clone(), statement.line));
         let class_e = context.class_e;
+        let known_vrfs = context.vrfs.clone();
         let mut fields = context.fields(what(&statement.name), statement, &known);
         let addresses = addresses(&mut fields, class_e);
         let address_line = fields.line_of("address");
@@ -91,6 +94,7 @@ pub(super) fn read<'s>(
             queues: queues::read(&mut fields),
             offloads: offloads::read(&mut fields),
             link: link::read(&mut fields),
+            vrf: vrfs::named(&mut fields, "vrf", &known_vrfs).unwrap_or(VrfId::DEFAULT),
             take_over: fields.flag("take_over"),
             promiscuous: fields.flag("promiscuous"),
             all_multicast: fields.flag("all_multicast"),
@@ -105,8 +109,10 @@ pub(super) fn read<'s>(
             dad: fields.number("dad", 0..=10).unwrap_or(0) as u8,
             addresses,
         };
+        context.port_vrfs.push(port.vrf);
         for &net in &port.addresses {
-            connect(context, Connected { port: index, line: address_line, net });
+            let (port, vrf, line) = (index, port.vrf, address_line);
+            connect(context, Connected { port, vrf, line, net });
         }
         ports.push(port);
     }
@@ -350,9 +356,9 @@ fn parse_address(text: &str, class_e: bool) -> Result<IpNet, String> {
     Ok(net)
 }
 
-/// Adds an address to the networks; an overlap with another port's network is an error.
+/// Adds an address to the networks; an overlap with the network of another port of its VRF is an error.
 fn connect(context: &mut Context<'_>, new: Connected) {
-    let overlap = context.networks.0.iter().find(|other| {
+    let overlap = context.networks.of(new.vrf).find(|other| {
         other.port != new.port
             && (other.net.contains(&new.net.network()) || new.net.contains(&other.net.network()))
     });

@@ -4,19 +4,28 @@ use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::path::Path;
 
-use dataplane::interface::InterfaceId;
+use dataplane::interface::{InterfaceId, VrfId};
 use ipnet::IpNet;
 
 use super::super::error::suggestion;
 use super::super::network::{Networks, NoGateway, Place, parse_prefix, place_of_gateway};
 use super::super::script::Statement;
 use super::super::value::{Fields, Value, whole_number};
-use super::super::{Forwarding, Import, NamedNextHop, Route};
-use super::Context;
+use super::super::{Forwarding, Import, NamedNextHop, Route, Vrf};
+use super::{Context, vrfs};
 use crate::rib::{BUCKETS_MOST, PATHS_MOST, Path as NextHop, Resilient, RouteKind, WEIGHT_MOST};
 
-const ROUTE: &[&str] =
-    &["via", "port", "blackhole", "prohibit", "unreachable", "metric", "resilient"];
+const ROUTE: &[&str] = &[
+    "via",
+    "port",
+    "blackhole",
+    "prohibit",
+    "unreachable",
+    "metric",
+    "resilient",
+    "vrf",
+    "next_hop_vrf",
+];
 const IMPORT: &[&str] = &["file", "via"];
 const PATH: &str = "an address such as \"10.0.2.2\", or a list of { \"10.0.2.2\", weight = 2 }";
 
@@ -37,10 +46,10 @@ pub(super) fn read<'s>(
     statements: impl Iterator<Item = &'s Statement>,
 ) -> Vec<Route> {
     let mut routes = Vec::new();
-    let mut seen: HashMap<(IpNet, u32), usize> = HashMap::new();
+    let mut seen: HashMap<(VrfId, IpNet, u32), usize> = HashMap::new();
     for statement in statements {
         let Some(route) = route(context, statement) else { continue };
-        if let Some(line) = seen.insert((route.prefix, route.metric), route.line) {
+        if let Some(line) = seen.insert((route.vrf, route.prefix, route.metric), route.line) {
             let message = format!(
                 "{}: given on line {line} already; put the paths in one list, or give the routes \
                  different metrics",
@@ -61,7 +70,9 @@ pub(super) fn next_hops<'s>(
     let mut found = Vec::new();
     for statement in statements {
         let what = format!("next_hop \"{}\"", statement.name);
-        let mut fields = context.fields(what.clone(), statement, &["via", "port"]);
+        let known_vrfs = context.vrfs.clone();
+        let mut fields = context.fields(what.clone(), statement, &["via", "port", "vrf"]);
+        let vrf = vrfs::named(&mut fields, "vrf", &known_vrfs).unwrap_or(VrfId::DEFAULT);
         let port = fields.text("port", "a port's name");
         let line = fields.line_of("via");
         let written = match port {
@@ -75,7 +86,7 @@ pub(super) fn next_hops<'s>(
         if families.len() > 1 {
             fields.error("via", "via: gateways of both families; make a next hop for each");
         }
-        let paths = resolve(context, &what, line, written);
+        let paths = resolve(context, &what, (line, vrf), written);
         found.push(NamedNextHop { line: statement.line, name: statement.name.clone(), paths });
     }
     found
@@ -95,7 +106,10 @@ fn route(context: &mut Context<'_>, statement: &Statement) -> Option<Route> {
         }
     };
     let what = what(&statement.name);
+    let known_vrfs = context.vrfs.clone();
     let mut fields = context.fields(what.clone(), statement, ROUTE);
+    let vrf = vrfs::named(&mut fields, "vrf", &known_vrfs).unwrap_or(VrfId::DEFAULT);
+    let next_hop_vrf = next_hop_vrf(&mut fields, &known_vrfs).unwrap_or(vrf);
     let metric = fields.number("metric", 0..=u64::from(u32::MAX)).unwrap_or(0) as u32;
     let port = fields.text("port", "a port's name");
     let kind = kind(&mut fields);
@@ -110,9 +124,21 @@ fn route(context: &mut Context<'_>, statement: &Statement) -> Option<Route> {
     let resilient = resilient(&mut fields, kind.is_some());
     let kind = match kind {
         Some(kind) => kind,
-        None => RouteKind::Unicast(resolve(context, &what, line, written)),
+        None => RouteKind::Unicast(resolve(context, &what, (line, next_hop_vrf), written)),
     };
-    Some(Route { line: statement.line, prefix: prefix?, kind, metric, resilient })
+    Some(Route { line: statement.line, vrf, prefix: prefix?, kind, metric, resilient })
+}
+
+/// Where gateways are sought that name no port.
+fn next_hop_vrf(fields: &mut Fields<'_, '_>, known: &[Vrf]) -> Option<VrfId> {
+    let vrf = vrfs::named(fields, "next_hop_vrf", known)?;
+    if fields.get("via").is_none() {
+        fields.error(
+            "next_hop_vrf",
+            "next_hop_vrf is about gateways, of which this route has none; leave it out",
+        );
+    }
+    Some(vrf)
 }
 
 /// `resilient = true` or `{ buckets = N }`.
@@ -292,12 +318,12 @@ fn written_path(fields: &mut Fields<'_, '_>, item: &Value, port: Option<&str>) -
 fn resolve(
     context: &mut Context<'_>,
     what: &str,
-    line: usize,
+    (line, vrf): (usize, VrfId),
     written: Vec<Written>,
 ) -> Vec<NextHop> {
     let mut paths = Vec::with_capacity(written.len());
     for path in written {
-        match next_hop(context, &path) {
+        match next_hop(context, vrf, &path) {
             Ok(Some(next_hop)) => paths.push(next_hop.weighing(path.weight)),
             Ok(None) => {}
             Err(reason) => {
@@ -311,16 +337,16 @@ fn resolve(
 }
 
 /// `Ok(None)` when the place cannot be said because a port is wrong.
-fn next_hop(context: &Context<'_>, path: &Written) -> Result<Option<NextHop>, String> {
+fn next_hop(context: &Context<'_>, vrf: VrfId, path: &Written) -> Result<Option<NextHop>, String> {
     let Some(via) = path.via else {
         let name = path.port.as_deref().unwrap_or_default();
         return Ok(interface_id(named_port(context, name)?).map(NextHop::on_interface));
     };
-    let place = place_of(context, via, path.port.as_deref())?;
+    let (place, vrf) = place_of(context, vrf, via, path.port.as_deref())?;
     Ok(place.map(|place| match place {
         Place::Network(port) => NextHop::over(port, via),
         Place::Link(port) => NextHop { on_link: true, ..NextHop::over(port, via) },
-        Place::Elsewhere => NextHop::recursive(via),
+        Place::Elsewhere => NextHop::recursive(vrf, via),
     }))
 }
 
@@ -333,7 +359,11 @@ pub(super) fn port_of(
     address: IpAddr,
     port: Option<&str>,
 ) -> Result<Option<InterfaceId>, String> {
-    let place = place_of(context, address, port)?;
+    let vrf = match port {
+        Some(_) => VrfId::DEFAULT,
+        None => vrf_holding(context, address)?,
+    };
+    let (place, vrf) = place_of(context, vrf, address, port)?;
     match place {
         None => Ok(None),
         Some(Place::Network(port)) => Ok(Some(port)),
@@ -341,8 +371,25 @@ pub(super) fn port_of(
         Some(place) => {
             let named = if let Place::Link(port) = place { Some(port) } else { None };
             let found = linked_port(routes, address, named).map(Some);
-            found.ok_or_else(|| unreachable(&context.networks, &context.port_names, address))
+            found.ok_or_else(|| unreachable(&context.networks, &context.port_names, (vrf, address)))
         }
+    }
+}
+
+/// The VRF on whose networks an address is that comes without a port; the default one if it is on none.
+fn vrf_holding(context: &Context<'_>, address: IpAddr) -> Result<VrfId, String> {
+    let holding = context.networks.0.iter().filter(|connected| connected.net.contains(&address));
+    let mut found: Vec<VrfId> = holding.map(|connected| connected.vrf).collect();
+    found.sort_unstable();
+    found.dedup();
+    match found[..] {
+        [] => Ok(VrfId::DEFAULT),
+        [vrf] => Ok(vrf),
+        [one, other, ..] => Err(format!(
+            "is on networks of VRFs \"{}\" and \"{}\"; say which with port = \"NAME\"",
+            vrfs::name_of(&context.vrfs, one),
+            vrfs::name_of(&context.vrfs, other)
+        )),
     }
 }
 
@@ -366,30 +413,34 @@ fn linked_port(
     links.max_by_key(|&(length, _)| length).map(|(_, port)| port)
 }
 
-/// Where a next hop is; `Ok(None)` when that cannot be said because a port is wrong.
+/// Where a next hop is, and the VRF in which it was sought: that of its port, if it names one. `Ok(None)` when
+/// it cannot be said because a port is wrong.
 fn place_of(
     context: &Context<'_>,
+    vrf: VrfId,
     via: IpAddr,
     port: Option<&str>,
-) -> Result<Option<Place<InterfaceId>>, String> {
+) -> Result<(Option<Place<InterfaceId>>, VrfId), String> {
     let named = port.map(|name| named_port(context, name)).transpose()?;
+    let vrf = named.map_or(vrf, |port| context.port_vrfs[port]);
     if !context.ports_sound {
-        return Ok(None);
+        return Ok((None, vrf));
     }
-    let networks = context.networks.0.iter().map(|connected| (connected.port, connected.net));
+    let networks = context.networks.of(vrf).map(|connected| (connected.port, connected.net));
     let place = place_of_gateway(networks, via, named, context.class_e);
-    let place = place.map_err(|why| no_gateway(context, via, named, why))?;
-    Ok(match place {
+    let place = place.map_err(|why| no_gateway(context, (vrf, via), named, why))?;
+    let place = match place {
         Place::Network(port) => interface_id(port).map(Place::Network),
         Place::Link(port) => interface_id(port).map(Place::Link),
         Place::Elsewhere => Some(Place::Elsewhere),
-    })
+    };
+    Ok((place, vrf))
 }
 
 /// Why an address is no gateway, and what to write instead.
 fn no_gateway(
     context: &Context<'_>,
-    via: IpAddr,
+    (vrf, via): (VrfId, IpAddr),
     named: Option<usize>,
     why: NoGateway<usize>,
 ) -> String {
@@ -399,7 +450,7 @@ fn no_gateway(
             format!("is {reason}, not a next hop's; use the neighbour's unicast address")
         }
         NoGateway::Own(port) => {
-            let line = context.networks.own(via).map_or(0, |own| own.line);
+            let line = context.networks.own(vrf, via).map_or(0, |own| own.line);
             let name = name(port);
             format!(
                 "is the router's own address (port \"{name}\", line {line}); use the neighbour's"
@@ -436,29 +487,29 @@ pub(super) fn check_recursion(
         context.errors.add(Some(line), format!("{what}: via \"{via}\" {reason}"));
     };
     let (networks, names) = (&context.networks, &context.port_names);
-    let reach = |via, seen: &mut Vec<usize>| {
-        follow(routes, via, seen, forwarding)
-            .map_err(|reason| reason.unwrap_or_else(|| unreachable(networks, names, via)))
+    let reach = |gateway: Gateway, seen: &mut Vec<usize>| {
+        follow(routes, gateway, seen, forwarding)
+            .map_err(|reason| reason.unwrap_or_else(|| unreachable(networks, names, gateway)))
     };
     // A table may hold the way to a route's gateway, but not to its own.
     for import in imports {
-        for via in recursive_gateways(import.via4.iter().chain(&import.via6)) {
-            if let Err(reason) = reach(via, &mut Vec::new()) {
-                report(import.line, "import".to_owned(), via, reason);
+        for gateway in recursive_gateways(import.via4.iter().chain(&import.via6)) {
+            if let Err(reason) = reach(gateway, &mut Vec::new()) {
+                report(import.line, "import".to_owned(), gateway.1, reason);
             }
         }
     }
     for (index, route) in routes.iter().enumerate().filter(|_| imports.is_empty()) {
-        for via in recursive_gateways(paths_of(route)) {
-            if let Err(reason) = reach(via, &mut vec![index]) {
-                report(route.line, what(&route.prefix.to_string()), via, reason);
+        for gateway in recursive_gateways(paths_of(route)) {
+            if let Err(reason) = reach(gateway, &mut vec![index]) {
+                report(route.line, what(&route.prefix.to_string()), gateway.1, reason);
             }
         }
     }
     for hop in next_hops.iter().filter(|_| imports.is_empty()) {
-        for via in recursive_gateways(&hop.paths) {
-            if let Err(reason) = reach(via, &mut Vec::new()) {
-                report(hop.line, format!("next_hop \"{}\"", hop.name), via, reason);
+        for gateway in recursive_gateways(&hop.paths) {
+            if let Err(reason) = reach(gateway, &mut Vec::new()) {
+                report(hop.line, format!("next_hop \"{}\"", hop.name), gateway.1, reason);
             }
         }
     }
@@ -471,21 +522,26 @@ fn paths_of(route: &Route) -> &[NextHop] {
     }
 }
 
+/// A gateway that routes lead to, and the VRF whose routes do.
+type Gateway = (VrfId, IpAddr);
+
 fn recursive_gateways<'a>(
     paths: impl IntoIterator<Item = &'a NextHop>,
-) -> impl Iterator<Item = IpAddr> {
-    paths.into_iter().filter(|path| path.interface.is_none()).filter_map(|path| path.via)
+) -> impl Iterator<Item = Gateway> {
+    let recursive = paths.into_iter().filter(|path| path.interface.is_none());
+    recursive.filter_map(|path| Some((path.vrf, path.via?)))
 }
 
 /// Follows a gateway from route to route until one leaves by a port. The error says why it does
 /// not; `None`: there is no route to it but those that began with it.
 fn follow(
     routes: &[Route],
-    via: IpAddr,
+    gateway: Gateway,
     seen: &mut Vec<usize>,
     forwarding: &Forwarding,
 ) -> Result<(), Option<String>> {
-    let (index, route) = best_to(routes, via, forwarding).ok_or(None)?;
+    let via = gateway.1;
+    let (index, route) = best_to(routes, gateway, forwarding).ok_or(None)?;
     if seen.first() == Some(&index) {
         if seen.len() == 1 {
             return Err(None);
@@ -503,7 +559,7 @@ fn follow(
     }
     seen.push(index);
     let mut gateways = recursive_gateways(paths_of(route));
-    let led = gateways.try_for_each(|via| follow(routes, via, seen, forwarding));
+    let led = gateways.try_for_each(|gateway| follow(routes, gateway, seen, forwarding));
     seen.pop();
     led
 }
@@ -511,12 +567,12 @@ fn follow(
 /// The route by which packets to a gateway go, and its place.
 fn best_to<'r>(
     routes: &'r [Route],
-    via: IpAddr,
+    (vrf, via): Gateway,
     forwarding: &Forwarding,
 ) -> Option<(usize, &'r Route)> {
     let least = u8::from(!forwarding.resolve_via_default);
     let leads = |(_, route): &(usize, &Route)| {
-        route.prefix.contains(&via) && route.prefix.prefix_len() >= least
+        route.vrf == vrf && route.prefix.contains(&via) && route.prefix.prefix_len() >= least
     };
     routes
         .iter()
@@ -533,8 +589,9 @@ pub(in super::super) fn by_default_only(
 ) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for route in routes {
-        for via in recursive_gateways(paths_of(route)) {
-            if best_to(routes, via, forwarding)
+        for gateway in recursive_gateways(paths_of(route)) {
+            let via = gateway.1;
+            if best_to(routes, gateway, forwarding)
                 .is_some_and(|(_, best)| best.prefix.prefix_len() == 0)
             {
                 let message = format!(
@@ -562,15 +619,14 @@ pub(super) fn named_port(context: &Context<'_>, name: &str) -> Result<usize, Str
 }
 
 /// The message for a next hop on no network.
-fn unreachable(networks: &Networks, port_names: &[(String, usize)], via: IpAddr) -> String {
+fn unreachable(networks: &Networks, port_names: &[(String, usize)], (vrf, via): Gateway) -> String {
     /// Networks listed as alternatives.
     const LISTED: usize = 4;
     let length = if via.is_ipv4() { 24 } else { 64 };
     let add =
         IpNet::new(via, length).map_or_else(|_| via.to_string(), |net| net.trunc().to_string());
     let mut known: Vec<String> = networks
-        .0
-        .iter()
+        .of(vrf)
         .filter(|connected| connected.net.addr().is_ipv4() == via.is_ipv4())
         .map(|c| format!("{} (port \"{}\")", c.net.trunc(), port_names[c.port].0))
         .collect();
@@ -609,7 +665,7 @@ pub(super) fn imports<'s>(
         }
         let line = fields.line_of("via");
         let written = written_paths(&mut fields, None);
-        let paths = resolve(context, &what, line, written);
+        let paths = resolve(context, &what, (line, VrfId::DEFAULT), written);
         let (via4, via6) =
             paths.into_iter().partition(|path| path.via.is_some_and(|via| via.is_ipv4()));
         let file = directory.join(file.unwrap_or_default());

@@ -40,6 +40,26 @@ pub(crate) fn zebra_nexthop(kind: u16, id: u32, interface: u32, via: [u8; 4]) ->
     message(kind, &fixed, if kind == RTM_NEWNEXTHOP { &all } else { &all[..1] })
 }
 
+/// A device of this kind, with the attribute 1 of what is told of its kind.
+pub(crate) fn device(kind: u16, index: u8, name: &str, of: &str, value: u32) -> Vec<u8> {
+    let fixed = [AF_UNSPEC, 0, 0, 0, index, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
+    let (name, of) = (format!("{name}\0"), format!("{of}\0"));
+    let data = message(0, &[], &[(IFLA_VRF_TABLE, &value.to_ne_bytes())]);
+    let info = [(IFLA_INFO_KIND, of.as_bytes()), (IFLA_INFO_DATA, &data[HEADER..])];
+    let info = message(0, &[], &info);
+    message(kind, &fixed, &[(IFLA_IFNAME, name.as_bytes()), (IFLA_LINKINFO, &info[HEADER..])])
+}
+
+#[test]
+fn a_vrf_device_tells_its_table() {
+    let table = |of| match one(&device(RTM_NEWLINK, 7, "blue", of, 1001)) {
+        Ok(Message::Link(link)) => (link.name.unwrap(), link.table),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(table("vrf"), ("blue".to_owned(), Some(1001)));
+    assert_eq!(table("vlan"), ("blue".to_owned(), None));
+}
+
 /// A message of a type from its fixed part and attributes.
 fn message(kind: u16, fixed: &[u8], attributes: &[(u16, &[u8])]) -> Vec<u8> {
     let mut bytes = vec![0; HEADER];
@@ -158,6 +178,8 @@ fn rules_that_hold_for_some_packets_are_told() {
     let table: (u16, &[u8]) = (FRA_TABLE, &[44, 1, 0, 0]);
     assert_eq!(rule(&plain, &[table, (FRA_SUPPRESS_PREFIXLEN, &nothing)]), (Some(300), None));
     assert_eq!(rule(&plain, &[(FRA_SUPPRESS_PREFIXLEN, &[0; 4])]).1, Some("suppress"));
+    assert_eq!(rule(&plain, &[(FRA_L3MDEV, &[1])]), (None, None), "about packets of VRFs");
+    assert_eq!(rule(&plain, &[(FRA_L3MDEV, &[0])]), (Some(254), None));
     assert_eq!(rule(&plain, &[(FRA_FWMARK, &[1, 0, 0, 0])]).1, Some("fwmark"));
     assert_eq!(rule(&plain, &[(FRA_IIFNAME, b"lan\0")]).1, Some("iif"));
     assert_eq!(rule(&header(0, 8, 0), &[]).1, Some("from"));

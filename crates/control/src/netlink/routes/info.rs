@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use dataplane::interface::InterfaceId;
+use dataplane::interface::{InterfaceId, VrfId};
 use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 
@@ -243,8 +243,8 @@ pub(super) fn paths(hops: &[Hop], interfaces: &InterfaceMap) -> Option<Vec<Path>
                 index => Some(interfaces.get(&index)?.port?),
             };
             let weight = (u64::from(hop.weight) * u64::from(most) / u64::from(heaviest)).max(1);
-            let path =
-                Path { interface: port, via: hop.via, weight: weight as u16, on_link: hop.on_link };
+            let (via, weight, on_link) = (hop.via, weight as u16, hop.on_link);
+            let path = Path { interface: port, via, vrf: VrfId::DEFAULT, weight, on_link };
             (!hop.encap && (port.is_some() || hop.via.is_some())).then_some(path)
         })
         .collect()

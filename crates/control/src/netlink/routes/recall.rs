@@ -5,10 +5,11 @@
 //! when its turn comes, one before it was compared as it was then.
 
 use super::info::Resolved;
-use super::table::{Effect, Key, Key4, Key6, Tables};
-use super::{Of, Routes, UNREACHABLE};
+use super::table::{Effect, Effects, Key, Key4, Key6, Tables, effects_alone};
+use super::{Of, Routes, UNREACHABLE, in_vrf};
 use crate::netlink::event::SourceEvent;
 use crate::rib::GroupKey;
+use dataplane::interface::VrfId;
 
 /// Where a recall stands; the default is its beginning.
 #[derive(Clone, Copy, Debug, Default)]
@@ -19,7 +20,7 @@ enum Place {
     /// Nexthop objects come first, as routes refer to them.
     #[default]
     Groups,
-    /// IPv4: the table's place in their order, and its last prefix.
+    /// IPv4: the table's place in their order, those of VRFs behind all, and its last prefix.
     Four(usize, Option<Key4>),
     /// IPv6.
     Six(usize, Option<Key6>),
@@ -57,20 +58,35 @@ impl Routes {
         most: usize,
     ) -> Option<(usize, Option<K>)> {
         let source = self.manner.source();
-        let id = *K::of(self).order.get(place)?;
+        let tables = K::of(self);
+        let of_vrf = |at: usize| tables.vrfs.iter().nth(at).map(|(id, vrf)| (*id, Some(*vrf)));
+        let (id, vrf) = match tables.order.get(place) {
+            Some(&id) => (id, None),
+            None => of_vrf(place - tables.order.len())?,
+        };
         let mut out = std::mem::take(&mut self.out);
         let (tables, infos) = K::split(self);
         let keys = tables.all.get(&id).map_or_else(Vec::new, |table| table.after(after, most));
-        for &key in keys.iter().filter(|key| !told_before(tables, place, **key)) {
-            for (metric, effect) in tables.effects(key, infos) {
+        for &key in &keys {
+            let effects: Effects = match vrf {
+                Some(_) => tables
+                    .all
+                    .get(&id)
+                    .map(|table| effects_alone(table.get(key), infos))
+                    .unwrap_or_default(),
+                None if told_before(tables, place, key) => continue,
+                None => tables.effects(key, infos),
+            };
+            for (metric, effect) in effects {
                 let resolved = match effect {
                     Effect::Info(number) => infos.resolved(number),
                     Effect::Unreachable => &UNREACHABLE,
                 };
                 let Resolved::Route(kind) = resolved else { continue };
-                let (prefix, kind) = (key.net(), kind.clone());
+                let vrf = vrf.unwrap_or(VrfId::DEFAULT);
+                let (prefix, kind) = (key.net(), in_vrf(kind, vrf));
                 let metric = metric.into();
-                out.push(SourceEvent::AuditRoute { source, prefix, metric, kind });
+                out.push(SourceEvent::AuditRoute { source, vrf, prefix, metric, kind });
             }
         }
         self.out = out;

@@ -10,11 +10,17 @@
 //! decides, however long its prefix. The RIB has one table where the longest prefix decides. Both
 //! agree if a route is left out when an earlier table holds a route to the same or a wider prefix.
 //! A `throw` route ends the search in its own table: it stands for what the later tables have.
+//!
+//! # Tables of VRFs
+//!
+//! A VRF's packets are looked up in one table and nowhere else, so each of its routes counts as it is; behind a
+//! `throw` route there is nothing.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ops::Bound;
 
+use dataplane::interface::VrfId;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use smallvec::SmallVec;
 
@@ -266,6 +272,8 @@ pub(super) type Effects = SmallVec<[(u32, Effect); 1]>;
 #[derive(Debug)]
 pub(super) struct Tables<K> {
     pub(super) order: Vec<u32>,
+    /// The tables that are those of VRFs besides the default one.
+    pub(super) vrfs: BTreeMap<u32, VrfId>,
     pub(super) all: BTreeMap<u32, Table<K>>,
     /// Routes of type throw in all tables.
     pub(super) throws: usize,
@@ -280,7 +288,7 @@ enum Before {
 
 impl<K: Key> Tables<K> {
     pub(super) fn new(order: Vec<u32>) -> Self {
-        Self { order, all: BTreeMap::new(), throws: 0 }
+        Self { order, vrfs: BTreeMap::new(), all: BTreeMap::new(), throws: 0 }
     }
 
     pub(super) fn table(&mut self, id: u32) -> &mut Table<K> {
@@ -355,9 +363,20 @@ impl<K: Key> Tables<K> {
         keys
     }
 
+    /// The VRF whose routes a table has, besides the default one.
+    pub(super) fn vrf_of(&self, table: u32) -> Option<VrfId> {
+        self.vrfs.get(&table).copied()
+    }
+
+    /// The tables of VRFs.
+    pub(super) fn of_vrfs(&self) -> impl Iterator<Item = (&Table<K>, VrfId)> {
+        self.vrfs.iter().filter_map(|(id, vrf)| Some((self.all.get(id)?, *vrf)))
+    }
+
     /// Routes of the tables that are looked up.
     pub(super) fn count(&self, except: u32) -> usize {
-        let ids = self.order.iter().filter(|&&id| id != except);
+        let others = self.vrfs.keys().filter(|id| !self.order.contains(id));
+        let ids = self.order.iter().chain(others).filter(|&&id| id != except);
         ids.filter_map(|id| self.all.get(id)).map(Table::len).sum()
     }
 }
@@ -368,6 +387,17 @@ pub(super) fn effects(list: &[Variant]) -> Effects {
     for variant in list {
         if effects.last().is_none_or(|(metric, _)| *metric != variant.metric) {
             effects.push((variant.metric, Effect::Info(variant.info())));
+        }
+    }
+    effects
+}
+
+/// [`effects`] of a table behind which none is looked up.
+pub(super) fn effects_alone(list: &[Variant], infos: &Infos) -> Effects {
+    let mut effects = effects(list);
+    for (_, effect) in &mut effects {
+        if matches!(effect, Effect::Info(number) if *infos.resolved(*number) == Resolved::Throw) {
+            *effect = Effect::Unreachable;
         }
     }
     effects

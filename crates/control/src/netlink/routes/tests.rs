@@ -44,7 +44,7 @@ fn route(prefix: &str, hops: &[Hop]) -> RouteMessage {
 
 /// What the events of a sequence add up to; a withdrawal of nothing is a fault.
 #[derive(Default)]
-struct Told(BTreeMap<(IpNet, u64), RouteKind>);
+struct Told(BTreeMap<(VrfId, IpNet, u64), RouteKind>);
 
 impl Told {
     fn take(&mut self, routes: &mut Routes) -> usize {
@@ -52,12 +52,15 @@ impl Told {
         let count = events.len();
         for event in events {
             match event {
-                SourceEvent::Route { prefix, metric, change: Change::Set(kind), .. } => {
-                    let old = self.0.insert((prefix, metric), kind.clone());
+                SourceEvent::Route { vrf, prefix, metric, change: Change::Set(kind), .. } => {
+                    let old = self.0.insert((vrf, prefix, metric), kind.clone());
                     assert_ne!(old, Some(kind), "{prefix} told twice");
                 }
-                SourceEvent::Route { prefix, metric, change: Change::Withdraw, .. } => {
-                    assert!(self.0.remove(&(prefix, metric)).is_some(), "{prefix} was not there");
+                SourceEvent::Route { vrf, prefix, metric, change: Change::Withdraw, .. } => {
+                    assert!(
+                        self.0.remove(&(vrf, prefix, metric)).is_some(),
+                        "{prefix} was not there"
+                    );
                 }
                 _ => {}
             }
@@ -67,7 +70,7 @@ impl Told {
 
     /// The first gateway of each route, or what it is.
     fn words(&self) -> Vec<String> {
-        let word = |((prefix, metric), kind): (&(IpNet, u64), &RouteKind)| {
+        let word = |((vrf, prefix, metric), kind): (&(VrfId, IpNet, u64), &RouteKind)| {
             let kind = match kind {
                 RouteKind::Unicast(paths) => {
                     let via = |p: &Path| p.via.map_or("link".to_owned(), |via| via.to_string());
@@ -75,7 +78,8 @@ impl Told {
                 }
                 other => format!("{other:?}"),
             };
-            format!("{prefix}@{metric} {kind}")
+            let vrf = (*vrf != VrfId::DEFAULT).then(|| format!("vrf {}: ", vrf.index()));
+            format!("{}{prefix}@{metric} {kind}", vrf.unwrap_or_default())
         };
         self.0.iter().map(word).collect()
     }
@@ -332,7 +336,10 @@ fn a_nexthop_number_can_be_used_again() {
     routes.news(0, false, over("192.0.2.128/25")).unwrap();
     let mut told = Told::default();
     told.take(&mut routes);
-    assert_eq!(told.0.keys().map(|(p, _)| p.to_string()).collect::<Vec<_>>(), ["192.0.2.128/25"]);
+    assert_eq!(
+        told.0.keys().map(|(_, p, _)| p.to_string()).collect::<Vec<_>>(),
+        ["192.0.2.128/25"]
+    );
 }
 
 #[test]
@@ -359,6 +366,50 @@ fn an_earlier_table_hides_a_later_one() {
     told.take(&mut routes);
     let all = ["10.64.0.0/16@0 10.0.0.1", "10.64.1.0/24@0 10.0.0.2", "10.64.1.0/25@0 10.0.0.2"];
     assert_eq!(told.words(), all);
+}
+
+#[test]
+fn a_table_is_that_of_a_vrf_as_long_as_it_is_said_to_be() {
+    let mut routes = routes(Manner::Kernel);
+    let mut told = Told::default();
+    let in_100 =
+        |kind| RouteMessage { table: 100, kind, ..route("192.0.2.0/24", &[hop(11, "10.1.0.1")]) };
+    routes.news(0, false, route("192.0.2.0/24", &[hop(10, "10.0.0.1")])).unwrap();
+    routes.news(0, false, in_100(RTN_UNICAST)).unwrap();
+    told.take(&mut routes);
+    assert_eq!(told.words(), ["192.0.2.0/24@0 10.0.0.1"]);
+    let [blue, red] = [1, 2].map(VrfId::new);
+    routes.set_vrfs(&[(100, blue)].into());
+    told.take(&mut routes);
+    assert_eq!(told.words(), ["192.0.2.0/24@0 10.0.0.1", "vrf 1: 192.0.2.0/24@0 10.1.0.1"]);
+    routes.set_vrfs(&[(100, red)].into());
+    routes.news(NLM_F_REPLACE, false, in_100(RTN_THROW)).unwrap();
+    told.take(&mut routes);
+    assert_eq!(told.words(), ["192.0.2.0/24@0 10.0.0.1", "vrf 2: 192.0.2.0/24@0 Unreachable"]);
+    routes.news(NLM_F_REPLACE, false, in_100(RTN_UNICAST)).unwrap();
+    routes.set_interface(11, Some(Interface { port: None, up: true }));
+    told.take(&mut routes);
+    assert_eq!(told.words()[1], "vrf 2: 192.0.2.0/24@0 Host", "the kernel's from now on");
+    routes.news(0, true, in_100(RTN_UNICAST)).unwrap();
+    told.take(&mut routes);
+    assert_eq!(told.words(), ["192.0.2.0/24@0 10.0.0.1"]);
+}
+
+/// A route without interface is found by the routes of its own VRF.
+#[test]
+fn a_gateway_of_a_vrf_is_found_there() {
+    let mut routes = routes(Manner::Fpm);
+    let vrf = VrfId::new(3);
+    let in_7 = RouteMessage { table: 7, ..route("192.0.2.0/24", &[hop(0, "10.1.0.1")]) };
+    let ignored = "zebra's routes of tables other than main and those of VRFs";
+    assert_eq!(routes.news(0, false, in_7.clone()), Err(Skipped::Ignored(ignored)));
+    routes.set_vrfs(&[(7, vrf)].into());
+    routes.news(0, false, in_7).unwrap();
+    assert_eq!(routes.count(), 1);
+    let mut told = Told::default();
+    told.take(&mut routes);
+    let paths = vec![Path::recursive(vrf, "10.1.0.1".parse().unwrap())];
+    assert_eq!(told.0.into_values().collect::<Vec<_>>(), [RouteKind::Unicast(paths)]);
 }
 
 /// Zebra has one route for a prefix, whatever the metric, and deletes it by the prefix alone.
@@ -439,9 +490,9 @@ fn slow_lookup(held: &[RouteMessage], order: &[u32], address: IpAddr) -> Option<
     None
 }
 
-fn told_lookup(told: &Told, address: IpAddr) -> Option<IpAddr> {
-    let fits = told.0.iter().filter(|((prefix, _), _)| prefix.contains(&address));
-    let best = fits.max_by_key(|((p, metric), _)| (p.prefix_len(), std::cmp::Reverse(*metric)));
+fn told_lookup(told: &Told, vrf: VrfId, address: IpAddr) -> Option<IpAddr> {
+    let fits = told.0.iter().filter(|((of, prefix, _), _)| *of == vrf && prefix.contains(&address));
+    let best = fits.max_by_key(|((_, p, metric), _)| (p.prefix_len(), std::cmp::Reverse(*metric)));
     match best?.1 {
         RouteKind::Unicast(paths) => paths[0].via,
         _ => None,
@@ -449,14 +500,14 @@ fn told_lookup(told: &Told, address: IpAddr) -> Option<IpAddr> {
 }
 
 /// All that was told, told once more in pieces.
-fn recalled(routes: &mut Routes, most: usize) -> BTreeMap<(IpNet, u64), RouteKind> {
+fn recalled(routes: &mut Routes, most: usize) -> BTreeMap<(VrfId, IpNet, u64), RouteKind> {
     let mut next = Some(Recall::default());
     let mut all = BTreeMap::new();
     while let Some(place) = next {
         next = routes.recall(place, most);
         for event in routes.take_events() {
-            let SourceEvent::AuditRoute { prefix, metric, kind, .. } = event else { continue };
-            assert_eq!(all.insert((prefix, metric), kind), None, "{prefix} recalled twice");
+            let SourceEvent::AuditRoute { vrf, prefix, metric, kind, .. } = event else { continue };
+            assert_eq!(all.insert((vrf, prefix, metric), kind), None, "{prefix} recalled twice");
         }
     }
     all
@@ -472,6 +523,7 @@ proptest! {
         steps in prop::collection::vec(
             (0..3_usize, 0..4_u8, 0..4_u8, 0..2_u32, 0..8_u8, any::<bool>()), 1..40),
         reorder in 0..40_usize,
+        vrfs_come in 0..40_usize,
     ) {
         let tables = [100, RT_TABLE_MAIN, RT_TABLE_DEFAULT];
         let mut order = tables.to_vec();
@@ -479,10 +531,15 @@ proptest! {
         routes.set_order(false, order.clone());
         let mut told = Told::default();
         let mut held: Vec<RouteMessage> = Vec::new();
+        let mut vrfs = Vec::new();
         for (at, (table, byte, len, metric, kind, gone)) in steps.into_iter().enumerate() {
             if at == reorder {
                 order.swap(0, 1);
                 routes.set_order(false, order.clone());
+            }
+            if at == vrfs_come {
+                vrfs = vec![(RT_TABLE_DEFAULT, VrfId::new(1)), (100, VrfId::new(2))];
+                routes.set_vrfs(&vrfs.iter().copied().collect());
             }
             let prefix = format!("10.0.0.{}/{}", u32::from(byte) * 64, [8, 24, 26, 32][usize::from(len)]);
             let via = format!("10.1.{table}.{}", u32::from(byte) * 16 + u32::from(len) * 4 + metric);
@@ -511,9 +568,16 @@ proptest! {
             for last in 0..=255_u8 {
                 let address: IpAddr = [10, 0, 0, last].into();
                 let expected = slow_lookup(&held, &order, address).and_then(|hop| hop.via);
-                prop_assert_eq!(told_lookup(&told, address), expected, "{}", address);
+                prop_assert_eq!(told_lookup(&told, VrfId::DEFAULT, address), expected, "{}", address);
+                for &(table, vrf) in &vrfs {
+                    let expected = slow_lookup(&held, &[table], address).and_then(|hop| hop.via);
+                    prop_assert_eq!(told_lookup(&told, vrf, address), expected, "{}", address);
+                }
             }
         }
-        prop_assert_eq!(recalled(&mut routes, 3), told.0);
+        prop_assert_eq!(recalled(&mut routes, 3), told.0.clone());
+        routes.set_vrfs(&BTreeMap::new());
+        told.take(&mut routes);
+        prop_assert!(told.0.keys().all(|(vrf, _, _)| *vrf == VrfId::DEFAULT));
     }
 }

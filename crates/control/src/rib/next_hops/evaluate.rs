@@ -24,7 +24,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::ops::ControlFlow;
 
-use dataplane::interface::InterfaceId;
+use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::next_hop::{FIRST_DYNAMIC, LOCAL, MARTIAN};
 use ipnet::IpNet;
 use wire::MacAddr;
@@ -33,9 +33,9 @@ use super::{Inactive, Meaning, NextHops, Referrer, Refused, Status, Weighted, me
 
 /// What the computation has to know of the routes and neighbours.
 pub(in super::super) trait Covering {
-    /// Shows the next hops of the routes to an address, longest prefix first, best first, those of
+    /// Shows the next hops of a VRF's routes to an address, longest prefix first, best first, those of
     /// neighbours left out, with the prefixes' lengths, until told to stop.
-    fn visit(&self, address: IpAddr, visit: &mut dyn FnMut(u8, u16) -> ControlFlow<()>);
+    fn visit(&self, vrf: VrfId, address: IpAddr, visit: &mut dyn FnMut(u8, u16) -> ControlFlow<()>);
 
     /// The MAC of a neighbour.
     fn mac(&self, interface: InterfaceId, address: IpAddr) -> Option<MacAddr>;
@@ -51,12 +51,12 @@ enum Outcome {
 }
 
 impl NextHops {
-    /// Marks what depends on the routes to addresses within a prefix whose routes have changed.
-    pub(in super::super) fn mark_vias(&mut self, prefix: &IpNet) {
+    /// Marks what depends on the routes to addresses within a prefix whose routes have changed in a VRF.
+    pub(in super::super) fn mark_vias(&mut self, vrf: VrfId, prefix: &IpNet) {
         if self.vias.is_empty() {
             return;
         }
-        let within = self.vias.range(prefix.network()..=prefix.broadcast());
+        let within = self.vias.range((vrf, prefix.network())..=(vrf, prefix.broadcast()));
         for (_, &id) in within {
             // A route shorter than the one that decides decides nothing.
             let decided = match self.hops[usize::from(id)].as_deref().map(|hop| &hop.meaning) {
@@ -117,13 +117,13 @@ impl NextHops {
             if self.status(id) != Status::Unknown {
                 continue;
             }
-            let address = match self.hop(id).map(|hop| &hop.meaning) {
-                Some(&Meaning::Via { address, .. }) => Some(address),
+            let gateway = match self.hop(id).map(|hop| &hop.meaning) {
+                Some(&Meaning::Via { vrf, address, .. }) => Some((vrf, address)),
                 Some(_) => None,
                 None => continue,
             };
-            match address {
-                Some(address) => self.resolve_via(id, address, routes, unused),
+            match gateway {
+                Some(gateway) => self.resolve_via(id, gateway, routes, unused),
                 None => self.gather(id),
             }
             if self.status(id) != Status::Unknown
@@ -189,14 +189,14 @@ impl NextHops {
     fn resolve_via(
         &mut self,
         id: u16,
-        address: IpAddr,
+        (vrf, address): (VrfId, IpAddr),
         routes: &impl Covering,
         unused: &mut Vec<(u16, Referrer)>,
     ) {
         let mut tried = Vec::new();
         let mut length = 0;
         let mut outcome = Outcome::Dead(Inactive::GatewayUnreachable);
-        routes.visit(address, &mut |len, hop| {
+        routes.visit(vrf, address, &mut |len, hop| {
             if len == 0 && self.not_by_default {
                 return ControlFlow::Continue(());
             }

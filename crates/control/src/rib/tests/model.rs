@@ -120,7 +120,7 @@ fn any_path() -> impl Strategy<Value = Path> {
         let (interface, via) = (interface(index), ip(HOSTS[host]));
         let path = match form {
             0 => Path::on_interface(interface),
-            1..4 => Path::recursive(via),
+            1..4 => Path::recursive(VrfId::DEFAULT, via),
             _ => Path::over(interface, via),
         };
         path.weighing(weight)
@@ -142,7 +142,7 @@ fn any_route() -> impl Strategy<Value = Route> {
                 4 | 5 => RouteKind::NextHopGroup(key),
                 _ => RouteKind::Unicast(paths),
             };
-            Route { prefix: net(PREFIXES[prefix]), source, kind, metric }
+            Route { vrf: VrfId::DEFAULT, prefix: net(PREFIXES[prefix]), source, kind, metric }
         },
     )
 }
@@ -192,6 +192,8 @@ fn addresses() -> impl Iterator<Item = IpAddr> {
 
 /// The system under test, and what its surroundings know.
 struct Checked {
+    /// Where everything happens.
+    vrf: VrfId,
     bench: Bench,
     model: Naive,
     reader: EpochReader,
@@ -202,17 +204,20 @@ struct Checked {
 }
 
 impl Checked {
-    fn new() -> Self {
+    fn new(vrf: VrfId) -> Self {
         let epochs = Epochs::default();
         let reader = epochs.register();
         let mut bench = Bench::new(|| Box::new(epochs.clone()));
         bench.rib.pieces = Pieces { at_once: 3, tick: 40 };
+        if vrf != VrfId::DEFAULT {
+            bench.move_to(vrf, || Box::new(epochs.clone()));
+        }
         let mut model = Naive::default();
         for (index, interface) in example_ports().into_iter().enumerate() {
             model.addresses[index] = interface.addresses;
         }
         let (held, told) = (BTreeMap::new(), BTreeMap::new());
-        Self { bench, model, reader, held, told }
+        Self { vrf, bench, model, reader, held, told }
     }
 
     fn apply(&mut self, step: Step) {
@@ -222,7 +227,7 @@ impl Checked {
                 self.held.clear();
                 self.reader.quiescent();
             }
-            step => change(&mut self.bench.rib, &mut self.model, step),
+            step => change(&mut self.bench.rib, &mut self.model, self.vrf, step),
         }
         self.check_ports();
         self.finish_work();
@@ -277,7 +282,7 @@ impl Checked {
             }
             assert_eq!(found, expected, "{address}");
             self.check_told(id, address);
-            let info = self.bench.rib.lookup(address);
+            let info = self.bench.rib.lookup(self.vrf, address);
             assert_eq!(info.is_some(), id != 0, "{address}: {info:?}");
             if let Some(info) = info {
                 assert!(info.route.active && info.next_hop == id, "{info:?}");
@@ -316,7 +321,7 @@ impl Checked {
     /// The flow's path that is told is the one that a forwarder takes.
     fn check_flow(&self, address: IpAddr, id: u16) {
         for hash in [0, 0x5555_5555, 0x9999_9999, u32::MAX] {
-            let told = self.bench.rib.lookup_flow(address, hash);
+            let told = self.bench.rib.lookup_flow(self.vrf, address, hash);
             let word = self.bench.table.get(id);
             let taken = if word.is_group() { self.bench.table.select(word, hash) } else { id };
             let (interface, mac) = match self.bench.table.get(taken).into() {
@@ -363,7 +368,7 @@ impl Checked {
             }
         }
         for host in HOSTS {
-            self.bench.rib.remove_local(ip(host).into());
+            self.bench.rib.remove_local(self.vrf, ip(host).into());
         }
         let addresses = std::mem::take(&mut self.model.addresses);
         self.model = Naive::default();
@@ -379,37 +384,53 @@ impl Checked {
         assert_eq!((summary.next_hops_waiting, summary.group_places), (0, 0));
         assert_eq!((summary.pending, summary.waiting, summary.groups), (0, 0, 0));
         assert!(self.told.is_empty(), "{:?}", self.told);
-        assert_eq!(self.bench.rib.routes().count(), Bench::without_readers().rib.routes().count());
-        assert_eq!(summary.ipv4.iter().sum::<usize>(), 11);
+        let left = self.bench.rib.routes_from(self.vrf, Bound::Unbounded).count();
+        assert_eq!(left, Bench::without_readers().rib.routes().count());
+        assert_eq!(self.bench.rib.vrf_summary(self.vrf).ipv4.iter().sum::<usize>(), 11);
     }
 }
 
+/// A route of the default VRF as one of another.
+fn moved(mut route: Route, vrf: VrfId) -> Route {
+    if let RouteKind::Unicast(paths) = &mut route.kind {
+        paths.iter_mut().for_each(|path| *path = moved_path(*path, vrf));
+    }
+    Route { vrf, ..route }
+}
+
+fn moved_path(path: Path, vrf: VrfId) -> Path {
+    if path.interface.is_none() { Path { vrf, ..path } } else { path }
+}
+
 /// Makes a change in the RIB and in the model.
-fn change(rib: &mut Rib, model: &mut Naive, step: Step) {
+fn change(rib: &mut Rib, model: &mut Naive, vrf: VrfId, step: Step) {
     match step {
         Step::Add(route) => {
+            let route = moved(route, vrf);
             // Within a batch, what the group is decides that was there before it.
             let added = rib.add(route.clone());
             assert_eq!(added.is_ok(), model.add(&route), "{added:?}");
         }
         Step::Remove(index, source) => {
             let prefix = net(PREFIXES[index]);
-            assert_eq!(rib.remove(prefix, source), model.remove(prefix, source, None));
+            assert_eq!(rib.remove(vrf, prefix, source), model.remove(prefix, source, None));
         }
         Step::RemoveOne(index, source, metric) => {
             let prefix = net(PREFIXES[index]);
-            let removed = rib.remove_one(prefix, source, metric);
+            let removed = rib.remove_one(vrf, prefix, source, metric);
             assert_eq!(usize::from(removed), model.remove(prefix, source, Some(metric)));
         }
         Step::Load(routes) => {
+            let routes: Vec<Route> = routes.into_iter().map(|route| moved(route, vrf)).collect();
             let accepted = routes.iter().filter(|route| model.add(route)).count();
             let report = rib.load(routes.clone());
             assert_eq!((report.accepted, report.refused), (accepted, routes.len() - accepted));
         }
         Step::Batch(steps) => {
-            rib.batch(|rib| steps.into_iter().for_each(|step| change(rib, model, step)));
+            rib.batch(|rib| steps.into_iter().for_each(|step| change(rib, model, vrf, step)));
         }
-        Step::Group(key, spec) => {
+        Step::Group(key, mut spec) => {
+            spec.paths.iter_mut().for_each(|path| *path = moved_path(*path, vrf));
             assert_eq!(rib.set_group(key, spec.clone()).is_ok(), model.set_group(key, spec));
         }
         Step::RemoveGroup(key) => assert_eq!(rib.remove_group(key), model.remove_group(key)),
@@ -436,12 +457,12 @@ fn change(rib: &mut Rib, model: &mut Naive, step: Step) {
             model.addresses[usize::from(index)] = addresses;
         }
         Step::Local(host, true) => {
-            rib.add_local(ip(HOSTS[host]).into()).unwrap();
+            rib.add_local(vrf, ip(HOSTS[host]).into()).unwrap();
             model.locals.insert(ip(HOSTS[host]));
         }
         Step::Local(host, false) => {
             let removed = model.locals.remove(&ip(HOSTS[host]));
-            assert_eq!(rib.remove_local(ip(HOSTS[host]).into()), removed);
+            assert_eq!(rib.remove_local(vrf, ip(HOSTS[host]).into()), removed);
         }
         Step::Distance(source, distance) => {
             rib.set_distance(source, distance);
@@ -470,7 +491,18 @@ proptest! {
     })]
     #[test]
     fn forwarders_see_what_the_model_says(steps in prop::collection::vec(any_step(), 1..60)) {
-        let mut checked = Checked::new();
+        let mut checked = Checked::new(VrfId::DEFAULT);
+        for step in steps {
+            checked.apply(step);
+        }
+        checked.finish();
+    }
+
+    #[test]
+    fn so_they_do_in_another_vrf_whatever_the_default_one_has(
+        steps in prop::collection::vec(any_step(), 1..60)
+    ) {
+        let mut checked = Checked::new(VrfId::new(2));
         for step in steps {
             checked.apply(step);
         }

@@ -3,11 +3,14 @@
 use super::*;
 
 fn add(bench: &mut Bench, prefix: &str, source: Source, kind: RouteKind) {
-    bench.rib.add(Route { prefix: net(prefix), source, kind, metric: 0 }).unwrap();
+    bench
+        .rib
+        .add(Route { vrf: VrfId::DEFAULT, prefix: net(prefix), source, kind, metric: 0 })
+        .unwrap();
 }
 
 fn via(address: &str) -> RouteKind {
-    RouteKind::Unicast(vec![Path::recursive(ip(address))])
+    RouteKind::Unicast(vec![Path::recursive(VrfId::DEFAULT, ip(address))])
 }
 
 fn over(index: u16, address: &str) -> RouteKind {
@@ -31,7 +34,7 @@ fn finish(bench: &mut Bench) {
 }
 
 fn why(bench: &Bench, prefix: &str) -> Vec<Option<Inactive>> {
-    bench.rib.routes_to(net(prefix)).map(|info| info.inactive).collect()
+    bench.rib.routes_to(VrfId::DEFAULT, net(prefix)).map(|info| info.inactive).collect()
 }
 
 const KEY: GroupKey = GroupKey { source: Source::Kernel, id: 7 };
@@ -122,6 +125,7 @@ fn a_named_group_changes_for_all_its_routes_and_takes_them_along() {
         ..GroupSpec::default()
     };
     let route = |prefix: &str| Route {
+        vrf: VrfId::DEFAULT,
         prefix: net(prefix),
         source: Source::Kernel,
         kind: RouteKind::NextHopGroup(KEY),
@@ -148,7 +152,7 @@ fn a_named_group_changes_for_all_its_routes_and_takes_them_along() {
 
     assert!(bench.rib.remove_group(KEY) && !bench.rib.remove_group(KEY));
     assert_eq!(bench.hop("198.51.100.1"), NextHop::NoRoute);
-    assert_eq!(bench.rib.routes_to(net("198.51.100.0/24")).count(), 0);
+    assert_eq!(bench.rib.routes_to(VrfId::DEFAULT, net("198.51.100.0/24")).count(), 0);
     // Another group under the same name is not theirs.
     bench.rib.set_group(KEY, spec(0, "10.0.1.2")).unwrap();
     bench.rib.add(route("203.0.113.0/24")).unwrap();
@@ -167,21 +171,21 @@ fn a_default_route_leads_to_gateways_unless_it_is_told_not_to() {
     finish(&mut bench);
     let gateway = ip("172.16.0.1");
     assert_eq!(
-        (spread(&bench, "198.51.100.1"), bench.rib.is_by_default(gateway)),
+        (spread(&bench, "198.51.100.1"), bench.rib.is_by_default(VrfId::DEFAULT, gateway)),
         (vec![unresolved(0)], true)
     );
     bench.rib.resolve_without_default();
     finish(&mut bench);
     assert_eq!(why(&bench, "198.51.100.0/24"), [Some(Inactive::GatewayUnreachable)]);
-    assert!(!bench.rib.is_by_default(gateway));
+    assert!(!bench.rib.is_by_default(VrfId::DEFAULT, gateway));
     // A longer route leads there, and its end is noticed.
     add(&mut bench, "172.16.0.0/12", Source::Static, over(1, "10.0.2.2"));
     finish(&mut bench);
     assert_eq!(
-        (spread(&bench, "198.51.100.1"), bench.rib.is_by_default(gateway)),
+        (spread(&bench, "198.51.100.1"), bench.rib.is_by_default(VrfId::DEFAULT, gateway)),
         (vec![unresolved(1)], false)
     );
-    bench.rib.remove(net("172.16.0.0/12"), Source::Static);
+    bench.rib.remove(VrfId::DEFAULT, net("172.16.0.0/12"), Source::Static);
     finish(&mut bench);
     assert_eq!(why(&bench, "198.51.100.0/24"), [Some(Inactive::GatewayUnreachable)]);
 }
@@ -206,8 +210,8 @@ fn a_gateway_without_port_follows_the_best_route_to_it() {
     add(&mut bench, "192.0.2.1/32", Source::Static, RouteKind::Blackhole);
     assert_eq!((bench.hop("198.51.100.1"), bench.id(ip("198.51.100.1"))), (NextHop::Blackhole, id));
     for prefix in ["192.0.2.1/32", "192.0.2.0/28", "192.0.2.0/24"] {
-        bench.rib.remove(net(prefix), Source::Static);
-        bench.rib.remove(net(prefix), Source::Kernel);
+        bench.rib.remove(VrfId::DEFAULT, net(prefix), Source::Static);
+        bench.rib.remove(VrfId::DEFAULT, net(prefix), Source::Kernel);
     }
     finish(&mut bench);
     assert_eq!(bench.id(ip("198.51.100.1")), 0);
@@ -227,7 +231,10 @@ fn routes_that_lead_in_a_circle_say_so_and_others_go_on() {
     assert_eq!(why(&bench, "192.0.2.0/24"), [Some(Inactive::Loop)]);
     // Two, over each other; one of them has another path as well.
     add(&mut bench, "198.51.100.0/24", Source::Static, via("203.0.113.1"));
-    let both = vec![Path::recursive(ip("198.51.100.1")), Path::over(interface(0), ip("10.0.1.2"))];
+    let both = vec![
+        Path::recursive(VrfId::DEFAULT, ip("198.51.100.1")),
+        Path::over(interface(0), ip("10.0.1.2")),
+    ];
     add(&mut bench, "203.0.113.0/24", Source::Static, RouteKind::Unicast(both));
     assert_eq!(why(&bench, "198.51.100.0/24"), [Some(Inactive::Loop)]);
     assert_eq!(spread(&bench, "203.0.113.9"), [unresolved(0)]);
@@ -245,9 +252,10 @@ fn a_long_chain_of_gateways_is_followed_to_its_end() {
     const LENGTH: u32 = 10_000;
     let address = |i: u32| IpAddr::from(Ipv4Addr::from(0x6440_0000 + i));
     let route = |i| Route {
+        vrf: VrfId::DEFAULT,
         prefix: address(i).into(),
         source: Source::Static,
-        kind: RouteKind::Unicast(vec![Path::recursive(address(i + 1))]),
+        kind: RouteKind::Unicast(vec![Path::recursive(VrfId::DEFAULT, address(i + 1))]),
         metric: 0,
     };
     assert_eq!(bench.rib.load((0..LENGTH).map(route)).refused, 0);
@@ -295,7 +303,7 @@ fn a_resynchronisation_withdraws_what_is_not_told_again_and_touches_nothing_else
     }
     assert_eq!(bench.rib.end_resync(Source::Kernel), 1);
     assert!(unchanged(&bench));
-    assert_eq!(bench.rib.remove(net("203.0.113.0/24"), Source::Static), 1);
+    assert_eq!(bench.rib.remove(VrfId::DEFAULT, net("203.0.113.0/24"), Source::Static), 1);
     assert_eq!(bench.id(ip("203.0.113.1")), 0, "the kernel's had gone");
     bench.rib.begin_resync(Source::Kernel);
     assert_eq!(bench.rib.end_resync(Source::Kernel), 3, "two routes and a group");
@@ -308,6 +316,7 @@ fn routes_without_room_are_named_one_by_one_and_come_when_others_go() {
     let prefix = |i: u32| IpNet::from(IpAddr::from(Ipv4Addr::from(0x6440_0000 + i)));
     let gateway = |i: u32| IpAddr::from(Ipv6Addr::from(0xfe80_u128 << 112 | u128::from(i)));
     let route = |i: u32| Route {
+        vrf: VrfId::DEFAULT,
         prefix: prefix(i),
         source: Source::Kernel,
         kind: RouteKind::Unicast(vec![Path::over(interface(0), gateway(i))]),
@@ -319,14 +328,14 @@ fn routes_without_room_are_named_one_by_one_and_come_when_others_go() {
     assert!(report.errors.iter().all(Error::is_waiting), "{:?}", report.errors);
     assert_eq!(bench.rib.summary().waiting, report.refused);
     let last = prefix(ASKED - 1);
-    let info = bench.rib.routes_to(last).next().unwrap();
+    let info = bench.rib.routes_to(VrfId::DEFAULT, last).next().unwrap();
     assert_eq!(info.inactive, Some(Inactive::NoRoom));
     assert_eq!(info.target, Target::Unicast(vec![Path::over(interface(0), gateway(ASKED - 1))]));
     for i in 0..30_000 {
-        assert_eq!(bench.rib.remove(prefix(i), Source::Kernel), 1);
+        assert_eq!(bench.rib.remove(VrfId::DEFAULT, prefix(i), Source::Kernel), 1);
     }
     for i in 40_000..50_000 {
-        assert_eq!(bench.rib.remove(prefix(i), Source::Kernel), 1);
+        assert_eq!(bench.rib.remove(VrfId::DEFAULT, prefix(i), Source::Kernel), 1);
     }
     bench.rib.tick();
     finish(&mut bench);
@@ -359,10 +368,11 @@ fn addresses_and_ports_come_and_go_with_their_routes() {
     finish(&mut bench);
     assert_eq!(bench.hop("10.0.1.8"), NextHop::Glean { interface: interface(1) });
     assert_eq!(bench.hop("10.0.1.7"), NextHop::Forward { interface: interface(1), mac: mac(7) });
-    bench.rib.add_local(net("192.0.2.1/32")).unwrap();
+    bench.rib.add_local(VrfId::DEFAULT, net("192.0.2.1/32")).unwrap();
     assert_eq!(bench.hop("192.0.2.1"), NextHop::Local);
     assert!(
-        bench.rib.remove_local(net("192.0.2.1/32")) && !bench.rib.remove_local(net("192.0.2.1/32"))
+        bench.rib.remove_local(VrfId::DEFAULT, net("192.0.2.1/32"))
+            && !bench.rib.remove_local(VrfId::DEFAULT, net("192.0.2.1/32"))
     );
     assert_eq!(bench.hop("192.0.2.1"), NextHop::NoRoute);
     // Without the interface its routes are dead; with it they are back.
@@ -388,9 +398,9 @@ fn a_neighbour_takes_the_place_of_a_route_to_its_port() {
         bench.hop("198.51.100.9"),
         NextHop::Forward { interface: interface(1), mac: mac(9) }
     );
-    let info = bench.rib.lookup(ip("198.51.100.9")).unwrap();
+    let info = bench.rib.lookup(VrfId::DEFAULT, ip("198.51.100.9")).unwrap();
     assert_eq!((info.route.source, info.route.active), (Source::Neighbour, true));
-    bench.rib.remove(net("198.51.100.9/32"), Source::Kernel);
+    bench.rib.remove(VrfId::DEFAULT, net("198.51.100.9/32"), Source::Kernel);
     assert_eq!(bench.hop("198.51.100.9"), NextHop::NoRoute);
 }
 
@@ -405,11 +415,14 @@ fn another_distance_ranks_routes_that_are_there() {
     assert_eq!(bench.hop("198.51.100.1"), NextHop::Local);
     let shown: Vec<_> = bench
         .rib
-        .routes_filtered(Some(Source::Fpm), Some(net("198.51.0.0/16")), true)
+        .routes_filtered(VrfId::DEFAULT, Some(Source::Fpm), Some(net("198.51.0.0/16")), true)
         .map(|info| (info.distance, info.target, info.active))
         .collect();
     assert_eq!(shown, [(5, Target::Host, true)]);
-    assert_eq!(bench.rib.routes_filtered(None, Some(net("198.51.0.0/16")), false).count(), 0);
+    assert_eq!(
+        bench.rib.routes_filtered(VrfId::DEFAULT, None, Some(net("198.51.0.0/16")), false).count(),
+        0
+    );
 }
 
 #[test]
@@ -420,7 +433,7 @@ fn a_batch_is_seen_at_its_end() {
         for n in 0..20 {
             let prefix = net(&format!("198.51.{n}.0/24"));
             let (source, kind) = (Source::Kernel, RouteKind::Blackhole);
-            rib.add(Route { prefix, source, kind, metric: 0 }).unwrap();
+            rib.add(Route { vrf: VrfId::DEFAULT, prefix, source, kind, metric: 0 }).unwrap();
         }
         assert_eq!(reader4.lookup("198.51.7.1".parse().unwrap()), 0);
     });

@@ -20,7 +20,7 @@ use dataplane::punts::{Punts, class_rings};
 use dataplane::quarantine::Quarantine;
 use dataplane::replicate::Replicator;
 use dataplane::steps::FILTER_IN;
-use dataplane::tables::{Fibs, Tables};
+use dataplane::tables::{Fibs, Tables, VrfTables};
 use dataplane::wires::{Exit, Rewiring, Wires};
 use dpdk::qsbr::Qsbr;
 use dpdk::{Burst, PacketList, TxQueue};
@@ -362,7 +362,7 @@ fn tables(case: &Case, (fib4, fib6): Lookups) -> Result<Arc<Tables>> {
     }
     Ok(Arc::new(Tables {
         named_hops: Default::default(),
-        vrfs: Box::new([Fibs { fib4, fib6 }]),
+        vrfs: Arc::new(VrfTables::new(Fibs { fib4, fib6 })),
         next_hops: Arc::new(next_hops),
         filters,
         multicast: Arc::default(),

@@ -19,7 +19,7 @@ use control::netlink::KernelOrder;
 use dataplane::distribution::TxConfig;
 use dataplane::exchange::Replacement;
 use dataplane::features::Features;
-use dataplane::interface::InterfaceInfo;
+use dataplane::interface::{InterfaceInfo, VrfId};
 use dataplane::port::PortId;
 use ipnet::IpNet;
 use slowpath::Command;
@@ -94,6 +94,7 @@ impl Owner {
         (graphs, ports, ready): (Vec<ForwarderGraph>, Vec<InterfaceInfo>, BTreeMap<PortId, Ready>),
         done: &mut Done,
     ) -> Result<Option<Duration>> {
+        self.make_vrfs(base, config)?;
         self.move_ports(diff, config, ready, &ports, &mut done.moves).await?;
         let infos = (base.ports.iter().map(what_steps_see))
             .ne(config.ports.iter().map(what_steps_see))
@@ -113,6 +114,7 @@ impl Owner {
 
     /// Everything that is new or other, beside what is old.
     fn put_new(&mut self, old: &Config, new: &Config, diff: &Diff) -> Result<()> {
+        self.move_to_vrfs(new);
         for (id, before, after) in ports(old, new) {
             let both = both(before, after);
             if both != before.addresses {
@@ -166,6 +168,7 @@ impl Owner {
 
     /// As it was before [`Self::put_new`] and [`Self::remove_old`], of which only a part may have been done.
     fn undo(&mut self, old: &Config, new: &Config, diff: &Diff) {
+        self.move_to_vrfs(old);
         let before = diff.routes.changed.iter().map(|(before, _)| before);
         let mut failed = self.put_routes(before.chain(&diff.routes.removed)).err();
         failed = failed.or(self.put_next_hops(old).err());
@@ -268,6 +271,7 @@ impl Owner {
         if old.multicast != new.multicast {
             self.groups.configure(&new.multicast);
         }
+        self.leave_vrfs(old, new);
         self.names.set(new);
         for open in self.ports.iter_mut() {
             if let Some(port) = new.port(open.id) {
@@ -395,6 +399,6 @@ fn absent<'a>(
 }
 
 /// The settings of a port that forwarders look at.
-fn what_steps_see(port: &Port) -> (Features, u8) {
-    (port.features(), port.least_ttl())
+fn what_steps_see(port: &Port) -> (Features, u8, VrfId) {
+    (port.features(), port.least_ttl(), port.vrf)
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use anyhow::{Context, Result, bail};
 use control::config::{NoGateway, Place, place_of_gateway};
 use control::rib::{Inactive, Path, Route, RouteKind, Source};
-use dataplane::interface::InterfaceId;
+use dataplane::interface::{InterfaceId, VrfId};
 use ipnet::IpNet;
 use wire::MacAddr;
 
@@ -20,9 +20,11 @@ impl Owner {
     pub(super) fn change_route(&mut self, change: RouteChange) -> Result<Change> {
         let (change, note) = match change {
             RouteChange::Add(add) => {
+                let vrf = self.vrf_named(add.vrf.as_deref())?;
                 let (prefix, metric) = (add.prefix, u64::from(add.metric));
                 let gateways: Vec<IpAddr> = add.paths.iter().filter_map(|path| path.via).collect();
-                (self.add_route(add)?, self.note_on(prefix, metric, gateways))
+                let next_hops = self.vrf_of_gateways(&add, vrf)?;
+                (self.add_route(add)?, self.note_on((vrf, next_hops), prefix, metric, gateways))
             }
             RouteChange::Del(del) => (self.delete_route(&del)?, None),
         };
@@ -31,13 +33,19 @@ impl Owner {
 
     /// What whoever added a route has to know at once: it is not used, or is by a gateway that only the default
     /// route leads to.
-    fn note_on(&self, prefix: IpNet, metric: u64, mut gateways: Vec<IpAddr>) -> Option<String> {
-        let mut routes = self.rib.routes_filtered(Some(Source::Command), Some(prefix), false);
+    fn note_on(
+        &self,
+        (vrf, next_hops): (VrfId, VrfId),
+        prefix: IpNet,
+        metric: u64,
+        mut gateways: Vec<IpAddr>,
+    ) -> Option<String> {
+        let mut routes = self.rib.routes_filtered(vrf, Some(Source::Command), Some(prefix), false);
         let route = routes.find(|route| route.metric == metric)?;
         match route.inactive {
             Some(Inactive::Pending) => return None,
             Some(why) => return Some(format!("not used: {} ({})", why.sentence(), why.name())),
-            None => gateways.retain(|&via| self.rib.is_by_default(via)),
+            None => gateways.retain(|&via| self.rib.is_by_default(next_hops, via)),
         }
         let gateways: Vec<_> = gateways.iter().map(ToString::to_string).collect();
         (!gateways.is_empty())
@@ -45,7 +53,9 @@ impl Owner {
     }
 
     fn add_route(&mut self, add: RouteAdd) -> Result<&'static str> {
-        let RouteAdd { prefix, kind, paths, metric } = add;
+        let vrf = self.vrf_named(add.vrf.as_deref())?;
+        let next_hops = self.vrf_of_gateways(&add, vrf)?;
+        let RouteAdd { prefix, kind, paths, metric, .. } = add;
         if kind != RouteType::Unicast && !paths.is_empty() {
             bail!("route {prefix}: a route that refuses packets has no paths; leave them out");
         }
@@ -54,32 +64,39 @@ impl Owner {
             RouteType::Unreachable => RouteKind::Unreachable,
             RouteType::Prohibit => RouteKind::Prohibited,
             RouteType::Unicast => {
-                let paths: Result<_> = paths.iter().map(|path| self.path(path)).collect();
+                let paths: Result<_> =
+                    paths.iter().map(|path| self.path(next_hops, path)).collect();
                 RouteKind::Unicast(paths.with_context(|| format!("route {prefix}"))?)
             }
         };
         let metric = u64::from(metric);
         let known = self
             .rib
-            .routes_filtered(Some(Source::Command), Some(prefix), false)
+            .routes_filtered(vrf, Some(Source::Command), Some(prefix), false)
             .any(|route| route.metric == metric);
-        self.rib.add(Route { prefix, source: Source::Command, kind, metric })?;
+        self.rib.add(Route { vrf, prefix, source: Source::Command, kind, metric })?;
         Ok(if known { "replaced" } else { "added" })
     }
 
-    /// A path as it was asked for.
-    fn path(&self, spec: &PathSpec) -> Result<Path> {
+    /// The VRF in which a route's gateways are sought.
+    fn vrf_of_gateways(&self, add: &RouteAdd, own: VrfId) -> Result<VrfId> {
+        let other = add.next_hop_vrf.as_deref().map(|name| self.vrf_named(Some(name)));
+        Ok(other.transpose()?.unwrap_or(own))
+    }
+
+    /// A path as it was asked for. Its gateway is on a network of the VRF of its port, or of this one.
+    fn path(&self, vrf: VrfId, spec: &PathSpec) -> Result<Path> {
         let named = spec.port.as_deref().map(|name| self.port_named(name)).transpose()?;
         let Some(via) = spec.via else {
             let port = named.context("a path without gateway and port; write via or dev")?;
             return Ok(Path::on_interface(port.into()).weighing(spec.weight));
         };
-        let ports = self.rib.interfaces();
-        let networks =
-            ports.iter().flat_map(|port| port.addresses.iter().map(|&net| (port.id, net)));
+        let vrf = named.map_or(vrf, |port| self.rib.vrf_of(port.into()));
+        let ports = self.rib.interfaces().iter().filter(|port| port.vrf == vrf);
+        let networks = ports.flat_map(|port| port.addresses.iter().map(|&net| (port.id, net)));
         let class_e = self.rib.accepts_class_e();
         let path = match place_of_gateway(networks, via, named.map(InterfaceId::from), class_e) {
-            Ok(Place::Elsewhere) => Path::recursive(via),
+            Ok(Place::Elsewhere) => Path::recursive(vrf, via),
             Ok(Place::Network(port)) => Path::over(port, via),
             Ok(Place::Link(port)) => Path { on_link: true, ..Path::over(port, via) },
             Err(why) => bail!("via {via}: {}", self.no_gateway(why)),
@@ -110,16 +127,17 @@ impl Owner {
     }
 
     fn delete_route(&mut self, del: &RouteDel) -> Result<&'static str> {
-        let RouteDel { prefix, metric } = *del;
+        let RouteDel { prefix, metric, .. } = *del;
+        let vrf = self.vrf_named(del.vrf.as_deref())?;
         let removed = match metric {
-            Some(metric) => self.rib.remove_one(prefix, Source::Command, metric.into()),
-            None => self.rib.remove(prefix, Source::Command) > 0,
+            Some(metric) => self.rib.remove_one(vrf, prefix, Source::Command, metric.into()),
+            None => self.rib.remove(vrf, prefix, Source::Command) > 0,
         };
         if removed {
             return Ok("removed");
         }
         let mut others: Vec<_> =
-            self.rib.routes_filtered(None, Some(prefix), false).map(describe).collect();
+            self.rib.routes_filtered(vrf, None, Some(prefix), false).map(describe).collect();
         others.dedup();
         match &others[..] {
             [] => bail!("route {prefix}: there is none; see turnpike show routes --source command"),

@@ -4,6 +4,7 @@ use std::time::{Instant, SystemTime};
 
 use control::netlink::{AuditReport, Change, KernelOrder, NeighbourState, SourceEvent};
 use control::rib::{GroupKey, GroupSpec, Rib, Route, RouteKind, Source};
+use dataplane::interface::VrfId;
 use ipnet::IpNet;
 use slowpath::Command;
 
@@ -17,8 +18,8 @@ impl Sources {
     /// Does what an event says; what it says of a link was done when it came.
     pub(super) fn apply(&mut self, rib: &mut Rib, orders: &Orders, event: SourceEvent) {
         match event {
-            SourceEvent::Route { source, prefix, metric, change } => {
-                self.route(rib, source, prefix, metric, change);
+            SourceEvent::Route { source, vrf, prefix, metric, change } => {
+                self.route(rib, (source, vrf, prefix, metric), change);
             }
             SourceEvent::Group { key, change } => self.group(rib, key, change),
             SourceEvent::Link { .. } => {}
@@ -38,13 +39,13 @@ impl Sources {
                 }
                 orders.tell(&Command::Addresses { interface: port, addresses });
             }
-            SourceEvent::LocalAddress { prefix, present: true } => {
-                if let Err(error) = rib.add_local(prefix) {
+            SourceEvent::LocalAddress { vrf, prefix, present: true } => {
+                if let Err(error) = rib.add_local(vrf, prefix) {
                     self.refuse(Source::Local, &error);
                 }
             }
-            SourceEvent::LocalAddress { prefix, present: false } => {
-                rib.remove_local(prefix);
+            SourceEvent::LocalAddress { vrf, prefix, present: false } => {
+                rib.remove_local(vrf, prefix);
             }
             SourceEvent::Neighbour { port, address, mac, state } => {
                 orders.tell(&Command::KernelNeighbour { interface: port, address, mac });
@@ -56,8 +57,8 @@ impl Sources {
             SourceEvent::ResyncBegin(source) => self.begin(rib, source),
             SourceEvent::ResyncEnd(source) => self.end(rib, source),
             SourceEvent::AuditBegin(source) => rib.begin_audit(source),
-            SourceEvent::AuditRoute { source, prefix, metric, kind } => {
-                rib.audit_route(&Route { prefix, source, metric, kind });
+            SourceEvent::AuditRoute { source, vrf, prefix, metric, kind } => {
+                rib.audit_route(&Route { vrf, prefix, source, metric, kind });
             }
             SourceEvent::AuditGroup { key, spec } => rib.audit_group(key, spec),
             SourceEvent::Audit(report) => {
@@ -70,16 +71,14 @@ impl Sources {
     fn route(
         &mut self,
         rib: &mut Rib,
-        source: Source,
-        prefix: IpNet,
-        metric: u64,
+        (source, vrf, prefix, metric): (Source, VrfId, IpNet, u64),
         change: Change<RouteKind>,
     ) {
         let route = match change {
-            Change::Set(kind) => Route { prefix, source, metric, kind },
+            Change::Set(kind) => Route { vrf, prefix, source, metric, kind },
             Change::Withdraw => {
                 self.load(rib);
-                rib.remove_one(prefix, source, metric);
+                rib.remove_one(vrf, prefix, source, metric);
                 return;
             }
         };

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use control::config::{self, Config, NamedNextHop};
 use control::rib::{self, GroupKey, GroupSpec, Rib, RibInterface, RouteKind, Source};
+use dataplane::interface::VrfId;
 use dataplane::next_hop::{NO_ROUTE, NextHopTable};
 use dataplane::steps::NamedHops;
 use dpdk::qsbr::Qsbr;
@@ -18,15 +19,15 @@ use super::super::signals::Signals;
 use crate::grace::Grace;
 use crate::progress::Progress;
 
-/// Both families' lookup sides.
+/// Both families' lookup sides, a copy for each NUMA node.
 pub type Readers = (Vec<Arc<dyn fib::Lookup<Ipv4Addr>>>, Vec<Arc<dyn fib::Lookup<Ipv6Addr>>>);
 
 /// The configuration's routes in the RIB. The paths of a resilient route are a group of their own, so
 /// that other paths move no more flows than they must.
 #[derive(Debug, Default)]
 pub struct StaticRoutes {
-    /// By prefix and metric.
-    groups: HashMap<(IpNet, u32), GroupKey>,
+    /// By VRF, prefix and metric.
+    groups: HashMap<(VrfId, IpNet, u32), GroupKey>,
     /// The groups of next hops with names.
     named: HashMap<String, GroupKey>,
     next: u32,
@@ -35,7 +36,7 @@ pub struct StaticRoutes {
 impl StaticRoutes {
     /// Puts a route into the RIB; one of the same prefix and metric is replaced.
     pub fn put(&mut self, rib: &mut Rib, route: &config::Route) -> Result<(), rib::Error> {
-        let id = (route.prefix, route.metric);
+        let id = (route.vrf, route.prefix, route.metric);
         let before = self.groups.get(&id).copied();
         let group = match (&route.kind, route.resilient) {
             (RouteKind::Unicast(paths), Some(resilient)) => {
@@ -48,8 +49,8 @@ impl StaticRoutes {
             _ => None,
         };
         let kind = group.map_or_else(|| route.kind.clone(), RouteKind::NextHopGroup);
-        let (prefix, metric) = (route.prefix, route.metric.into());
-        rib.add(rib::Route { prefix, source: Source::Static, kind, metric })?;
+        let (vrf, prefix, metric) = (route.vrf, route.prefix, route.metric.into());
+        rib.add(rib::Route { vrf, prefix, source: Source::Static, kind, metric })?;
         if let (Some(unused), None) = (before, group) {
             self.groups.remove(&id);
             rib.remove_group(unused);
@@ -59,8 +60,8 @@ impl StaticRoutes {
 
     /// Takes a route out of the RIB.
     pub fn remove(&mut self, rib: &mut Rib, route: &config::Route) {
-        rib.remove_one(route.prefix, Source::Static, route.metric.into());
-        if let Some(group) = self.groups.remove(&(route.prefix, route.metric)) {
+        rib.remove_one(route.vrf, route.prefix, Source::Static, route.metric.into());
+        if let Some(group) = self.groups.remove(&(route.vrf, route.prefix, route.metric)) {
             rib.remove_group(group);
         }
     }
@@ -102,6 +103,7 @@ pub fn rib_port(port: &OpenPort) -> RibInterface {
     RibInterface {
         id: port.id.into(),
         name: port.name.clone(),
+        vrf: port.info.vrf,
         mac: port.info.mac,
         mtu: port.info.mtu,
         addresses: port.addresses.clone(),
@@ -126,6 +128,21 @@ fn on_nodes<A: Address>(
     Ok(Box::new(replicas))
 }
 
+/// Empty tables of a VRF, with a copy on each of these NUMA nodes.
+///
+/// # Errors
+/// There is no memory for them.
+pub fn new_fibs(
+    wanted: config::Fib,
+    nodes: &[usize],
+    qsbr: &Arc<Qsbr>,
+) -> Result<(Box<dyn Table<Ipv4Addr>>, Box<dyn Table<Ipv6Addr>>), fib::Error> {
+    let grace = || Box::new(Grace(qsbr.clone()));
+    let fib4 = on_nodes(nodes, || fib::new_ipv4(wanted.ipv4, grace()))?;
+    let fib6 = on_nodes(nodes, || fib::new_ipv6(wanted.ipv6, grace()))?;
+    Ok((fib4, fib6))
+}
+
 /// Makes the RIB, with a copy of the FIBs on each of these NUMA nodes.
 pub fn build_rib(
     config: &Config,
@@ -133,16 +150,19 @@ pub fn build_rib(
     next_hops: Arc<NextHopTable>,
     qsbr: &Arc<Qsbr>,
     signals: &mut Signals,
-) -> Result<(Rib, StaticRoutes, Readers)> {
-    let grace = || Box::new(Grace(qsbr.clone()));
-    let fib4 = on_nodes(nodes, || fib::new_ipv4(config.fib.ipv4, grace()))?;
-    let fib6 = on_nodes(nodes, || fib::new_ipv6(config.fib.ipv6, grace()))?;
-    let readers = (fib4.readers(), fib6.readers());
+) -> Result<(Rib, StaticRoutes, Vec<Readers>)> {
+    let (fib4, fib6) = new_fibs(config.fib, nodes, qsbr)?;
+    let mut readers = vec![(fib4.readers(), fib6.readers())];
     if nodes.len() > 1 {
         tracing::info!("route tables: a copy on each of {} NUMA nodes", nodes.len());
     }
-    let ports = ports.iter().map(rib_port).collect();
-    let mut rib = Rib::new(ports, fib4, fib6, next_hops, grace())?;
+    let mut rib = Rib::new(Vec::new(), fib4, fib6, next_hops, Box::new(Grace(qsbr.clone())))?;
+    while rib.vrfs().len() <= config.vrfs.len() {
+        let (fib4, fib6) = new_fibs(config.fib, nodes, qsbr)?;
+        readers.push((fib4.readers(), fib6.readers()));
+        rib.add_vrf(fib4, fib6)?;
+    }
+    ports.iter().try_for_each(|port| rib.add_interface(rib_port(port)))?;
     if config.forwarding.class_e {
         rib.accept_class_e();
     }

@@ -273,21 +273,24 @@ impl Owner {
     /// those over it.
     fn forget_commands_over(&mut self, id: PortId) {
         let over = |paths: &[Path]| paths.iter().any(|path| path.interface == Some(id.into()));
-        let routes: Vec<_> = (self.rib.routes_filtered(Some(Source::Command), None, false))
+        let of_commands = self.rib.routes().filter(|route| route.source == Source::Command);
+        let routes: Vec<_> = of_commands
             .filter_map(|route| match route.target {
-                Target::Unicast(paths) if over(&paths) => Some((route.prefix, route.metric, paths)),
+                Target::Unicast(paths) if over(&paths) => {
+                    Some((route.vrf, route.prefix, route.metric, paths))
+                }
                 _ => None,
             })
             .collect();
-        for (prefix, metric, mut paths) in routes {
+        for (vrf, prefix, metric, mut paths) in routes {
             paths.retain(|path| path.interface != Some(id.into()));
+            let source = Source::Command;
             if paths.is_empty() {
-                self.rib.remove_one(prefix, Source::Command, metric);
+                self.rib.remove_one(vrf, prefix, source, metric);
                 continue;
             }
             let kind = RouteKind::Unicast(paths);
-            let source = Source::Command;
-            if let Err(error) = self.rib.add(Route { prefix, source, kind, metric }) {
+            if let Err(error) = self.rib.add(Route { vrf, prefix, source, kind, metric }) {
                 tracing::warn!("command: {error}");
             }
         }

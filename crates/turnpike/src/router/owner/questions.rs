@@ -9,7 +9,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use control::config;
 use control::netlink::SourceStatus;
 use control::rib::{LivePath, LookupInfo, RouteInfo, Source, Target};
-use dataplane::interface::InterfaceId;
+use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::next_hop::NEXT_HOPS;
 use dataplane::port::PortId;
 use dpdk::{MulticastFilter, OffloadState};
@@ -87,7 +87,10 @@ impl Owner {
             Show::Configuration { number } => json(&self.configurations.configuration(number)?),
             Show::Routes(_) => bail!("routes are asked for by pages"),
             Show::Summary => json(&self.summary()),
-            Show::Route { address, flow } => json(&self.lookup(address, flow)?),
+            Show::Route { address, flow, vrf } => {
+                json(&self.lookup(self.vrf_named(vrf.as_deref())?, address, flow)?)
+            }
+            Show::Vrfs => json(&self.vrf_reports()),
             Show::Neighbours => bail!("slow path workers are asked"),
             Show::Forwarders => json(&self.forwarder_reports()),
             Show::Rss => json(&self.rss_reports()),
@@ -152,6 +155,7 @@ impl Owner {
             device: port.device.to_string(),
             driver: "-".to_owned(),
             mac: last.map_or_else(String::new, |last| last.known.info.mac.to_string()),
+            vrf: self.vrf_name(port.vrf),
             addresses: addresses.iter().map(IpNet::to_string).collect(),
             link: "gone".to_owned(),
             link_by: "-".to_owned(),
@@ -186,6 +190,7 @@ impl Owner {
             device: port.device.clone(),
             driver: port.port.driver().to_owned(),
             mac: port.info.mac.to_string(),
+            vrf: self.vrf_name(self.rib.vrf_of(port.id.into())),
             addresses: addresses.iter().map(IpNet::to_string).collect(),
             link: if port.port.link().up { "up" } else { "down" }.to_owned(),
             link_by: port.port.link_watch().name().to_owned(),
@@ -212,6 +217,7 @@ impl Owner {
     /// [`PAGE`] prefixes.
     fn page(&self, filter: &RouteFilter, after: Option<IpNet>) -> Result<Page> {
         let source = filter.source.as_deref().map(source_named).transpose()?;
+        let vrf = self.vrf_named(filter.vrf.as_deref())?;
         let all = filter.all || source.is_some() || filter.prefix.is_some();
         let start = match (after, filter.prefix) {
             (Some(after), _) => Bound::Excluded(after),
@@ -227,7 +233,7 @@ impl Owner {
             };
         let mut page = Page::default();
         let (mut last, mut seen) = (None, 0);
-        for route in self.rib.routes_from(start).take_while(|route| fits(&route.prefix)) {
+        for route in self.rib.routes_from(vrf, start).take_while(|route| fits(&route.prefix)) {
             if last != Some(route.prefix) {
                 if seen == PAGE {
                     page.next = last;
@@ -247,16 +253,23 @@ impl Owner {
         let path = |port: Option<InterfaceId>, via, weight| Path {
             port: port.map(|port| self.interface_name(port)),
             via,
+            vrf: None,
             weight,
         };
+        let elsewhere = |path: &control::rib::Path| {
+            let other = path.interface.is_none() && path.vrf != route.vrf;
+            other.then(|| self.name_of_vrf(path.vrf))
+        };
         let paths = match &route.target {
-            Target::Unicast(paths) | Target::Group(_, paths) => {
-                paths.iter().map(|p| path(p.interface, p.via, p.weight)).collect()
-            }
+            Target::Unicast(paths) | Target::Group(_, paths) => paths
+                .iter()
+                .map(|p| Path { vrf: elsewhere(p), ..path(p.interface, p.via, p.weight) })
+                .collect(),
             Target::Connected(port) => vec![path(Some(*port), None, 1)],
             _ => Vec::new(),
         };
         Route {
+            vrf: self.vrf_name(route.vrf),
             prefix: route.prefix.to_string(),
             source: route.source.name().to_owned(),
             kind: kind(&route.target).to_owned(),
@@ -267,9 +280,9 @@ impl Owner {
         }
     }
 
-    fn lookup(&self, address: IpAddr, wanted: Option<Flow>) -> Result<RouteAnswer> {
-        let taken = wanted.map(|flow| self.path_of(address, flow)).transpose()?.flatten();
-        let Some(LookupInfo { route, paths, .. }) = self.rib.lookup(address) else {
+    fn lookup(&self, vrf: VrfId, address: IpAddr, wanted: Option<Flow>) -> Result<RouteAnswer> {
+        let taken = wanted.map(|flow| self.path_of(vrf, address, flow)).transpose()?.flatten();
+        let Some(LookupInfo { route, paths, .. }) = self.rib.lookup(vrf, address) else {
             let kind = "no-route".to_owned();
             let (paths, candidates) = (Vec::new(), Vec::new());
             return Ok(RouteAnswer {
@@ -293,7 +306,7 @@ impl Owner {
             state: if path.mac.is_some() { "reachable" } else { "unresolved" }.to_owned(),
             taken: taken.as_ref().is_some_and(|taken| same(&path, taken)),
         };
-        let candidates = self.rib.routes_filtered(None, Some(route.prefix), false);
+        let candidates = self.rib.routes_filtered(vrf, None, Some(route.prefix), false);
         Ok(RouteAnswer {
             address,
             prefix: Some(shown.prefix),
@@ -305,12 +318,12 @@ impl Owner {
     }
 
     /// The path that forwarders choose for a flow; `None` if its packets do not leave by a port.
-    fn path_of(&self, to: IpAddr, wanted: Flow) -> Result<Option<LivePath>> {
+    fn path_of(&self, vrf: VrfId, to: IpAddr, wanted: Flow) -> Result<Option<LivePath>> {
         let from = wanted.from;
         if from.is_ipv4() != to.is_ipv4() {
             bail!("from {from}: not of the family of {to}; a flow's addresses are of one family");
         }
-        Ok(self.rib.lookup_flow(to, flow::hash(&self.flows, to, &wanted)))
+        Ok(self.rib.lookup_flow(vrf, to, flow::hash(&self.flows, to, &wanted)))
     }
 
     fn summary(&self) -> RouteSummary {

@@ -14,11 +14,11 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use control::config::Config;
+use control::config::{Config, Vrf};
 use control::fpm::{self, FpmConfig, FpmSource};
 use control::netlink::{
-    self, AuditReport, KernelConfig, KernelGroups, KernelOrder, KernelSource, SourceEvent,
-    SourceState, SourceStatus,
+    self, AuditReport, KernelConfig, KernelGroups, KernelOrder, KernelSource, KernelVrf,
+    SourceEvent, SourceState, SourceStatus,
 };
 use control::rib::{self, Rib, Route, Source};
 use dataplane::interface::{InterfaceId, InterfaceSet};
@@ -232,6 +232,12 @@ impl Sources {
     }
 }
 
+/// The VRFs, of which the kernel may have routes.
+pub(super) fn kernel_vrfs(config: &Config) -> Vec<KernelVrf> {
+    let vrf = |vrf: &Vrf| KernelVrf { id: vrf.id, name: vrf.name.clone(), table: vrf.table };
+    config.vrfs.iter().map(vrf).collect()
+}
+
 /// The file of the namespace that the host interfaces are in; `None`: the router's own.
 fn netns(config: &Config) -> Option<std::path::PathBuf> {
     config.ports.iter().find_map(|port| port.host.as_ref())?.netns_path()
@@ -248,6 +254,7 @@ fn kernel_config(config: &Config) -> Option<KernelConfig> {
     Some(KernelConfig {
         netns: netns(config),
         ports,
+        vrfs: kernel_vrfs(config),
         routes: config.routes_from.kernel.is_some(),
         // Zebra's module does not tell of multicast routes: they come by the kernel with FPM as well.
         multicast: config.routes_from.any(),

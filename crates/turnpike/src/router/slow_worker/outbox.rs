@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dataplane::class::ByClass;
 use dataplane::counters::{Counter, Drops};
-use dataplane::interface::InterfaceId;
+use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::multicast::Replication;
 use dataplane::next_hop::NextHop;
 use dataplane::port::MAX_PORTS;
@@ -318,11 +318,11 @@ impl Output<Frame> for Outbox {
         self.events.send(event);
     }
 
-    fn route(&self, destination: IpAddr, flow_hash: u32) -> RouteAnswer {
+    fn route(&self, vrf: VrfId, destination: IpAddr, flow_hash: u32) -> RouteAnswer {
         let tables = &self.tables;
         let mut next_hop_id = match destination {
-            IpAddr::V4(address) => tables.vrfs[0].fib4.lookup(address),
-            IpAddr::V6(address) => tables.vrfs[0].fib6.lookup(address),
+            IpAddr::V4(address) => tables.vrf(vrf).fib4.lookup(address),
+            IpAddr::V6(address) => tables.vrf(vrf).fib6.lookup(address),
         };
         let mut hop = tables.next_hops.get(next_hop_id);
         if hop.is_group() {

@@ -15,7 +15,7 @@ use dataplane::port::{MAX_PORTS, PortId};
 use dataplane::punts::ClassRing;
 use dataplane::quarantine::Suspect;
 use dataplane::reason::PuntReason;
-use dataplane::tables::{Fibs, Tables};
+use dataplane::tables::{Fibs, Tables, VrfTables};
 use dpdk::{Consumer, Eal, Mempool, MempoolConfig, Producer, Ring, VirtioHeader};
 use fib::{Algorithm, NoReaders};
 use slowpath::{Output, Waiting};
@@ -138,7 +138,7 @@ impl Lab {
         let fib6 = fib::new_ipv6(Algorithm::Reference, Box::new(NoReaders)).unwrap();
         let tables = Tables {
             named_hops: Default::default(),
-            vrfs: Box::new([Fibs { fib4: fib4.reader(), fib6: fib6.reader() }]),
+            vrfs: Arc::new(VrfTables::new(Fibs { fib4: fib4.reader(), fib6: fib6.reader() })),
             next_hops: Arc::new(NextHopTable::new()),
             filters: Arc::default(),
             multicast: Arc::default(),

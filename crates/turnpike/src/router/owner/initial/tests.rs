@@ -13,6 +13,7 @@ fn rib() -> Rib {
     let grace = || Box::new(NoReaders);
     let port = RibInterface {
         id: dataplane::port::PortId::FIRST.into(),
+        vrf: VrfId::DEFAULT,
         name: "left".to_owned(),
         mac: MacAddr([2, 0, 0, 0, 0, 1]),
         mtu: 1500,
@@ -37,7 +38,7 @@ fn route(net: u8, metric: u32, kind: u8) -> config::Route {
         n => (RouteKind::Unicast(vec![path(2), path(n)]), Some(Resilient { buckets: 64 })),
     };
     let prefix = IpNet::new(std::net::IpAddr::from([10, 100 + net, 0, 0]), 16).unwrap();
-    config::Route { line: 1, prefix, kind, metric, resilient }
+    config::Route { vrf: VrfId::DEFAULT, line: 1, prefix, kind, metric, resilient }
 }
 
 /// The static routes of a RIB, and how many groups there are; those of a group without its number.
@@ -52,7 +53,8 @@ fn shown(rib: &mut Rib) -> (Vec<String>, usize) {
         };
         format!("{} {} {target} {}", info.prefix, info.metric, info.active)
     };
-    let routes = rib.routes_filtered(Some(Source::Static), None, false).map(line).collect();
+    let routes =
+        rib.routes_filtered(VrfId::DEFAULT, Some(Source::Static), None, false).map(line).collect();
     (routes, rib.groups().count())
 }
 

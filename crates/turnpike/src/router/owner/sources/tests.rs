@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use control::netlink::{Change, NeighbourState, SourceEvent};
 use control::rib::{GroupKey, GroupSpec, Path, Rib, RibInterface, RouteKind};
-use dataplane::interface::InterfaceId;
+use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::next_hop::NextHopTable;
 use fib::NoReaders;
 use ipnet::IpNet;
@@ -36,6 +36,7 @@ impl Bench {
         let grace = || Box::new(NoReaders);
         let port = RibInterface {
             id: InterfaceId::FIRST,
+            vrf: VrfId::DEFAULT,
             name: "left".to_owned(),
             mac: MacAddr([2, 0, 0, 0, 0, 1]),
             mtu: 1500,
@@ -70,16 +71,19 @@ impl Bench {
     }
 
     fn count(&self, source: Source) -> usize {
-        self.rib.routes_filtered(Some(source), None, false).count()
+        self.rib.routes_filtered(VrfId::DEFAULT, Some(source), None, false).count()
     }
 
     fn has(&self, prefix: &str) -> bool {
-        self.rib.routes_filtered(Some(Source::Kernel), Some(net(prefix)), false).next().is_some()
+        self.rib
+            .routes_filtered(VrfId::DEFAULT, Some(Source::Kernel), Some(net(prefix)), false)
+            .next()
+            .is_some()
     }
 }
 
 fn change(source: Source, prefix: &str, change: Change<RouteKind>) -> SourceEvent {
-    SourceEvent::Route { source, prefix: net(prefix), metric: 20, change }
+    SourceEvent::Route { vrf: VrfId::DEFAULT, source, prefix: net(prefix), metric: 20, change }
 }
 
 fn via(prefix: &str, gateway: &str) -> SourceEvent {
@@ -107,7 +111,7 @@ fn a_first_synchronisation_is_complete_at_its_end() {
     assert!(!bench.sources.first_is_missing());
     assert_eq!(bench.count(Source::Kernel), 999);
     assert!(!bench.has("198.51.100.0/24") && !bench.has("100.64.0.7/32"));
-    let route = bench.rib.lookup(ip("100.64.0.8")).unwrap();
+    let route = bench.rib.lookup(VrfId::DEFAULT, ip("100.64.0.8")).unwrap();
     assert_eq!(route.paths[0].gateway, Some(ip("10.0.1.3")));
 }
 
@@ -146,7 +150,13 @@ fn refusals_are_counted_by_source_and_the_rest_goes_on() {
     let bad = |n: u32| {
         let prefix = IpNet::new_assert(IpAddr::from([100, 64, n as u8, 7]), 24);
         let change = Change::Set(RouteKind::Blackhole);
-        SourceEvent::Route { source: Source::Kernel, prefix, metric: 0, change }
+        SourceEvent::Route {
+            vrf: VrfId::DEFAULT,
+            source: Source::Kernel,
+            prefix,
+            metric: 0,
+            change,
+        }
     };
     bench.hear(std::iter::once(BEGIN).chain((0..50).map(bad)));
     bench.hear([via("198.51.100.0/24", "10.0.1.2"), END]);
@@ -162,8 +172,11 @@ fn addresses_and_neighbours_reach_rib_and_slow_path() {
     let (mut bench, port) = (Bench::new(), InterfaceId::FIRST);
     let addresses = vec![net("10.0.5.1/24")];
     bench.hear([SourceEvent::Addresses { port, addresses: addresses.clone() }]);
-    assert!(bench.rib.lookup(ip("10.0.1.7")).is_none(), "the old network is gone");
-    assert_eq!(bench.rib.lookup(ip("10.0.5.7")).unwrap().route.source, Source::Connected);
+    assert!(bench.rib.lookup(VrfId::DEFAULT, ip("10.0.1.7")).is_none(), "the old network is gone");
+    assert_eq!(
+        bench.rib.lookup(VrfId::DEFAULT, ip("10.0.5.7")).unwrap().route.source,
+        Source::Connected
+    );
     let (address, mac) = (ip("10.0.5.7"), Some(MacAddr([2, 0, 0, 0, 0, 7])));
     let state = NeighbourState::Reachable;
     bench.hear([SourceEvent::Neighbour { port, address, mac, state }]);
@@ -173,8 +186,11 @@ fn addresses_and_neighbours_reach_rib_and_slow_path() {
     ];
     assert_eq!(bench.commands(), expected);
     let prefix = net("192.0.2.1/32");
-    bench.hear([SourceEvent::LocalAddress { prefix, present: true }]);
-    assert_eq!(bench.rib.lookup(ip("192.0.2.1")).unwrap().route.source, Source::Local);
-    bench.hear([SourceEvent::LocalAddress { prefix, present: false }]);
-    assert!(bench.rib.lookup(ip("192.0.2.1")).is_none());
+    bench.hear([SourceEvent::LocalAddress { vrf: VrfId::DEFAULT, prefix, present: true }]);
+    assert_eq!(
+        bench.rib.lookup(VrfId::DEFAULT, ip("192.0.2.1")).unwrap().route.source,
+        Source::Local
+    );
+    bench.hear([SourceEvent::LocalAddress { vrf: VrfId::DEFAULT, prefix, present: false }]);
+    assert!(bench.rib.lookup(VrfId::DEFAULT, ip("192.0.2.1")).is_none());
 }

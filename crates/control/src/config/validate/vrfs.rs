@@ -1,0 +1,108 @@
+//! `turnpike.vrf "NAME" { … }`, and how other statements name VRFs.
+
+use dataplane::interface::{VRFS_MOST, VrfId};
+
+use super::super::error::suggestion;
+use super::super::script::Statement;
+use super::super::value::Fields;
+use super::super::{DEFAULT_VRF, Vrf};
+use super::Context;
+
+/// Linux takes 15 characters for the name of a VRF device; ours are the same.
+const NAME_MOST: usize = 15;
+
+/// The kernel's own tables: "default", "main" and "local", and 0, which stands for none.
+const KERNEL_TABLES: [u64; 3] = [253, 254, 255];
+
+pub(super) fn read<'s>(
+    context: &mut Context<'_>,
+    statements: impl Iterator<Item = &'s Statement>,
+    routes_from_others: bool,
+) -> Vec<Vrf> {
+    let mut vrfs: Vec<Vrf> = Vec::new();
+    for statement in statements {
+        let number = u16::try_from(vrfs.len() + 1).unwrap_or(u16::MAX);
+        if usize::from(number) >= VRFS_MOST {
+            let message = format!(
+                "vrf \"{}\": there may be {} VRFs besides the default one; take one away",
+                statement.name,
+                VRFS_MOST - 1
+            );
+            context.errors.add(Some(statement.line), message);
+            break;
+        }
+        let mut fields =
+            context.fields(format!("vrf \"{}\"", statement.name), statement, &["table"]);
+        check_name(&mut fields, &statement.name, &vrfs);
+        let table = table(&mut fields, &vrfs, routes_from_others);
+        let (id, line, name) = (VrfId::new(number), statement.line, statement.name.clone());
+        vrfs.push(Vrf { id, line, name, table });
+    }
+    vrfs
+}
+
+fn check_name(fields: &mut Fields<'_, '_>, name: &str, others: &[Vrf]) {
+    let letters = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name == DEFAULT_VRF {
+        fields.error("", "is always there; choose another name");
+    } else if name.len() > NAME_MOST
+        || !name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        || !name.chars().all(letters)
+    {
+        fields.error(
+            "",
+            format!(
+                "not a name; begin with a letter or digit and use letters, digits, '-', '_' and '.', \
+                 {NAME_MOST} characters at most"
+            ),
+        );
+    }
+    if let Some(other) = others.iter().find(|other| other.name == name) {
+        let message =
+            format!("the name is taken by the VRF on line {}; choose another", other.line);
+        fields.error("", message);
+    }
+}
+
+fn table(fields: &mut Fields<'_, '_>, others: &[Vrf], routes_from_others: bool) -> Option<u32> {
+    let table = fields.number("table", 1..=u64::from(u32::MAX))?;
+    if KERNEL_TABLES.contains(&table) {
+        fields.error(
+            "table",
+            format!("table {table} is the kernel's for packets of no VRF; use another number"),
+        );
+    } else if let Some(other) =
+        others.iter().find(|other| other.table.map(u64::from) == Some(table))
+    {
+        let message =
+            format!("table {table} is that of VRF \"{}\" on line {}", other.name, other.line);
+        fields.error("table", format!("{message}; use another number"));
+    } else if !routes_from_others {
+        fields.error(
+            "table",
+            "table is about routes of others, of whom turnpike.routes_from names none; add it, or leave \
+             table out",
+        );
+    }
+    u32::try_from(table).ok()
+}
+
+/// The VRF that a setting names; `None` if it is not there, or wrong.
+pub(super) fn named(fields: &mut Fields<'_, '_>, key: &'static str, vrfs: &[Vrf]) -> Option<VrfId> {
+    let name = fields.text(key, "a VRF's name")?;
+    if name == DEFAULT_VRF {
+        return Some(VrfId::DEFAULT);
+    }
+    let known = vrfs.iter().find(|vrf| vrf.name == name);
+    if known.is_none() {
+        let names: Vec<&str> =
+            [DEFAULT_VRF].into_iter().chain(vrfs.iter().map(|vrf| vrf.name.as_str())).collect();
+        fields.error(key, format!("{key} \"{name}\" unknown{}", suggestion(name, "VRFs", &names)));
+    }
+    known.map(|vrf| vrf.id)
+}
+
+/// A VRF's name.
+pub(super) fn name_of(vrfs: &[Vrf], id: VrfId) -> &str {
+    vrfs.iter().find(|vrf| vrf.id == id).map_or(DEFAULT_VRF, |vrf| &vrf.name)
+}

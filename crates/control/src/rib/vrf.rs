@@ -1,0 +1,135 @@
+//! The routes of each VRF, and VRFs that come and go.
+//!
+//! A VRF that is gone leaves its tables behind, with nothing in them but the ranges that are never forwarded: graphs
+//! have readers of them, and the next VRF of its number has them for its own.
+
+use super::*;
+
+/// The routes of one VRF.
+pub(super) struct Vrf {
+    pub(super) v4: Routes<Ipv4Addr>,
+    pub(super) v6: Routes<Ipv6Addr>,
+}
+
+impl Vrf {
+    pub(super) fn start_sweep(&mut self) {
+        self.v4.start_sweep();
+        self.v6.start_sweep();
+    }
+
+    pub(super) fn is_sweeping(&self) -> bool {
+        self.v4.is_sweeping() || self.v6.is_sweeping()
+    }
+
+    /// What there is of routes and tables.
+    pub(super) fn summary(&self) -> Summary {
+        let Self { v4, v6 } = self;
+        Summary {
+            ipv4: v4.counts,
+            ipv6: v6.counts,
+            fib4: v4.fib().len(),
+            fib6: v6.fib().len(),
+            fib4_bytes: v4.fib().memory_bytes(),
+            fib6_bytes: v6.fib().memory_bytes(),
+            pending: v4.pending() + v6.pending(),
+            ..Summary::default()
+        }
+    }
+
+    /// Whether the FIBs have followed all that has changed, or have refused to.
+    pub(super) fn is_synced(&self) -> bool {
+        self.v4.touched().is_empty() && self.v6.touched().is_empty()
+    }
+}
+
+impl Summary {
+    /// With the routes and tables of another.
+    pub(super) fn with(self, other: Self) -> Self {
+        let sum = |some: [usize; Source::ALL.len()], more: [usize; Source::ALL.len()]| {
+            std::array::from_fn(|source| some[source] + more[source])
+        };
+        Self {
+            ipv4: sum(self.ipv4, other.ipv4),
+            ipv6: sum(self.ipv6, other.ipv6),
+            fib4: self.fib4 + other.fib4,
+            fib6: self.fib6 + other.fib6,
+            fib4_bytes: self.fib4_bytes + other.fib4_bytes,
+            fib6_bytes: self.fib6_bytes + other.fib6_bytes,
+            pending: self.pending + other.pending,
+            ..self
+        }
+    }
+}
+
+/// VRFs with their numbers.
+pub(super) fn numbered(vrfs: &[Vrf]) -> impl Iterator<Item = (VrfId, &Vrf)> {
+    (0..).map(VrfId::new).zip(vrfs)
+}
+
+impl Rib {
+    /// The numbers of all VRFs for which there are tables.
+    pub fn vrfs(&self) -> impl ExactSizeIterator<Item = VrfId> + use<> {
+        (0..self.vrfs.len() as u16).map(VrfId::new)
+    }
+
+    /// Makes the tables of the next VRF, which has the number that is returned.
+    ///
+    /// # Errors
+    /// There are as many as there can be, or the FIBs have no room for the ranges that are never forwarded.
+    pub fn add_vrf(
+        &mut self,
+        fib4: Box<dyn Table<Ipv4Addr>>,
+        fib6: Box<dyn Table<Ipv6Addr>>,
+    ) -> Result<VrfId, Error> {
+        if self.vrfs.len() >= VRFS_MOST {
+            return Err(Error::VrfsFull);
+        }
+        let id = VrfId::new(self.vrfs.len() as u16);
+        self.vrfs.push(Vrf { v4: Routes::new(fib4), v6: Routes::new(fib6) });
+        self.checked(None, |rib| {
+            rib.reserve(id);
+            Ok(())
+        })?;
+        Ok(id)
+    }
+
+    /// Removes all routes of a VRF that were set, and says how many there were: the VRF is gone.
+    pub fn clear_vrf(&mut self, vrf: VrfId) -> usize {
+        self.change(|rib| rib.take_in(vrf, |candidate| candidate.source.is_settable()))
+    }
+
+    /// The ranges of a VRF that are never forwarded.
+    pub(super) fn reserve(&mut self, vrf: VrfId) {
+        for (range, hop, _) in reserved() {
+            self.put_own(vrf, range, Source::Reserved, 0, hop);
+        }
+        if !self.class_e {
+            self.put_own(vrf, class_e(), Source::Reserved, 0, MARTIAN);
+        }
+    }
+
+    /// An interface, with its networks and addresses, is in this VRF from now on.
+    pub fn set_vrf(&mut self, interface: InterfaceId, vrf: VrfId) {
+        let Some(known) = self.interfaces.iter().find(|known| known.id == interface) else {
+            return;
+        };
+        if known.vrf == vrf {
+            return;
+        }
+        let addresses = known.addresses.clone();
+        self.change(|rib| {
+            rib.put_addresses(interface, &[]);
+            rib.interfaces
+                .iter_mut()
+                .filter(|known| known.id == interface)
+                .for_each(|known| known.vrf = vrf);
+            rib.put_addresses(interface, &addresses);
+        });
+    }
+
+    /// The VRF of an interface; the default one if there is no such interface.
+    pub fn vrf_of(&self, interface: InterfaceId) -> VrfId {
+        let known = self.interfaces.iter().find(|known| known.id == interface);
+        known.map_or(VrfId::DEFAULT, |known| known.vrf)
+    }
+}
