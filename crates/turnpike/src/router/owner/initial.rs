@@ -128,6 +128,9 @@ fn on_nodes<A: Address>(
     Ok(Box::new(replicas))
 }
 
+/// Both families' tables.
+type NewFibs = (Box<dyn Table<Ipv4Addr>>, Box<dyn Table<Ipv6Addr>>);
+
 /// Empty tables of a VRF, with a copy on each of these NUMA nodes.
 ///
 /// # Errors
@@ -136,7 +139,7 @@ pub fn new_fibs(
     wanted: config::Fib,
     nodes: &[usize],
     qsbr: &Arc<Qsbr>,
-) -> Result<(Box<dyn Table<Ipv4Addr>>, Box<dyn Table<Ipv6Addr>>), fib::Error> {
+) -> Result<NewFibs, fib::Error> {
     let grace = || Box::new(Grace(qsbr.clone()));
     let fib4 = on_nodes(nodes, || fib::new_ipv4(wanted.ipv4, grace()))?;
     let fib6 = on_nodes(nodes, || fib::new_ipv6(wanted.ipv6, grace()))?;
