@@ -61,13 +61,13 @@ const PATIENCE: Duration = Duration::from_millis(1);
 struct PortTx {
     id: PortId,
     path: TxPath,
-    express: Option<Express>,
+    priority: Option<Priority>,
     /// When the burst's oldest packet came, in TSC cycles; meaningful while the burst has packets.
     since: u64,
 }
 
 /// A way past the bursts.
-struct Express {
+struct Priority {
     ring: Consumer,
     /// Taken from the ring and not sent yet.
     waiting: PacketList,
@@ -80,8 +80,8 @@ pub struct Distribution {
     burst: usize,
     flush_cycles: u64,
     hands_over: bool,
-    /// The ports that have an express ring, by their place in `ports`.
-    express: Vec<usize>,
+    /// The ports that have a priority ring, by their place in `ports`.
+    priority: Vec<usize>,
 }
 
 impl Distribution {
@@ -91,7 +91,7 @@ impl Distribution {
             // Room for all, so that a port that comes while packets flow costs no memory.
             ports: Vec::with_capacity(MAX_PORTS),
             bursts: Vec::with_capacity(MAX_PORTS),
-            express: Vec::with_capacity(MAX_PORTS),
+            priority: Vec::with_capacity(MAX_PORTS),
             hands_over: false,
             burst: 1,
             flush_cycles: 0,
@@ -115,28 +115,28 @@ impl Distribution {
         while self.ports.len() <= place
             && let Some(id) = PortId::new(self.ports.len() as u16)
         {
-            self.ports.push(PortTx { id, path: TxPath::None, express: None, since: 0 });
+            self.ports.push(PortTx { id, path: TxPath::None, priority: None, since: 0 });
             self.bursts.push(PacketList::new());
         }
         let (port, burst) = (&mut self.ports[place], &mut self.bursts[place]);
         port.empty(burst, counters);
         std::mem::swap(&mut port.path, &mut exit.path);
-        let express = port.express.take().map(|express| express.ring);
-        port.express = exit.express.take().map(Express::new);
-        exit.express = express;
+        let priority = port.priority.take().map(|priority| priority.ring);
+        port.priority = exit.priority.take().map(Priority::new);
+        exit.priority = priority;
         let ports = || (0..).zip(&self.ports);
         self.hands_over = ports().any(|(_, port)| matches!(port.path, TxPath::Handover(_)));
-        self.express.clear();
-        self.express
-            .extend(ports().filter_map(|(place, port)| port.express.as_ref().map(|_| place)));
+        self.priority.clear();
+        self.priority
+            .extend(ports().filter_map(|(place, port)| port.priority.as_ref().map(|_| place)));
     }
 
-    /// Sends what has come by the express rings, as far as the transmit queues take it. Returns how
+    /// Sends what has come by the priority rings, as far as the transmit queues take it. Returns how
     /// many packets were taken from the rings.
     #[inline]
-    pub(crate) fn express(&mut self, counters: &ForwarderCounters) -> usize {
+    pub(crate) fn priority(&mut self, counters: &ForwarderCounters) -> usize {
         let mut taken = 0;
-        for &place in &self.express {
+        for &place in &self.priority {
             taken += self.ports[place].send_express(counters);
         }
         taken
@@ -205,12 +205,12 @@ impl Distribution {
     pub(crate) fn held(&self) -> usize {
         let waiting = |&place: &usize| self.ports[place].waiting();
         self.bursts.iter().map(PacketList::len).sum::<usize>()
-            + self.express.iter().map(waiting).sum::<usize>()
+            + self.priority.iter().map(waiting).sum::<usize>()
     }
 
     /// Drops what could not be sent, at the end.
     pub(crate) fn shut_down(&mut self, counters: &ForwarderCounters) {
-        while self.express(counters) > 0 {}
+        while self.priority(counters) > 0 {}
         self.flush(counters);
         for (port, burst) in self.ports.iter_mut().zip(&mut self.bursts) {
             port.drop_all(burst, DropReason::Shutdown, counters);
@@ -218,7 +218,7 @@ impl Distribution {
     }
 }
 
-impl Express {
+impl Priority {
     fn new(ring: Consumer) -> Self {
         Self { ring, waiting: PacketList::new() }
     }
@@ -233,25 +233,25 @@ impl Express {
 
 impl PortTx {
     fn waiting(&self) -> usize {
-        self.express.as_ref().map_or(0, |express| express.waiting.len())
+        self.priority.as_ref().map_or(0, |priority| priority.waiting.len())
     }
 
-    /// Sends all of the express ring, or what the queue takes of it.
+    /// Sends all of the priority ring, or what the queue takes of it.
     fn send_express(&mut self, counters: &ForwarderCounters) -> usize {
-        let (Some(express), TxPath::Queue(queue)) = (&mut self.express, &mut self.path) else {
+        let (Some(priority), TxPath::Queue(queue)) = (&mut self.priority, &mut self.path) else {
             return 0;
         };
         let mut taken = 0;
-        while express.waiting.is_empty() {
-            let count = express.take(counters);
+        while priority.waiting.is_empty() {
+            let count = priority.take(counters);
             if count == 0 {
                 return taken;
             }
             taken += count;
-            send_by(queue, &mut express.waiting, self.id, counters);
+            send_by(queue, &mut priority.waiting, self.id, counters);
         }
         if taken == 0 {
-            send_by(queue, &mut express.waiting, self.id, counters);
+            send_by(queue, &mut priority.waiting, self.id, counters);
         }
         taken
     }
@@ -290,8 +290,8 @@ impl PortTx {
         loop {
             self.send_express(counters);
             self.send(burst, 1, counters);
-            let express = self.express.as_ref();
-            let more = express.is_some_and(|e| !e.waiting.is_empty() || !e.ring.is_empty());
+            let priority = self.priority.as_ref();
+            let more = priority.is_some_and(|e| !e.waiting.is_empty() || !e.ring.is_empty());
             if !more && burst.is_empty() || dpdk::tsc() - begin > patience {
                 break;
             }
@@ -302,10 +302,10 @@ impl PortTx {
     /// Drops what is on the way.
     fn drop_all(&mut self, burst: &mut PacketList, why: DropReason, counters: &ForwarderCounters) {
         counters.drops.add(why, burst.free_tail(0) as u64);
-        if let Some(express) = &mut self.express {
+        if let Some(priority) = &mut self.priority {
             loop {
-                counters.drops.add(why, express.waiting.free_tail(0) as u64);
-                if express.take(counters) == 0 {
+                counters.drops.add(why, priority.waiting.free_tail(0) as u64);
+                if priority.take(counters) == 0 {
                     break;
                 }
             }

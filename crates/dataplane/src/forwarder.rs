@@ -7,7 +7,7 @@
 //!  of each --+->                  +--> two rings --> slow path                 |
 //!  port      |                    +--> free, counted                           |
 //!            |  ring from slow path, rings from other forwarders --> distribution
-//!            |  express ring of each port (what the kernel sends) --> distribution
+//!            |  priority ring of each port (what the kernel sends) --> distribution
 //!            +-----------------------------------------------------------------+
 //! ```
 //!
@@ -304,7 +304,7 @@ impl Forwarder {
         self.parts.quiescent.quiescent();
         let now = dpdk::tsc();
         self.count_cycles(now);
-        let mut found = self.distribution.express(&self.parts.counters);
+        let mut found = self.distribution.priority(&self.parts.counters);
         for source in 0..self.rx.len() {
             found += self.receive(source, now);
         }

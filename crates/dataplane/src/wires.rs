@@ -4,7 +4,7 @@
 //! ```text
 //!   rx queues --------+             +--> exit of each port: transmit queue, or
 //!   inlets: rings  ---+--> unit ----+      ring to the forwarder that has one, or nothing
-//!   express rings ----+             +--> (rings to the slow path: `punts.rs`)
+//!   priority rings ----+             +--> (rings to the slow path: `punts.rs`)
 //! ```
 
 use dpdk::Consumer;
@@ -41,7 +41,7 @@ pub struct Exit {
     /// The way to it.
     pub path: TxPath,
     /// What leaves before everything else; only beside a transmit queue.
-    pub express: Option<Consumer>,
+    pub priority: Option<Consumer>,
     /// How packets to groups leave by it.
     pub replicas: Replicas,
 }
@@ -49,7 +49,7 @@ pub struct Exit {
 impl Exit {
     /// No way to a port: packets for it are dropped.
     pub fn none(port: PortId) -> Self {
-        Self { port, path: TxPath::None, express: None, replicas: Replicas::default() }
+        Self { port, path: TxPath::None, priority: None, replicas: Replicas::default() }
     }
 }
 

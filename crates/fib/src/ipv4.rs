@@ -64,7 +64,7 @@
 //! readers load it with acquire ordering. So a reader has the old word and the old leaves, which
 //! are not reused before its grace period ends, or the new word and the new leaves. Where leaves
 //! change in place, each is one atomic store. (An entry of 16 bytes with a 64-bit bitmap, as in
-//! the first prototypes, needs a 16-byte atomic store, which stable Rust cannot express; cutting at
+//! the first prototypes, needs a 16-byte atomic store, which stable Rust cannot priority; cutting at
 //! 19 + 5 instead of 18 + 6 bits takes the same 4 MiB and makes the problem disappear.)
 //!
 //! # Limits

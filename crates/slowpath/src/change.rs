@@ -13,19 +13,19 @@ impl<P: Packet> SlowPath<P> {
             // The kernel will not take back what it said of them.
             self.forget(interface.id, Forgotten::Told, out);
         }
-        self.fall_silent(interface.id, out);
+        self.link_down(interface.id, out);
         self.interfaces.put(interface);
     }
 
     /// There is no such interface any more.
     pub(crate) fn remove_port(&mut self, interface: InterfaceId, out: &mut impl Output<P>) {
-        self.fall_silent(interface, out);
+        self.link_down(interface, out);
         self.forget(interface, Forgotten::All, out);
         self.interfaces.remove(interface);
     }
 
     /// An interface's link is gone: it says nothing, and what it has learned is not known any more.
-    pub(crate) fn fall_silent(&mut self, interface: InterfaceId, out: &mut impl Output<P>) {
+    pub(crate) fn link_down(&mut self, interface: InterfaceId, out: &mut impl Output<P>) {
         self.announcements.cancel(interface);
         self.advertising.cancel(interface);
         self.discovery.cancel(interface);

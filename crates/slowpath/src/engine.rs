@@ -305,7 +305,7 @@ impl<P: Packet> SlowPath<P> {
             Command::Interface(interface) => self.put_port(&interface, out),
             Command::RemoveInterface { interface } => self.remove_port(interface, out),
             Command::PortLink { interface, up: true } => self.start_announcing(interface, now),
-            Command::PortLink { interface, up: false } => self.fall_silent(interface, out),
+            Command::PortLink { interface, up: false } => self.link_down(interface, out),
             Command::KernelNeighbour { interface, address, mac } => {
                 if self.interfaces.is_host(interface) {
                     self.kernel_neighbour((interface, address), mac, now, out);

@@ -64,7 +64,7 @@ use crate::progress::Progress;
 use crate::telnet::Telnet;
 use buffers::Buffers;
 use fd_store::SharedStore;
-use forwarders::Makings;
+use forwarders::ForwarderFactory;
 use graphs::GraphMaker;
 use last_resort::{NIC_PATIENCE, PATIENCE};
 use node_tables::{NodeTables, nodes_of};
@@ -76,7 +76,7 @@ use reports::{Ledger, Retired, SlowViews};
 use signals::{Ended, Signals};
 use slow_worker::{
     ClassRates, EventSender, Orders, Outbox, SlowCounters, SlowWorker, Turns, event_channel,
-    mailboxes, order_queue,
+    handoff_queues, order_queue,
 };
 use wiring::{Wiring, WorkerEnds};
 
@@ -297,7 +297,7 @@ impl Router {
             quarantine: quarantine.clone(),
             seed,
         };
-        let makings = Makings {
+        let factory = ForwarderFactory {
             eal: eal.clone(),
             buffers: buffers.clone(),
             qsbr: qsbr.clone(),
@@ -318,14 +318,14 @@ impl Router {
         for ((number, &core), graph) in cores.iter().enumerate().zip(graphs) {
             signals.check()?;
             let made =
-                makings.make((number, core), graph, settings::tx(config.tx), Arc::default())?;
+                factory.make((number, core), graph, settings::tx(config.tx), Arc::default())?;
             views.push(made.view);
             units.push(made.unit);
             ends.push(made.ends);
         }
         let (workers, slow, orders) = slow_workers(common, ends, &qsbr)?;
         let shape = units[0].shape().clone();
-        let mut wiring = Wiring::new(makings, units, orders.clone(), cores);
+        let mut wiring = Wiring::new(factory, units, orders.clone(), cores);
         wiring.connect_at_start(queues)?;
         let script_counters = config.script.as_ref().map(|script| script.counters.clone());
         let ledger = Ledger {
@@ -479,7 +479,7 @@ fn slow_workers(
     let (mut workers, mut counters, mut orders) = (Vec::new(), Vec::new(), Vec::new());
     // By forwarder, from each of which every worker takes its own.
     let mut ends: Vec<_> = ends.into_iter().map(Vec::into_iter).collect();
-    for (index, mailbox) in mailboxes(count).into_iter().enumerate() {
+    for (index, handoff_queue) in handoff_queues(count).into_iter().enumerate() {
         let ends = ends.iter_mut().filter_map(Iterator::next);
         let (punted, injectors) = ends.map(|ends| (ends.punted, ends.injector)).unzip();
         let (orders_out, orders_in) = order_queue();
@@ -498,7 +498,7 @@ fn slow_workers(
                 events: common.events.clone(),
                 tables: common.tables.clone(),
                 hosts: std::array::from_fn(|_| None),
-                mailbox,
+                handoff_queue,
             },
             orders: orders_in,
             quiescent: qsbr.register()?,

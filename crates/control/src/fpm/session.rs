@@ -8,7 +8,7 @@ use crate::netlink::message::{
     Hop, Malformed, Message, Messages, NLMSG_ERROR, Nexthop, RTM_DELROUTE, RTM_NEWNEXTHOP,
     RTM_NEWROUTE, RouteMessage,
 };
-use crate::netlink::routes::{Interface, Manner, Routes, Skipped};
+use crate::netlink::routes::{Interface, ReplacePolicy, Routes, Skipped};
 use crate::netlink::{Interfaces, SourceEvent};
 use crate::rib::Source;
 
@@ -56,7 +56,7 @@ pub(super) struct Session {
 impl Session {
     pub(super) fn new(keep: Duration) -> Self {
         Self {
-            routes: Routes::new(Manner::Fpm),
+            routes: Routes::new(ReplacePolicy::Fpm),
             phase: Phase::Waiting,
             messages: 0,
             errors: 0,

@@ -26,7 +26,7 @@ use super::message::{
     NLMSG_ERROR, NeighbourMessage, Nexthop, RTM_GETADDR, RTM_GETLINK, RTM_GETNEIGH, RTM_GETNEXTHOP,
     RTM_GETROUTE, RTM_GETRULE, Raw, RuleMessage,
 };
-use super::routes::{DEFAULT_ORDER, Interface, Manner, Routes, Skipped};
+use super::routes::{DEFAULT_ORDER, Interface, ReplacePolicy, Routes, Skipped};
 use super::{Interfaces, KernelConfig};
 use crate::rib;
 
@@ -187,7 +187,7 @@ impl Model {
             neighbours: HashMap::new(),
             rules: Vec::new(),
             locals: HashSet::new(),
-            routes: Routes::new(Manner::Kernel),
+            routes: Routes::new(ReplacePolicy::Kernel),
             counts: Counts::default(),
             said: HashSet::new(),
             stale_ports: false,

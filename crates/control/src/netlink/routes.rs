@@ -1,7 +1,7 @@
 //! The routes and nexthop objects of a source, and what the RIB is told of them.
 //!
 //! A pure state machine: messages go in, [`SourceEvent`]s come out, and nothing is told twice. It
-//! serves the kernel and zebra, see [`Manner`].
+//! serves the kernel and zebra, see [`ReplacePolicy`].
 //!
 //! ```text
 //!   routes.rs     messages, flushes, mark and sweep          Routes
@@ -63,14 +63,14 @@ pub(super) const DEFAULT_ORDER: [u32; 3] = [RT_TABLE_LOCAL, RT_TABLE_MAIN, RT_TA
 
 /// How a source goes about its routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Manner {
+pub(crate) enum ReplacePolicy {
     /// By prefix, metric and more; routes go with what they lead over.
     Kernel,
     /// One route for each prefix, and it goes when the source says so.
     Fpm,
 }
 
-impl Manner {
+impl ReplacePolicy {
     fn source(self) -> Source {
         match self {
             Self::Kernel => Source::Kernel,
@@ -93,7 +93,7 @@ pub(crate) enum Skipped {
 /// The routes of one source.
 #[derive(Debug)]
 pub(crate) struct Routes {
-    manner: Manner,
+    policy: ReplacePolicy,
     v4: Tables<Key4>,
     v6: Tables<Key6>,
     infos: Infos,
@@ -132,13 +132,13 @@ impl Of for Key6 {
 }
 
 impl Routes {
-    pub(crate) fn new(manner: Manner) -> Self {
-        let order = match manner {
-            Manner::Kernel => DEFAULT_ORDER.to_vec(),
-            Manner::Fpm => vec![RT_TABLE_MAIN],
+    pub(crate) fn new(policy: ReplacePolicy) -> Self {
+        let order = match policy {
+            ReplacePolicy::Kernel => DEFAULT_ORDER.to_vec(),
+            ReplacePolicy::Fpm => vec![RT_TABLE_MAIN],
         };
         Self {
-            manner,
+            policy,
             v4: Tables::new(order.clone()),
             v6: Tables::new(order),
             infos: Infos::default(),
@@ -174,9 +174,9 @@ impl Routes {
 
     /// A route message that came when something happened. `flags` are its `NLM_F_*`.
     pub(crate) fn news(&mut self, flags: u16, gone: bool, m: RouteMessage) -> Result<(), Skipped> {
-        let arrival = match self.manner {
-            Manner::Kernel => Arrival::News(flags),
-            Manner::Fpm => Arrival::Only,
+        let arrival = match self.policy {
+            ReplacePolicy::Kernel => Arrival::News(flags),
+            ReplacePolicy::Fpm => Arrival::Only,
         };
         self.flush(None);
         if let Some(audit) = &mut self.audit {
@@ -210,7 +210,7 @@ impl Routes {
         if m.from {
             return Err(Skipped::Ignored("routes for packets from certain sources"));
         }
-        let fpm = self.manner == Manner::Fpm;
+        let fpm = self.policy == ReplacePolicy::Fpm;
         // The kernel's tables may be asked for by rules.
         if fpm && m.table != RT_TABLE_MAIN && self.v4.vrf_of(m.table).is_none() {
             return Err(Skipped::Ignored(
@@ -244,9 +244,9 @@ impl Routes {
     }
 
     fn intern(&mut self, key: InfoKey) -> u32 {
-        let Self { infos, nexthops, interfaces, manner, .. } = self;
-        let kind = |id| nexthops.kind(manner.source(), id);
-        infos.intern(key, |key| resolve(*manner, key, 0, interfaces, kind))
+        let Self { infos, nexthops, interfaces, policy, .. } = self;
+        let kind = |id| nexthops.kind(policy.source(), id);
+        infos.intern(key, |key| resolve(*policy, key, 0, interfaces, kind))
     }
 
     fn change<K: Of>(
@@ -333,7 +333,7 @@ impl Routes {
 
     /// Tells the difference between what a prefix led to and what it leads to.
     fn tell<K: Key>(&mut self, vrf: VrfId, key: K, before: &Effects, after: &Effects) {
-        let place = (self.manner.source(), vrf, key.net());
+        let place = (self.policy.source(), vrf, key.net());
         tell(&self.infos, place, &mut self.out, before, after);
     }
 
@@ -350,11 +350,11 @@ impl Routes {
 
     /// Resolves an info anew; whether it leads elsewhere now.
     fn resolve_again(&mut self, number: u32) -> bool {
-        let Self { infos, nexthops, interfaces, manner, .. } = self;
-        let source = manner.source();
+        let Self { infos, nexthops, interfaces, policy, .. } = self;
+        let source = policy.source();
         let info = infos.get_mut(number);
         let kind = |id| nexthops.kind(source, id);
-        let new = resolve(*manner, &info.key, info.dead, interfaces, kind);
+        let new = resolve(*policy, &info.key, info.dead, interfaces, kind);
         if new == info.resolved {
             return false;
         }
@@ -425,7 +425,7 @@ impl Routes {
         let mut changed = Vec::new();
         for group in groups {
             match self.nexthops.all.get_mut(&group).map(|object| &mut object.nexthop) {
-                Some(Nexthop::Group { members, .. }) if self.manner == Manner::Kernel => {
+                Some(Nexthop::Group { members, .. }) if self.policy == ReplacePolicy::Kernel => {
                     members.retain(|(member, _)| *member != id);
                     if members.is_empty() {
                         self.remove_nexthop(group);
@@ -437,25 +437,25 @@ impl Routes {
             }
         }
         self.refresh(&changed);
-        if self.manner == Manner::Kernel {
+        if self.policy == ReplacePolicy::Kernel {
             for number in self.infos.over(id) {
                 self.infos.get_mut(number).dying = true;
                 self.dying = true;
             }
         }
         if object.told.is_some() {
-            let key = GroupKey { source: self.manner.source(), id };
+            let key = GroupKey { source: self.policy.source(), id };
             self.out.push(SourceEvent::Group { key, change: Change::Withdraw });
         }
     }
 
     /// Tells what has become of nexthop objects.
     fn refresh(&mut self, ids: &[u32]) {
-        let source = self.manner.source();
+        let source = self.policy.source();
         let mut moved = false;
         let mut withdrawn = Vec::new();
         for &id in ids {
-            let derived = self.nexthops.derive(id, self.manner, &self.interfaces);
+            let derived = self.nexthops.derive(id, self.policy, &self.interfaces);
             let Some(object) = self.nexthops.all.get_mut(&id) else { continue };
             let key = GroupKey { source, id };
             let was_told = object.told.is_some();

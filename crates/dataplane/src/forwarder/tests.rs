@@ -61,7 +61,7 @@ fn source(n: u16, queue: RxQueue) -> RxSource {
 /// The device of port 3 takes packets of several buffers, the others do not.
 fn exit(n: u16, path: TxPath) -> Exit {
     let replicas = Replicas { mac: port_mac(n as u8), by_reference: n == 3 };
-    Exit { port: port(n), path, express: None, replicas }
+    Exit { port: port(n), path, priority: None, replicas }
 }
 
 /// What punts look at: number 18 has been two other next hops' before.
@@ -82,7 +82,7 @@ struct Lab {
     /// What it punts to either worker.
     punted: [ByClass<ClassQueue>; 2],
     /// Into the forwarder, to be sent by port 3 before everything else.
-    express: Producer,
+    priority: Producer,
     /// What it sends by port 3: a device.
     sent: RxQueue,
     /// What it sends by port 4: handed over to another forwarder.
@@ -103,12 +103,12 @@ impl Lab {
         };
         let ((into_0, out_0), (into_1, out_1)) = (worker(), worker());
         let (quarantine, suspects) = Quarantine::new();
-        let (express, express_out) = ring(1000);
+        let (priority, priority_out) = ring(1000);
         let (handover, handed_over) = ring(64);
         let mut paths: Vec<_> = (0..3).map(|_| TxPath::Handover(ring(64).0)).collect();
         paths.extend([TxPath::Queue(device), TxPath::Handover(handover)]);
         let mut exits: Vec<_> = (0..).zip(paths).map(|(n, path)| exit(n, path)).collect();
-        exits[3].express = Some(express_out);
+        exits[3].priority = Some(priority_out);
         let counters = Arc::new(ForwarderCounters::default());
         let mut forwarder = Forwarder::new(ForwarderParts {
             graph,
@@ -127,7 +127,7 @@ impl Lab {
         };
         forwarder.rewire(&mut Rewiring { wires, ..Rewiring::default() });
         let punted = [out_0, out_1];
-        Self { forwarder, counters, wire, inject, punted, express, sent, handed_over, suspects }
+        Self { forwarder, counters, wire, inject, punted, priority, sent, handed_over, suspects }
     }
 
     fn default_graph(tx: TxConfig) -> Self {
@@ -282,7 +282,7 @@ fn a_flood_fills_the_ring_of_its_own_class() {
 fn express_packets_leave_before_all_others() {
     let mut lab = Lab::default_graph(TxConfig { burst: 64, flush: Duration::from_secs(3600) });
     lab.receive(&vec![to("10.0.6.1"); 3]);
-    lab.express.push(mbuf(&to("10.0.1.1"))).unwrap();
+    lab.priority.push(mbuf(&to("10.0.1.1"))).unwrap();
     lab.forwarder.round();
     assert_eq!(lab.frames_sent(), [to("10.0.1.1")]);
     assert_eq!(lab.counters.taken_in.get(), 1);
@@ -298,20 +298,20 @@ fn express_packets_wait_for_a_full_queue_and_none_is_lost() {
         lab.receive(&vec![to("10.0.6.1"); 60]);
     }
     assert!(lab.drops(DropReason::TxFull) > 0);
-    let express = 900;
-    for _ in 0..express {
-        lab.express.push(mbuf(&to("10.0.1.1"))).unwrap();
+    let priority = 900;
+    for _ in 0..priority {
+        lab.priority.push(mbuf(&to("10.0.1.1"))).unwrap();
     }
     let mut sent = Vec::new();
-    while sent.iter().filter(|&&is_express| is_express).count() < express {
+    while sent.iter().filter(|&&is_priority| is_priority).count() < priority {
         lab.receive(&vec![to("10.0.6.1"); 60]);
         sent.extend(lab.frames_sent().iter().map(|frame| *frame == to("10.0.1.1")));
     }
-    let first = sent.iter().position(|&is_express| is_express).unwrap();
-    let behind = sent.iter().rposition(|&is_express| is_express).unwrap();
-    assert_eq!(behind - first + 1, express, "data between them");
+    let first = sent.iter().position(|&is_priority| is_priority).unwrap();
+    let behind = sent.iter().rposition(|&is_priority| is_priority).unwrap();
+    assert_eq!(behind - first + 1, priority, "data between them");
     assert!(first > 900, "data that the queue had already");
-    assert_eq!(lab.counters.taken_in.get(), express as u64);
+    assert_eq!(lab.counters.taken_in.get(), priority as u64);
 }
 
 #[test]
@@ -321,7 +321,7 @@ fn the_end_drops_express_packets_that_cannot_be_sent_by_name() {
         lab.receive(&vec![to("10.0.6.1"); 60]);
     }
     for _ in 0..300 {
-        lab.express.push(mbuf(&to("10.0.1.1"))).unwrap();
+        lab.priority.push(mbuf(&to("10.0.1.1"))).unwrap();
     }
     lab.forwarder.round();
     assert_eq!(lab.counters.held.get(), 2 * TX_BURST_MAX as u64);
@@ -868,7 +868,7 @@ fn what_is_on_the_way_to_a_port_is_sent_before_its_queue_is_given_away() {
         packet.set_tag(3);
         handed.push(packet).unwrap();
     }
-    lab.express.push(mbuf(&flow(99))).unwrap();
+    lab.priority.push(mbuf(&flow(99))).unwrap();
     let mut rewiring = exchange_exit(3, TxPath::None);
     rewiring.detach.set(port(3), true);
     lab.forwarder.rewire(&mut rewiring);
@@ -877,7 +877,7 @@ fn what_is_on_the_way_to_a_port_is_sent_before_its_queue_is_given_away() {
     assert_eq!((lab.counters.taken_in.get(), lab.forwarder.distribution.held()), (6, 0));
     let Wires { inlets, exits, .. } = &mut rewiring.wires;
     assert_eq!((inlets.len(), inlets[0].port), (1, Some(port(3))));
-    assert!(inlets[0].ring.is_empty() && exits[0].express.is_some());
+    assert!(inlets[0].ring.is_empty() && exits[0].priority.is_some());
     assert_eq!(exits[0].replicas, Replicas { mac: port_mac(3), by_reference: true });
     lab.receive(&[flow(10)]);
     lab.forwarder.rest();
@@ -896,7 +896,7 @@ fn what_a_full_queue_refuses_when_it_is_given_away_is_dropped_by_name() {
         lab.receive(&vec![to("10.0.6.1"); 60]);
     }
     for _ in 0..300 {
-        lab.express.push(mbuf(&to("10.0.1.1"))).unwrap();
+        lab.priority.push(mbuf(&to("10.0.1.1"))).unwrap();
     }
     let before = lab.drops(DropReason::TxFull);
     assert_eq!(lab.forwarder.distribution.held(), TX_BURST_MAX);

@@ -27,7 +27,7 @@ use super::wiring::{Seat, SlowPathWays, WorkerEnds};
 use crate::machine::cpu::Cpus;
 
 /// What forwarders are made of, now and later.
-pub struct Makings {
+pub struct ForwarderFactory {
     /// DPDK.
     pub eal: Arc<Eal>,
     /// Buffers for replicas.
@@ -58,7 +58,7 @@ pub struct Made {
     pub ends: Vec<WorkerEnds>,
 }
 
-impl Makings {
+impl ForwarderFactory {
     /// Forwarders' places on these cores. On a machine of one node none has a node: there is nothing to
     /// choose.
     pub fn seats(&self, cores: &[usize]) -> Vec<Seat> {

@@ -195,8 +195,9 @@ impl Ledger {
         let slow = &self.slow;
         let taken = slow.sum(|slow| slow.taken.iter().map(Counter::get).sum());
         let to_slow_path = punted.saturating_sub(taken);
-        let between_workers =
-            slow.sum(|slow| slow.mail_sent.get()).saturating_sub(slow.sum(|s| s.mail_taken.get()));
+        let between_workers = slow
+            .sum(|slow| slow.handoffs_sent.get())
+            .saturating_sub(slow.sum(|s| s.handoffs_taken.get()));
         let injected = slow.sum(|slow| slow.injected.get());
         let to_forwarders = (injected + handed_over).saturating_sub(taken_in);
         let waiting = slow.sum(|slow| slow.held.get());

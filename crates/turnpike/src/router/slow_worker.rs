@@ -6,7 +6,7 @@
 //!                                            | engine  | ---> inject rings ---> forwarders
 //!   other workers --- what waits for a  ---> +---------+ ---> other workers
 //!                     neighbour here              |
-//!   forwarders <-- express rings <-------- host interfaces (kernel)
+//!   forwarders <-- priority rings <-------- host interfaces (kernel)
 //! ```
 //!
 //! Each port has one worker, which owns its neighbours, its host interface and its announcements;
@@ -37,15 +37,15 @@ use dataplane::interface::InterfaceId;
 use dataplane::quarantine::{Quarantine, guard};
 use dataplane::reason::{DropReason, Punt, PuntClass};
 use dpdk::Mbuf;
-use outbox::{Letter, take_wreckage};
+use outbox::{Handoff, take_crash_frames};
 use slowpath::{Command, SlowPath};
 use tokio::sync::oneshot;
 
 use super::wiring::WorkerEnds;
 
 pub use events::{EventReceiver, EventSender, EventView, event_channel};
-pub use orders::{Order, OrderQueue, Orders, Plugs, order_queue};
-pub use outbox::{Frame, Outbox, SlowCounters, mailboxes};
+pub use orders::{Connections, Order, OrderQueue, Orders, order_queue};
+pub use outbox::{Frame, Outbox, SlowCounters, handoff_queues};
 pub use turns::{ClassRates, Turns};
 
 /// Messages of other workers that are looked at before packets have their turn.
@@ -146,19 +146,24 @@ impl SlowWorker {
     }
 
     /// Does nothing until somebody says so, or nobody can.
-    fn halt(&mut self, halted: oneshot::Sender<()>, go: &mpsc::Receiver<Plugs>, now: Duration) {
+    fn halt(
+        &mut self,
+        halted: oneshot::Sender<()>,
+        go: &mpsc::Receiver<Connections>,
+        now: Duration,
+    ) {
         self.quiescent.offline();
         let _ = halted.send(());
-        let plugs = go.recv();
+        let connections = go.recv();
         self.quiescent.online();
-        if let Ok(plugs) = plugs {
-            self.replug(plugs, now);
+        if let Ok(connections) = connections {
+            self.reconnect(connections, now);
         }
     }
 
     /// Goes on with other forwarders. What those that are gone have punted is taken at once.
-    fn replug(&mut self, plugs: Plugs, now: Duration) {
-        let Plugs { homes, more, forwarders } = plugs;
+    fn reconnect(&mut self, connections: Connections, now: Duration) {
+        let Connections { homes, more, forwarders } = connections;
         for WorkerEnds { punted, injector } in more {
             self.turns.add(punted);
             self.outbox.injectors.push(injector);
@@ -200,7 +205,7 @@ impl SlowWorker {
 
     #[cold]
     fn put_aside(&self, port: Option<InterfaceId>, message: &str) {
-        let frames = take_wreckage();
+        let frames = take_crash_frames();
         self.outbox.counters.drops.add(DropReason::Quarantined, frames.len() as u64);
         if frames.is_empty() {
             // No packet's fault, but it must be heard of.
@@ -214,9 +219,9 @@ impl SlowWorker {
     /// Takes what other workers have for neighbours on this one's ports.
     fn take_mail(&mut self, now: Duration) -> usize {
         for found in 0..MAIL_TURN {
-            let Some(letter) = self.outbox.mailbox.take() else { return found };
-            self.outbox.counters.mail_taken.add(letter.packets());
-            let Letter { to, waiting } = letter;
+            let Some(handoff) = self.outbox.handoff_queue.take() else { return found };
+            self.outbox.counters.handoffs_taken.add(handoff.packets());
+            let Handoff { to, waiting } = handoff;
             self.guarded(Some(to.0), |engine, outbox| engine.take_over(to, waiting, now, outbox));
         }
         MAIL_TURN
@@ -262,9 +267,9 @@ impl SlowWorker {
                 counters.drops.add(DropReason::Shutdown, 1);
             }
         }
-        while let Some(letter) = self.outbox.mailbox.take() {
-            counters.mail_taken.add(letter.packets());
-            counters.drops.add(DropReason::Shutdown, letter.packets());
+        while let Some(handoff) = self.outbox.handoff_queue.take() {
+            counters.handoffs_taken.add(handoff.packets());
+            counters.drops.add(DropReason::Shutdown, handoff.packets());
         }
         self.engine.shutdown(&mut self.outbox);
         counters.held.set(0);

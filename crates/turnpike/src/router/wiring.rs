@@ -45,7 +45,7 @@ use layout::{Demand, Layout};
 pub use slow_path::{SlowPathWays, WorkerEnds};
 pub use spread::Spread;
 
-use super::forwarders::{Made, Makings, Running};
+use super::forwarders::{ForwarderFactory, Made, Running};
 use super::host::HostInterface;
 use super::last_resort::Course;
 use super::queues::PortPlan;
@@ -55,7 +55,7 @@ use super::slow_worker::Orders;
 pub const RING_SIZE: usize = 2048;
 
 /// Packets of the kernel that wait in the router for one port; more wait in the kernel.
-pub const EXPRESS_SIZE: usize = 256;
+pub const PRIORITY_SIZE: usize = 256;
 
 /// An open port with the queues it got.
 pub struct Queues {
@@ -89,7 +89,7 @@ pub struct HostLink {
     /// The interface.
     pub interface: HostInterface,
     /// The ring to the forwarder that owns the port's transmit queue.
-    pub express: Producer,
+    pub priority: Producer,
 }
 
 /// A port's part of what forwarders have.
@@ -98,7 +98,7 @@ struct Parts {
     info: InterfaceInfo,
     rx: Vec<RxQueue>,
     tx: Vec<TxQueue>,
-    express: Option<Consumer>,
+    priority: Option<Consumer>,
 }
 
 /// What is known of a port that is connected.
@@ -154,7 +154,7 @@ pub struct Wiring {
     units: Vec<Forwarder>,
     /// Those that have.
     running: Vec<Running>,
-    makings: Makings,
+    factory: ForwarderFactory,
     workers: Orders,
     ports: BTreeMap<PortId, Wired>,
     /// The forwarders' places.
@@ -163,11 +163,16 @@ pub struct Wiring {
 
 impl Wiring {
     /// Of these forwarders, one on each core, which know no port yet, and these workers; more can be made.
-    pub fn new(makings: Makings, units: Vec<Forwarder>, workers: Orders, cores: &[usize]) -> Self {
+    pub fn new(
+        factory: ForwarderFactory,
+        units: Vec<Forwarder>,
+        workers: Orders,
+        cores: &[usize],
+    ) -> Self {
         let exchanges = Exchanges::new(units.iter().map(Forwarder::exchange).collect());
         let (running, ports) = (Vec::new(), BTreeMap::new());
-        let seats = makings.seats(cores);
-        Self { exchanges, units, running, makings, workers, ports, seats }
+        let seats = factory.seats(cores);
+        Self { exchanges, units, running, factory, workers, ports, seats }
     }
 
     /// Connects ports with forwarders that do not run yet.
@@ -189,7 +194,7 @@ impl Wiring {
     /// Starts the forwarders, each on its core.
     pub fn start(&mut self) -> Result<()> {
         for (number, (unit, seat)) in self.units.drain(..).zip(&self.seats).enumerate() {
-            let eal = self.makings.eal.clone();
+            let eal = self.factory.eal.clone();
             self.running.push(Running::start(number, unit, seat.core, eal)?);
         }
         // Whoever hears that the router is ready finds every one on its core.
@@ -239,8 +244,8 @@ impl Wiring {
     }
 
     /// What further forwarders are made of.
-    pub fn makings(&self) -> &Makings {
-        &self.makings
+    pub fn factory(&self) -> &ForwarderFactory {
+        &self.factory
     }
 
     /// Ends the forwarders, which come back; false if one panicked.
@@ -394,15 +399,15 @@ impl Wiring {
         let demand = queues.demand();
         let Queues { port, info, rx, tx, host, burst, plan, .. } = queues;
         let rings = self.rings(port, &layout, &plan, &self.seats)?;
-        let (mut express, mut link) = (None, None);
+        let (mut priority, mut link) = (None, None);
         if let Some(interface) = host {
-            let (name, node) = (format!("express-{}", port.index()), self.seats[layout.home].node);
-            let (producer, consumer) = ring(&self.makings.eal, &name, EXPRESS_SIZE, node)?;
-            express = Some(consumer);
-            link = Some(HostLink { interface, express: producer });
+            let (name, node) = (format!("priority-{}", port.index()), self.seats[layout.home].node);
+            let (producer, consumer) = ring(&self.factory.eal, &name, PRIORITY_SIZE, node)?;
+            priority = Some(consumer);
+            link = Some(HostLink { interface, priority: producer });
         }
         let terms = Terms { demand, plan, burst, layout };
-        Ok((lay(Parts { port, info, rx, tx, express }, terms, rings)?, link))
+        Ok((lay(Parts { port, info, rx, tx, priority }, terms, rings)?, link))
     }
 
     /// The rings of a layout, each in the memory of the forwarder that empties it.
@@ -413,7 +418,7 @@ impl Wiring {
         plan: &PortPlan,
         seats: &[Seat],
     ) -> Result<Rings> {
-        let (eal, port) = (&self.makings.eal, port.index());
+        let (eal, port) = (&self.factory.eal, port.index());
         let handover = |(forwarder, own): (usize, &Option<usize>)| {
             let (name, node) = (format!("handover-{forwarder}-{port}"), seats[layout.home].node);
             own.is_none().then(|| ring(eal, &name, RING_SIZE, node)).transpose()
@@ -437,7 +442,7 @@ impl Wiring {
 
 /// Gives every forwarder its part of a port. The rings are those that the layout asks for.
 fn lay(parts: Parts, terms: Terms, rings: Rings) -> Result<Laid> {
-    let Parts { port, info, rx, tx, mut express } = parts;
+    let Parts { port, info, rx, tx, mut priority } = parts;
     let Terms { demand, plan, burst, layout } = terms;
     let home = layout.home;
     let by_reference = tx.first().is_some_and(TxQueue::supports_multi_segment);
@@ -472,7 +477,7 @@ fn lay(parts: Parts, terms: Terms, rings: Rings) -> Result<Laid> {
             wires[home].inlets.push(Inlet { port: Some(port), ring });
         }
         if forwarder == home {
-            exit.express = express.take();
+            exit.priority = priority.take();
         }
         wires[forwarder].exits.push(exit);
     }
@@ -482,11 +487,11 @@ fn lay(parts: Parts, terms: Terms, rings: Rings) -> Result<Laid> {
 
 /// A port's part of the wires that forwarders have given back.
 fn parts_of(port: PortId, wires: Vec<Wires>, spare: Vec<TxQueue>) -> Result<Parts> {
-    let (mut sources, mut tx, mut express) = (Vec::new(), spare, None);
+    let (mut sources, mut tx, mut priority) = (Vec::new(), spare, None);
     for Wires { rx, exits, .. } in wires {
         sources.extend(rx);
         for exit in exits {
-            express = express.or(exit.express);
+            priority = priority.or(exit.priority);
             if let TxPath::Queue(queue) = exit.path {
                 tx.push(queue);
             }
@@ -501,7 +506,7 @@ fn parts_of(port: PortId, wires: Vec<Wires>, spare: Vec<TxQueue>) -> Result<Part
     let mut rx: Vec<RxQueue> = sources.into_iter().filter_map(queue).collect();
     rx.sort_by_key(RxQueue::index);
     tx.sort_by_key(TxQueue::index);
-    Ok(Parts { port, info, rx, tx, express })
+    Ok(Parts { port, info, rx, tx, priority })
 }
 
 fn plug(wires: Wires) -> Rewiring {

@@ -7,7 +7,7 @@ use dataplane::interface::{InterfaceId, VrfId};
 use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 
-use super::Manner;
+use super::ReplacePolicy;
 use crate::netlink::message::{
     Hop, Hops, RTN_ANYCAST, RTN_BLACKHOLE, RTN_BROADCAST, RTN_LOCAL, RTN_PROHIBIT, RTN_THROW,
     RTN_UNREACHABLE, RTPROT_KERNEL,
@@ -184,7 +184,7 @@ impl Infos {
 
 /// What a route with these attributes comes to. `nexthop` says where a nexthop object leads.
 pub(super) fn resolve(
-    manner: Manner,
+    policy: ReplacePolicy,
     key: &InfoKey,
     dead: u64,
     interfaces: &InterfaceMap,
@@ -202,7 +202,7 @@ pub(super) fn resolve(
         _ => match key.nexthop {
             Some(id) => Resolved::Route(nexthop(id)),
             None if key.connected && by_address => Resolved::Silent,
-            None => match followed(manner, &key.hops, interfaces) {
+            None => match followed(policy, &key.hops, interfaces) {
                 None => Resolved::Route(unicast(&key.hops, dead, interfaces)),
                 Some(hops) if hops.is_empty() => Resolved::Silent,
                 Some(hops) => Resolved::Route(unicast(&hops, 0, interfaces)),
@@ -213,9 +213,13 @@ pub(super) fn resolve(
 
 /// The hops without those over interfaces that nobody knows, if there are such. The kernel's all
 /// are: it tells its interfaces before its routes. What zebra says of interfaces may be wrong.
-pub(super) fn followed(manner: Manner, hops: &[Hop], interfaces: &InterfaceMap) -> Option<Hops> {
+pub(super) fn followed(
+    policy: ReplacePolicy,
+    hops: &[Hop],
+    interfaces: &InterfaceMap,
+) -> Option<Hops> {
     let known = |hop: &&Hop| hop.interface == 0 || interfaces.contains_key(&hop.interface);
-    let all = manner == Manner::Kernel || hops.iter().all(|hop| known(&hop));
+    let all = policy == ReplacePolicy::Kernel || hops.iter().all(|hop| known(&hop));
     (!all).then(|| hops.iter().filter(known).copied().collect())
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::Manner;
+use super::ReplacePolicy;
 use super::info::{InterfaceMap, followed, paths};
 use crate::netlink::message::{Hop, Hops, Nexthop};
 use crate::rib::{GroupKey, GroupSpec, Resilient, RouteKind, Source};
@@ -88,7 +88,12 @@ impl Nexthops {
     }
 
     /// What an object comes to. Members that are not there are left out.
-    pub(super) fn derive(&self, id: u32, manner: Manner, interfaces: &InterfaceMap) -> Derived {
+    pub(super) fn derive(
+        &self,
+        id: u32,
+        policy: ReplacePolicy,
+        interfaces: &InterfaceMap,
+    ) -> Derived {
         let Some(object) = self.all.get(&id) else { return Derived::Nothing };
         let (hops, resilient) = match &object.nexthop {
             Nexthop::Bridge => return Derived::Nothing,
@@ -104,7 +109,7 @@ impl Nexthops {
                 (members.iter().filter_map(member).collect(), resilient)
             }
         };
-        let hops = followed(manner, &hops, interfaces).unwrap_or(hops);
+        let hops = followed(policy, &hops, interfaces).unwrap_or(hops);
         if hops.is_empty() {
             return Derived::Nothing;
         }

@@ -32,7 +32,7 @@ impl Routes {
         self.flush(None);
         let next = match at.0 {
             Place::Groups => {
-                let source = self.manner.source();
+                let source = self.policy.source();
                 let told =
                     |(&id, spec)| SourceEvent::AuditGroup { key: GroupKey { source, id }, spec };
                 let all = self.nexthops.all.iter();
@@ -57,7 +57,7 @@ impl Routes {
         after: Option<K>,
         most: usize,
     ) -> Option<(usize, Option<K>)> {
-        let source = self.manner.source();
+        let source = self.policy.source();
         let tables = K::of(self);
         let of_vrf = |at: usize| tables.vrfs.iter().nth(at).map(|(id, vrf)| (*id, Some(*vrf)));
         let (id, vrf) = match tables.order.get(place) {

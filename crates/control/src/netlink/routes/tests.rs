@@ -11,8 +11,8 @@ use dataplane::interface::InterfaceId;
 use std::collections::BTreeMap;
 
 /// Interfaces 10 and 11 are ports 0 and 1, 99 is none.
-fn routes(manner: Manner) -> Routes {
-    let mut routes = Routes::new(manner);
+fn routes(policy: ReplacePolicy) -> Routes {
+    let mut routes = Routes::new(policy);
     for (index, port) in [(10, InterfaceId::new(0)), (11, InterfaceId::new(1)), (99, None)] {
         routes.set_interface(index, Some(Interface { port, up: true }));
     }
@@ -85,8 +85,8 @@ impl Told {
     }
 }
 
-fn after(manner: Manner, steps: impl FnOnce(&mut Routes)) -> Vec<String> {
-    let mut routes = routes(manner);
+fn after(policy: ReplacePolicy, steps: impl FnOnce(&mut Routes)) -> Vec<String> {
+    let mut routes = routes(policy);
     steps(&mut routes);
     let mut told = Told::default();
     told.take(&mut routes);
@@ -98,7 +98,7 @@ fn ipv4_routes_with_one_metric_are_tried_in_order() {
     let add = |routes: &mut Routes, flags: u16, via: &str| {
         routes.news(flags, false, route("192.0.2.0/24", &[hop(10, via)])).unwrap();
     };
-    let first = |steps: &dyn Fn(&mut Routes)| after(Manner::Kernel, |routes| steps(routes));
+    let first = |steps: &dyn Fn(&mut Routes)| after(ReplacePolicy::Kernel, |routes| steps(routes));
     assert_eq!(
         first(&|r| {
             add(r, NLM_F_CREATE, "10.0.0.1");
@@ -131,14 +131,14 @@ fn ipv4_routes_with_one_metric_are_tried_in_order() {
 fn ipv6_paths_come_together_and_go_one_by_one() {
     let (a, b, c) = (hop(10, "2001:db8::1"), hop(10, "2001:db8::2"), hop(11, "2001:db8::3"));
     let prefix = "2001:db8:1::/48";
-    let words = after(Manner::Kernel, |r| {
+    let words = after(ReplacePolicy::Kernel, |r| {
         r.news(NLM_F_CREATE, false, route(prefix, &[a])).unwrap();
         r.news(NLM_F_CREATE | NLM_F_APPEND, false, route(prefix, &[b, a])).unwrap();
         r.news(NLM_F_CREATE | NLM_F_APPEND, false, route(prefix, &[c, a, b])).unwrap();
         r.news(0, true, route(prefix, &[a])).unwrap();
     });
     assert_eq!(words, ["2001:db8:1::/48@0 2001:db8::2+2001:db8::3"]);
-    let words = after(Manner::Kernel, |r| {
+    let words = after(ReplacePolicy::Kernel, |r| {
         r.news(NLM_F_CREATE, false, route(prefix, &[a, b])).unwrap();
         r.news(0, true, route(prefix, &[b, a])).unwrap();
     });
@@ -150,12 +150,12 @@ fn ipv6_replaces_its_own_sort_first() {
     let prefix = "2001:db8:1::/48";
     let black = || RouteMessage { kind: RTN_BLACKHOLE, ..route(prefix, &[]) };
     let (a, b) = (hop(10, "2001:db8::1"), hop(10, "2001:db8::2"));
-    let words = after(Manner::Kernel, |r| {
+    let words = after(ReplacePolicy::Kernel, |r| {
         r.news(NLM_F_CREATE, false, black()).unwrap();
         r.news(NLM_F_REPLACE, false, route(prefix, &[a, b])).unwrap();
     });
     assert_eq!(words, ["2001:db8:1::/48@0 2001:db8::1+2001:db8::2"]);
-    let words = after(Manner::Kernel, |r| {
+    let words = after(ReplacePolicy::Kernel, |r| {
         r.news(NLM_F_CREATE, false, black()).unwrap();
         r.news(NLM_F_CREATE | NLM_F_APPEND, false, route(prefix, &[a])).unwrap();
         r.news(NLM_F_REPLACE, false, route(prefix, &[b])).unwrap();
@@ -166,7 +166,7 @@ fn ipv6_replaces_its_own_sort_first() {
 
 #[test]
 fn what_is_not_for_the_rib_is_left_out() {
-    let mut routes = routes(Manner::Kernel);
+    let mut routes = routes(ReplacePolicy::Kernel);
     let good = route("192.0.2.0/24", &[hop(10, "10.0.0.1")]);
     let refused = |routes: &mut Routes, message| routes.news(0, false, message).unwrap_err();
     let tos = RouteMessage { tos: 8, ..good.clone() };
@@ -192,7 +192,7 @@ fn connected_networks_are_not_doubled() {
         source: Some(source.parse().unwrap()),
         ..route(prefix, &[hop(10, "")])
     };
-    let words = after(Manner::Kernel, |r| {
+    let words = after(ReplacePolicy::Kernel, |r| {
         r.news(0, false, connected("10.0.0.0/24", "10.0.0.1")).unwrap();
         r.news(0, false, connected("10.9.0.2/32", "10.9.0.1")).unwrap();
     });
@@ -202,7 +202,7 @@ fn connected_networks_are_not_doubled() {
 #[test]
 fn what_needs_the_kernel_goes_to_it() {
     let encap = Hop { encap: true, ..hop(10, "10.0.0.1") };
-    let words = after(Manner::Kernel, |r| {
+    let words = after(ReplacePolicy::Kernel, |r| {
         for (prefix, hops) in [
             ("192.0.2.0/25", &[hop(99, "")][..]),
             ("192.0.2.128/25", &[hop(10, "10.0.0.1"), hop(99, "10.1.0.1")]),
@@ -217,7 +217,7 @@ fn what_needs_the_kernel_goes_to_it() {
 
 #[test]
 fn an_interface_that_becomes_a_port_moves_its_routes() {
-    let mut routes = routes(Manner::Kernel);
+    let mut routes = routes(ReplacePolicy::Kernel);
     let mut told = Told::default();
     routes.news(0, false, route("192.0.2.0/24", &[hop(99, "10.0.0.1")])).unwrap();
     told.take(&mut routes);
@@ -236,7 +236,7 @@ fn a_downed_link_takes_its_routes() {
         table: RT_TABLE_LOCAL,
         ..route("10.255.0.1/32", &[hop(10, "")])
     };
-    let mut routes = routes(Manner::Kernel);
+    let mut routes = routes(ReplacePolicy::Kernel);
     let mut told = Told::default();
     let both = [hop(10, "10.0.0.1"), hop(11, "10.1.0.1")];
     routes.news(0, false, route("192.0.2.0/24", &[hop(10, "10.0.0.1")])).unwrap();
@@ -255,7 +255,7 @@ fn a_downed_link_takes_its_routes() {
 
 #[test]
 fn the_last_address_takes_the_hops_over_its_interface() {
-    let mut routes = routes(Manner::Kernel);
+    let mut routes = routes(ReplacePolicy::Kernel);
     let mut told = Told::default();
     let both = [hop(10, "10.0.0.1"), hop(11, "10.1.0.1")];
     routes.news(0, false, route("198.51.100.0/24", &both)).unwrap();
@@ -272,7 +272,7 @@ fn the_last_address_takes_the_hops_over_its_interface() {
 /// `NETDEV_UNREGISTER`: an IPv4 route goes whole, an IPv6 route loses its hops.
 #[test]
 fn an_interface_that_is_gone_takes_more() {
-    let mut routes = routes(Manner::Kernel);
+    let mut routes = routes(ReplacePolicy::Kernel);
     let mut told = Told::default();
     let v4 = [hop(10, "10.0.0.1"), hop(11, "10.1.0.1")];
     let v6 = [hop(10, "2001:db8::1"), hop(11, "2001:db8::2")];
@@ -296,7 +296,7 @@ fn group(members: &[u32]) -> Nexthop {
 
 #[test]
 fn a_deleted_nexthop_object_takes_what_leads_over_it() {
-    let mut routes = routes(Manner::Kernel);
+    let mut routes = routes(ReplacePolicy::Kernel);
     nexthop(&mut routes, 1, Nexthop::Single(hop(10, "10.0.0.1")));
     nexthop(&mut routes, 2, Nexthop::Single(hop(11, "10.1.0.1")));
     nexthop(&mut routes, 7, group(&[1, 2]));
@@ -327,7 +327,7 @@ fn a_deleted_nexthop_object_takes_what_leads_over_it() {
 /// An object with the number of one that went, at once: the old routes go, the new one stays.
 #[test]
 fn a_nexthop_number_can_be_used_again() {
-    let mut routes = routes(Manner::Kernel);
+    let mut routes = routes(ReplacePolicy::Kernel);
     let over = |prefix: &str| RouteMessage { nexthop: Some(1), ..route(prefix, &[]) };
     nexthop(&mut routes, 1, Nexthop::Single(hop(10, "10.0.0.1")));
     routes.news(0, false, over("192.0.2.0/25")).unwrap();
@@ -344,7 +344,7 @@ fn a_nexthop_number_can_be_used_again() {
 
 #[test]
 fn an_earlier_table_hides_a_later_one() {
-    let mut routes = routes(Manner::Kernel);
+    let mut routes = routes(ReplacePolicy::Kernel);
     let mut told = Told::default();
     let in_100 = |prefix: &str, kind| RouteMessage {
         table: 100,
@@ -370,7 +370,7 @@ fn an_earlier_table_hides_a_later_one() {
 
 #[test]
 fn a_table_is_that_of_a_vrf_as_long_as_it_is_said_to_be() {
-    let mut routes = routes(Manner::Kernel);
+    let mut routes = routes(ReplacePolicy::Kernel);
     let mut told = Told::default();
     let in_100 =
         |kind| RouteMessage { table: 100, kind, ..route("192.0.2.0/24", &[hop(11, "10.1.0.1")]) };
@@ -398,7 +398,7 @@ fn a_table_is_that_of_a_vrf_as_long_as_it_is_said_to_be() {
 /// A route without interface is found by the routes of its own VRF.
 #[test]
 fn a_gateway_of_a_vrf_is_found_there() {
-    let mut routes = routes(Manner::Fpm);
+    let mut routes = routes(ReplacePolicy::Fpm);
     let vrf = VrfId::new(3);
     let in_7 = RouteMessage { table: 7, ..route("192.0.2.0/24", &[hop(0, "10.1.0.1")]) };
     let ignored = "zebra's routes of tables other than main and those of VRFs";
@@ -415,7 +415,7 @@ fn a_gateway_of_a_vrf_is_found_there() {
 /// Zebra has one route for a prefix, whatever the metric, and deletes it by the prefix alone.
 #[test]
 fn zebra_has_one_route_for_a_prefix() {
-    let words = after(Manner::Fpm, |r| {
+    let words = after(ReplacePolicy::Fpm, |r| {
         let first = RouteMessage { metric: 20, ..route("192.0.2.0/24", &[hop(10, "10.0.0.1")]) };
         r.news(0, false, first).unwrap();
         let second = RouteMessage { metric: 7, ..route("192.0.2.0/24", &[hop(11, "10.1.0.1")]) };
@@ -428,7 +428,7 @@ fn zebra_has_one_route_for_a_prefix() {
 
 #[test]
 fn a_reading_takes_away_what_it_did_not_have() {
-    let mut routes = routes(Manner::Kernel);
+    let mut routes = routes(ReplacePolicy::Kernel);
     let mut told = Told::default();
     let message = |i: u8, via: &str| route(&format!("10.{i}.0.0/16"), &[hop(10, via)]);
     for i in 0..10 {
@@ -451,7 +451,7 @@ fn a_reading_takes_away_what_it_did_not_have() {
 
 #[test]
 fn an_audit_finds_each_kind_of_difference() {
-    let mut routes = routes(Manner::Kernel);
+    let mut routes = routes(ReplacePolicy::Kernel);
     let message = |i: u8, via: &str| route(&format!("10.{i}.0.0/16"), &[hop(10, via)]);
     for i in 0..6 {
         routes.news(0, false, message(i, "10.0.0.1")).unwrap();
@@ -527,7 +527,7 @@ proptest! {
     ) {
         let tables = [100, RT_TABLE_MAIN, RT_TABLE_DEFAULT];
         let mut order = tables.to_vec();
-        let mut routes = routes(Manner::Kernel);
+        let mut routes = routes(ReplacePolicy::Kernel);
         routes.set_order(false, order.clone());
         let mut told = Told::default();
         let mut held: Vec<RouteMessage> = Vec::new();

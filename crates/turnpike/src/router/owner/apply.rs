@@ -350,10 +350,10 @@ impl Owner {
         config: &Config,
     ) -> Result<Option<Duration>> {
         let first = self.forwarders();
-        let makings = self.wiring.as_ref().context("no wiring")?.makings();
+        let factory = self.wiring.as_ref().context("no wiring")?.factory();
         let make = |(number, graph): (usize, ForwarderGraph)| {
             let (core, counters) = (cores[number], self.ledger.counters_of(number));
-            makings.make((number, core), graph, settings::tx(config.tx), counters)
+            factory.make((number, core), graph, settings::tx(config.tx), counters)
         };
         let more = (first..).zip(more).map(make).collect::<Result<Vec<_>>>()?;
         let plans = queues::plans(config);

@@ -215,7 +215,7 @@ impl Owner {
             "port \"{name}\": down, {why}; it is opened again when {} is there",
             wanted.device
         );
-        match self.take_away(&wanted).await {
+        match self.detach(&wanted).await {
             Ok(gone) => {
                 self.absentees.stuck.remove(&id);
                 let mut absent = Absent::new(gone.host, Some(last));

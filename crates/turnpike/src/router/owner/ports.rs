@@ -89,7 +89,7 @@ impl Owner {
         let is_wanted = |port: &config::Port| come.iter().any(|to| to.device.is_same(&port.device));
         let in_the_way = ports.removed.iter().filter(|port| is_wanted(port));
         for port in ports.changed.iter().map(|(before, _)| before).chain(in_the_way) {
-            let mut gone = self.take_away(port).await?;
+            let mut gone = self.detach(port).await?;
             if is_wanted(port) {
                 gone.kept = None;
             }
@@ -97,12 +97,12 @@ impl Owner {
         }
         for port in come {
             let ready = ready.remove(&port.id).context("a port that was not prepared")?;
-            self.let_come(config, port, ready, infos[port.id.index()], moves).await?;
+            self.attach(config, port, ready, infos[port.id.index()], moves).await?;
         }
         self.follow_hosts(config)
     }
 
-    async fn let_come(
+    async fn attach(
         &mut self,
         config: &Config,
         port: &config::Port,
@@ -134,7 +134,7 @@ impl Owner {
     }
 
     /// Takes from the port what can be put aside; its link is down from here on.
-    pub(super) async fn take_away(&mut self, port: &config::Port) -> Result<Gone> {
+    pub(super) async fn detach(&mut self, port: &config::Port) -> Result<Gone> {
         let (id, wanted) = (port.id, port.clone());
         if self.ports.get(id).is_none() {
             let absent = self.absentees.ports.remove(&id);
@@ -220,7 +220,7 @@ impl Owner {
     pub(super) async fn take_away_removed(&mut self, diff: &Diff, moves: &mut Moves) -> Result<()> {
         for port in &diff.ports.removed {
             if self.ports.get(port.id).is_some() || self.absentees.contain(port.id) {
-                let gone = self.take_away(port).await?;
+                let gone = self.detach(port).await?;
                 moves.0.push(Move::Gone(Box::new(gone)));
             }
         }
@@ -332,7 +332,7 @@ impl Owner {
         port: &config::Port,
         hosts: &mut BTreeMap<PortId, HostInterface>,
     ) -> Result<()> {
-        let gone = self.take_away(port).await?;
+        let gone = self.detach(port).await?;
         let before = base.port(port.id);
         match (gone.host, before) {
             (Some(host), Some(before)) if before.host.is_some() => {

@@ -44,7 +44,7 @@ pub enum Order {
         /// Says that nothing is done.
         halted: oneshot::Sender<()>,
         /// With what to go on.
-        go: Receiver<Plugs>,
+        go: Receiver<Connections>,
     },
     /// The classes have these turns from now on.
     Shares(ByClass<ClassLimits>),
@@ -53,7 +53,7 @@ pub enum Order {
 }
 
 /// A worker's connections when there is another number of forwarders.
-pub struct Plugs {
+pub struct Connections {
     /// Each port's forwarder.
     pub homes: Vec<(InterfaceId, usize)>,
     /// To and from forwarders that are new.
@@ -63,7 +63,7 @@ pub struct Plugs {
 }
 
 /// Workers that do nothing until this says so, or is gone.
-pub struct Halted(Vec<Sender<Plugs>>);
+pub struct Halted(Vec<Sender<Connections>>);
 
 impl Halted {
     /// Lets them go on. `more` has the ends of each new forwarder by worker.
@@ -77,7 +77,7 @@ impl Halted {
         for worker in self.0 {
             let ends = more.iter_mut().filter_map(Iterator::next).collect();
             // Whoever has ended has no part in it.
-            let _ = worker.send(Plugs { homes: homes.clone(), more: ends, forwarders });
+            let _ = worker.send(Connections { homes: homes.clone(), more: ends, forwarders });
         }
     }
 }

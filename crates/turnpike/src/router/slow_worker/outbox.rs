@@ -22,14 +22,14 @@ use slowpath::{Event, Output, Packet, RouteAnswer, Waiting};
 use wire::MacAddr;
 
 use super::super::buffers::Buffers;
-use super::super::wiring::{EXPRESS_SIZE, HostLink};
+use super::super::wiring::{HostLink, PRIORITY_SIZE};
 use super::EventSender;
 
 /// Frames taken from one host interface before the next has its turn.
 const HOST_TURN: usize = 64;
 
 /// Packets on the way to a port whose device segments them: of up to 64 KiB in many buffers each.
-const LARGE_MOST: usize = EXPRESS_SIZE / 8;
+const LARGE_MOST: usize = PRIORITY_SIZE / 8;
 
 /// Milliseconds from midnight to midnight.
 const MILLIS_OF_DAY: u128 = 86_400_000;
@@ -40,9 +40,9 @@ pub struct SlowCounters {
     /// Packets taken from the forwarders, by class.
     pub taken: ByClass<Counter>,
     /// Packets given to other workers.
-    pub mail_sent: Counter,
+    pub handoffs_sent: Counter,
     /// Packets taken from other workers.
-    pub mail_taken: Counter,
+    pub handoffs_taken: Counter,
     /// Packets for the router itself that were understood, or that the kernel took.
     pub to_host: Counter,
     /// Packets that the router made.
@@ -84,21 +84,21 @@ pub struct Outbox {
     /// The host interfaces of the worker's ports, by the ports' numbers.
     pub hosts: [Option<HostLink>; MAX_PORTS],
     /// The way to and from the other workers.
-    pub mailbox: Mailbox,
+    pub handoff_queue: HandoffQueue,
 }
 
-/// Letters that wait for a worker; more are dropped.
+/// Handoffs that wait for a worker; more are dropped.
 const MAILBOX: usize = 1024;
 
 /// What one worker has for another: something that waits for a neighbour on a port of its.
-pub struct Letter {
+pub struct Handoff {
     /// The neighbour.
     pub to: (InterfaceId, IpAddr),
     /// What waits.
     pub waiting: Waiting<Frame>,
 }
 
-impl Letter {
+impl Handoff {
     /// Received packets in it; a frame of the router's own is none yet.
     pub fn packets(&self) -> u64 {
         u64::from(matches!(self.waiting, Waiting::Received { .. }))
@@ -106,47 +106,47 @@ impl Letter {
 }
 
 /// A worker's way to and from the others.
-pub struct Mailbox {
+pub struct HandoffQueue {
     /// To each worker, itself included.
-    to: Vec<SyncSender<Letter>>,
-    from: Receiver<Letter>,
+    to: Vec<SyncSender<Handoff>>,
+    from: Receiver<Handoff>,
 }
 
-impl Mailbox {
-    /// The oldest letter.
-    pub fn take(&self) -> Option<Letter> {
+impl HandoffQueue {
+    /// The oldest handoff.
+    pub fn take(&self) -> Option<Handoff> {
         self.from.try_recv().ok()
     }
 
-    /// Sends to the worker that owns the letter's port.
-    fn send(&self, letter: Letter) -> Result<(), Letter> {
+    /// Sends to the worker that owns the handoff's port.
+    fn send(&self, handoff: Handoff) -> Result<(), Handoff> {
         use std::sync::mpsc::TrySendError::{Disconnected, Full};
-        match self.to[owner(letter.to.0.index(), self.to.len())].try_send(letter) {
+        match self.to[owner(handoff.to.0.index(), self.to.len())].try_send(handoff) {
             Ok(()) => Ok(()),
-            Err(Full(letter) | Disconnected(letter)) => Err(letter),
+            Err(Full(handoff) | Disconnected(handoff)) => Err(handoff),
         }
     }
 }
 
-/// The mailboxes of so many workers, at least one.
-pub fn mailboxes(workers: usize) -> Vec<Mailbox> {
+/// The queues of so many workers, at least one.
+pub fn handoff_queues(workers: usize) -> Vec<HandoffQueue> {
     let (to, from): (Vec<_>, Vec<_>) =
         (0..workers.max(1)).map(|_| std::sync::mpsc::sync_channel(MAILBOX)).unzip();
-    from.into_iter().map(|from| Mailbox { to: to.clone(), from }).collect()
+    from.into_iter().map(|from| HandoffQueue { to: to.clone(), from }).collect()
 }
 
 /// A packet as the engine sees it. One that is dropped by a panic leaves its bytes in
-/// [`take_wreckage`]; the packet itself is freed as any other.
+/// [`take_crash_frames`]; the packet itself is freed as any other.
 pub struct Frame(Option<Mbuf>);
 
 thread_local! {
     /// The frames that panics of this thread dropped, since they were last asked for.
-    static WRECKAGE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+    static CRASH_FRAMES: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// The frames that panics of this thread dropped, and forgets them.
-pub fn take_wreckage() -> Vec<Vec<u8>> {
-    WRECKAGE.take()
+pub fn take_crash_frames() -> Vec<Vec<u8>> {
+    CRASH_FRAMES.take()
 }
 
 impl Frame {
@@ -166,7 +166,7 @@ impl Drop for Frame {
         if let Some(packet) = &self.0
             && std::thread::panicking()
         {
-            WRECKAGE.with_borrow_mut(|frames| frames.push(packet.data().to_vec()));
+            CRASH_FRAMES.with_borrow_mut(|frames| frames.push(packet.data().to_vec()));
         }
     }
 }
@@ -234,7 +234,7 @@ impl Outbox {
                 found += 1;
                 self.counters.from_host.add(1);
                 let sent = made
-                    .and_then(|()| link.express.push(packet).map_err(|_| DropReason::InjectFull));
+                    .and_then(|()| link.priority.push(packet).map_err(|_| DropReason::InjectFull));
                 match sent {
                     Ok(()) => self.counters.injected.add(1),
                     Err(reason) => self.counters.drops.add(reason, 1),
@@ -268,8 +268,8 @@ impl Outbox {
 
 /// Packets of the kernel's that are taken now.
 fn room(link: &HostLink) -> usize {
-    let most = if link.interface.has_large_packets() { LARGE_MOST } else { EXPRESS_SIZE };
-    most.saturating_sub(link.express.len())
+    let most = if link.interface.has_large_packets() { LARGE_MOST } else { PRIORITY_SIZE };
+    most.saturating_sub(link.priority.len())
 }
 
 impl Output<Frame> for Outbox {
@@ -306,10 +306,10 @@ impl Output<Frame> for Outbox {
     }
 
     fn hand_over(&mut self, port: InterfaceId, address: IpAddr, waiting: Waiting<Frame>) {
-        let letter = Letter { to: (port, address), waiting };
-        let packets = letter.packets();
-        match self.mailbox.send(letter) {
-            Ok(()) => self.counters.mail_sent.add(packets),
+        let handoff = Handoff { to: (port, address), waiting };
+        let packets = handoff.packets();
+        match self.handoff_queue.send(handoff) {
+            Ok(()) => self.counters.handoffs_sent.add(packets),
             Err(_) => self.counters.drops.add(DropReason::HandoverFull, packets),
         }
     }

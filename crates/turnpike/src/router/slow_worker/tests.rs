@@ -27,7 +27,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::super::host::DeviceWork;
 use super::super::host::{FrameDevice, HostInterface};
-use super::super::wiring::{EXPRESS_SIZE, HostLink, SlowPathWays};
+use super::super::wiring::{HostLink, PRIORITY_SIZE, SlowPathWays};
 use super::*;
 
 /// Packet buffers for all tests.
@@ -104,7 +104,7 @@ struct Lab {
     worker: SlowWorker,
     kernel: Arc<Mutex<Kernel>>,
     punts: ByClass<Producer>,
-    express: Consumer,
+    priority: Consumer,
     orders: orders::OrderSender,
     suspects: mpsc::Receiver<Suspect>,
     _writer: io::PipeWriter,
@@ -119,7 +119,7 @@ impl Lab {
         let punts: Vec<_> = punts.into_iter().map(|ring| ring.ring).collect();
         let limits = default_limits();
         let rates = Arc::new(ClassRates::new(&limits));
-        let (express, express_out) = Ring::spsc(eal, "express", EXPRESS_SIZE).unwrap();
+        let (priority, priority_out) = Ring::spsc(eal, "priority", PRIORITY_SIZE).unwrap();
         let kernel = Arc::new(Mutex::new(Kernel::default()));
         let (reader, writer) = io::pipe().unwrap();
         let mut interface = HostInterface::for_test(Box::new(Device(kernel.clone(), reader)));
@@ -177,16 +177,16 @@ impl Lab {
                 events: event_channel().0,
                 tables: Arc::new(tables),
                 hosts: std::array::from_fn(|_| None),
-                mailbox: mailboxes(1).remove(0),
+                handoff_queue: handoff_queues(1).remove(0),
             },
             orders: orders_in,
             quiescent: dpdk::qsbr::Qsbr::new(1).register().unwrap(),
             quarantine,
         };
-        worker.outbox.connect(InterfaceId::FIRST, 0, Some(HostLink { interface, express }));
-        let express = express_out;
+        worker.outbox.connect(InterfaceId::FIRST, 0, Some(HostLink { interface, priority }));
+        let priority = priority_out;
         let punts = punts.try_into().ok().unwrap();
-        Self { worker, kernel, punts, express, orders, suspects, _writer: writer }
+        Self { worker, kernel, punts, priority, orders, suspects, _writer: writer }
     }
 
     /// A packet from 10.0.1.2, numbered by its length.
@@ -343,16 +343,16 @@ fn what_another_worker_sends_is_taken_over_and_counted() {
     let own = Waiting::Own(vec![0; 60]);
     lab.worker.outbox.hand_over(InterfaceId::FIRST, [10, 0, 1, 7].into(), own);
     let counters = lab.worker.outbox.counters.clone();
-    assert_eq!((counters.mail_sent.get(), counters.mail_taken.get()), (1, 0));
+    assert_eq!((counters.handoffs_sent.get(), counters.handoffs_taken.get()), (1, 0));
     lab.round(Duration::ZERO);
-    assert_eq!((counters.mail_sent.get(), counters.mail_taken.get()), (1, 1));
+    assert_eq!((counters.handoffs_sent.get(), counters.handoffs_taken.get()), (1, 1));
     assert_eq!(lab.worker.engine.held(), 1, "it waits for the neighbour");
     lab.worker.shut_down();
     assert_eq!(lab.drops(DropReason::Shutdown), 1);
 }
 
 #[test]
-fn a_full_mailbox_drops_by_name() {
+fn a_full_handoff_queue_drops_by_name() {
     let mut lab = Lab::new();
     for _ in 0..1100 {
         let packet = Frame::new(Lab::packet(PuntReason::Glean, [10, 0, 1, 7], 10));
@@ -360,7 +360,7 @@ fn a_full_mailbox_drops_by_name() {
         lab.worker.outbox.hand_over(InterfaceId::FIRST, [10, 0, 1, 7].into(), waiting);
     }
     assert_eq!(lab.drops(DropReason::HandoverFull), 76);
-    assert_eq!(lab.worker.outbox.counters.mail_sent.get(), 1024);
+    assert_eq!(lab.worker.outbox.counters.handoffs_sent.get(), 1024);
     lab.worker.shut_down();
 }
 
@@ -396,10 +396,10 @@ fn a_panic_costs_the_packet_that_provokes_it_and_nothing_else() {
             suspect.message
         );
     }
-    // Taken = to the host + dropped: nothing is lost, and nothing is left in the wreckage.
+    // Taken = to the host + dropped: nothing is lost, and nothing is left in the crash frames.
     let counters = &lab.worker.outbox.counters;
     assert_eq!((lab.taken(PuntClass::Host), counters.to_host.get()), (13, 10));
-    assert!(take_wreckage().is_empty());
+    assert!(take_crash_frames().is_empty());
 }
 
 #[test]
@@ -432,7 +432,7 @@ fn what_the_kernel_refuses_is_dropped_by_name() {
 #[test]
 fn what_the_kernel_sends_waits_in_the_kernel_while_the_way_is_full() {
     let mut lab = Lab::new();
-    let count = EXPRESS_SIZE + 50;
+    let count = PRIORITY_SIZE + 50;
     for number in 0..count {
         lab.kernel.lock().unwrap().sends.push_back(vec![number as u8; 60 + number]);
     }
@@ -441,7 +441,7 @@ fn what_the_kernel_sends_waits_in_the_kernel_while_the_way_is_full() {
     }
     assert_eq!(lab.kernel.lock().unwrap().sends.len(), 50);
     let mut arrived = 0;
-    while let Some(packet) = lab.express.pop() {
+    while let Some(packet) = lab.priority.pop() {
         assert_eq!(packet.data(), vec![arrived as u8; 60 + arrived]);
         arrived += 1;
         lab.round(Duration::ZERO);
@@ -630,16 +630,16 @@ fn a_large_frame_leaves_in_segments_as_there_is_room() {
     lab.kernel.lock().unwrap().header = header;
     lab.kernel.lock().unwrap().sends.extend([frame.clone(), frame]);
     while lab.round(Duration::ZERO) > 0 {}
-    assert_eq!(lab.express.len(), EXPRESS_SIZE);
+    assert_eq!(lab.priority.len(), PRIORITY_SIZE);
     assert_eq!(lab.kernel.lock().unwrap().sends.len(), 1, "the second waits in the kernel");
     for number in 0..1200u32 {
-        let packet = lab.express.pop().unwrap();
+        let packet = lab.priority.pop().unwrap();
         assert_eq!((packet.len(), packet.segments()), (154, 1));
         let sequence = u32::from_be_bytes(packet.data()[38..42].try_into().unwrap());
         assert_eq!(sequence, number % 600 * 100);
         lab.round(Duration::ZERO);
     }
-    assert!(lab.express.pop().is_none());
+    assert!(lab.priority.pop().is_none());
     let counters = &lab.worker.outbox.counters;
     assert_eq!((counters.from_host.get(), counters.injected.get()), (1200, 1200));
     let link = lab.worker.outbox.host(InterfaceId::FIRST).unwrap();
@@ -663,7 +663,7 @@ fn a_device_that_segments_gets_large_packets() {
     while lab.round(Duration::ZERO) > 0 {}
     // 16 buffers of 2,048 bytes hold 32 segments and their headers.
     for (sequence, length) in [(0, 32_000), (32_000, 28_000)] {
-        let packet = lab.express.pop().unwrap();
+        let packet = lab.priority.pop().unwrap();
         assert!(packet.has_request());
         assert_eq!(packet.segments(), (54 + length as usize).div_ceil(2048));
         let got = bytes(&packet);
@@ -671,7 +671,7 @@ fn a_device_that_segments_gets_large_packets() {
         assert_eq!(got[16..18], (length as u16 + 40).to_be_bytes(), "the length");
         assert_eq!(got[38..42], u32::to_be_bytes(sequence));
     }
-    assert!(lab.express.pop().is_none());
+    assert!(lab.priority.pop().is_none());
     let counters = &lab.worker.outbox.counters;
     assert_eq!((counters.from_host.get(), counters.injected.get()), (2, 2));
 }
@@ -685,9 +685,9 @@ fn large_packets_do_not_take_all_buffers() {
     lab.kernel.lock().unwrap().header = header;
     lab.kernel.lock().unwrap().sends.extend(vec![frame; 40]);
     while lab.round(Duration::ZERO) > 0 {}
-    assert_eq!(lab.express.len(), EXPRESS_SIZE / 8);
+    assert_eq!(lab.priority.len(), PRIORITY_SIZE / 8);
     assert_eq!(lab.kernel.lock().unwrap().sends.len(), 8, "they wait in the kernel");
-    while lab.express.pop().is_some() {
+    while lab.priority.pop().is_some() {
         lab.round(Duration::ZERO);
     }
     assert!(lab.kernel.lock().unwrap().sends.is_empty());
@@ -703,7 +703,7 @@ fn a_device_gets_segments_that_it_cannot_make_without_checksums() {
     lab.kernel.lock().unwrap().sends.push_back(frame);
     while lab.round(Duration::ZERO) > 0 {}
     for length in [154, 154, 104] {
-        let packet = lab.express.pop().unwrap();
+        let packet = lab.priority.pop().unwrap();
         assert_eq!((packet.len(), packet.segments()), (length, 1));
         assert!(packet.has_request());
     }
@@ -712,7 +712,7 @@ fn a_device_gets_segments_that_it_cannot_make_without_checksums() {
     lab.kernel.lock().unwrap().header = other;
     lab.kernel.lock().unwrap().sends.push_back(tcp(9, 0, 0, &[1; 10]));
     lab.round(Duration::ZERO);
-    assert!(!lab.express.pop().unwrap().has_request());
+    assert!(!lab.priority.pop().unwrap().has_request());
 }
 
 #[test]
@@ -728,7 +728,7 @@ fn a_header_that_does_not_fit_is_dropped_by_name() {
     lab.kernel.lock().unwrap().header = NetHeader { segmentation: SEGMENT_NONE, ..header };
     lab.kernel.lock().unwrap().sends.push_back(frame);
     lab.round(Duration::ZERO);
-    assert_eq!(lab.express.pop().unwrap().len(), 1054);
+    assert_eq!(lab.priority.pop().unwrap().len(), 1054);
 }
 
 #[test]
@@ -749,9 +749,9 @@ fn a_halted_worker_goes_on_with_other_forwarders() {
     let limits = default_limits();
     let ways = SlowPathWays::new(eal, (1, None), 1, &limits, &Arc::default(), 1).unwrap();
     let mut inlets = ways.forwarder.inlets;
-    let halt = |lab: &mut Lab, plugs: Option<Plugs>| {
+    let halt = |lab: &mut Lab, connections: Option<Connections>| {
         let ((halted, answer), (sender, go)) = (tokio::sync::oneshot::channel(), mpsc::channel());
-        plugs.into_iter().for_each(|plugs| sender.send(plugs).unwrap());
+        connections.into_iter().for_each(|connections| sender.send(connections).unwrap());
         drop(sender);
         lab.orders.send(Order::Halt { halted, go }).unwrap();
         lab.round(Duration::ZERO);
@@ -759,7 +759,7 @@ fn a_halted_worker_goes_on_with_other_forwarders() {
     };
     let homes = vec![(InterfaceId::FIRST, 1)];
     let more = ways.workers;
-    halt(&mut lab, Some(Plugs { homes, more, forwarders: 2 }));
+    halt(&mut lab, Some(Connections { homes, more, forwarders: 2 }));
     lab.worker.outbox.originate(InterfaceId::FIRST, &[0; 60]);
     assert!(inlets[0].ring.pop().is_some(), "by the new forwarder");
     // Whoever halted it is gone: nothing has changed.
@@ -770,7 +770,7 @@ fn a_halted_worker_goes_on_with_other_forwarders() {
     for number in 0..300 {
         lab.push_local(PuntClass::Host, number);
     }
-    halt(&mut lab, Some(Plugs { homes: Vec::new(), more: Vec::new(), forwarders: 0 }));
+    halt(&mut lab, Some(Connections { homes: Vec::new(), more: Vec::new(), forwarders: 0 }));
     assert_eq!((lab.taken(PuntClass::Host), lab.kernel.lock().unwrap().got.len()), (300, 300));
     assert!(lab.worker.outbox.injectors.is_empty());
     let (answer, link) = tokio::sync::oneshot::channel();

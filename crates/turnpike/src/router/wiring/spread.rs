@@ -45,7 +45,7 @@ impl Wiring {
         plans: &Plans,
         more: Vec<Made>,
     ) -> Result<Spread> {
-        let seats = self.makings.seats(cores);
+        let seats = self.factory.seats(cores);
         let terms = self.terms(plans, &seats);
         let is_other = self.is_other(&terms, &seats);
         let before = self.pin(cores)?;
@@ -127,7 +127,7 @@ impl Wiring {
         let first = self.running.len();
         for (number, made) in (first..).zip(more) {
             let core = seats[number].core;
-            joining.push(Running::start(number, made.unit, core, self.makings.eal.clone())?);
+            joining.push(Running::start(number, made.unit, core, self.factory.eal.clone())?);
             joined.push(made.view);
             ends.push(made.ends);
         }

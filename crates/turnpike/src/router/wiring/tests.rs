@@ -87,8 +87,8 @@ fn graph() -> Graph {
     graph.build().unwrap()
 }
 
-fn make(makings: &Makings, number: usize) -> Made {
-    makings.make((number, core()), (graph(), None), TxConfig::default(), Arc::default()).unwrap()
+fn make(factory: &ForwarderFactory, number: usize) -> Made {
+    factory.make((number, core()), (graph(), None), TxConfig::default(), Arc::default()).unwrap()
 }
 
 /// One that this process may use.
@@ -137,7 +137,7 @@ impl Lab {
     /// With forwarders on these cores.
     fn on(cores: &[usize], ports: Vec<Queues>) -> Self {
         let (eal, pool) = shared();
-        let makings = Makings {
+        let factory = ForwarderFactory {
             eal: eal.clone(),
             buffers: Buffers::from(pool.clone()),
             qsbr: Qsbr::new(8),
@@ -150,12 +150,12 @@ impl Lab {
         };
         let (mut units, mut counters, mut ends) = (Vec::new(), Vec::new(), Vec::new());
         for number in 0..cores.len() {
-            let made = make(&makings, number);
+            let made = make(&factory, number);
             counters.push(made.view.counters);
             units.push(made.unit);
             ends.push(made.ends);
         }
-        let mut wiring = Wiring::new(makings, units, Orders::new(Vec::new()), cores);
+        let mut wiring = Wiring::new(factory, units, Orders::new(Vec::new()), cores);
         wiring.connect_at_start(ports).unwrap();
         wiring.start().unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -165,7 +165,7 @@ impl Lab {
     /// Has so many forwarders from now on.
     fn spread(&mut self, forwarders: usize) -> Result<Spread> {
         let made = self.wiring.exchanges.len()..forwarders;
-        let more: Vec<_> = made.map(|number| make(&self.wiring.makings, number)).collect();
+        let more: Vec<_> = made.map(|number| make(&self.wiring.factory, number)).collect();
         self.counters.extend(more.iter().map(|made| made.view.counters.clone()));
         let (cores, plans) = (vec![core(); forwarders], Plans::new());
         self.runtime.block_on(self.wiring.spread(&cores, &plans, more))
@@ -381,7 +381,7 @@ fn a_core_that_cannot_be_used_changes_nothing() {
     let stream = Stream::start(1, at_left.into.remove(0), at_right.out.remove(0));
     let nowhere = 1023;
     for cores in [vec![nowhere], vec![core(), nowhere], vec![nowhere, core()]] {
-        let more = (1..cores.len()).map(|number| make(&lab.wiring.makings, number)).collect();
+        let more = (1..cores.len()).map(|number| make(&lab.wiring.factory, number)).collect();
         let error =
             lab.runtime.block_on(lab.wiring.spread(&cores, &Plans::new(), more)).err().unwrap();
         assert!(format!("{error:#}").contains("core 1023: cannot be used"), "{error:#}");
