@@ -7,6 +7,7 @@ use dataplane::port::PortId;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    let interfaces = Interfaces { by_index: [(1, None), (3, Some(PortId::FIRST.into()))].into() };
+    let by_index = [(1, None), (3, Some(PortId::FIRST.into()))].into();
+    let interfaces = Interfaces { by_index, ..Interfaces::default() };
     replay(bytes, &interfaces);
 });

@@ -168,7 +168,7 @@ fn own() -> Arc<OwnAddresses> {
     let own = OwnAddresses::new(false);
     let of = |number| addresses(number).iter().map(|net| net.parse().expect("a prefix")).collect();
     let all: Vec<(_, Vec<_>)> = (0..PORTS).map(|number| (port(number), of(number))).collect();
-    own.publish(all.iter().map(|(port, nets)| (InterfaceId::from(*port), &nets[..])), []);
+    own.publish(all.iter().map(|(port, nets)| (InterfaceId::from(*port), VrfId::DEFAULT, &nets[..])), []);
     Arc::new(own)
 }
 
