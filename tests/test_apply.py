@@ -403,3 +403,25 @@ def test_a_print_of_its_own_in_a_configuration_costs_nobody_anything(lab):
     assert "panicked" not in router.log()
     apply(router, BASE + ROUTES)
     router.stop()
+
+
+def test_the_level_of_the_log_changes(lab):
+    router = Wires(lab, ROUTES, ports=BASE).router
+
+    def lines():
+        return router.log().count(" INFO ")
+
+    quiet = BASE + 'turnpike.log { level = "error" }\n'
+    report, _ = plan(router, quiet + ROUTES)
+    assert ("log: level", "default", "error", True) in {
+        (c["what"], c["from"], c["to"], c["live"]) for c in report["changes"]
+    }
+    apply(router, quiet + ROUTES)
+    before = lines()
+    apply(router, quiet)
+    apply(router, quiet + ROUTES)
+    assert lines() == before
+    apply(router, BASE + ROUTES)
+    apply(router, BASE)
+    assert wait_for(lambda: lines() > before, 5)
+    router.stop()

@@ -10,6 +10,7 @@ mod doctor;
 mod generate;
 mod grace;
 mod hold;
+mod log;
 mod machine;
 mod picture;
 mod place;

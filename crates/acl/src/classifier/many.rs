@@ -79,36 +79,76 @@ impl<A: FilterAddress> Many<A> {
     fn find_rules<const S: usize>(&self, classes: &Classes, found: &mut [u32]) {
         let summary = if S == 0 { self.summary } else { S };
         for (at, found) in found.iter_mut().enumerate().take(BATCH) {
-            *found = self.first_rule(summary, classes, at);
+            *found = self.first_rule(summary, &self.rows(summary, classes, at));
+        }
+    }
+
+    #[inline(always)]
+    fn rows<'a>(&'a self, summary: usize, classes: &'a Classes, at: usize) -> PacketRows<'a> {
+        PacketRows {
+            source: self.source.1.row(summary, classes[0][at]),
+            destination: self.destination.1.row(summary, classes[1][at]),
+            classes: &classes[2..],
+            at,
         }
     }
 
     /// The first rule of all words that the summaries of a packet's rows have in common.
     #[inline(always)]
-    fn first_rule(&self, summary: usize, classes: &Classes, at: usize) -> u32 {
-        let source = self.source.1.row(summary, classes[0][at]);
-        let destination = self.destination.1.row(summary, classes[1][at]);
+    fn first_rule(&self, summary: usize, rows: &PacketRows<'_>) -> u32 {
         let mut first = NO_RULE;
         for part in 0..summary {
-            let mut words =
-                self.source.1.words(source, part) & self.destination.1.words(destination, part);
-            for ((_, _, rows), classes) in self.numbers.iter().zip(&classes[2..]) {
-                words &= rows.row(classes[at])[part];
-            }
+            let mut words = self.words(summary, part, rows);
             while words != 0 {
-                let word = part * WORD + words.trailing_zeros() as usize;
+                first = first.min(self.rule_of_next_word(summary, part, words, rows));
                 words &= words - 1;
-                let mut bits = self.source.1.word(source, summary, word);
-                bits &= self.destination.1.word(destination, summary, word);
-                for ((_, _, rows), classes) in self.numbers.iter().zip(&classes[2..]) {
-                    bits &= rows.row(classes[at])[summary + word];
-                }
-                let rule = self.rules[word * WORD + bits.trailing_zeros() as usize % WORD];
-                first = first.min(if bits == 0 { NO_RULE } else { rule });
             }
         }
         first
     }
+
+    /// The words in one part of a summary that may have a rule.
+    #[inline(always)]
+    fn words(&self, summary: usize, part: usize, rows: &PacketRows<'_>) -> u64 {
+        let source = self.source.1.words(rows.source, part);
+        let mut words = source & self.destination.1.words(rows.destination, part);
+        // Of few words, numbers rule out fewer than it takes to look.
+        if summary == 1 {
+            return words;
+        }
+        for ((_, _, numbers), classes) in self.numbers.iter().zip(rows.classes) {
+            words &= numbers.row(classes[rows.at])[part];
+        }
+        words
+    }
+
+    /// The first rule of the first of these words, of which there is one, that all rows have.
+    #[inline(always)]
+    fn rule_of_next_word(
+        &self,
+        summary: usize,
+        part: usize,
+        words: u64,
+        rows: &PacketRows<'_>,
+    ) -> u32 {
+        let word = part * WORD + words.trailing_zeros() as usize;
+        let mut bits = self.source.1.word(rows.source, summary, word);
+        bits &= self.destination.1.word(rows.destination, summary, word);
+        for ((_, _, numbers), classes) in self.numbers.iter().zip(rows.classes) {
+            bits &= numbers.row(classes[rows.at])[summary + word];
+        }
+        let rule = self.rules[word * WORD + bits.trailing_zeros() as usize % WORD];
+        if bits == 0 { NO_RULE } else { rule }
+    }
+}
+
+/// The rows of one packet.
+struct PacketRows<'a> {
+    source: &'a [u64],
+    destination: &'a [u64],
+    /// Classes of its numbers, at this place.
+    classes: &'a [[u16; BATCH]],
+    at: usize,
 }
 
 /// Rows of which few words are not zero: those of addresses.

@@ -121,7 +121,7 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
     list.fixed("fib: ipv4", ipv4.name());
     list.fixed("fib: ipv6", ipv6.name());
     let Log { level } = log;
-    list.fixed("log: level", level.unwrap_or("default"));
+    list.live("log: level", level.unwrap_or("default"));
     let Quarantine { directory, packets, bytes } = quarantine;
     list.fixed("quarantine: directory", directory.display());
     list.fixed("quarantine: packets", packets);

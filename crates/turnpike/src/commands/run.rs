@@ -8,12 +8,12 @@ use clap::Args;
 use control::config::{self, Config, ConfigErrors, Device};
 use dataplane::catalogue::Catalogue;
 use nix::errno::Errno;
-use tracing_subscriber::EnvFilter;
 
 use super::check::{self, SourceArgs};
 use crate::api::DEFAULT_SOCKET;
 use crate::bind::Binder;
 use crate::hold;
+use crate::log;
 use crate::router::{self, RunSettings};
 
 /// What to run.
@@ -38,7 +38,7 @@ pub fn run(args: &RunArgs, catalogue: &Catalogue) -> Result<()> {
     let (mut config, warnings) = args.source.load(catalogue)?;
     let binder = Binder::here();
     binder.resolve(&mut config)?;
-    start_log(&config);
+    log::start(config.log.level);
     binder.give_back_left(&config);
     let devices = devices(&config);
     let vdevs = check::virtual_drivers(&config);
@@ -100,20 +100,6 @@ fn is_of_machine(error: &(dyn std::error::Error + 'static), devices: &Devices) -
 fn point_to_doctor(error: Error, source: &SourceArgs) -> Error {
     let moonroute = if source.moonroute { "--moonroute " } else { "" };
     anyhow!("{error:#}\nrun: turnpike doctor {moonroute}{}", source.file.display())
-}
-
-/// Logs to stderr: by the environment's RUST_LOG, else the configuration's level, else `info`.
-fn start_log(config: &Config) {
-    let level = config.log.level.unwrap_or("info");
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_target(false)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        // A line that cannot be written, as on a terminal that was closed, is lost; to say so there panics.
-        .log_internal_errors(false)
-        .init();
 }
 
 #[cfg(test)]

@@ -268,6 +268,9 @@ impl Owner {
             self.orders.tell(&Command::Limits(limits));
             self.ledger.limits = new.slowpath;
         }
+        if old.log != new.log {
+            crate::log::set_level(new.log.level);
+        }
         if old.multicast != new.multicast {
             self.groups.configure(&new.multicast);
         }
