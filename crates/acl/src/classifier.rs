@@ -12,7 +12,7 @@
 //! to port      22        -> class 1  -> 0 1 1 1 1 ...
 //! ```
 //!
-//! Up to 64 rules are one word, in the rules' order. More are words of 64 rules that lie near each other
+//! Up to 256 rules are one or four words, in the rules' order. More are words of 64 rules that lie near each other
 //! in address space, so that few words have both the packet's source and its destination; a summary of
 //! each row, one bit a word, says which (after Baboescu and Varghese, "Scalable packet classification",
 //! SIGCOMM 2001, who keep the rules' order, and so have more such words). Of these words the first rule
@@ -24,7 +24,7 @@
 //! |---|---|
 //! | a field of up to 48 ranges | comparisons, no loads |
 //! | addresses with more | a lookup in a route table each |
-//! | bytes, beyond 64 rules | rows of numbers: classes x rules / 8; rows of addresses: some words a class |
+//! | bytes, beyond 256 rules | rows of numbers: classes x rules / 8; rows of addresses: some words a class |
 
 mod few;
 mod layout;
@@ -45,6 +45,9 @@ pub const RULES_MAX: usize = 1 << 16;
 
 /// Rules in a word.
 const WORD: usize = 64;
+
+/// Most rules whose words are all looked at; of more it takes longer than to know which to look at.
+const MORE: usize = 256;
 
 /// The place of a rule that is not there.
 const NO_RULE: u32 = u32::MAX;
@@ -75,8 +78,9 @@ pub struct Classifier<A: FilterAddress> {
 }
 
 enum Form<A: FilterAddress> {
-    Few(Few<A>),
-    Many(Many<A>),
+    Few(Box<Few<A, 1>>),
+    More(Box<Few<A, { MORE / WORD }>>),
+    Many(Box<Many<A>>),
 }
 
 impl<A: FilterAddress> Classifier<A> {
@@ -87,8 +91,9 @@ impl<A: FilterAddress> Classifier<A> {
     pub fn new(filter: &Filter) -> Result<Self, TooLarge> {
         let layout = Layout::<A>::new(filter)?;
         let form = match layout.rules.len() {
-            ..=WORD => Form::Few(Few::new(layout, filter)?),
-            _ => Form::Many(Many::new(layout, filter)?),
+            0..=WORD => Form::Few(Box::new(Few::new(layout, filter)?)),
+            rules if rules <= MORE => Form::More(Box::new(Few::new(layout, filter)?)),
+            _ => Form::Many(Box::new(Many::new(layout, filter)?)),
         };
         Ok(Self { form, none: filter.rules.len() as u32 })
     }
@@ -106,6 +111,7 @@ impl<A: FilterAddress> Classifier<A> {
     pub fn classify(&self, fields: &Fields<A>, found: &mut [u32; BATCH]) {
         match &self.form {
             Form::Few(few) => few.classify(fields, found),
+            Form::More(few) => few.classify(fields, found),
             Form::Many(many) => many.classify(fields, found),
         }
         found.iter_mut().take(fields.len()).for_each(|rule| *rule = self.none.min(*rule));

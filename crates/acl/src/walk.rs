@@ -155,7 +155,7 @@ mod tests {
         let make = |(matches, action)| Rule { name: None, line: 1, matches, action };
         let rule = (sparse(), action).prop_map(make).boxed();
         // Within a word of the classifier, and beyond.
-        prop_oneof![4 => vec(rule.clone(), 0..12), 1 => vec(rule, 60..150)]
+        prop_oneof![4 => vec(rule.clone(), 0..12), 1 => vec(rule, 60..300)]
             .prop_map(|rules| Filter { name: "random".into(), rules, default: Action::Drop })
     }
 

@@ -1,4 +1,4 @@
-//! Up to 64 rules: one word for each class, one field after the other.
+//! Up to 64 times `W` rules: `W` words for each class, one field after the other, nothing to decide.
 
 use super::{NO_RULE, TooLarge, WORD, layout};
 use crate::{
@@ -8,24 +8,28 @@ use crate::{
     fields::{BATCH, Fields},
 };
 
-pub(super) struct Few<A: FilterAddress> {
-    source: Option<(AddressClasses<A>, Vec<u64>)>,
-    destination: Option<(AddressClasses<A>, Vec<u64>)>,
-    numbers: Vec<(Number, NumberClasses, Vec<u64>)>,
+pub(super) struct Few<A: FilterAddress, const W: usize> {
+    source: Option<(AddressClasses<A>, Rows<W>)>,
+    destination: Option<(AddressClasses<A>, Rows<W>)>,
+    numbers: Vec<(Number, NumberClasses, Rows<W>)>,
     /// The rule behind each bit.
-    rules: [u32; WORD],
+    rules: [[u32; WORD]; W],
 }
 
-impl<A: FilterAddress> Few<A> {
+/// By class: a bit for each rule that allows it.
+type Rows<const W: usize> = Vec<[u64; W]>;
+
+impl<A: FilterAddress, const W: usize> Few<A, W> {
+    /// `layout` has at most `W` words of rules.
     pub fn new(layout: layout::Layout<A>, filter: &Filter) -> Result<Self, TooLarge> {
         let address = |of: layout::AddressLayout<A>| {
-            Ok((layout::classes(&of.prefixes, filter)?, of.bits.bits))
+            Ok((layout::classes(&of.prefixes, filter)?, rows(&of.bits)))
         };
         let number = |of: layout::NumberLayout| {
-            (of.number, NumberClasses::new(of.number, &of.ranges), of.bits.bits)
+            (of.number, NumberClasses::new(of.number, &of.ranges), rows(&of.bits))
         };
-        let mut rules = [NO_RULE; WORD];
-        rules.iter_mut().zip(layout.rules).for_each(|(bit, rule)| *bit = rule);
+        let mut rules = [[NO_RULE; WORD]; W];
+        rules.iter_mut().flatten().zip(layout.rules).for_each(|(bit, rule)| *bit = rule);
         Ok(Self {
             source: layout.source.map(address).transpose()?,
             destination: layout.destination.map(address).transpose()?,
@@ -35,7 +39,7 @@ impl<A: FilterAddress> Few<A> {
     }
 
     pub fn classify(&self, fields: &Fields<A>, found: &mut [u32; BATCH]) {
-        let mut bits = [!0u64; BATCH];
+        let mut bits = [[!0u64; W]; BATCH];
         let mut classes = [0; BATCH];
         let classes = &mut classes[..fields.padded()];
         let addresses =
@@ -52,15 +56,30 @@ impl<A: FilterAddress> Few<A> {
             restrict(&mut bits, rows, classes);
         }
         for (found, bits) in found.iter_mut().zip(&bits[..fields.len()]) {
-            let rule = self.rules[bits.trailing_zeros() as usize % WORD];
-            *found = if *bits == 0 { NO_RULE } else { rule };
+            *found = self.first_rule(bits);
         }
+    }
+
+    #[inline(always)]
+    fn first_rule(&self, bits: &[u64; W]) -> u32 {
+        let (mut first, mut place) = (0, 0);
+        for (at, &word) in bits.iter().enumerate().rev() {
+            (first, place) = if word == 0 { (first, place) } else { (word, at) };
+        }
+        let rule = self.rules[place][first.trailing_zeros() as usize % WORD];
+        if first == 0 { NO_RULE } else { rule }
     }
 }
 
+fn rows<const W: usize>(bits: &layout::Bitmaps) -> Rows<W> {
+    let row = |row: &[u64]| std::array::from_fn(|at| row.get(at).copied().unwrap_or(0));
+    bits.rows().map(row).collect()
+}
+
 #[inline(always)]
-fn restrict(bits: &mut [u64; BATCH], rows: &[u64], classes: &[u16]) {
+fn restrict<const W: usize>(bits: &mut [[u64; W]; BATCH], rows: &[[u64; W]], classes: &[u16]) {
     for (bits, class) in bits.iter_mut().zip(classes) {
-        *bits &= rows.get(usize::from(*class)).copied().unwrap_or(0);
+        let row = rows.get(usize::from(*class)).unwrap_or(&[0; W]);
+        bits.iter_mut().zip(row).for_each(|(bits, row)| *bits &= row);
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use fib::{Bits, Prefix};
 use ipnet::IpNet;
 
-use super::{NO_RULE, RULES_MAX, TooLarge, WORD};
+use super::{MORE, NO_RULE, RULES_MAX, TooLarge, WORD};
 use crate::{
     Filter, Matches,
     classes::{AddressClasses, FilterAddress},
@@ -61,7 +61,7 @@ impl<A: FilterAddress> Layout<A> {
             return Err(too_large::<A>(filter, "rules", possible.len(), RULES_MAX, way_out));
         }
         let rules = match possible.len() {
-            ..=WORD => words(possible).collect(),
+            ..=MORE => words(possible).collect(),
             _ => near_each_other::<A>(filter, possible),
         };
         let matches: Vec<Option<&Matches>> =

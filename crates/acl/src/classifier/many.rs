@@ -1,4 +1,4 @@
-//! More than 64 rules: words of rules, and summaries that say which words to look at.
+//! More than 256 rules: words of rules, and summaries that say which words to look at.
 
 use super::{NO_RULE, TooLarge, WORD, layout};
 use crate::{
