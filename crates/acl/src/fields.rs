@@ -1,7 +1,5 @@
 //! The fields of a batch of packets, side by side.
 
-use std::mem::size_of;
-
 use crate::{
     Key,
     classes::FilterAddress,
