@@ -22,6 +22,10 @@ pub trait FilterAddress: Address {
     /// The key of a frame of this family: [`Key::of_ip4`] or [`Key::of_ip6`].
     fn key(frame: &[u8], length: usize, interface: u16) -> Key;
 
+    /// The same if it is a plain packet, without anything to walk.
+    #[doc(hidden)]
+    fn plain_key(frame: &[u8], length: usize, interface: u16) -> Option<Key>;
+
     /// The address in the low bits of `key`.
     #[doc(hidden)]
     fn narrow(key: u128) -> Self::Bits;
@@ -44,6 +48,11 @@ impl FilterAddress for Ipv4Addr {
     #[inline(always)]
     fn key(frame: &[u8], length: usize, interface: u16) -> Key {
         Key::of_ip4(frame, length, interface)
+    }
+
+    #[inline(always)]
+    fn plain_key(frame: &[u8], length: usize, interface: u16) -> Option<Key> {
+        Key::of_plain_ip4(frame, length, interface)
     }
 
     #[inline(always)]
@@ -80,6 +89,11 @@ impl FilterAddress for Ipv6Addr {
     #[inline(always)]
     fn key(frame: &[u8], length: usize, interface: u16) -> Key {
         Key::of_ip6(frame, length, interface)
+    }
+
+    #[inline(always)]
+    fn plain_key(frame: &[u8], length: usize, interface: u16) -> Option<Key> {
+        Key::of_plain_ip6(frame, length, interface)
     }
 
     #[inline(always)]

@@ -68,6 +68,25 @@ impl<A: FilterAddress> Fields<A> {
         self.count += 1;
     }
 
+    /// Adds the packet of a frame, arguments as for [`Key::of_ip4`]; true if it is a fragment that a filter
+    /// should drop ([`Key::is_tiny`]).
+    #[inline(always)]
+    pub fn push_frame(&mut self, frame: &[u8], length: usize, interface: u16) -> bool {
+        // A key in registers: written to memory byte by byte, it cannot be read as words at once.
+        if let Some(key) = A::plain_key(frame, length, interface) {
+            self.push(&key);
+            return false;
+        }
+        self.push_any(frame, length, interface)
+    }
+
+    #[inline(never)]
+    fn push_any(&mut self, frame: &[u8], length: usize, interface: u16) -> bool {
+        let key = A::key(frame, length, interface);
+        self.push(&key);
+        key.is_tiny()
+    }
+
     /// The source address of the packet at this place.
     #[inline]
     pub fn source(&self, place: usize) -> A::Bits {

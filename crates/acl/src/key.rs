@@ -101,7 +101,7 @@ impl Key {
 
     /// A whole TCP or UDP packet without options, as nearly all are: nothing to walk.
     #[inline(always)]
-    fn of_plain_ip4(frame: &[u8], length: usize, interface: u16) -> Option<Key> {
+    pub(crate) fn of_plain_ip4(frame: &[u8], length: usize, interface: u16) -> Option<Key> {
         let head: &[u8; ETHERNET_LEN + IPV4_MIN_LEN + TCP_LEN] = frame.first_chunk()?;
         let (ip, upper) = Ipv4Header::ref_from_prefix(&head[ETHERNET_LEN..]).ok()?;
         let ip_length = usize::from(ip.total_length.get()).min(length.saturating_sub(ETHERNET_LEN));
@@ -153,7 +153,7 @@ impl Key {
 
     /// A TCP or UDP packet without extension headers, as nearly all are: nothing to walk.
     #[inline(always)]
-    fn of_plain_ip6(frame: &[u8], length: usize, interface: u16) -> Option<Key> {
+    pub(crate) fn of_plain_ip6(frame: &[u8], length: usize, interface: u16) -> Option<Key> {
         let head: &[u8; ETHERNET_LEN + IPV6_LEN + TCP_LEN] = frame.first_chunk()?;
         let (ip, upper) = Ipv6Header::ref_from_prefix(&head[ETHERNET_LEN..]).ok()?;
         let ip_length = ip6_length(ip, length);

@@ -94,9 +94,8 @@ impl<A: Filtered> Used<A> {
         let mut hidden = Mask::EMPTY;
         for slot in packets.slots() {
             let interface = batch.interface(slot).index() as u16;
-            let key = A::key(batch.frame(slot), batch.len(slot), interface);
-            hidden |= Mask::when(key.is_tiny(), slot);
-            fields.push(&key);
+            let is_tiny = fields.push_frame(batch.frame(slot), batch.len(slot), interface);
+            hidden |= Mask::when(is_tiny, slot);
         }
         let mut found = [0; BATCH_MAX];
         A::of(table).classify(fields, &mut found);
