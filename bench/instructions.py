@@ -113,7 +113,7 @@ def conditions():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--case", default=",".join(SOURCES), help="cases, separated by commas")
-    parser.add_argument("--check", action="store_true", help=f"compare with {RECORD.name}, fail beyond {LIMIT:.0%}")
+    parser.add_argument("--check", action="store_true", help=f"compare with {RECORD.name}, fail beyond {100 * LIMIT:.0f} %%")
     parser.add_argument("--record", action="store_true", help=f"write {RECORD.name}")
     parser.add_argument("--json", type=Path, help="write the numbers to this file")
     args = parser.parse_args()
