@@ -83,7 +83,10 @@ def test_header_checksums_count_the_same_whoever_checks_them(machine, kind, used
         between.sender.send(*(frame for pair in zip(bad, good) for frame in pair))
         # Packets with options take the slow path.
         between.expect(*good)
-        assert change(received=8, timeout=20)["dropped"] == {"ip4-checksum": 4}
+        dropped = change(received=8, timeout=20)["dropped"]
+        # The hosts' kernels report their groups when they like.
+        dropped.pop("multicast-not-routed", None)
+        assert dropped == {"ip4-checksum": 4}
     finally:
         between.close()
 
