@@ -45,7 +45,6 @@ pub trait FilterAddress: Address {
 impl FilterAddress for Ipv4Addr {
     const OF: Family = Family::Ip4;
 
-    #[inline(always)]
     fn key(frame: &[u8], length: usize, interface: u16) -> Key {
         Key::of_ip4(frame, length, interface)
     }
@@ -86,7 +85,6 @@ impl FilterAddress for Ipv4Addr {
 impl FilterAddress for Ipv6Addr {
     const OF: Family = Family::Ip6;
 
-    #[inline(always)]
     fn key(frame: &[u8], length: usize, interface: u16) -> Key {
         Key::of_ip6(frame, length, interface)
     }
@@ -138,8 +136,8 @@ impl<A: FilterAddress> AddressClasses<A> {
     pub fn new(prefixes: &[(Prefix<A>, u16)]) -> Result<Self, Error> {
         let ranges = ranges(prefixes);
         if ranges.len() <= FEW {
-            let starts = ranges[1..].iter().map(|range| range.0).collect();
-            return Ok(Self::Few { starts, classes: ranges.iter().map(|range| range.1).collect() });
+            let (starts, classes) = split(&ranges);
+            return Ok(Self::Few { starts, classes });
         }
         // The fastest table has room for fewer long prefixes than the other.
         let table = loaded(prefixes, Algorithm::Runmap)
@@ -208,8 +206,8 @@ impl NumberClasses {
     /// `ranges` are the first value and the class of each range, in order; the first begins at 0.
     pub fn new(number: Number, ranges: &[(u16, u16)]) -> Self {
         if number.values() == 1 << 16 && ranges.len() <= FEW {
-            let starts = ranges[1..].iter().map(|range| range.0).collect();
-            return Self::Few { starts, classes: ranges.iter().map(|range| range.1).collect() };
+            let (starts, classes) = split(ranges);
+            return Self::Few { starts, classes };
         }
         let mut table = vec![0; number.values()];
         let ends = ranges[1..].iter().map(|range| usize::from(range.0)).chain([number.values()]);
@@ -236,6 +234,12 @@ impl NumberClasses {
             }
         }
     }
+}
+
+/// The starts of all ranges but the first, and the classes of all.
+fn split<T: Copy>(ranges: &[(T, u16)]) -> (Vec<T>, Vec<u16>) {
+    let starts = ranges.iter().skip(1).map(|range| range.0);
+    (starts.collect(), ranges.iter().map(|range| range.1).collect())
 }
 
 #[inline(always)]

@@ -41,7 +41,7 @@ use crate::{
 };
 
 /// Most rules of a filter.
-pub const RULES_MAX: usize = 1 << 16;
+const RULES_MAX: usize = 1 << 16;
 
 /// Rules in a word.
 const WORD: usize = 64;

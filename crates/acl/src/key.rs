@@ -88,18 +88,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// The key of an IPv4 frame.
-    ///
-    /// `frame` is the Ethernet frame's first buffer, whose IP header at byte 14 has been validated;
-    /// `length` is the whole frame's length in bytes. A frame too short for its header gives a key
-    /// without addresses that has [`NO_UPPER`] set.
-    #[inline(always)]
-    pub fn of_ip4(frame: &[u8], length: usize, interface: u16) -> Key {
-        Self::of_plain_ip4(frame, length, interface)
-            .unwrap_or_else(|| Self::of_any_ip4(frame, length, interface))
-    }
-
-    /// A whole TCP or UDP packet without options, as nearly all are: nothing to walk.
+    /// [`Self::of_ip4`] of a whole TCP or UDP packet without options, as nearly all are: nothing to walk.
     #[inline(always)]
     pub(crate) fn of_plain_ip4(frame: &[u8], length: usize, interface: u16) -> Option<Key> {
         let head: &[u8; ETHERNET_LEN + IPV4_MIN_LEN + TCP_LEN] = frame.first_chunk()?;
@@ -127,7 +116,12 @@ impl Key {
         Key { ports: [port(0), port(2)], protocol, flags, interface, ..Key::default() }
     }
 
-    fn of_any_ip4(frame: &[u8], length: usize, interface: u16) -> Key {
+    /// The key of an IPv4 frame.
+    ///
+    /// `frame` is the Ethernet frame's first buffer, whose IP header at byte 14 has been validated;
+    /// `length` is the whole frame's length in bytes. A frame too short for its header gives a key
+    /// without addresses that has [`NO_UPPER`] set.
+    pub fn of_ip4(frame: &[u8], length: usize, interface: u16) -> Key {
         let mut key = Key { interface, ..Key::default() };
         let packet = frame.get(ETHERNET_LEN..).unwrap_or_default();
         let Ok((ip, _)) = Ipv4Header::ref_from_prefix(packet) else {
@@ -144,14 +138,7 @@ impl Key {
         key
     }
 
-    /// The key of an IPv6 frame; arguments as for [`Key::of_ip4`].
-    #[inline(always)]
-    pub fn of_ip6(frame: &[u8], length: usize, interface: u16) -> Key {
-        Self::of_plain_ip6(frame, length, interface)
-            .unwrap_or_else(|| Self::of_any_ip6(frame, length, interface))
-    }
-
-    /// A TCP or UDP packet without extension headers, as nearly all are: nothing to walk.
+    /// [`Self::of_ip6`] of a TCP or UDP packet without extension headers, as nearly all are: nothing to walk.
     #[inline(always)]
     pub(crate) fn of_plain_ip6(frame: &[u8], length: usize, interface: u16) -> Option<Key> {
         let head: &[u8; ETHERNET_LEN + IPV6_LEN + TCP_LEN] = frame.first_chunk()?;
@@ -170,7 +157,8 @@ impl Key {
         })
     }
 
-    fn of_any_ip6(frame: &[u8], length: usize, interface: u16) -> Key {
+    /// The key of an IPv6 frame; arguments as for [`Key::of_ip4`].
+    pub fn of_ip6(frame: &[u8], length: usize, interface: u16) -> Key {
         let mut key = Key { interface, ..Key::default() };
         let packet = frame.get(ETHERNET_LEN..).unwrap_or_default();
         let Ok((ip, _)) = Ipv6Header::ref_from_prefix(packet) else {
@@ -455,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_packets_are_read_as_any() {
+    fn plain_packets_are_read_as_all_are() {
         let v4 = ip4(&[], 0x4000, 6, &TCP);
         let v6 = ip6(17, &[&UDP[..], &[0; 12]].concat());
         let (mut plain4, mut plain6) = (0, 0);
@@ -465,11 +453,11 @@ mod tests {
             (one[at], other[at]) = (value, value);
             for length in [20, 33, 41, 53, 54, 74, 1514] {
                 if let Some(key) = Key::of_plain_ip4(&one, length, 9) {
-                    assert_eq!(key, Key::of_any_ip4(&one, length, 9), "{at} {value} {length}");
+                    assert_eq!(key, Key::of_ip4(&one, length, 9), "{at} {value} {length}");
                     plain4 += 1;
                 }
                 if let Some(key) = Key::of_plain_ip6(&other, length, 9) {
-                    assert_eq!(key, Key::of_any_ip6(&other, length, 9), "{at} {value} {length}");
+                    assert_eq!(key, Key::of_ip6(&other, length, 9), "{at} {value} {length}");
                     plain6 += 1;
                 }
             }

@@ -56,7 +56,7 @@ pub mod text;
 mod walk;
 
 pub use classes::FilterAddress;
-pub use classifier::{Classifier, RULES_MAX, TooLarge};
+pub use classifier::{Classifier, TooLarge};
 pub use fields::{BATCH, Fields};
 pub use key::Key;
 pub use rule::{Action, Bits, Error, Family, Fault, Filter, Implied, Matches, Rule};

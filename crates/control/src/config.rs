@@ -69,6 +69,7 @@ use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::plan::Plans;
 use dataplane::port::{LinkWish, OffloadWishes, PortId};
 use dataplane::steps::{FILTER_IN, FILTER_OUT};
+use dataplane::words::suggestion;
 use fib::Algorithm;
 use ipnet::{IpNet, Ipv6Net};
 use wire::MacAddr;
@@ -162,6 +163,29 @@ pub struct Vrf {
     pub name: String,
     /// The routing table of the kernel and of FRR whose routes are its.
     pub table: Option<u32>,
+}
+
+impl Vrf {
+    /// The number of the VRF with this name, the default one included.
+    ///
+    /// # Errors
+    /// Says, after the setting's or option's name, that there is none, and which there are.
+    pub fn named(vrfs: &[Self], name: &str) -> Result<VrfId, String> {
+        if name == DEFAULT_VRF {
+            return Ok(VrfId::DEFAULT);
+        }
+        let known = vrfs.iter().find(|vrf| vrf.name == name);
+        known.map(|vrf| vrf.id).ok_or_else(|| {
+            let names: Vec<&str> =
+                [DEFAULT_VRF].into_iter().chain(vrfs.iter().map(|vrf| &*vrf.name)).collect();
+            format!("\"{name}\" unknown{}", suggestion(name, "VRFs", &names))
+        })
+    }
+
+    /// The name of the VRF with this number; the default one's for a number that there is not.
+    pub fn name_of(vrfs: &[Self], id: VrfId) -> &str {
+        vrfs.iter().find(|vrf| vrf.id == id).map_or(DEFAULT_VRF, |vrf| &vrf.name)
+    }
 }
 
 /// `turnpike.next_hop`: where a step sends packets.

@@ -16,8 +16,8 @@ use acl::{Action, Classifier, Filter, FilterAddress, TooLarge};
 
 use self::police::Policer;
 pub use self::police::{Police, Source, SourceLengths};
+pub use self::samples::Sample;
 use self::samples::Samples;
-pub use self::samples::{SAMPLES_PER_SECOND, Sample};
 use crate::counters::{Counter, Traffic};
 
 /// The most filters of a router: their numbers are features of interfaces, of one byte.

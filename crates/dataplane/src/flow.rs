@@ -58,15 +58,17 @@ impl FlowHash {
         self.mix(&words)
     }
 
-    /// Multiply and fold each word, as wyhash does; the upper half of a product depends on all bits.
     fn mix(&self, words: &[u64]) -> u32 {
-        let mut state = self.seed ^ 0x9e37_79b9_7f4a_7c15;
-        for &word in words {
-            let product = u128::from(state ^ word) * 0xa076_1d64_78bd_642f;
-            state = (product as u64) ^ (product >> 64) as u64 ^ 0xe703_7ed1_a0b4_28db;
-        }
-        (state >> 32) as u32
+        let state = self.seed ^ 0x9e37_79b9_7f4a_7c15;
+        (words.iter().fold(state, |state, &word| fold(state, word)) >> 32) as u32
     }
+}
+
+/// Multiplies and folds a word into a hash, as wyhash does; the upper half of a product depends on all bits.
+#[inline]
+pub(crate) fn fold(state: u64, word: u64) -> u64 {
+    let product = u128::from(state ^ word) * 0xa076_1d64_78bd_642f;
+    (product as u64) ^ (product >> 64) as u64 ^ 0xe703_7ed1_a0b4_28db
 }
 
 fn read_u64(bytes: &[u8]) -> u64 {

@@ -4,6 +4,7 @@
 //! prefix and metric, everything else by what its statement names.
 
 use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
 
 use dataplane::filters::FILTERS_MAX;
 use dataplane::interface::{InterfaceId, VRFS_MOST, VrfId};
@@ -172,26 +173,24 @@ impl Diff {
 
 /// The names of ports by their numbers; empty where there is none.
 fn names<'a>(ports: impl Iterator<Item = &'a Port>) -> Vec<String> {
-    let mut names = Vec::new();
-    for port in ports {
-        let index = port.id.index();
-        if names.len() <= index {
-            names.resize(index + 1, String::new());
-        }
-        names[index].clone_from(&port.name);
-    }
-    names
+    by_number(Vec::new(), ports.map(|port| (port.id.index(), &port.name)))
 }
 
 /// The names of all VRFs by their numbers, the default one's first; empty where there is none.
 fn vrf_names<'a>(vrfs: impl Iterator<Item = &'a Vrf>) -> Vec<String> {
-    let mut names = vec![DEFAULT_VRF.to_owned()];
-    for vrf in vrfs {
-        let index = vrf.id.index();
-        if names.len() <= index {
-            names.resize(index + 1, String::new());
+    by_number(vec![DEFAULT_VRF.to_owned()], vrfs.map(|vrf| (vrf.id.index(), &vrf.name)))
+}
+
+/// Puts names in the places of their numbers.
+fn by_number<'a>(
+    mut names: Vec<String>,
+    named: impl Iterator<Item = (usize, &'a String)>,
+) -> Vec<String> {
+    for (number, name) in named {
+        if names.len() <= number {
+            names.resize(number + 1, String::new());
         }
-        names[index].clone_from(&vrf.name);
+        names[number].clone_from(name);
     }
     names
 }
@@ -295,42 +294,22 @@ impl Config {
     /// # Errors
     /// Both have more of them together than there are numbers.
     pub fn align(&mut self, like: &Self) -> Result<(), String> {
-        let known = |name: &str| like.ports.iter().find(|port| port.name == name);
-        let used: HashSet<PortId> = like.ports.iter().map(|port| port.id).collect();
-        let mut free = (0..).map_while(PortId::new).filter(|id| !used.contains(id));
-        let mut numbers = HashMap::new();
-        for port in &self.ports {
-            let number = known(&port.name).map(|like| like.id).or_else(|| free.next());
-            let Some(number) = number else {
-                return Err(format!(
-                    "port \"{}\": with the ports that are there now they are more than {MAX_PORTS}; take \
-                     some away first",
-                    port.name
-                ));
-            };
-            numbers.insert(port.id, number);
-        }
+        let wanted = self.ports.iter().map(|port| (&*port.name, port.id));
+        let there = like.ports.iter().map(|port| (&*port.name, port.id));
+        let all = (0..).map_while(PortId::new);
+        let numbers = aligned(wanted, there, all)
+            .map_err(|name| too_many(("port", "ports"), name, MAX_PORTS))?;
         self.renumber(&numbers);
         self.align_vrfs(like)?;
         self.align_filters(like)
     }
 
     fn align_vrfs(&mut self, like: &Self) -> Result<(), String> {
-        let known = |name: &str| like.vrfs.iter().find(|vrf| vrf.name == name);
-        let used: HashSet<VrfId> = like.vrfs.iter().map(|vrf| vrf.id).collect();
-        let mut free = (1..VRFS_MOST as u16).map(VrfId::new).filter(|id| !used.contains(id));
-        let mut numbers = HashMap::new();
-        for vrf in &self.vrfs {
-            let number = known(&vrf.name).map(|like| like.id).or_else(|| free.next());
-            let number = number.ok_or_else(|| {
-                format!(
-                    "vrf \"{}\": with the VRFs that are there now they are more than {}; take some away first",
-                    vrf.name,
-                    VRFS_MOST - 1
-                )
-            })?;
-            numbers.insert(vrf.id, number);
-        }
+        let wanted = self.vrfs.iter().map(|vrf| (&*vrf.name, vrf.id));
+        let there = like.vrfs.iter().map(|vrf| (&*vrf.name, vrf.id));
+        let all = (1..VRFS_MOST as u16).map(VrfId::new);
+        let numbers = aligned(wanted, there, all)
+            .map_err(|name| too_many(("vrf", "VRFs"), name, VRFS_MOST - 1))?;
         self.renumber_vrfs(&numbers);
         Ok(())
     }
@@ -353,25 +332,16 @@ impl Config {
     /// Gives filters the numbers that they have there, and others to new ones: until all forwarders have other
     /// graphs a number must not mean another filter.
     fn align_filters(&mut self, like: &Self) -> Result<(), String> {
-        let known = |name: &str| like.filters.iter().find(|filter| filter.name() == name);
-        let used: HashSet<u8> = like.filters.iter().map(|filter| filter.number).collect();
-        let mut free = (1..=u8::MAX).filter(|number| !used.contains(number));
-        let mut numbers = HashMap::new();
-        for filter in &mut self.filters {
-            let same = known(filter.name()).map(|like| like.number);
-            filter.number = same.or_else(|| free.next()).ok_or_else(|| {
-                format!(
-                    "filter \"{}\": with the filters that are there now they are more than {FILTERS_MAX}; \
-                     take some away first",
-                    filter.name()
-                )
-            })?;
-            numbers.insert(filter.name().to_owned(), filter.number);
-        }
+        let wanted = self.filters.iter().map(|filter| (filter.name(), filter.number));
+        let there = like.filters.iter().map(|filter| (filter.name(), filter.number));
+        let numbers = aligned(wanted, there, 1..=u8::MAX)
+            .map_err(|name| too_many(("filter", "filters"), name, FILTERS_MAX))?;
+        let moved = |number: &mut u8| *number = numbers.get(number).copied().unwrap_or(*number);
+        self.filters.iter_mut().for_each(|filter| moved(&mut filter.number));
         let of_ports =
             self.ports.iter_mut().flat_map(|port| [&mut port.filter_in, &mut port.filter_out]);
         for filter in of_ports.flatten() {
-            filter.number = numbers.get(&filter.name).copied().unwrap_or(filter.number);
+            moved(&mut filter.number);
         }
         Ok(())
     }
@@ -410,6 +380,30 @@ impl Config {
         self.ports.iter_mut().for_each(|port| port.id = number(port.id));
         self.ports.sort_by_key(|port| port.id);
     }
+}
+
+/// The numbers, by those that they have, of what is `wanted`: those that things of the same names have that are
+/// there, and free ones of `all`. The error is a name for which none is left.
+fn aligned<'a, N: Copy + Eq + Hash>(
+    wanted: impl Iterator<Item = (&'a str, N)>,
+    there: impl Iterator<Item = (&'a str, N)>,
+    all: impl Iterator<Item = N>,
+) -> Result<HashMap<N, N>, &'a str> {
+    let there: HashMap<&str, N> = there.collect();
+    let used: HashSet<N> = there.values().copied().collect();
+    let mut free = all.filter(|number| !used.contains(number));
+    wanted
+        .map(|(name, number)| {
+            let aligned = there.get(name).copied().or_else(|| free.next()).ok_or(name)?;
+            Ok((number, aligned))
+        })
+        .collect()
+}
+
+fn too_many((one, several): (&str, &str), name: &str, most: usize) -> String {
+    format!(
+        "{one} \"{name}\": with the {several} that are there now they are more than {most}; take some away first"
+    )
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ pub(super) use filters::ACTIONS;
 pub(super) use routes::by_default_only;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use dataplane::interface::VrfId;
 
@@ -38,7 +39,7 @@ pub(super) struct Context<'a> {
     port_names: Vec<(String, usize)>,
     networks: Networks,
     /// The VRFs besides the default one.
-    vrfs: Vec<Vrf>,
+    vrfs: Arc<[Vrf]>,
     /// The VRF of each port.
     port_vrfs: Vec<VrfId>,
     /// A port has a host interface: its addresses may be other than those written here.
@@ -74,6 +75,15 @@ impl<'a> Context<'a> {
     }
 }
 
+/// What [`is_name`] takes, for messages.
+const NAME_RULE: &str = "begin with a letter or digit and use letters, digits, '-', '_' and '.'";
+
+/// Can a port or a VRF have this name, its length aside?
+fn is_name(name: &str) -> bool {
+    let letters = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(letters)
+}
+
 pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, ConfigErrors> {
     let Said { statements, graphs, steps, counters, commands, errors } = said;
     let mut context = Context {
@@ -81,7 +91,7 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
         errors,
         port_names: Vec::new(),
         networks: Networks::default(),
-        vrfs: Vec::new(),
+        vrfs: Arc::default(),
         port_vrfs: Vec::new(),
         any_host: false,
         class_e: false,
@@ -91,7 +101,7 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
     let forwarding = rest::forwarding(&mut context, of(Keyword::Forwarding));
     context.class_e = forwarding.class_e;
     let routes_from = sources::routes_from(&mut context, of(Keyword::RoutesFrom));
-    context.vrfs = vrfs::read(&mut context, of(Keyword::Vrf), routes_from.any());
+    context.vrfs = vrfs::read(&mut context, of(Keyword::Vrf), routes_from.any()).into();
     let ports = ports::read(
         &mut context,
         of(Keyword::Port),
@@ -116,7 +126,7 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
         commands,
         graphs,
         script,
-        vrfs: context.vrfs.clone(),
+        vrfs: context.vrfs.to_vec(),
         ports,
         fpm: sources::fpm(&mut context, of(Keyword::Fpm), &routes_from),
         routes_from,

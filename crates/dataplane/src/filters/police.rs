@@ -10,6 +10,8 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::flow::fold;
+
 /// How much of a rule's traffic passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Police {
@@ -170,14 +172,10 @@ impl Sources {
         &line.full_at[way]
     }
 
-    /// A hash that nobody outside can foresee: multiply and fold, as wyhash does.
+    /// A hash that nobody outside can foresee.
     #[inline]
     fn tag(&self, source: Source) -> u64 {
         let SourceLengths { ip4, ip6 } = self.lengths;
-        let fold = |state: u64, word: u64| {
-            let product = u128::from(state ^ word) * 0xa076_1d64_78bd_642f;
-            (product as u64) ^ (product >> 64) as u64 ^ 0xe703_7ed1_a0b4_28db
-        };
         match source {
             Source::Ip4(address) => {
                 let kept = u64::from(address) >> (32 - u32::from(ip4.min(32)));

@@ -9,7 +9,7 @@ use crossbeam_queue::ArrayQueue;
 use super::police::{Police, Policer, Source};
 
 /// Packets of a filter in a second, and at once.
-pub const SAMPLES_PER_SECOND: u64 = 10;
+const SAMPLES_PER_SECOND: u64 = 10;
 
 /// A packet that a rule fitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

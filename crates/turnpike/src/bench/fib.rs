@@ -38,7 +38,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use dpdk::qsbr::Qsbr;
-use dpdk::{Eal, EalConfig, HugeMode, LogLevel, Memory};
+use dpdk::{Eal, Memory};
 use fib::{Algorithm, NextHopId};
 
 use self::check::Oracle;
@@ -48,7 +48,7 @@ use self::report::Figures;
 use self::timing::{PacketWork, Series};
 use self::update_time::Scene;
 use self::updates::{Plan, Update};
-use super::meter;
+use super::meter::{self, Place};
 use crate::router::cores;
 use crate::workload::pattern::{self, Addresses, Pattern};
 use crate::workload::routes::{self, Family, Routes};
@@ -86,15 +86,8 @@ pub struct FibArgs {
     /// Rounds in which every structure takes its turn
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u16).range(5..))]
     rounds: u16,
-    /// The core to run on; the last one if not given
-    #[arg(long)]
-    core: Option<usize>,
-    /// Use ordinary memory even where there are hugepages
-    #[arg(long)]
-    no_huge: bool,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    place: Place,
 }
 
 /// Measures and prints.
@@ -113,7 +106,7 @@ pub fn run(args: &FibArgs) -> Result<()> {
     if let Some(v6) = v6 {
         bench.family(&v6.routes, &v6.plan)?;
     }
-    if args.json {
+    if args.place.json {
         return crate::print(&serde_json::to_string_pretty(&bench.figures)?);
     }
     crate::print(&format!("{}\n\n{}", bench.text.join("\n\n"), report::marks(&bench.figures)))
@@ -174,17 +167,9 @@ struct Bench<'a> {
 impl<'a> Bench<'a> {
     fn start(args: &'a FibArgs, memory_mb: usize) -> Result<Self> {
         let allowed = cores::allowed()?;
-        let core = meter::pin(args.core)?;
+        let core = meter::pin(args.place.core)?;
         let reader_core = allowed.into_iter().rev().find(|&other| other != core);
-        let config = EalConfig {
-            memory_mb,
-            huge: if args.no_huge { HugeMode::Never } else { HugeMode::Auto },
-            log_level: LogLevel::Error,
-            // DPDK allows vectors of 256 bits if not told otherwise.
-            extra_args: vec!["--force-max-simd-bitwidth=512".into()],
-            ..EalConfig::default()
-        };
-        let eal = Arc::new(Eal::init(&config)?);
+        let eal = Arc::new(args.place.eal(memory_mb)?);
         if let Memory::NoHuge { .. } = eal.memory() {
             // The same for all: our tables would ask for transparent hugepages.
             nix::sys::prctl::set_thp_disable(true)
@@ -306,7 +291,7 @@ impl<'a> Bench<'a> {
 
     /// Adds a family to what is printed for people; notes go to standard error beside JSON.
     fn tell<A: Family>(&mut self, routes: usize, plan: &Plan<A>, memory: &str, notes: &[String]) {
-        if self.args.json {
+        if self.args.place.json {
             notes.iter().for_each(|note| eprintln!("{}: {note}", A::FAMILY));
             return;
         }

@@ -14,11 +14,11 @@ use acl::generate::{self, Kind};
 use acl::{BATCH, Classifier, Family, Fields, Filter, FilterAddress, Key, rte};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use dpdk::Eal;
 use dpdk::acl::{Acl, AclField, AclMatch};
-use dpdk::{Eal, EalConfig, HugeMode, LogLevel};
 use serde::Serialize;
 
-use super::meter::{self, Meter};
+use super::meter::{self, Meter, Place};
 use super::progress;
 use crate::workload::pattern::Zipf;
 
@@ -37,15 +37,8 @@ pub struct FilterArgs {
     /// Rounds in which every structure takes its turn
     #[arg(long, default_value_t = 9)]
     rounds: usize,
-    /// The core to run on; the last one if not given
-    #[arg(long)]
-    core: Option<usize>,
-    /// Use ordinary memory even where there are hugepages
-    #[arg(long)]
-    no_huge: bool,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    place: Place,
 }
 
 /// A line of the result.
@@ -73,15 +66,8 @@ struct Figures {
 /// Measures and prints.
 pub fn run(args: &FilterArgs) -> Result<()> {
     ensure!(args.rounds >= 1, "--rounds {}: at least 1", args.rounds);
-    meter::pin(args.core)?;
-    let eal = Eal::init(&EalConfig {
-        memory_mb: 512,
-        huge: if args.no_huge { HugeMode::Never } else { HugeMode::Auto },
-        log_level: LogLevel::Error,
-        // DPDK allows vectors of 256 bits if not told otherwise.
-        extra_args: vec!["--force-max-simd-bitwidth=512".into()],
-        ..EalConfig::default()
-    })?;
+    meter::pin(args.place.core)?;
+    let eal = args.place.eal(512)?;
     let progress = progress::bar((2 * 3 * args.rules.len()) as u64, "filter");
     let mut outcomes = Vec::new();
     for &rules in &args.rules {
@@ -93,7 +79,7 @@ pub fn run(args: &FilterArgs) -> Result<()> {
         }
     }
     progress.finish_and_clear();
-    match args.json {
+    match args.place.json {
         true => crate::print(&serde_json::to_string_pretty(&outcomes)?),
         false => crate::print(&table(&outcomes)),
     }

@@ -1,10 +1,43 @@
 //! What the benchmarks share: staying on a core, counting cycles and events, medians.
 
 use anyhow::{Context, Result};
+use clap::Args;
+use dpdk::{Eal, EalConfig, HugeMode, LogLevel};
 use perf_event::events::Hardware;
 use perf_event::{Builder, Counter};
 
 use crate::router::cores;
+
+/// Where a measurement of tables runs, and how it prints.
+#[derive(Debug, Args)]
+pub struct Place {
+    /// The core to run on; the last one if not given
+    #[arg(long)]
+    pub core: Option<usize>,
+    /// Use ordinary memory even where there are hugepages
+    #[arg(long)]
+    pub no_huge: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Place {
+    /// DPDK with so much memory, and its widest vectors.
+    ///
+    /// # Errors
+    /// DPDK does not start.
+    pub fn eal(&self, memory_mb: usize) -> Result<Eal, dpdk::Error> {
+        Eal::init(&EalConfig {
+            memory_mb,
+            huge: if self.no_huge { HugeMode::Never } else { HugeMode::Auto },
+            log_level: LogLevel::Error,
+            // DPDK allows vectors of 256 bits if not told otherwise.
+            extra_args: vec!["--force-max-simd-bitwidth=512".into()],
+            ..EalConfig::default()
+        })
+    }
+}
 
 /// Keeps the measurement on one core, and says which: the one asked for, else the last one allowed.
 pub fn pin(core: Option<usize>) -> Result<usize> {

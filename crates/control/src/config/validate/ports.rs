@@ -14,7 +14,9 @@ use super::super::network::{
 use super::super::script::Statement;
 use super::super::value::{Fields, Value};
 use super::super::{Device, Driver, Port, PortFilter};
-use super::{Context, advertise, discovery, filters, host, link, offloads, queues, vrfs};
+use super::{
+    Context, NAME_RULE, advertise, discovery, filters, host, is_name, link, offloads, queues, vrfs,
+};
 
 const KNOWN: [&str; 29] = [
     "device",
@@ -143,18 +145,14 @@ fn check_name(context: &mut Context<'_>, statement: &Statement) {
     let mut error = |message: String| {
         context.errors.add(Some(statement.line), format!("{}: {message}", what(name)));
     };
-    let letters = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let length = name.chars().count();
     if length > NAME_MOST {
         error(format!(
             "the name has {length} characters, {NAME_MOST} is the most (the kernel's interface of \
              the port has the same name); shorten it"
         ));
-    } else if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) || !name.chars().all(letters) {
-        error(
-            "not a name; begin with a letter or digit and use letters, digits, '-', '_' and '.'"
-                .to_owned(),
-        );
+    } else if !is_name(name) {
+        error(format!("not a name; {NAME_RULE}"));
     }
     if let Some((_, line)) = context.port_names.iter().find(|(other, _)| other == name) {
         let message = format!(

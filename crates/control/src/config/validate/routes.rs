@@ -387,8 +387,8 @@ fn vrf_holding(context: &Context<'_>, address: IpAddr) -> Result<VrfId, String> 
         [vrf] => Ok(vrf),
         [one, other, ..] => Err(format!(
             "is on networks of VRFs \"{}\" and \"{}\"; say which with port = \"NAME\"",
-            vrfs::name_of(&context.vrfs, one),
-            vrfs::name_of(&context.vrfs, other)
+            Vrf::name_of(&context.vrfs, one),
+            Vrf::name_of(&context.vrfs, other)
         )),
     }
 }

@@ -2,11 +2,10 @@
 
 use dataplane::interface::{VRFS_MOST, VrfId};
 
-use super::super::error::suggestion;
 use super::super::script::Statement;
 use super::super::value::Fields;
 use super::super::{DEFAULT_VRF, Vrf};
-use super::Context;
+use super::{Context, NAME_RULE, is_name};
 
 /// Linux takes 15 characters for the name of a VRF device; ours are the same.
 const NAME_MOST: usize = 15;
@@ -42,20 +41,10 @@ pub(super) fn read<'s>(
 }
 
 fn check_name(fields: &mut Fields<'_, '_>, name: &str, others: &[Vrf]) {
-    let letters = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if name == DEFAULT_VRF {
         fields.error("", "is always there; choose another name");
-    } else if name.len() > NAME_MOST
-        || !name.starts_with(|c: char| c.is_ascii_alphanumeric())
-        || !name.chars().all(letters)
-    {
-        fields.error(
-            "",
-            format!(
-                "not a name; begin with a letter or digit and use letters, digits, '-', '_' and '.', \
-                 {NAME_MOST} characters at most"
-            ),
-        );
+    } else if name.len() > NAME_MOST || !is_name(name) {
+        fields.error("", format!("not a name; {NAME_RULE}, {NAME_MOST} characters at most"));
     }
     if let Some(other) = others.iter().find(|other| other.name == name) {
         let message =
@@ -90,19 +79,5 @@ fn table(fields: &mut Fields<'_, '_>, others: &[Vrf], routes_from_others: bool) 
 /// The VRF that a setting names; `None` if it is not there, or wrong.
 pub(super) fn named(fields: &mut Fields<'_, '_>, key: &'static str, vrfs: &[Vrf]) -> Option<VrfId> {
     let name = fields.text(key, "a VRF's name")?;
-    if name == DEFAULT_VRF {
-        return Some(VrfId::DEFAULT);
-    }
-    let known = vrfs.iter().find(|vrf| vrf.name == name);
-    if known.is_none() {
-        let names: Vec<&str> =
-            [DEFAULT_VRF].into_iter().chain(vrfs.iter().map(|vrf| vrf.name.as_str())).collect();
-        fields.error(key, format!("{key} \"{name}\" unknown{}", suggestion(name, "VRFs", &names)));
-    }
-    known.map(|vrf| vrf.id)
-}
-
-/// A VRF's name.
-pub(super) fn name_of(vrfs: &[Vrf], id: VrfId) -> &str {
-    vrfs.iter().find(|vrf| vrf.id == id).map_or(DEFAULT_VRF, |vrf| &vrf.name)
+    Vrf::named(vrfs, name).map_err(|why| fields.error(key, format!("{key} {why}"))).ok()
 }

@@ -3,6 +3,7 @@
 use anyhow::{Error, Result, anyhow};
 use control::config::{PortFilter, action_name};
 use dataplane::filters::{FilterTable, RuleHits};
+use dataplane::port::PortId;
 use dataplane::words::suggestion;
 
 use super::Owner;
@@ -38,8 +39,7 @@ impl Owner {
     }
 
     fn port_of(&self, interface: u16) -> String {
-        let mut ports = self.configurations.current.ports.iter();
-        let port = ports.find(|port| port.id.index() == usize::from(interface));
+        let port = PortId::new(interface).and_then(|id| self.configurations.current.port(id));
         port.map_or_else(|| interface.to_string(), |port| port.name.clone())
     }
 

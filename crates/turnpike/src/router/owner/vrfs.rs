@@ -1,11 +1,11 @@
 //! VRFs that come and go while the router runs.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, anyhow, bail};
 use control::config::{Config, DEFAULT_VRF, Vrf};
 use control::netlink::KernelOrder;
 use control::rib::{RouteInfo, Source, Target};
 use dataplane::interface::VrfId;
-use dataplane::words::{count, suggestion};
+use dataplane::words::count;
 
 use super::Owner;
 use super::initial::new_fibs;
@@ -16,22 +16,12 @@ impl Owner {
     /// The VRF with this name, the default one without a name; or which there are.
     pub(super) fn vrf_named(&self, name: Option<&str>) -> Result<VrfId> {
         let name = name.unwrap_or(DEFAULT_VRF);
-        let vrfs = &self.configurations.current.vrfs;
-        if name == DEFAULT_VRF {
-            return Ok(VrfId::DEFAULT);
-        }
-        let known = vrfs.iter().find(|vrf| vrf.name == name);
-        known.map(|vrf| vrf.id).with_context(|| {
-            let names: Vec<_> =
-                [DEFAULT_VRF].into_iter().chain(vrfs.iter().map(|vrf| &*vrf.name)).collect();
-            format!("vrf \"{name}\" unknown{}", suggestion(name, "VRFs", &names))
-        })
+        Vrf::named(&self.configurations.current.vrfs, name).map_err(|why| anyhow!("vrf {why}"))
     }
 
     /// A VRF's name.
     pub(super) fn name_of_vrf(&self, id: VrfId) -> String {
-        let known = self.configurations.current.vrfs.iter().find(|vrf| vrf.id == id);
-        known.map_or(DEFAULT_VRF, |vrf| &vrf.name).to_owned()
+        Vrf::name_of(&self.configurations.current.vrfs, id).to_owned()
     }
 
     /// The name of a VRF, unless it is the default one.
