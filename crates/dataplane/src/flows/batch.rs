@@ -3,16 +3,16 @@
 use acl::{Fields, State};
 
 use super::key::{Identity, Part, unpack};
-use super::table::{Found, Mark, Packet};
+use super::table::{Candidates, Found, Mark, Packet};
 use super::{FlowTable, Kept};
 use crate::batch::{BATCH_MAX, ETHERNET};
 
 /// One packet.
 #[derive(Clone, Copy)]
 struct Lookup<A: Kept> {
-    /// `None`: it is of no flow.
-    identity: Option<Identity<A>>,
+    identity: Identity<A>,
     hash: u64,
+    candidates: Candidates,
     found: Option<Found>,
 }
 
@@ -21,7 +21,8 @@ pub(crate) struct Lookups<A: Kept>(Box<[Lookup<A>; BATCH_MAX]>);
 
 impl<A: Kept> Default for Lookups<A> {
     fn default() -> Self {
-        Self(Box::new([Lookup { identity: None, hash: 0, found: None }; BATCH_MAX]))
+        let (identity, candidates) = (Identity::NONE, Candidates::default());
+        Self(Box::new([Lookup { identity, hash: 0, candidates, found: None }; BATCH_MAX]))
     }
 }
 
@@ -41,33 +42,30 @@ impl<A: Kept> Lookups<A> {
         let lookups = &mut self.0[..fields.len().min(BATCH_MAX)];
         for ((place, lookup), (frame, vrf)) in lookups.iter_mut().enumerate().zip(packets) {
             lookup.identity = Identity::of(fields, place, frame, vrf);
-            if let Some(identity) = &lookup.identity {
-                lookup.hash = table.hash(&identity.key.words);
-                table.prefetch(lookup.hash);
-            }
+            lookup.hash = table.hash(&lookup.identity.key.words);
+            table.prefetch(lookup.hash);
         }
-        for lookup in &*lookups {
-            table.prefetch_slot(lookup.hash);
+        for lookup in &mut *lookups {
+            lookup.candidates = table.candidates(lookup.hash);
         }
         for (place, lookup) in lookups.iter_mut().enumerate() {
-            let Some(identity) = &lookup.identity else { continue };
-            lookup.found = table.find(&identity.key.words, lookup.hash, clock);
-            let state = lookup.found.map_or(State::New, |found| state(identity, found));
-            fields.set_state(place, state);
+            let words = &lookup.identity.key.words;
+            lookup.found = table.find_among(lookup.candidates, words, clock);
+            if let Some(found) = lookup.found {
+                fields.set_state(place, state(&lookup.identity, found));
+            }
         }
     }
 
     /// The packet at this place, of so many bytes of IP, has been let pass; a flow that is not known is entered
     /// only if it is to be. Call [`Self::look_up`] before.
-    #[inline]
+    #[inline(always)]
     pub fn note(&self, flows: &FlowTable, place: usize, packet: Passed<'_>) {
-        let Some(Lookup { identity: Some(identity), hash, found }) = self.0.get(place) else {
-            return;
-        };
+        let Lookup { identity, hash, found, .. } = &self.0[place & (BATCH_MAX - 1)];
         match identity.part {
             Part::Packet => {}
             Part::FirstFragment => note_rest::<A>(flows, identity, packet),
-            Part::LaterFragment | Part::Error => return,
+            Part::LaterFragment | Part::Error | Part::None => return,
         }
         let (table, clock) = (A::kept(flows), flows.clock(packet.now));
         let of_flow = packet.of(identity);
@@ -120,7 +118,7 @@ fn state<A: Kept>(identity: &Identity<A>, found: Found) -> State {
         Part::Error if found.has_seen(direction) => State::Related,
         // What goes on with a packet whose first fragment has passed.
         Part::LaterFragment if found.has_seen(direction) => State::Established,
-        Part::Error | Part::LaterFragment => State::New,
+        Part::Error | Part::LaterFragment | Part::None => State::New,
         // An attempt is no answer.
         _ if identity.mark == Mark::Syn => State::New,
         _ if found.has_seen(1 - direction) => State::Established,

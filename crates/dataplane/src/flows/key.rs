@@ -31,6 +31,9 @@ pub trait Tracked: FilterAddress {
     /// A key's words. Ports, VRF and protocol are in the second.
     type Words: AsRef<[u64]> + Copy + Debug + Default + Eq + Send;
 
+    /// A key that no flow has.
+    const NOTHING: Self::Words;
+
     /// The words of a key; `ports` is the second.
     fn words(low: Self::Bits, high: Self::Bits, ports: u64) -> Self::Words;
 
@@ -56,6 +59,8 @@ pub struct Headers<'a, A: FilterAddress> {
 
 impl Tracked for Ipv4Addr {
     type Words = [u64; 2];
+
+    const NOTHING: [u64; 2] = [0; 2];
 
     fn words(low: u32, high: u32, ports: u64) -> [u64; 2] {
         [u64::from(low) << 32 | u64::from(high), ports]
@@ -84,6 +89,8 @@ impl Tracked for Ipv4Addr {
 
 impl Tracked for Ipv6Addr {
     type Words = [u64; 5];
+
+    const NOTHING: [u64; 5] = [0; 5];
 
     fn words(low: u128, high: u128, ports: u64) -> [u64; 5] {
         [(low >> 64) as u64, ports, low as u64, (high >> 64) as u64, high as u64]
@@ -154,6 +161,8 @@ pub(crate) struct Identity<A: Tracked> {
 /// What a packet is of its flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
+    /// Nothing: it is of no flow.
+    None,
     /// One of its packets.
     Packet,
     /// The same, of which this is the first fragment.
@@ -184,12 +193,19 @@ pub(super) fn unpack(ports: u64) -> ([u16; 2], u8, u16) {
 }
 
 impl<A: Tracked> Identity<A> {
-    /// Of the packet at this place of a batch, whose frame this is; `None`: it is of no flow.
+    /// Of a packet that is of no flow.
+    pub const NONE: Self = Self {
+        key: FlowKey { words: A::NOTHING, direction: 0 },
+        mark: Mark::Plain,
+        part: Part::None,
+    };
+
+    /// Of the packet at this place of a batch, whose frame this is.
     #[inline(always)]
-    pub fn of(fields: &Fields<A>, place: usize, frame: &[u8], vrf: u16) -> Option<Self> {
+    pub fn of(fields: &Fields<A>, place: usize, frame: &[u8], vrf: u16) -> Self {
         let protocol = fields.whole_protocol(place);
         let Some(protocol @ (PROTOCOL_TCP | PROTOCOL_UDP)) = protocol else {
-            return Self::of_packet(frame.get(ETHERNET..)?, vrf);
+            return Self::of_other(frame, vrf);
         };
         let ports = fields.ports(place);
         let from = (fields.source(place), (ports >> 16) as u16);
@@ -198,10 +214,16 @@ impl<A: Tracked> Identity<A> {
             PROTOCOL_TCP => Mark::of_tcp(fields.flags(place)),
             _ => Mark::Plain,
         };
-        Some(Self { key: FlowKey::new(from, to, protocol, vrf), mark, part: Part::Packet })
+        Self { key: FlowKey::new(from, to, protocol, vrf), mark, part: Part::Packet }
     }
 
-    /// Of an IP packet.
+    #[cold]
+    fn of_other(frame: &[u8], vrf: u16) -> Self {
+        let identity = frame.get(ETHERNET..).and_then(|packet| Self::of_packet(packet, vrf));
+        identity.unwrap_or(Self::NONE)
+    }
+
+    /// Of an IP packet; `None`: it is of no flow.
     pub fn of_packet(packet: &[u8], vrf: u16) -> Option<Self> {
         let headers = A::headers(packet)?;
         match headers.fragment {
@@ -352,7 +374,7 @@ mod tests {
         let mut fields = Fields::<Ipv4Addr>::default();
         for (place, frame) in frames.iter().enumerate() {
             fields.push_frame(frame, frame.len(), 0);
-            assert_eq!(Identity::of(&fields, place, frame, 7), identity(frame), "{place}");
+            assert_eq!(Some(Identity::of(&fields, place, frame, 7)), identity(frame), "{place}");
         }
     }
 
