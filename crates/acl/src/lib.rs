@@ -57,7 +57,7 @@ mod walk;
 
 pub use classes::FilterAddress;
 pub use classifier::{Classifier, TooLarge};
-pub use fields::{BATCH, Fields};
+pub use fields::{BATCH, Ends, Fields};
 pub use key::Key;
 pub use rule::{Action, Bits, Error, Family, Fault, Filter, Implied, Matches, Rule, State};
 pub use shadow::{Warning, warnings};

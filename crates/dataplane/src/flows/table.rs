@@ -24,7 +24,7 @@ use crate::counters::Traffic;
 use crate::flow::fold;
 
 /// Slots of a bucket.
-const WAYS: usize = 16;
+const WAYS: usize = 8;
 
 /// Tags in a word.
 const TAGS: usize = 4;
@@ -165,16 +165,27 @@ impl State {
     /// The state after a packet.
     #[inline(always)]
     fn after(self, direction: usize, mark: Mark, tick: u32) -> Self {
-        let set = SET[mark as usize] << (direction & 1) | RST & RESETS[mark as usize];
-        Self((self.0 | set) & !(CLEAR[mark as usize] | u64::from(u32::MAX)) | u64::from(tick))
+        let mark = mark as usize;
+        Self(self.0 & !CLEARED[mark] | SET[mark][direction & 1] | u64::from(tick))
     }
 }
 
-/// What a packet of each [`Mark`] sets in the bits of its direction, whether it resets the connection, and what
-/// it clears: whoever goes on sending has not been reset, what said so was not the other side.
-const SET: [u64; 6] = [SEEN, SEEN, SEEN, SEEN | DATA | FIN, SEEN, SEEN | DATA];
-const RESETS: [u64; 6] = [0, 0, 0, 0, u64::MAX, 0];
-const CLEAR: [u64; 6] = [0, 0, 0, RST, 0, RST];
+/// What a packet of each [`Mark`] sets, by its direction.
+const SET: [[u64; 2]; 6] = {
+    const fn both(bits: u64) -> [u64; 2] {
+        [bits, bits << 1]
+    }
+    let reset = [SEEN | RST, SEEN << 1 | RST];
+    let (seen, data) = (both(SEEN), both(SEEN | DATA));
+    [seen, seen, seen, both(SEEN | DATA | FIN), reset, data]
+};
+
+/// And what it clears, beside the time: whoever goes on sending has not been reset, what said so was not the other
+/// side.
+const CLEARED: [u64; 6] = {
+    const TIME: u64 = u32::MAX as u64;
+    [TIME, TIME, TIME, TIME | RST, TIME, TIME | RST]
+};
 
 /// A flow's slot and what is known of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -582,9 +593,8 @@ mod tests {
 
     /// A key of this protocol between two ports of 10.0.0.x and 10.1.0.0.
     fn key(host: u32, port: u16, protocol: u8) -> FlowKey<Ipv4Addr> {
-        let ports = u64::from(port) << 48 | 80 << 32 | u64::from(protocol);
-        let words = Ipv4Addr::words(0x0a00_0000 + host, 0x0a01_0000, ports);
-        FlowKey { words, direction: 0 }
+        let (from, to) = ((0x0a00_0000 + host, port), (0x0a01_0000, 80));
+        FlowKey { words: Ipv4Addr::ordered(from, to, protocol.into()).0, direction: 0 }
     }
 
     fn table(room: usize) -> Table<Ipv4Addr> {
@@ -644,8 +654,8 @@ mod tests {
 
     #[test]
     fn assured_flows_are_never_pushed_out() {
-        let table = table(16);
-        let assured: Vec<_> = (0..16).map(|n| key(n, 9, 17)).collect();
+        let table = table(WAYS);
+        let assured: Vec<_> = (0..WAYS as u32).map(|n| key(n, 9, 17)).collect();
         for key in &assured {
             assert_eq!(pass(&table, key, packet(0, Mark::Plain), 0), Entered::New);
             pass(&table, key, packet(1, Mark::Plain), 0);
@@ -658,9 +668,9 @@ mod tests {
 
     #[test]
     fn who_has_the_most_attempts_loses_one_of_his() {
-        let table = table(16);
+        let table = table(WAYS);
         let few: Vec<_> = (1..4).map(|n| key(n, 9, 17)).collect();
-        let many: Vec<_> = (0..13).map(|port| key(77, port, 17)).collect();
+        let many: Vec<_> = (3..WAYS as u16).map(|port| key(77, port, 17)).collect();
         for (now, key) in few.iter().chain(&many).enumerate() {
             pass(&table, key, packet(0, Mark::Plain), now as u32);
         }
