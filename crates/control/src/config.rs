@@ -231,6 +231,8 @@ pub struct PortFilter {
     pub name: String,
     /// Its number.
     pub number: u8,
+    /// The port's device holds those of its rules that it can.
+    pub hardware: bool,
 }
 
 /// `turnpike.multicast`: packets to a group, from a source or from any.

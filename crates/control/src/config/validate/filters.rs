@@ -63,7 +63,8 @@ pub(super) fn of_port(
         fields.error(key, format!("{key}: filter \"{name}\" unknown{known}"));
         return None;
     };
-    Some(PortFilter { name: name.to_owned(), number: u8::try_from(place + 1).unwrap_or(u8::MAX) })
+    let number = u8::try_from(place + 1).unwrap_or(u8::MAX);
+    Some(PortFilter { name: name.to_owned(), number, hardware: false })
 }
 
 pub(super) fn read<'s>(
