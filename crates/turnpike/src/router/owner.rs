@@ -27,6 +27,7 @@
 //! | `watch.rs` | everything that says something of devices |
 //! | `links.rs` | ports that go up and down |
 //! | `filters.rs` | the multicasts that devices pass on |
+//! | `packet_filters.rs`, `hardware_filters.rs` | packet filters, and their rules in devices |
 //! | `hotplug.rs` | devices that are taken away and put back |
 //! | `health.rs`, `faults.rs` | ports in trouble, DMA faults |
 //! | `questions.rs`, `flow.rs`, `topology.rs` | what the API shows |
@@ -46,6 +47,7 @@ mod events;
 mod faults;
 mod filters;
 mod flow;
+mod hardware_filters;
 mod health;
 mod history;
 mod hotplug;
@@ -191,6 +193,7 @@ pub struct Owner {
     near: NodeTables,
     /// The filters that forwarders have.
     filters: Vec<Option<Arc<FilterTable>>>,
+    device_hits: hardware_filters::DeviceHits,
     opener: Opener,
     readers: Arc<Qsbr>,
     devices: DeviceEvents,
@@ -254,6 +257,7 @@ impl Owner {
             tables,
             near,
             filters,
+            device_hits: hardware_filters::DeviceHits::default(),
             opener,
             readers,
             devices,
@@ -362,6 +366,7 @@ impl Owner {
                     }
                     if count.is_multiple_of(HEALTH_TICKS) {
                         self.examine();
+                        self.read_rules();
                         if let Some(thread) = self.dead_thread() {
                             tracing::error!(
                                 "{thread} has ended by itself, and its packets are lost; the router ends"
@@ -377,6 +382,7 @@ impl Owner {
                         }
                         self.look_for_absent().await;
                         self.filter_multicasts();
+                        self.place_more();
                         self.rib.tick();
                         self.sources.finish_audit(&mut self.rib);
                         self.failures.look(self.ledger.lua());
