@@ -3,8 +3,7 @@
  * them. It knows the items and actions that a packet filter needs and refuses all others.
  *
  *   FLOW_DEVICE_ENTRIES=N      room for N rules (1000 unless it is given)
- *   FLOW_DEVICE_REFUSE=A,B     refuses: count, ipv6, fragment (a mask of IPv4's fragment bits), masks (ports and
- *                              addresses that are neither whole nor left out), destroy
+ *   FLOW_DEVICE_REFUSE=A,B     refuses: count, ipv6, fragment (a mask of IPv4's fragment bits), destroy
  *   FLOW_DEVICE_PORT=NAME      only the port whose device has this in its name
  *   FLOW_DEVICE_LOG=FILE       a line for each rule that comes or goes, and for each packet that is dropped
  *
@@ -92,17 +91,6 @@ static int refuse(struct rte_flow_error *error, int code, const char *message)
 	return rte_flow_error_set(error, code, RTE_FLOW_ERROR_TYPE_UNSPECIFIED, NULL, message);
 }
 
-static bool is_some(const uint8_t *bytes, size_t len)
-{
-	bool zeros = true, ones = true;
-
-	for (size_t at = 0; at < len; at++) {
-		zeros &= bytes[at] == 0;
-		ones &= bytes[at] == 0xff;
-	}
-	return !zeros && !ones;
-}
-
 static bool take(struct part *part, const struct rte_flow_item *item, size_t len)
 {
 	if (item->last || !item->spec || !item->mask)
@@ -135,8 +123,6 @@ static const char *read_rule(struct rte_flow *flow, const struct rte_flow_attr *
 		return "unknown network item";
 	if (!flow->ipv6 && (flow->ip.mask[6] || flow->ip.mask[7]) && refuses("fragment"))
 		return "fragments cannot be told apart";
-	if (refuses("masks") && !flow->ipv6 && (is_some(flow->ip.mask + 12, 4) || is_some(flow->ip.mask + 16, 4)))
-		return "partial masks are not supported";
 	item++;
 	switch (item->type) {
 	case RTE_FLOW_ITEM_TYPE_TCP:
@@ -162,8 +148,6 @@ static const char *read_rule(struct rte_flow *flow, const struct rte_flow_attr *
 	}
 	if (!known)
 		return "unknown transport item";
-	if (flow->upper && refuses("masks") && (is_some(flow->l4.mask, 2) || is_some(flow->l4.mask + 2, 2)))
-		return "partial masks are not supported";
 	if (flow->upper && (++item)->type != RTE_FLOW_ITEM_TYPE_END)
 		return "unknown item";
 	for (; action->type != RTE_FLOW_ACTION_TYPE_END; action++) {
@@ -258,15 +242,24 @@ static bool fits(const struct rte_flow *flow, uint16_t port, const uint8_t *fram
 	uint16_t type = len < 14 ? 0 : frame[12] << 8 | frame[13];
 	const uint8_t *ip = frame + 14;
 	size_t header;
+	uint8_t protocol;
 
 	if (flow->port != port || type != (flow->ipv6 ? 0x86dd : 0x0800) || !fits_part(&flow->ip, ip, len - 14))
 		return false;
 	if (!flow->upper)
 		return true;
 	header = flow->ipv6 ? 40 : (ip[0] & 15) * 4;
-	if ((flow->ipv6 ? ip[6] : ip[9]) != flow->upper || len < 14 + header)
+	protocol = flow->ipv6 ? ip[6] : ip[9];
+	while (flow->ipv6 && (protocol == 0 || protocol == 43 || protocol == 44 || protocol == 60) && header + 8 < len - 14) {
+		size_t more = protocol == 44 ? 8 : (ip[header + 1] + 1) * 8;
+
+		protocol = ip[header];
+		header += more;
+	}
+	if (protocol != flow->upper || len < 14 + header)
 		return false;
-	/* A device that takes a later fragment's first bytes for a header: the rule must rule fragments out. */
+	/* A device that looks behind extension headers, and takes a later fragment's first bytes for a header: the
+	 * rule must rule these out. */
 	return fits_part(&flow->l4, ip + header, len - 14 - header);
 }
 
