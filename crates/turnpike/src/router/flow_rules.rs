@@ -166,7 +166,12 @@ impl<R> Placed<R> {
 
     /// There is something to be done by [`Self::go_on`].
     pub fn is_busy(&self) -> bool {
-        !self.leaving.is_empty() || self.places.iter().any(|place| !place.waiting.is_empty())
+        !self.leaving.is_empty() || self.is_waiting()
+    }
+
+    /// There is something to be given to the device.
+    pub fn is_waiting(&self) -> bool {
+        self.places.iter().any(|place| !place.waiting.is_empty())
     }
 
     /// There is something to tell by [`Self::take_news`], once nothing waits.

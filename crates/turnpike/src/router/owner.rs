@@ -358,6 +358,7 @@ impl Owner {
                     self.watch_confirmation();
                     // Often: the next of several changes may need the memory of the one before.
                     self.opener.tidy(&self.readers);
+                    self.give_rules();
                     if count.is_multiple_of(SAMPLE_TICKS) {
                         self.groups.sample();
                     }

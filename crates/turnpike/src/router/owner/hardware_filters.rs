@@ -37,8 +37,8 @@ const BEFORE: [&str; 10] = [
     "ip6-filter-in",
 ];
 
-/// The most that a change waits for a device to take rules; the rest it gets behind it.
-const PATIENCE: Duration = Duration::from_millis(200);
+/// The most that a change waits for devices to take rules; they get the rest behind it.
+const PATIENCE: Duration = Duration::from_millis(20);
 
 /// What devices have dropped by the rules of filters, whichever ports and devices it were.
 #[derive(Default)]
@@ -106,8 +106,16 @@ impl Owner {
         }
     }
 
-    /// Goes on with that, and has devices that have been opened meanwhile hold theirs. To be called from time
-    /// to time.
+    /// Gives devices what they had no time for. To be called often.
+    pub(super) fn give_rules(&mut self) {
+        let turn = Turn::begin();
+        for open in self.ports.iter_mut().filter(|open| open.rules.is_waiting()) {
+            go_on(open, || turn.has_time());
+        }
+    }
+
+    /// Has devices that have been opened hold their rules, and those that did not let go of some do so. To be
+    /// called from time to time.
     pub(super) fn place_more(&mut self) {
         let config = self.configurations.current.clone();
         let turn = Turn::begin();
