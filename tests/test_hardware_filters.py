@@ -25,7 +25,8 @@ LIBRARY = Path(binary()).resolve().parents[1] / "flow_device.so"
 FILTER = """
 turnpike.filter "edge-in" {
   { name = "ssh", proto = "tcp", to_port = 22, from = "10.0.1.0/24" },
-  { name = "bogon", from = { "198.18.0.0/15", "2001:db8:dead::/48" }, to = { "10.0.2.0/24", "fd00:2::/64" }, proto = "udp", action = "drop" },
+  { name = "bogon", from = { "198.18.0.0/15", "2001:db8:dead::/48" }, proto = "udp", action = "drop",
+    to = { "10.0.2.0/24", "fd00:2::/64" } },
   { name = "telnet", proto = "tcp", to_port = 23, flags = "syn,!ack", action = "drop" },
   { name = "low", proto = "tcp", to_port = "20-22", action = "drop" },
   { name = "web", proto = "udp", to_port = "8000-8100", action = "drop" },
