@@ -223,12 +223,16 @@ fn narrowed(matches: &Matches, family: Family) -> Result<Option<Matches>, Kept> 
         ttl,
         length,
         interface: _,
+        state,
     } = matches;
     if *fragment == Some(true) {
         return Err(Kept::Condition("fragments"));
     }
     if length.is_some() {
         return Err(Kept::Condition("lengths"));
+    }
+    if !state.is_empty() {
+        return Err(Kept::Condition("connections"));
     }
     let has_ports = !from_port.is_empty() || !to_port.is_empty();
     const WITH_PORTS: [u8; 3] = [PROTOCOL_TCP, PROTOCOL_UDP, PROTOCOL_SCTP];

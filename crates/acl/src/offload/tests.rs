@@ -89,6 +89,8 @@ fn what_devices_do_not_look_at_stays() {
     };
     let fragments = Matches { fragment: Some(true), ..Matches::default() };
     assert_eq!(reason(fragments), [Kept::Condition("fragments"), Kept::Condition("fragments")]);
+    let known = Matches { state: vec![crate::State::New], family: Some(IP4), ..Matches::default() };
+    assert_eq!(reason(known), [Kept::Condition("connections")]);
     let short = Matches { length: Some(0..=64), family: Some(IP4), ..Matches::default() };
     assert_eq!(reason(short), [Kept::Condition("lengths")]);
     let lite = Matches { protocol: vec![17, 136], family: Some(IP4), ..udp(vec![1..=1]) };

@@ -89,10 +89,10 @@ impl DeviceHits {
 impl Owner {
     /// Has devices hold the rules that a configuration, which is in force, leaves to them.
     pub(super) fn place_rules(&mut self, config: &Config) {
-        self.device_hits.keep(&self.filters);
+        self.device_hits.keep(&self.filters.tables);
         let begin = Instant::now();
         for open in self.ports.iter_mut() {
-            let wanted = wanted(config, &self.filters, open.id);
+            let wanted = wanted(config, &self.filters.tables, open.id);
             if wanted.is_none() && open.rules.filter().is_none() {
                 continue;
             }
@@ -120,7 +120,7 @@ impl Owner {
         let config = self.configurations.current.clone();
         let turn = Turn::begin();
         for open in self.ports.iter_mut() {
-            if let Some((filter, port)) = wanted(&config, &self.filters, open.id)
+            if let Some((filter, port)) = wanted(&config, &self.filters.tables, open.id)
                 && open.rules.filter().is_none()
             {
                 let offloads = offloads(&config, &filter, port);

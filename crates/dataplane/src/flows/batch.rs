@@ -1,0 +1,127 @@
+//! A batch's look-ups: the flows of all packets first, then what became of the packets.
+
+use acl::{Fields, State};
+
+use super::key::{Identity, Part, unpack};
+use super::table::{Candidates, Found, Mark, Packet};
+use super::{FlowTable, Kept};
+use crate::batch::{BATCH_MAX, ETHERNET};
+
+/// One packet.
+#[derive(Clone, Copy)]
+struct Lookup<A: Kept> {
+    identity: Identity<A>,
+    hash: u64,
+    candidates: Candidates,
+    found: Option<Found>,
+}
+
+/// The packets of a batch in their order.
+pub(crate) struct Lookups<A: Kept>(Box<[Lookup<A>; BATCH_MAX]>);
+
+impl<A: Kept> Default for Lookups<A> {
+    fn default() -> Self {
+        let (identity, candidates) = (Identity::NONE, Candidates::default());
+        Self(Box::new([Lookup { identity, hash: 0, candidates, found: None }; BATCH_MAX]))
+    }
+}
+
+impl<A: Kept> Lookups<A> {
+    /// Looks the flows of packets up, and says to `fields` what is known of them. `packets`: the frame and the
+    /// VRF of each packet of `fields`; `now`: in TSC cycles.
+    #[inline]
+    pub fn look_up<'p>(
+        &mut self,
+        flows: &FlowTable,
+        fields: &mut Fields<A>,
+        now: u64,
+        packets: impl Iterator<Item = (&'p [u8], u16)>,
+    ) {
+        let table = A::kept(flows);
+        let clock = flows.clock(now);
+        let lookups = &mut self.0[..fields.len().min(BATCH_MAX)];
+        for ((place, lookup), (frame, vrf)) in lookups.iter_mut().enumerate().zip(packets) {
+            lookup.identity = Identity::of(fields, place, frame, vrf);
+            lookup.hash = table.hash(&lookup.identity.key.words);
+            table.prefetch(lookup.hash);
+        }
+        for lookup in &mut *lookups {
+            lookup.candidates = table.candidates(lookup.hash);
+        }
+        for (place, lookup) in lookups.iter_mut().enumerate() {
+            let words = &lookup.identity.key.words;
+            lookup.found = table.find_among(lookup.candidates, words, clock);
+            if let Some(found) = lookup.found {
+                fields.set_state(place, state(&lookup.identity, found));
+            }
+        }
+    }
+
+    /// The packet at this place, of so many bytes of IP, has been let pass; a flow that is not known is entered
+    /// only if it is to be. Call [`Self::look_up`] before.
+    #[inline(always)]
+    pub fn note(&self, flows: &FlowTable, place: usize, packet: Passed<'_>) {
+        let Lookup { identity, hash, found, .. } = &self.0[place & (BATCH_MAX - 1)];
+        match identity.part {
+            Part::Packet => {}
+            Part::FirstFragment => note_rest::<A>(flows, identity, packet),
+            Part::LaterFragment | Part::Error | Part::None => return,
+        }
+        let (table, clock) = (A::kept(flows), flows.clock(packet.now));
+        let of_flow = packet.of(identity);
+        match found {
+            Some(found) => table.note(*found, of_flow, clock.now),
+            None if packet.enters => flows.count(table.enter(&identity.key, *hash, of_flow, clock)),
+            None => {}
+        }
+    }
+}
+
+/// A packet that has been let pass.
+#[derive(Clone, Copy)]
+pub(crate) struct Passed<'a> {
+    /// Its Ethernet frame.
+    pub frame: &'a [u8],
+    /// Bytes of the IP packet.
+    pub length: usize,
+    /// A flow that is not known is entered.
+    pub enters: bool,
+    /// The time in TSC cycles.
+    pub now: u64,
+}
+
+impl Passed<'_> {
+    #[inline(always)]
+    fn of<A: Kept>(&self, identity: &Identity<A>) -> Packet {
+        let Identity { key, mark, .. } = identity;
+        Packet { direction: key.direction, mark: *mark, length: self.length }
+    }
+}
+
+/// The other fragments of a packet whose first one has been let pass may follow it.
+#[cold]
+fn note_rest<A: Kept>(flows: &FlowTable, first: &Identity<A>, packet: Passed<'_>) {
+    let (_, _, vrf) = unpack(first.key.words.as_ref()[1]);
+    let rest = packet.frame.get(ETHERNET..).and_then(|packet| Identity::<A>::of_rest(packet, vrf));
+    if let Some(rest) = rest {
+        let table = A::kept(flows);
+        let hash = table.hash(&rest.key.words);
+        flows.count(table.enter(&rest.key, hash, packet.of(&rest), flows.clock(packet.now)));
+    }
+}
+
+/// What a flow says of a packet.
+#[inline(always)]
+fn state<A: Kept>(identity: &Identity<A>, found: Found) -> State {
+    let direction = identity.key.direction;
+    match identity.part {
+        Part::Error if found.has_seen(direction) => State::Related,
+        // What goes on with a packet whose first fragment has passed.
+        Part::LaterFragment if found.has_seen(direction) => State::Established,
+        Part::Error | Part::LaterFragment | Part::None => State::New,
+        // An attempt is no answer.
+        _ if identity.mark == Mark::Syn => State::New,
+        _ if found.has_seen(1 - direction) => State::Established,
+        _ => State::New,
+    }
+}
