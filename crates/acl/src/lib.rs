@@ -47,6 +47,7 @@ mod fields;
 #[cfg(any(test, feature = "testing"))]
 pub mod generate;
 pub mod key;
+pub mod offload;
 pub mod packet;
 #[cfg(any(test, feature = "testing"))]
 pub mod rte;

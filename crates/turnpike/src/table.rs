@@ -3,6 +3,7 @@
 mod configurations;
 mod devices;
 mod forwarders;
+mod hardware;
 
 use std::collections::BTreeSet;
 
@@ -430,10 +431,14 @@ pub fn verdict(verdict: &FilterVerdict) -> String {
 fn filter(filter: &Filter) -> String {
     let ports =
         |ports: &[String]| if ports.is_empty() { "no port".to_owned() } else { ports.join(", ") };
-    let mut table =
-        columns(&["", "name", "matches", "action", "police", "packets", "bytes", "last"]);
+    let mut names = vec!["", "name", "matches", "action", "police", "packets", "bytes", "last"];
+    let has_hardware = !filter.hardware.is_empty();
+    if has_hardware {
+        names.extend(["where", "by device"]);
+    }
+    let mut table = columns(&names);
     for rule in &filter.rules {
-        table.add_row([
+        let mut row = vec![
             rule.number.to_string(),
             rule.name.clone().unwrap_or_else(|| "-".to_owned()),
             rule.matches.clone(),
@@ -442,7 +447,11 @@ fn filter(filter: &Filter) -> String {
             rule.packets.to_string(),
             rule.bytes.to_string(),
             rule.last_s.map_or_else(|| "-".to_owned(), |seconds| format!("{seconds} s ago")),
-        ]);
+        ];
+        if has_hardware {
+            row.extend(hardware::of_rule(rule));
+        }
+        table.add_row(row);
     }
     table.add_row([
         "-",
@@ -455,8 +464,16 @@ fn filter(filter: &Filter) -> String {
         "",
     ]);
     right_align(&mut table, 5..8);
+    if has_hardware {
+        right_align(&mut table, 9..10);
+    }
     let (inward, outward) = (ports(&filter.inward), ports(&filter.outward));
-    format!("filter {}: inward on {inward}, outward on {outward}\n{}", filter.name, finish(&table))
+    let reasons = hardware::reasons(filter);
+    format!(
+        "filter {}: inward on {inward}, outward on {outward}\n{}{reasons}",
+        filter.name,
+        finish(&table)
+    )
 }
 
 /// Why packets were dropped, the most frequent reason first, then the sum that must close. `all`: with what is 0.
