@@ -415,7 +415,7 @@ mod tests {
              lua-flushed, rust-voip, filter-10, filter-1000, filter-10000, filter-state, 4r4e, \
              full4, full6, mixed"
         );
-        assert_eq!(choose(&[]).unwrap().len(), 13);
+        assert_eq!(choose(&[]).unwrap().len(), 14);
         let chosen = choose(&["mixed".into(), "4r1e".into()]).unwrap();
         assert_eq!(chosen.iter().map(|case| case.name).collect::<Vec<_>>(), ["4r1e", "mixed"]);
     }
