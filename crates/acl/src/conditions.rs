@@ -3,15 +3,16 @@
 use std::ops::RangeInclusive;
 
 use crate::{
-    Bits, Matches,
+    Bits, Matches, State,
     key::{FRAGMENT, Key, NO_UPPER},
 };
 
 /// A number of a packet that rules match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Number {
-    /// Protocol, and in bits 8 and 9 whether the packet is a fragment and whether its upper layer is
-    /// unknown: rules with ports ask for all of these.
+    /// Protocol, in bits 8 and 9 whether the packet is a fragment and whether its upper layer is unknown, and in
+    /// bits 10 and 11 its connection's state: rules with ports ask for all of the first, and one field costs
+    /// less than two.
     Kind,
     FromPort,
     ToPort,
@@ -24,9 +25,12 @@ pub(crate) enum Number {
 }
 
 /// Bit of [`Number::Kind`]: a fragment.
-const KIND_FRAGMENT: u16 = 1 << 8;
+pub(crate) const KIND_FRAGMENT: u16 = 1 << 8;
 /// Bit of [`Number::Kind`]: ports, flags and ICMP type are not known.
-const KIND_NO_UPPER: u16 = 1 << 9;
+pub(crate) const KIND_NO_UPPER: u16 = 1 << 9;
+
+/// Where [`State`] is in [`Number::Kind`].
+const KIND_STATE: u32 = 10;
 
 /// Alternatives; a packet's number is in one of them.
 pub(crate) type Ranges = Vec<RangeInclusive<u16>>;
@@ -47,7 +51,7 @@ impl Number {
     /// How many values it has.
     pub fn values(self) -> usize {
         match self {
-            Self::Kind => 1 << 10,
+            Self::Kind => 1 << 12,
             Self::Flags | Self::Icmp | Self::Dscp | Self::Ttl => 1 << 8,
             Self::FromPort | Self::ToPort | Self::Length | Self::Interface => 1 << 16,
         }
@@ -77,12 +81,19 @@ impl Number {
 pub(crate) fn kind(key: &Key) -> u16 {
     let fragment = u16::from(key.fragment & FRAGMENT) << 8;
     let no_upper = u16::from(key.fragment & NO_UPPER) << 2;
-    u16::from(key.protocol) | fragment | no_upper
+    u16::from(key.protocol) | fragment | no_upper | kind_of(key.state)
+}
+
+/// The state's part of [`Number::Kind`].
+#[inline(always)]
+pub(crate) fn kind_of(state: State) -> u16 {
+    (state as u16) << KIND_STATE
 }
 
 fn kinds(matches: &Matches) -> Option<Ranges> {
     let upper = matches.needs_upper_layer();
-    if matches.protocol.is_empty() && matches.fragment.is_none() && !upper {
+    let is_free = matches.protocol.is_empty() && matches.state.is_empty();
+    if is_free && matches.fragment.is_none() && !upper {
         return None;
     }
     let protocols = match matches.protocol.is_empty() {
@@ -96,9 +107,15 @@ fn kinds(matches: &Matches) -> Option<Ranges> {
         matches.fragment.is_none_or(|wanted| wanted == (bits & KIND_FRAGMENT != 0))
             && !(upper && bits & KIND_NO_UPPER != 0)
     };
+    let states: Vec<u16> = match matches.state.is_empty() {
+        true => (0..4).map(|state| state << KIND_STATE).collect(),
+        false => matches.state.iter().copied().map(kind_of).collect(),
+    };
+    let combined = fragments.into_iter().filter(allowed);
+    let bits = combined.flat_map(|bits| states.iter().map(move |state| bits | state));
     let of =
         |bits: u16| protocols.iter().map(move |range| range.start() + bits..=range.end() + bits);
-    Some(merge(fragments.into_iter().filter(allowed).flat_map(of).collect()))
+    Some(merge(bits.flat_map(of).collect()))
 }
 
 fn flags(bits: Bits) -> Ranges {

@@ -3,7 +3,7 @@
 use std::fmt::{self, Display};
 use std::ops::RangeInclusive;
 
-use crate::Matches;
+use crate::{Matches, text};
 
 impl Display for Matches {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -31,6 +31,7 @@ impl Display for Matches {
             words.push(format!("length {}", range(length)));
         }
         list(&mut words, "interface", &self.interface, ToString::to_string);
+        list(&mut words, "state", &self.state, |&state| text::state_name(state).to_owned());
         f.write_str(&if words.is_empty() { "anything".to_owned() } else { words.join(" ") })
     }
 }
@@ -58,7 +59,7 @@ fn range<T: Display + PartialEq>(range: &RangeInclusive<T>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Bits, Family, Matches};
+    use crate::{Bits, Family, Matches, State};
 
     #[test]
     fn every_condition_is_named() {
@@ -77,11 +78,13 @@ mod tests {
             ttl: Some(1..=5),
             length: Some(100..=100),
             interface: vec![3],
+            state: vec![State::Established, State::Related],
         };
         assert_eq!(
             matches.to_string(),
             "IPv4 from 192.0.2.0/24 to 10.0.0.0/16,10.1.0.0/16,10.2.0.0/16,10.3.0.0/16,… (6) proto 6 from_port \
-             1024-65535 to_port 22,179 flags 0x02/0x12 icmp 8 no fragment dscp 46 ttl 1-5 length 100 interface 3"
+             1024-65535 to_port 22,179 flags 0x02/0x12 icmp 8 no fragment dscp 46 ttl 1-5 length 100 interface 3 \
+             state established,related"
         );
     }
 }

@@ -1,9 +1,9 @@
 //! The fields of a batch of packets, side by side.
 
 use crate::{
-    Key,
+    Key, State,
     classes::FilterAddress,
-    conditions::{Number, kind},
+    conditions::{KIND_FRAGMENT, KIND_NO_UPPER, Number, kind, kind_of},
 };
 
 /// Packets in a batch at most.
@@ -85,6 +85,40 @@ impl<A: FilterAddress> Fields<A> {
         let key = A::key(frame, length, interface);
         self.push(&key);
         key.is_tiny()
+    }
+
+    /// This is known of the connection of the packet at this place, which was pushed without a state.
+    #[inline]
+    pub fn set_state(&mut self, place: usize, state: State) {
+        if let Some(kind) = self.kinds.get_mut(place) {
+            *kind |= kind_of(state);
+        }
+    }
+
+    /// The upper-layer protocol of the packet at this place, if it is no fragment and its upper-layer header is
+    /// whole.
+    #[inline]
+    pub fn whole_protocol(&self, place: usize) -> Option<u8> {
+        let kind = *self.kinds.get(place)?;
+        (kind & (KIND_FRAGMENT | KIND_NO_UPPER) == 0).then_some(kind as u8)
+    }
+
+    /// Source port above, destination port below, of the packet at this place.
+    #[inline]
+    pub fn ports(&self, place: usize) -> u32 {
+        self.ports.get(place).copied().unwrap_or(0)
+    }
+
+    /// TCP flags of the packet at this place.
+    #[inline]
+    pub fn flags(&self, place: usize) -> u8 {
+        self.rest.get(place).map_or(0, |rest| *rest as u8)
+    }
+
+    /// The destination address of the packet at this place.
+    #[inline]
+    pub fn destination(&self, place: usize) -> A::Bits {
+        self.destinations.get(place).copied().unwrap_or_default()
     }
 
     /// The source address of the packet at this place.

@@ -39,7 +39,7 @@ use wire::{
 use zerocopy::FromBytes;
 
 use crate::{
-    Family,
+    Family, State,
     text::{PROTOCOL_DCCP, PROTOCOL_SCTP, PROTOCOL_UDPLITE},
 };
 
@@ -85,6 +85,8 @@ pub struct Key {
     pub(crate) ttl: u8,
     /// [`FRAGMENT`], [`LATER`], [`TINY`] and [`NO_UPPER`].
     pub(crate) fragment: u8,
+    /// What is known of its connection; a frame does not say it.
+    pub(crate) state: State,
 }
 
 impl Key {
@@ -175,6 +177,16 @@ impl Key {
             None => key.put_no_upper(),
         }
         key
+    }
+
+    /// The same packet, of which this is known.
+    pub fn with_state(self, state: State) -> Self {
+        Self { state, ..self }
+    }
+
+    /// What is known of its connection.
+    pub fn state(&self) -> State {
+        self.state
     }
 
     /// The upper-layer protocol.
@@ -480,6 +492,7 @@ mod tests {
             dscp: 46,
             ttl: 61,
             fragment: 0,
+            state: State::New,
         };
         assert_eq!(key, wanted);
         assert_eq!(key.source(Family::Ip4).to_string(), "192.0.2.1");

@@ -59,6 +59,6 @@ pub use classes::FilterAddress;
 pub use classifier::{Classifier, TooLarge};
 pub use fields::{BATCH, Fields};
 pub use key::Key;
-pub use rule::{Action, Bits, Error, Family, Fault, Filter, Implied, Matches, Rule};
+pub use rule::{Action, Bits, Error, Family, Fault, Filter, Implied, Matches, Rule, State};
 pub use shadow::{Warning, warnings};
 pub use walk::{walk, walk_from};

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! PROTOCOL SOURCE[:PORT] > DESTINATION[:PORT] [in INTERFACE] [flags syn,ack] [icmp TYPE] [ttl N]
-//!          [length N] [dscp NAME] [fragment]
+//!          [length N] [dscp NAME] [state NAME] [fragment]
 //! ```
 //!
 //! An IPv6 address with a port stands in brackets: `[2001:db8::1]:443`. `length` is that of the IP packet,
@@ -13,7 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use wire::ip::{PROTOCOL_ICMP, PROTOCOL_ICMPV6};
 
-use crate::{Family, Key, text};
+use crate::{Family, Key, State, text};
 
 /// Reads a packet. `interface` gives an interface's number by its name, or the names that there are.
 ///
@@ -24,7 +24,7 @@ pub fn read(
     interface: impl Fn(&str) -> Result<u16, String>,
 ) -> Result<(Family, Key), String> {
     const USAGE: &str = "write PROTOCOL SOURCE[:PORT] > DESTINATION[:PORT] [in INTERFACE] [flags F] [icmp TYPE] \
-                         [ttl N] [length N] [dscp D] [fragment]";
+                         [ttl N] [length N] [dscp D] [state S] [fragment]";
     let mut words = words.split_whitespace();
     let mut next = |what: &str| words.next().ok_or_else(|| format!("{what} missing; {USAGE}"));
     let protocol = text::protocol(next("protocol")?).map_err(|error| error.to_string())?;
@@ -35,7 +35,7 @@ pub fn read(
     }
     let (destination, to_port) = place(next("destination")?)?;
     let mut frame = Frame::new(protocol, (source, destination), (from_port, to_port))?;
-    let mut from = 0;
+    let (mut from, mut state) = (0, State::New);
     while let Ok(key) = next("") {
         if key == "fragment" {
             frame.fragment = true;
@@ -49,6 +49,7 @@ pub fn read(
             "icmp" => frame.icmp = text::icmp_type(frame.family(), value).map_err(told)?,
             "ttl" => frame.ttl = *text::ttl(value).map_err(told)?.start(),
             "length" => frame.length = Some(*text::length(value).map_err(told)?.start()),
+            "state" => state = text::state(value).map_err(told)?,
             "dscp" => frame.dscp = text::dscp(value).map_err(told)?,
             _ => return Err(format!("\"{key}\" unknown; {USAGE}")),
         }
@@ -58,7 +59,7 @@ pub fn read(
         Family::Ip4 => Key::of_ip4(&bytes, bytes.len(), from),
         Family::Ip6 => Key::of_ip6(&bytes, bytes.len(), from),
     };
-    Ok((family, key))
+    Ok((family, key.with_state(state)))
 }
 
 /// A packet in the words that [`read`] takes; `interface` is the name of the one that it came by.
@@ -81,6 +82,9 @@ pub fn write(family: Family, key: &Key, interface: &str) -> String {
     words += &format!(" ttl {} length {}", key.ttl(), key.length());
     if key.dscp() != 0 {
         words += &format!(" dscp {}", key.dscp());
+    }
+    if key.state() != State::New {
+        words += &format!(" state {}", text::state_name(key.state()));
     }
     if key.is_later_fragment() {
         words += " fragment";

@@ -10,7 +10,7 @@
 //! ```text
 //!  0  protocol     -           -      -          16  source port       destination port
 //!  4  TCP flags    ICMP type   DSCP   TTL        20  source address (4 or 16 bytes)
-//!  8  fragment     -           IP length         24  destination address of IPv4
+//!  8  frag., state -           IP length         24  destination address of IPv4
 //! 12  interface                -      -          36  destination address of IPv6
 //! ```
 
@@ -33,6 +33,8 @@ const ICMP_AT: usize = 5;
 const DSCP_AT: usize = 6;
 const TTL_AT: usize = 7;
 const FRAGMENT_AT: usize = 8;
+/// Where the state is in the fragment byte.
+const STATE: u32 = 4;
 const LENGTH_AT: usize = 10;
 const INTERFACE_AT: usize = 12;
 const FROM_PORT_AT: usize = 16;
@@ -46,7 +48,7 @@ pub fn bytes(key: &Key, family: Family) -> [u8; KEY] {
     let mut bytes = [0; KEY];
     bytes[PROTOCOL_AT] = key.protocol;
     bytes[FLAGS_AT..=TTL_AT].copy_from_slice(&[key.flags, key.icmp_type, key.dscp, key.ttl]);
-    bytes[FRAGMENT_AT] = key.fragment;
+    bytes[FRAGMENT_AT] = key.fragment | (key.state as u8) << STATE;
     let words = [
         (LENGTH_AT, key.length),
         (INTERFACE_AT, key.interface),
@@ -267,7 +269,7 @@ fn ranges(name: &'static str, offset: usize, ranges: &[RangeInclusive<u16>]) -> 
     (!ranges.is_empty()).then(|| Choice::ranges(name, offset, merge(ranges.to_vec())))
 }
 
-/// A rule that reads the upper layer must see one.
+/// A rule that reads the upper layer must see one; the state is in two other bits.
 fn fragment(matches: &Matches) -> Option<Choice> {
     let upper = if matches.needs_upper_layer() { NO_UPPER } else { 0 };
     let (value, mask) = match matches.fragment {
@@ -275,7 +277,15 @@ fn fragment(matches: &Matches) -> Option<Choice> {
         Some(false) => (0, FRAGMENT | upper),
         None => (0, upper),
     };
-    (mask != 0).then(|| Choice::bits("fragment", FRAGMENT_AT, [(value, mask)].into_iter()))
+    let states = match &matches.state[..] {
+        [] => vec![(value, mask)],
+        states => states
+            .iter()
+            .map(|&state| (value | (state as u8) << STATE, mask | 3 << STATE))
+            .collect(),
+    };
+    let asks = states.iter().any(|(_, mask)| *mask != 0);
+    asks.then(|| Choice::bits("fragment", FRAGMENT_AT, states.into_iter()))
 }
 
 /// `None` if the prefixes are those of all addresses.

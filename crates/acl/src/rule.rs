@@ -122,6 +122,21 @@ pub struct Matches {
     pub length: Option<RangeInclusive<u16>>,
     /// Ingress interface numbers.
     pub interface: Vec<u16>,
+    /// What is known of the packet's connection.
+    pub state: Vec<State>,
+}
+
+/// What is known of a packet's connection; without connection tracking every packet is [`State::New`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum State {
+    /// Nothing has been let pass in the other direction.
+    #[default]
+    New = 0,
+    /// Packets have been let pass in the other direction.
+    Established = 1,
+    /// An ICMP error about a packet that was let pass.
+    Related = 2,
 }
 
 /// Bits that must have a value: `field & mask == value`.

@@ -19,7 +19,7 @@ use std::{
 
 use ipnet::IpNet;
 
-use crate::{Bits, Family, Filter, Matches};
+use crate::{Bits, Family, Filter, Matches, State};
 
 /// Look-ups and comparisons for one family of one filter.
 pub const BUDGET: usize = 10_000_000;
@@ -289,6 +289,7 @@ struct Shape {
     ttl: RangeInclusive<u8>,
     length: RangeInclusive<u16>,
     interface: Vec<u16>,
+    state: Vec<State>,
 }
 
 impl Shape {
@@ -308,6 +309,7 @@ impl Shape {
             ttl: matches.ttl.clone().unwrap_or(0..=u8::MAX),
             length: matches.length.clone().unwrap_or(0..=u16::MAX),
             interface: matches.interface.clone(),
+            state: matches.state.clone(),
         }
     }
 
@@ -324,7 +326,8 @@ impl Shape {
             && self.dscp.contains(&other.dscp)
             && within(&self.ttl, &other.ttl)
             && within(&self.length, &other.length)
-            && interfaces_cover(&self.interface, &other.interface)
+            && list_covers(&self.interface, &other.interface)
+            && list_covers(&self.state, &other.state)
             && nets_cover(&self.from, &other.from, width)
             && nets_cover(&self.to, &other.to, width)
     }
@@ -398,7 +401,8 @@ fn within<T: PartialOrd>(outer: &RangeInclusive<T>, inner: &RangeInclusive<T>) -
     outer.start() <= inner.start() && inner.end() <= outer.end()
 }
 
-fn interfaces_cover(own: &[u16], others: &[u16]) -> bool {
+/// An empty list is that of all values.
+fn list_covers<T: PartialEq>(own: &[T], others: &[T]) -> bool {
     own.is_empty() || (!others.is_empty() && others.iter().all(|other| own.contains(other)))
 }
 
@@ -462,6 +466,7 @@ mod tests {
             ttl: Some(5..=6),
             length: Some(50..=60),
             interface: vec![3],
+            state: vec![State::New],
         };
         let base = narrow.clone();
         let change = |change: fn(&mut Matches)| {
@@ -485,6 +490,8 @@ mod tests {
         assert_eq!(change(|m| m.ttl = Some(6..=9)), 0);
         assert_eq!(change(|m| m.length = Some(51..=60)), 0);
         assert_eq!(change(|m| m.interface = vec![4]), 0);
+        assert_eq!(change(|m| m.state = vec![State::Established]), 0);
+        assert_eq!(change(|m| m.state = vec![State::Established, State::New]), 1);
         assert_eq!(pair(narrow, Matches::default()).len(), 0);
     }
 

@@ -10,7 +10,7 @@ use wire::ip::{
     PROTOCOL_UDP,
 };
 
-use crate::{Bits, Family};
+use crate::{Bits, Family, State};
 
 /// DCCP (RFC 4340).
 pub const PROTOCOL_DCCP: u8 = 33;
@@ -128,6 +128,10 @@ const DSCPS: &[(&str, u8)] = &[
     ("cs7", 56),
 ];
 
+/// States of connections.
+const STATES: [(&str, State); 3] =
+    [("new", State::New), ("established", State::Established), ("related", State::Related)];
+
 /// A value that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{kind} \"{value}\": {way_out}")]
@@ -205,6 +209,22 @@ pub fn icmp_type(family: Family, text: &str) -> Result<u8, TextError> {
         Family::Ip4 => named("icmp", text, ICMP4, u8::MAX),
         Family::Ip6 => named("icmp6", text, ICMP6, u8::MAX),
     }
+}
+
+/// A connection's state: `"established"`.
+///
+/// # Errors
+/// An unknown name.
+pub fn state(text: &str) -> Result<State, TextError> {
+    let found = STATES.iter().find(|(name, _)| *name == text);
+    let known = || "unknown; known: new, established, related".to_owned();
+    let error = || TextError { kind: "state", value: text.to_owned(), way_out: known() };
+    found.map(|&(_, state)| state).ok_or_else(error)
+}
+
+/// As [`state`] reads it.
+pub fn state_name(state: State) -> &'static str {
+    STATES.iter().find(|(_, known)| *known == state).map_or("?", |(name, _)| name)
 }
 
 /// TCP flags that must be set, or with `!` must not: `"syn,!ack"` is value 0x02, mask 0x12.

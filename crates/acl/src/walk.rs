@@ -30,6 +30,7 @@ fn ip_holds(matches: &Matches, family: Family, key: &Key) -> bool {
         && matches.ttl.as_ref().is_none_or(|ttl| ttl.contains(&key.ttl()))
         && matches.length.as_ref().is_none_or(|length| length.contains(&key.length()))
         && one_of(&matches.interface, |&interface| interface == key.interface())
+        && one_of(&matches.state, |&state| state == key.state())
 }
 
 fn upper_holds(matches: &Matches, key: &Key) -> bool {
@@ -63,10 +64,12 @@ mod tests {
 
     use super::*;
     use crate::{
-        Action, BATCH, Bits, Classifier, Fields, FilterAddress, Rule,
+        Action, BATCH, Bits, Classifier, Fields, FilterAddress, Rule, State,
         key::{FRAGMENT, LATER, NO_UPPER},
         rte, warnings,
     };
+
+    const STATES: [State; 3] = [State::New, State::Established, State::Related];
 
     /// Addresses of few values, so that rules and packets meet.
     fn address(family: Family) -> impl Strategy<Value = Vec<u8>> {
@@ -127,11 +130,11 @@ mod tests {
         let upper = (ports(), ports(), flags(), few(&[0u8, 8, 128]));
         let ttl = option::weighted(0.2, range(0u8..5));
         let length = option::weighted(0.2, range(select(vec![0u16, 40, 576, 1500, 65535])));
-        let rest = (few(&[0u8, 1, 46, 63]), ttl, length, few(&[1u16, 2, 3]));
+        let rest = (few(&[0u8, 1, 46, 63]), ttl, length, few(&[1u16, 2, 3]), few(&STATES));
         (ip, upper, rest).prop_map(|(ip, upper, rest)| {
             let (family, from, to, protocol, fragment) = ip;
             let (from_port, to_port, flags, icmp) = upper;
-            let (dscp, ttl, length, interface) = rest;
+            let (dscp, ttl, length, interface, state) = rest;
             Matches {
                 family,
                 from,
@@ -146,6 +149,7 @@ mod tests {
                 ttl,
                 length,
                 interface,
+                state,
             }
         })
     }
@@ -178,6 +182,7 @@ mod tests {
                 ttl: if kept(10) { full.ttl } else { none.ttl },
                 length: if kept(11) { full.length } else { none.length },
                 interface: if kept(12) && kept(13) { full.interface } else { none.interface },
+                state: if kept(14) && kept(15) { full.state } else { none.state },
             }
         })
     }
@@ -186,7 +191,8 @@ mod tests {
         let fragment = select(vec![0, 0, 0, FRAGMENT, NO_UPPER, FRAGMENT | LATER | NO_UPPER]);
         let icmp = select(vec![0u8, 8, 128]);
         let bytes = (protocol(), any::<u8>(), icmp, select(vec![0u8, 1, 46, 63]), 0u8..5, fragment);
-        let words = (select(vec![40u16, 576, 1500]), 1u16..4, port(), port());
+        let words =
+            (select(vec![40u16, 576, 1500]), 1u16..4, port(), port(), select(STATES.to_vec()));
         (bytes, words, address(family), address(family)).prop_map(
             move |(bytes, words, from, to)| {
                 let mut fragment = bytes.5;
@@ -209,6 +215,7 @@ mod tests {
                     dscp: bytes.3,
                     ttl: bytes.4,
                     fragment,
+                    state: words.4,
                 }
             },
         )

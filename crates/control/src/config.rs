@@ -64,7 +64,8 @@ use acl::Action;
 use dataplane::catalogue::Catalogue;
 use dataplane::class::{ByClass, ClassLimits, default_limits};
 use dataplane::features::{Feature, Features};
-use dataplane::filters::FilterSpec;
+use dataplane::filters::{FilterSpec, TRACKED};
+use dataplane::flows::FlowSettings;
 use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::plan::Plans;
 use dataplane::port::{LinkWish, OffloadWishes, PortId};
@@ -119,6 +120,8 @@ pub struct Config {
     pub tx: Tx,
     /// Bounds of the slow path.
     pub slowpath: Slowpath,
+    /// How filters keep flows.
+    pub flows: FlowSettings,
     /// The router's own ICMP.
     pub icmp: Icmp,
     /// Packet memory.
@@ -231,6 +234,8 @@ pub struct PortFilter {
     pub name: String,
     /// Its number.
     pub number: u8,
+    /// It asks for the state of connections.
+    pub asks_for_state: bool,
 }
 
 /// `turnpike.multicast`: packets to a group, from a source or from any.
@@ -314,9 +319,15 @@ impl Port {
     /// The work of steps that it asks for.
     pub fn features(&self) -> Features {
         let with = |all: Features, &(feature, value): &(Feature, u8)| all.with(feature, value);
-        let filter = |of: &Option<PortFilter>| of.as_ref().map_or(0, |filter| filter.number);
         let all = self.features.iter().fold(Features::NONE, with);
-        all.with(FILTER_IN, filter(&self.filter_in)).with(FILTER_OUT, filter(&self.filter_out))
+        // What passes one way is an answer the other way, whatever filter there is.
+        let filter = |of: &Option<PortFilter>, other: &Option<PortFilter>| match (of, other) {
+            (Some(filter), _) => filter.number,
+            (None, Some(PortFilter { asks_for_state: true, .. })) => TRACKED,
+            (None, _) => 0,
+        };
+        all.with(FILTER_IN, filter(&self.filter_in, &self.filter_out))
+            .with(FILTER_OUT, filter(&self.filter_out, &self.filter_in))
     }
 
     /// A port of this one's name and number of which nothing else is said.

@@ -51,6 +51,9 @@ pub struct Batch {
     pub(crate) interfaces: Vec<InterfaceInfo>,
     /// Packets whose frame was sent to a multicast or broadcast MAC; set by `classify`.
     pub link_multicast: Mask,
+    /// IPv4 packets with options, and IPv6 packets with a hop-by-hop header; set by the validating steps. Lookups
+    /// give them to the slow path: the steps before see them as others.
+    pub options: Mask,
     /// IPv6 packets whose source must not leave its link; set by `ip6-validate`.
     pub link_scope: Mask,
     /// The number of each packet's next hop; set by the lookups.
@@ -102,6 +105,7 @@ impl Batch {
             in_interface: [InterfaceId::FIRST; BATCH_MAX],
             interfaces: Vec::new(),
             link_multicast: Mask::EMPTY,
+            options: Mask::EMPTY,
             link_scope: Mask::EMPTY,
             next_hop: [NO_ROUTE; BATCH_MAX],
             hop: [Packed::from(NextHop::NoRoute); BATCH_MAX],

@@ -4,24 +4,35 @@
 //! never changed: a configuration with other rules makes another one, and its graph has it in place of the
 //! first (see [`FilterTables`]). Each step counts in a block of its own; what is read is their sum.
 
+mod gate;
 mod police;
 mod samples;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use acl::{Action, Classifier, Filter, FilterAddress, TooLarge};
+use acl::{Action, Classifier, Family, Filter, FilterAddress, Key, TooLarge};
 
+pub use self::gate::Gate;
 use self::police::Policer;
 pub use self::police::{Police, Source, SourceLengths};
 pub use self::samples::Sample;
 use self::samples::Samples;
 use crate::counters::{Counter, Traffic};
+use crate::features::Features;
+use crate::flows::{FlowTable, Kept};
+use crate::interface::{InterfaceInfo, MAX_INTERFACES};
+use crate::steps::{FILTER_IN, FILTER_OUT};
 
 /// The most filters of a router: their numbers are features of interfaces, of one byte.
-pub const FILTERS_MAX: usize = 255;
+pub const FILTERS_MAX: usize = 254;
+
+/// In place of a filter's number: there is none, but the interface's other filter asks for state, so that what
+/// passes here is to be known.
+pub const TRACKED: u8 = 255;
 
 /// A filter as it is configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +41,13 @@ pub struct FilterSpec {
     pub filter: Filter,
     /// For each rule, what else becomes of its packets.
     pub treatments: Vec<Treatment>,
+}
+
+impl FilterSpec {
+    /// A rule asks for the state of connections.
+    pub fn asks_for_state(&self) -> bool {
+        self.filter.rules.iter().any(|rule| !rule.matches.state.is_empty())
+    }
 }
 
 /// What else a rule does.
@@ -75,6 +93,7 @@ struct Blocks {
 /// A filter ready for packets.
 pub struct FilterTable {
     spec: FilterSpec,
+    asks_for_state: bool,
     ip4: Classifier<Ipv4Addr>,
     ip6: Classifier<Ipv6Addr>,
     /// Of each rule, and behind them the default's.
@@ -93,16 +112,17 @@ pub(crate) struct Verdict {
 }
 
 /// A family whose packets filters look up.
-pub trait Filtered: FilterAddress {
+#[expect(private_bounds, reason = "where flows are is nobody else's business")]
+pub trait Filtered: FilterAddress + Kept {
     /// The filter's classifier for it.
-    fn of(table: &FilterTable) -> &Classifier<Self>;
+    fn classifier(table: &FilterTable) -> &Classifier<Self>;
 
     /// A source address, for rates by source.
     fn source(address: Self::Bits) -> Source;
 }
 
 impl Filtered for Ipv4Addr {
-    fn of(table: &FilterTable) -> &Classifier<Self> {
+    fn classifier(table: &FilterTable) -> &Classifier<Self> {
         &table.ip4
     }
 
@@ -112,7 +132,7 @@ impl Filtered for Ipv4Addr {
 }
 
 impl Filtered for Ipv6Addr {
-    fn of(table: &FilterTable) -> &Classifier<Self> {
+    fn classifier(table: &FilterTable) -> &Classifier<Self> {
         &table.ip6
     }
 
@@ -143,6 +163,7 @@ impl FilterTable {
         }
         Ok(Self {
             spec: spec.clone(),
+            asks_for_state: spec.asks_for_state(),
             ip4,
             ip6,
             verdicts: verdicts.chain([default]).collect(),
@@ -240,19 +261,179 @@ fn take_over(past: &mut [RuleHits], filter: &Filter, before: &FilterTable) {
     past[filter.rules.len()] = old[before.spec.filter.rules.len()];
 }
 
-/// The filters of a router, by their numbers less one. Steps look at them when they are made: whoever makes
-/// graphs says before which there are going to be.
+/// The filters of a router. Steps look at them when they are made: whoever makes graphs says before which there
+/// are going to be, and behind it that they are in use.
 #[derive(Default)]
-pub struct FilterTables(Mutex<Vec<Option<Arc<FilterTable>>>>);
+pub struct FilterTables {
+    next: Mutex<Filters>,
+    used: Mutex<Used>,
+    /// How often others have come into use.
+    changes: AtomicU64,
+}
+
+/// Filters in use.
+#[derive(Default)]
+struct Used {
+    filters: Filters,
+    guards: Option<Arc<Guards>>,
+}
+
+/// What there is of filters.
+#[derive(Clone, Default)]
+pub struct Filters {
+    /// By their numbers less one.
+    pub tables: Vec<Option<Arc<FilterTable>>>,
+    /// The flows, if a filter asks for them.
+    pub flows: Option<Arc<FlowTable>>,
+}
 
 impl FilterTables {
-    /// All of them.
-    pub fn get(&self) -> Vec<Option<Arc<FilterTable>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Those for steps that are made now.
+    pub fn get(&self) -> Filters {
+        self.next.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// These are the filters for steps that are made from now on.
-    pub fn set(&self, filters: Vec<Option<Arc<FilterTable>>>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = filters;
+    pub fn set(&self, filters: Filters) {
+        *self.next.lock().unwrap_or_else(PoisonError::into_inner) = filters;
+    }
+
+    /// The forwarders have the filters that were set last, with interfaces like these: so does everybody else
+    /// from now on.
+    pub fn use_next(&self, interfaces: &[InterfaceInfo]) -> Filters {
+        let filters = self.get();
+        let guards = Guard::all(&filters, interfaces);
+        let guarded = guards.iter().any(|guard| guard.numbers != [0; 2]);
+        let used = Used { filters: filters.clone(), guards: guarded.then(|| guards.into()) };
+        *self.used.lock().unwrap_or_else(PoisonError::into_inner) = used;
+        self.changes.fetch_add(1, Ordering::Release);
+        filters
+    }
+
+    /// How often others have come into use.
+    fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// Those in use, and what they have to do with interfaces; `None` if nothing.
+    fn used(&self) -> Option<(Filters, Arc<Guards>)> {
+        let used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        Some((used.filters.clone(), used.guards.clone()?))
+    }
+}
+
+/// Of all interfaces, by their numbers.
+pub(crate) type Guards = [Guard; MAX_INTERFACES];
+
+/// What filters have to do with an interface.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Guard {
+    /// The number of its filter for each way, 0: none.
+    pub numbers: [u8; 2],
+    /// Packets of each way, if they pass, enter their flows: the filter of the other way asks for state.
+    pub enters: [bool; 2],
+    /// Its VRF.
+    pub vrf: u16,
+}
+
+/// Whether packets come by an interface or leave by it; the place of what a [`Guard`] says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    In = 0,
+    Out = 1,
+}
+
+impl Guard {
+    /// Of all interfaces, by their numbers.
+    pub fn all(filters: &Filters, interfaces: &[InterfaceInfo]) -> Box<Guards> {
+        let asks = |number: u8| {
+            let table = filters.tables.get(usize::from(number).wrapping_sub(1));
+            table.and_then(Option::as_ref).is_some_and(|table| table.asks_for_state)
+        };
+        let mut guards = Box::new([Self::default(); MAX_INTERFACES]);
+        for (guard, InterfaceInfo { features, vrf, .. }) in guards.iter_mut().zip(interfaces) {
+            guard.numbers = [FILTER_IN, FILTER_OUT].map(|of| Features::get(*features, of));
+            guard.enters = [asks(guard.numbers[1]), asks(guard.numbers[0])];
+            guard.vrf = vrf.index() as u16;
+        }
+        guards
+    }
+
+    /// What passes is to be known.
+    #[inline(always)]
+    pub fn tracks(&self) -> bool {
+        self.enters[0] | self.enters[1]
+    }
+}
+
+/// What a filter says of a packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Judgement {
+    /// It goes on.
+    #[default]
+    Pass,
+    /// It goes to the host.
+    ToHost,
+    /// It is refused, and its sender is told.
+    Reject,
+    /// It is dropped.
+    Drop,
+    /// It is dropped, for it is above its rule's rate.
+    Police,
+}
+
+/// A packet that a rule fits.
+pub(crate) struct Hitting {
+    pub rule: u32,
+    pub source: Source,
+    /// Bytes of the IP packet.
+    pub length: usize,
+    /// The time in TSC cycles.
+    pub now: u64,
+}
+
+impl FilterTable {
+    /// Counts a packet for its rule, and takes it from the rule's rate; what becomes of it, and the DSCP that it
+    /// gets. `key`: for the log.
+    #[inline(always)]
+    pub(crate) fn judge(
+        &self,
+        hits: &Hits,
+        packet: &Hitting,
+        key: impl FnOnce() -> (Family, Key),
+    ) -> (Judgement, Option<u8>) {
+        let rule = packet.rule;
+        if let Some(hit) = hits.get(rule as usize) {
+            hit.traffic.packets.add(1);
+            hit.traffic.bytes.add(packet.length as u64);
+            hit.last.set(packet.now);
+        }
+        let verdict = self.verdict(rule);
+        let judgement = match verdict.action {
+            Action::Accept | Action::Continue => Judgement::Pass,
+            Action::Drop => Judgement::Drop,
+            Action::Reject => Judgement::Reject,
+            Action::ToHost => Judgement::ToHost,
+        };
+        match verdict.is_treated {
+            true => self.treat(judgement, packet, key),
+            false => (judgement, None),
+        }
+    }
+
+    fn treat(
+        &self,
+        judgement: Judgement,
+        packet: &Hitting,
+        key: impl FnOnce() -> (Family, Key),
+    ) -> (Judgement, Option<u8>) {
+        let &Hitting { rule, source, length, now } = packet;
+        let admitted = self.admits(rule, source, length, now);
+        let judgement = if admitted { judgement } else { Judgement::Police };
+        self.log(rule, now, || {
+            let (family, key) = key();
+            Sample { rule, family, key, is_policed: !admitted }
+        });
+        (judgement, self.mark(rule).filter(|_| judgement == Judgement::Pass))
     }
 }

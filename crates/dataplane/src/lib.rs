@@ -15,6 +15,7 @@ pub mod exchange;
 pub mod features;
 pub mod filters;
 pub mod flow;
+pub mod flows;
 pub mod forwarder;
 pub mod graph;
 pub mod interface;

@@ -31,6 +31,7 @@ pub use classify::Classify;
 pub use complete_checksum::CompleteChecksum;
 #[cfg(any(test, feature = "faulty-step"))]
 pub use faulty::{FAULTY_ID, Faulty};
+pub(crate) use filter::set_dscp;
 pub use filter::{FILTER_IN, FILTER_OUT, FilterIn, FilterOut};
 pub use ip4_lookup::Ip4Lookup;
 pub use ip4_prefetch::Ip4Prefetch;

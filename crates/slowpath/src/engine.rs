@@ -263,7 +263,9 @@ impl<P: Packet> SlowPath<P> {
             | PuntReason::Arp
             | PuntReason::NonIp => self.look_up(&ip, punt.interface, out),
         };
-        self.forward(packet, punt.interface, hop, now, out);
+        // These have come from behind the filters.
+        let judged = matches!(punt.reason, PuntReason::TooBig | PuntReason::Redirect);
+        self.forward(packet, (punt.interface, judged), hop, now, out);
     }
 
     /// The next hop of a packet that came by this interface as routes are now.

@@ -19,6 +19,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use dataplane::filters::Judgement;
 use dataplane::interface::InterfaceId;
 use dataplane::next_hop::NextHop;
 use dataplane::reason::DropReason;
@@ -59,11 +60,11 @@ impl Target {
 type Refused = (Option<Error>, DropReason);
 
 impl<P: Packet> SlowPath<P> {
-    /// Forwards a packet to the next hop that was found for it.
+    /// Forwards a packet to the next hop that was found for it; `judged`: the graph's filters have let it pass.
     pub(crate) fn forward(
         &mut self,
         packet: P,
-        from: InterfaceId,
+        (from, judged): (InterfaceId, bool),
         (id, hop): (u16, NextHop),
         now: Time,
         out: &mut impl Output<P>,
@@ -73,6 +74,11 @@ impl<P: Packet> SlowPath<P> {
         }
         match self.check_forward(packet.bytes(), from, (id, hop)) {
             Ok(target) => {
+                let Some(packet) =
+                    self.filter(packet, (from, target.interface()), judged, now, out)
+                else {
+                    return;
+                };
                 if target.interface() == from {
                     self.redirect(packet.bytes(), from, id, now, out);
                 }
@@ -85,6 +91,31 @@ impl<P: Packet> SlowPath<P> {
             Err((Some(error), reason)) => self.refuse(packet, from, error, reason, now, out),
             Err((None, reason)) => out.drop(packet, reason),
         }
+    }
+
+    /// The packet, if the filter of the interface that it is to leave by lets it pass.
+    fn filter(
+        &mut self,
+        mut packet: P,
+        (from, to): (InterfaceId, InterfaceId),
+        judged: bool,
+        now: Time,
+        out: &mut impl Output<P>,
+    ) -> Option<P> {
+        if judged {
+            return Some(packet);
+        }
+        match out.judge(packet.bytes_mut(), from, to) {
+            Judgement::Pass => return Some(packet),
+            Judgement::Drop => out.drop(packet, DropReason::Filtered),
+            Judgement::Police => out.drop(packet, DropReason::Policed),
+            Judgement::Reject => self.refuse_by_reset(packet, from, now, out),
+            Judgement::ToHost if self.interfaces.is_host(from) => {
+                self.for_kernel(packet, from, out);
+            }
+            Judgement::ToHost => self.local(packet, from, now, out),
+        }
+        None
     }
 
     /// Where the packet goes, if nothing speaks against it.

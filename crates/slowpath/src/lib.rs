@@ -88,6 +88,7 @@ mod testing;
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
+use dataplane::filters::Judgement;
 use dataplane::flow::FlowHash;
 use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::multicast::Replication;
@@ -458,6 +459,9 @@ pub trait Output<P> {
         arrival: (InterfaceId, u8),
         bytes: usize,
     ) -> Option<Replication>;
+    /// What the filter of the interface that a packet is to leave by says of it, and writes into its frame; the
+    /// packet came by `from`.
+    fn judge(&mut self, frame: &mut [u8], from: InterfaceId, to: InterfaceId) -> Judgement;
     /// Time since midnight, UTC, for timestamp options.
     fn time_of_day(&self) -> Duration;
     /// Whether the kernel listens to this group on the interface's host interface.

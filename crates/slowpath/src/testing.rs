@@ -14,6 +14,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use dataplane::filters::Judgement;
 use dataplane::flow::FlowHash;
 use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::multicast::Replication;
@@ -89,6 +90,9 @@ pub(crate) struct Net {
     pub replication: Option<Replication>,
     /// Received packets that came back.
     pub returned: usize,
+    /// What filters say of every packet, and where those came by and were to leave.
+    pub judgement: Judgement,
+    pub asked: Vec<(InterfaceId, InterfaceId)>,
 }
 
 impl Output<Vec<u8>> for Net {
@@ -100,6 +104,11 @@ impl Output<Vec<u8>> for Net {
     fn originate(&mut self, interface: InterfaceId, frame: &[u8]) {
         check_frame(frame, if interface == LEFT { L } else { R });
         self.outs.push(Out::Originate(interface, frame.to_vec()));
+    }
+
+    fn judge(&mut self, _: &mut [u8], from: InterfaceId, to: InterfaceId) -> Judgement {
+        self.asked.push((from, to));
+        self.judgement
     }
 
     fn to_host(&mut self, packet: Vec<u8>) {

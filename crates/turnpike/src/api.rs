@@ -55,6 +55,8 @@ pub enum Request {
     Confirm {},
     /// A change back to a configuration of the history; the answer is [`report::Applied`].
     Rollback(RollbackRequest),
+    /// Forgets flows; the answer is [`report::Change`].
+    ForgetFlows(FlowSelection),
     /// Runs a command of the configuration, in Lua. The answer is a text, or the table that it gives.
     Do(DoRequest),
 }
@@ -124,6 +126,15 @@ pub enum Show {
         /// The packet, see [`acl::packet`].
         packet: String,
     },
+    /// [`report::Flows`]: those of which the most bytes have passed first.
+    Flows {
+        /// Which.
+        #[serde(default)]
+        of: FlowSelection,
+        /// How many; 0: all.
+        #[serde(default)]
+        most: usize,
+    },
     /// `Vec<`[`report::Multicast`]`>`, by group and source.
     Multicast,
     /// [`report::Forwarders`]: what each does, on which core, and how busy it is.
@@ -157,6 +168,21 @@ pub enum Show {
         #[serde(default)]
         all: bool,
     },
+}
+
+/// Which flows are meant: all of this holds; of both ends, one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FlowSelection {
+    /// An end's address is in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefix: Option<IpNet>,
+    /// An end's port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+    /// The protocol.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<u8>,
 }
 
 /// A command of the configuration that is to run.

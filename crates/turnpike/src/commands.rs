@@ -11,6 +11,7 @@ pub mod configuration;
 pub mod convert;
 pub mod do_;
 pub mod doctor;
+pub mod flows;
 pub mod generate;
 pub mod hold;
 pub mod routes;
@@ -31,6 +32,7 @@ use crate::api::{DEFAULT_SOCKET, Request, client};
 use change::{NeighbourArgs, RouteArgs};
 use configuration::{ApplyArgs, ConfirmArgs, HistoryArgs, PlanArgs, RollbackArgs};
 use do_::DoArgs;
+use flows::FlowArgs;
 use show::ShowArgs;
 
 /// A command to a running router. What stands here is known to the Unix shell, to `turnpike shell` and
@@ -54,6 +56,8 @@ pub enum RouterCommand {
     Route(RouteArgs),
     /// Give or forget a neighbour's MAC in a running router
     Neighbour(NeighbourArgs),
+    /// Forget flows that filters of a running router know
+    Flow(FlowArgs),
     /// Run a command that the configuration makes, in Lua
     Do(DoArgs),
 }
@@ -84,6 +88,7 @@ impl RouterCommand {
             Self::Show(args) => &args.router,
             Self::Route(args) => &args.router,
             Self::Neighbour(args) => &args.router,
+            Self::Flow(args) => &args.router,
             Self::Do(args) => &args.router,
         }
     }
@@ -98,6 +103,7 @@ impl RouterCommand {
             | Self::Show(_)
             | Self::Route(_)
             | Self::Neighbour(_)
+            | Self::Flow(_)
             | Self::Do(_) => false,
         }
     }
@@ -116,6 +122,7 @@ impl RouterCommand {
             Self::Show(args) => show::show(args, console),
             Self::Route(args) => change::route(args, console),
             Self::Neighbour(args) => change::neighbour(args, console),
+            Self::Flow(args) => flows::flow(args, console),
             Self::Do(args) => do_::run(&args.call, console),
         }?;
         Ok(ExitCode::SUCCESS)

@@ -41,6 +41,7 @@ use std::thread::{self, JoinHandle};
 use anyhow::{Context, Result, bail};
 use control::config::Config;
 use dataplane::catalogue::Catalogue;
+use dataplane::filters::Gate;
 use dataplane::flow::FlowHash;
 use dataplane::forwarder::Forwarder;
 use dataplane::interface::{InterfaceInfos, Mtus};
@@ -499,6 +500,7 @@ fn slow_workers(
                 tables: common.tables.clone(),
                 hosts: std::array::from_fn(|_| None),
                 handoff_queue,
+                gate: Gate::default(),
             },
             orders: orders_in,
             quiescent: qsbr.register()?,

@@ -14,9 +14,9 @@ use dataplane::words::{count, suggestion};
 use serde_json::Value;
 
 use crate::api::report::{
-    Compiler, Counters, Families, Filter, FilterVerdict, HostInterface, Multicast, MulticastPort,
-    Neighbour, Offload, Path, Port, Protection, Remote, ResolvedPath, Route, RouteAnswer,
-    RouteSummary, Source, Steps, Vrf,
+    Compiler, Counters, Families, Filter, FilterVerdict, Flows, HostInterface, Multicast,
+    MulticastPort, Neighbour, Offload, Path, Port, Protection, Remote, ResolvedPath, Route,
+    RouteAnswer, RouteSummary, Source, Steps, Vrf,
 };
 
 pub use configurations::{history, plan};
@@ -313,6 +313,39 @@ pub fn neighbours(neighbours: &[Neighbour]) -> String {
         ]);
     }
     finish(&table)
+}
+
+/// Flows, and how full their table is.
+pub fn flows(flows: &Flows) -> String {
+    if flows.room == 0 {
+        return "no filter asks for the state of connections".to_owned();
+    }
+    let mut table = columns(&[
+        "protocol", "from", "to", "vrf", "state", "packets", "back", "bytes", "back", "age", "idle",
+    ]);
+    for flow in &flows.flows {
+        table.add_row([
+            flow.protocol.clone(),
+            flow.from.clone(),
+            flow.to.clone(),
+            flow.vrf.clone(),
+            flow.state.clone(),
+            flow.packets_there.to_string(),
+            flow.packets_back.to_string(),
+            flow.bytes_there.to_string(),
+            flow.bytes_back.to_string(),
+            format!("{} s", flow.age_s),
+            format!("{} s", flow.idle_s),
+        ]);
+    }
+    right_align(&mut table, 5..11);
+    let Flows { room, entered, pushed_out, refused, total, .. } = flows;
+    let shown = flows.flows.len();
+    format!(
+        "{shown} of {total} flows; room for {room} of each family; entered {entered}, pushed out \
+         {pushed_out}, without a place {refused}\n{}",
+        finish(&table)
+    )
 }
 
 /// A report of which nothing is known: objects are rows, or lines of key and value.

@@ -334,7 +334,7 @@ impl Config {
     fn align_filters(&mut self, like: &Self) -> Result<(), String> {
         let wanted = self.filters.iter().map(|filter| (filter.name(), filter.number));
         let there = like.filters.iter().map(|filter| (filter.name(), filter.number));
-        let numbers = aligned(wanted, there, 1..=u8::MAX)
+        let numbers = aligned(wanted, there, 1..=FILTERS_MAX as u8)
             .map_err(|name| too_many(("filter", "filters"), name, FILTERS_MAX))?;
         let moved = |number: &mut u8| *number = numbers.get(number).copied().unwrap_or(*number);
         self.filters.iter_mut().for_each(|filter| moved(&mut filter.number));

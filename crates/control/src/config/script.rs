@@ -63,6 +63,7 @@ pub(super) enum Keyword {
     Forwarding,
     Tx,
     Slowpath,
+    Flows,
     Icmp,
     Memory,
     Fib,
@@ -72,7 +73,7 @@ pub(super) enum Keyword {
 }
 
 impl Keyword {
-    const ALL: [Self; 20] = [
+    const ALL: [Self; 21] = [
         Self::Port,
         Self::Route,
         Self::Neighbour,
@@ -87,6 +88,7 @@ impl Keyword {
         Self::Forwarding,
         Self::Tx,
         Self::Slowpath,
+        Self::Flows,
         Self::Icmp,
         Self::Memory,
         Self::Fib,
@@ -111,6 +113,7 @@ impl Keyword {
             Self::Forwarding => "forwarding",
             Self::Tx => "tx",
             Self::Slowpath => "slowpath",
+            Self::Flows => "flows",
             Self::Icmp => "icmp",
             Self::Memory => "memory",
             Self::Fib => "fib",

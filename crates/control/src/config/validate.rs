@@ -102,7 +102,7 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
     context.class_e = forwarding.class_e;
     let routes_from = sources::routes_from(&mut context, of(Keyword::RoutesFrom));
     context.vrfs = vrfs::read(&mut context, of(Keyword::Vrf), routes_from.any()).into();
-    let ports = ports::read(
+    let mut ports = ports::read(
         &mut context,
         of(Keyword::Port),
         routes_from.any(),
@@ -110,6 +110,7 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
         &of(Keyword::Filter).map(|statement| statement.name.as_str()).collect::<Vec<_>>(),
     );
     let filters = filters::read(&mut context, of(Keyword::Filter));
+    filters::tell_ports(&mut ports, &filters);
     let forwarders = rest::forwarders(&mut context, of(Keyword::Forwarders));
     queues::check(&mut context, &ports, &forwarders);
     let routes = routes::read(&mut context, of(Keyword::Route));
@@ -140,6 +141,7 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
         forwarders,
         tx: rest::tx(&mut context, of(Keyword::Tx)),
         slowpath: rest::slowpath(&mut context, of(Keyword::Slowpath)),
+        flows: rest::flows(&mut context, of(Keyword::Flows)),
         icmp: rest::icmp(&mut context, of(Keyword::Icmp)),
         memory: rest::memory(&mut context, of(Keyword::Memory)),
         fib: rest::fib(&mut context, of(Keyword::Fib)),

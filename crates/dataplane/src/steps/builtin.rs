@@ -42,7 +42,7 @@ pub(crate) fn specs() -> Vec<StepSpec> {
             Box::new(FilterIn::<Ipv4Addr>::new(make.tables))
         })
         .present_if(FILTER_IN),
-        step("ip4-lookup", resolve::OUTPUTS, VALID4, &[("forward", Facts::ROUTED)], |make| {
+        step("ip4-lookup", resolve::OUTPUTS4, VALID4, &[("forward", Facts::ROUTED)], |make| {
             Box::new(Ip4Lookup::new(make.tables.clone()))
         }),
         step(
@@ -81,7 +81,7 @@ pub(crate) fn specs() -> Vec<StepSpec> {
             Box::new(FilterIn::<Ipv6Addr>::new(make.tables))
         })
         .present_if(FILTER_IN),
-        step("ip6-lookup", resolve::OUTPUTS, VALID6, &[("forward", Facts::ROUTED)], |make| {
+        step("ip6-lookup", resolve::OUTPUTS6, VALID6, &[("forward", Facts::ROUTED)], |make| {
             Box::new(Ip6Lookup::new(make.tables.clone()))
         }),
         step(

@@ -22,25 +22,27 @@
 
 use std::sync::Arc;
 
-use acl::{Action, Family, Fields};
+use acl::{Family, Fields};
 use wire::checksum;
 
 use super::ip6_validate::is_neighbour_discovery;
 use crate::batch::{BATCH_MAX, Batch, ETHERNET, Group, HEAD};
-use crate::features::{Feature, Features};
-use crate::filters::{FilterTable, Filtered, Hits, Sample, Source};
+use crate::features::Feature;
+use crate::filters::{
+    FilterTable, Filtered, Guard, Guards, Hits, Hitting, Judgement, TRACKED, Way,
+};
+use crate::flows::{FlowTable, Lookups, Passed};
 use crate::graph::{Output, Outputs, Step};
-use crate::interface::{InterfaceInfo, MAX_INTERFACES};
+use crate::interface::MAX_INTERFACES;
 use crate::mask::Mask;
 use crate::reason::{DropReason, PuntReason};
 use crate::tables::Tables;
 
-const OK: usize = 0;
-const TO_HOST: usize = 1;
-const REJECTED: usize = 2;
-const FILTERED: usize = 3;
-const POLICED: usize = 4;
+const OK: usize = Judgement::Pass as usize;
+const TO_HOST: usize = Judgement::ToHost as usize;
+const FILTERED: usize = Judgement::Drop as usize;
 
+/// In the order of [`Judgement`].
 pub(super) const OUTPUTS: &[Output] = &[
     Output::next("ok"),
     Output::Punt(PuntReason::Local),
@@ -56,49 +58,57 @@ pub const FILTER_IN: Feature = Feature::number("filter_in", 2);
 pub const FILTER_OUT: Feature = Feature::number("filter_out", 3);
 
 /// See the module's documentation. `A`: the packets' family.
-pub struct FilterIn<A: Filtered> {
-    filters: Used<A>,
-}
+pub struct FilterIn<A: Filtered>(Used<A>);
 
 /// See the module's documentation. `A`: the packets' family.
-pub struct FilterOut<A: Filtered> {
-    filters: Used<A>,
-    /// The filter of each interface, 0: none.
-    by_interface: Box<[u8; MAX_INTERFACES]>,
-}
+pub struct FilterOut<A: Filtered>(Used<A>);
 
 /// All filters, each with a block to count in.
 struct Used<A: Filtered> {
     tables: Vec<Option<(Arc<FilterTable>, Arc<Hits>)>>,
     /// The packets that are looked up.
     fields: Box<Fields<A>>,
+    tracking: Tracking<A>,
+}
+
+/// What filters have to do with interfaces, and the flows that they know.
+struct Tracking<A: Filtered> {
+    way: Way,
+    guards: Box<Guards>,
+    flows: Option<Arc<FlowTable>>,
+    lookups: Lookups<A>,
 }
 
 impl<A: Filtered> Used<A> {
-    fn new(tables: &Tables) -> Self {
+    fn new(way: Way, tables: &Tables) -> Self {
+        let filters = tables.filters.get();
+        let guards = Guard::all(&filters, &tables.interfaces.get());
         let used =
             |table: Option<Arc<FilterTable>>| table.map(|table| (table.clone(), table.block()));
-        let tables = tables.filters.get().into_iter().map(used).collect();
-        Self { tables, fields: Box::default() }
+        Self {
+            tables: filters.tables.into_iter().map(used).collect(),
+            fields: Box::default(),
+            tracking: Tracking { way, guards, flows: filters.flows, lookups: Lookups::default() },
+        }
     }
 
     /// Gives the packets, all of which have this filter, to their outputs.
     fn decide(&mut self, batch: &mut Batch, number: u8, packets: Mask, out: &mut Outputs) {
-        let Some(Some((table, hits))) = self.tables.get(usize::from(number).wrapping_sub(1)) else {
+        let Self { tables, fields, tracking } = self;
+        let hidden = read(fields, batch, packets);
+        let tracked = tracking.look_up(fields, batch, packets);
+        if number == TRACKED {
+            tracking.note(batch, packets, packets);
+            out[OK] |= packets;
+            return;
+        }
+        let Some(Some((table, hits))) = tables.get(usize::from(number).wrapping_sub(1)) else {
             // A number without a filter: a defect, which must not open the interface.
             out[FILTERED] |= packets;
             return;
         };
-        let fields = &mut *self.fields;
-        fields.clear();
-        let mut hidden = Mask::EMPTY;
-        for slot in packets.slots() {
-            let interface = batch.interface(slot).index() as u16;
-            let is_tiny = fields.push_frame(batch.frame(slot), batch.len(slot), interface);
-            hidden |= Mask::when(is_tiny, slot);
-        }
         let mut found = [0; BATCH_MAX];
-        A::of(table).classify(fields, &mut found);
+        A::classifier(table).classify(fields, &mut found);
         let mut decided = [Mask::EMPTY; OUTPUTS.len()];
         for (place, (slot, rule)) in packets.slots().zip(found).enumerate() {
             if hidden.has(slot) {
@@ -106,60 +116,89 @@ impl<A: Filtered> Used<A> {
                 continue;
             }
             let length = batch.len(slot).saturating_sub(ETHERNET);
-            if let Some(hit) = hits.get(rule as usize) {
-                hit.traffic.packets.add(1);
-                hit.traffic.bytes.add(length as u64);
-                hit.last.set(batch.now);
+            let source = A::source(fields.source(place));
+            let packet = Hitting { rule, source, length, now: batch.now };
+            let key = || {
+                let interface = batch.interface(slot).index() as u16;
+                (A::OF, A::key(batch.frame(slot), batch.len(slot), interface))
+            };
+            let (judgement, mark) = table.judge(hits, &packet, key);
+            if let Some(dscp) = mark {
+                set_dscp(A::OF == Family::Ip6, batch.head_mut(slot), dscp);
             }
-            let verdict = table.verdict(rule);
-            let mut output = output_of(verdict.action);
-            if verdict.is_treated {
-                let source = A::source(fields.source(place));
-                output = treat(table, (rule, source), batch, slot, output);
-                table.log(rule, batch.now, || {
-                    let interface = batch.interface(slot).index() as u16;
-                    let key = A::key(batch.frame(slot), batch.len(slot), interface);
-                    Sample { rule, family: A::OF, key, is_policed: output == POLICED }
-                });
-            }
-            decided[output] |= Mask::when(true, slot);
+            decided[judgement as usize] |= Mask::when(true, slot);
+        }
+        if tracked {
+            tracking.note(batch, packets, decided[OK] | decided[TO_HOST]);
         }
         out.iter_mut().zip(decided).for_each(|(out, packets)| *out |= packets);
     }
 }
 
-fn output_of(action: Action) -> usize {
-    match action {
-        Action::Accept | Action::Continue => OK,
-        Action::Drop => FILTERED,
-        Action::Reject => REJECTED,
-        Action::ToHost => TO_HOST,
+/// Reads the packets' fields; those that hide what they are.
+#[inline(always)]
+fn read<A: Filtered>(fields: &mut Fields<A>, batch: &Batch, packets: Mask) -> Mask {
+    fields.clear();
+    let mut hidden = Mask::EMPTY;
+    for slot in packets.slots() {
+        let interface = batch.interface(slot).index() as u16;
+        let is_tiny = fields.push_frame(batch.frame(slot), batch.len(slot), interface);
+        hidden |= Mask::when(is_tiny, slot);
+    }
+    hidden
+}
+
+impl Way {
+    /// What filters have to do with the interface that a packet comes by or leaves by.
+    #[inline(always)]
+    fn guard(self, guards: &Guards, batch: &Batch, slot: usize) -> Guard {
+        let interface = match self {
+            Self::In => batch.interface(slot).index(),
+            Self::Out => usize::from(batch.out_interface[slot]),
+        };
+        guards[interface & (MAX_INTERFACES - 1)]
     }
 }
 
-/// Takes a packet from its rule's rate, and marks it if it passes; the output that it then has.
-fn treat(
-    table: &FilterTable,
-    (rule, source): (u32, Source),
-    batch: &mut Batch,
-    slot: usize,
-    output: usize,
-) -> usize {
-    let length = batch.len(slot).saturating_sub(ETHERNET);
-    if !table.admits(rule, source, length, batch.now) {
-        return POLICED;
+impl<A: Filtered> Tracking<A> {
+    #[inline(always)]
+    fn guard(&self, batch: &Batch, slot: usize) -> Guard {
+        self.way.guard(&self.guards, batch, slot)
     }
-    if let (OK, Some(dscp)) = (output, table.mark(rule)) {
-        let is_ip6 = matches!(source, Source::Ip6(_));
-        set_dscp(is_ip6, batch.head_mut(slot), dscp);
+
+    /// Looks the packets' flows up, if an interface of theirs asks for it.
+    #[inline(always)]
+    fn look_up(&mut self, fields: &mut Fields<A>, batch: &Batch, packets: Mask) -> bool {
+        if self.flows.is_none()
+            || packets.filter(|slot| self.guard(batch, slot).tracks()).is_empty()
+        {
+            return false;
+        }
+        let Self { way, guards, flows: Some(flows), lookups } = self else { return false };
+        let seen = |slot| (batch.frame(slot), way.guard(guards, batch, slot).vrf);
+        lookups.look_up(flows, fields, batch.now, packets.slots().map(seen));
+        true
     }
-    output
+
+    /// Those of the packets that pass keep their flows, or enter them.
+    fn note(&self, batch: &Batch, packets: Mask, passing: Mask) {
+        let Some(flows) = &self.flows else { return };
+        for (place, slot) in packets.slots().enumerate() {
+            let guard = self.guard(batch, slot);
+            if passing.has(slot) & guard.tracks() {
+                let length = batch.len(slot).saturating_sub(ETHERNET);
+                let enters = guard.enters[self.way as usize];
+                let packet = Passed { frame: batch.frame(slot), length, enters, now: batch.now };
+                self.lookups.note(flows, place, packet);
+            }
+        }
+    }
 }
 
 impl<A: Filtered> FilterIn<A> {
     /// Looks packets up in the filters of these tables.
     pub fn new(tables: &Tables) -> Self {
-        Self { filters: Used::new(tables) }
+        Self(Used::new(Way::In, tables))
     }
 }
 
@@ -183,7 +222,7 @@ impl<A: Filtered> Step for FilterIn<A> {
             };
             out[OK] |= discovery;
             let number = info.features.get(FILTER_IN);
-            self.filters.decide(batch, number, packets.without(discovery), out);
+            self.0.decide(batch, number, packets.without(discovery), out);
         }
     }
 }
@@ -191,17 +230,12 @@ impl<A: Filtered> Step for FilterIn<A> {
 impl<A: Filtered> FilterOut<A> {
     /// Looks packets up in the filters of these tables.
     pub fn new(tables: &Tables) -> Self {
-        let mut by_interface = Box::new([0; MAX_INTERFACES]);
-        for (number, InterfaceInfo { features, .. }) in
-            by_interface.iter_mut().zip(tables.interfaces.get())
-        {
-            *number = Features::get(features, FILTER_OUT);
-        }
-        Self { filters: Used::new(tables), by_interface }
+        Self(Used::new(Way::Out, tables))
     }
 
+    #[inline(always)]
     fn number(&self, batch: &Batch, slot: usize) -> u8 {
-        self.by_interface[usize::from(batch.out_interface[slot]) & (MAX_INTERFACES - 1)]
+        self.0.tracking.guard(batch, slot).numbers[Way::Out as usize]
     }
 }
 
@@ -214,12 +248,13 @@ impl<A: Filtered> Step for FilterOut<A> {
         let mut rest = input;
         while let Some(first) = rest.slots().next() {
             let number = self.number(batch, first);
-            let same = rest.filter(|slot| self.number(batch, slot) == number);
+            let has_it = |slot| self.number(batch, slot) == number;
+            let same = rest.filter(has_it);
             rest = rest.without(same);
             if number == 0 {
                 out[OK] |= same;
             } else {
-                self.filters.decide(batch, number, same, out);
+                self.0.decide(batch, number, same, out);
             }
         }
     }
@@ -227,7 +262,7 @@ impl<A: Filtered> Step for FilterOut<A> {
 
 /// Writes the DSCP (RFC 2474 3), and leaves the two bits of ECN beside it. IPv4's checksum follows (RFC 1624,
 /// equation 3).
-fn set_dscp(is_ip6: bool, head: &mut [u8; HEAD], dscp: u8) {
+pub(crate) fn set_dscp(is_ip6: bool, head: &mut [u8; HEAD], dscp: u8) {
     if is_ip6 {
         head[ETHERNET] = head[ETHERNET] & 0xf0 | dscp >> 2;
         head[ETHERNET + 1] = head[ETHERNET + 1] & 0x3f | dscp << 6;
@@ -244,11 +279,12 @@ fn set_dscp(is_ip6: bool, head: &mut [u8; HEAD], dscp: u8) {
 mod tests {
     use std::net::{Ipv4Addr, Ipv6Addr};
 
-    use acl::{Filter, Matches, Rule};
+    use acl::{Action, Filter, Matches, Rule};
 
     use super::*;
-    use crate::filters::{FilterSpec, Police, Treatment};
-    use crate::interface::InterfaceId;
+    use crate::features::Features;
+    use crate::filters::{FilterSpec, Filters, Police, Treatment};
+    use crate::interface::{InterfaceId, InterfaceInfo};
     use crate::testing::{FrameBuilder, TestTables, run_step_on};
 
     fn rule(matches: Matches, action: Action) -> Rule {
@@ -276,7 +312,8 @@ mod tests {
         let spec = FilterSpec { filter, treatments };
         let table = Arc::new(FilterTable::new(&spec, None).unwrap());
         let tables = TestTables::every_kind();
-        tables.filters.set(vec![None, Some(table.clone())]);
+        let filters = vec![None, Some(table.clone())];
+        tables.filters.set(Filters { tables: filters, flows: None });
         (tables, table)
     }
 
@@ -382,7 +419,8 @@ mod tests {
             let spec = FilterSpec { filter, treatments: vec![mark] };
             let table = FilterTable::new(&spec, None).unwrap();
             let tables = TestTables::every_kind();
-            tables.filters.set(vec![Some(Arc::new(table))]);
+            let filters = vec![Some(Arc::new(table))];
+            tables.filters.set(Filters { tables: filters, flows: None });
             let frame = if ip6 { FrameBuilder::ip6() } else { FrameBuilder::ip4() };
             let mut frame = frame.udp(1, 2, b"x").build();
             // Expedited forwarding's neighbour, congestion experienced.

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::resolve::{OUTPUTS, look_up, resolve};
+use super::resolve::{OUTPUTS4, look_up, resolve, without_options};
 use crate::batch::{Batch, bytes};
 use crate::graph::{Output, Outputs, Step};
 use crate::mask::Mask;
@@ -26,11 +26,12 @@ impl Ip4Lookup {
 
 impl Step for Ip4Lookup {
     fn outputs(&self) -> &'static [Output] {
-        OUTPUTS
+        OUTPUTS4
     }
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
         batch.link_scope = batch.link_scope.without(input);
+        let input = without_options(batch, input, out);
         let tables = &*self.tables;
         let mut rest = input;
         while let Some((vrf, packets)) = batch.first_of_vrf(rest) {

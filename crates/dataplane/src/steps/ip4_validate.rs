@@ -4,8 +4,7 @@
 //!
 //! | output | packets |
 //! |---|---|
-//! | `ok` | valid, header of 20 bytes |
-//! | punt `ip4-options` | valid, with options |
+//! | `ok` | valid |
 //! | drop `ip4-version` | version is not 4 |
 //! | drop `ip4-header-length` | IHL below 5, or the header is longer than the frame |
 //! | drop `ip4-total-length` | total length below the header's, or beyond the frame in a header that is wrong otherwise too |
@@ -15,6 +14,8 @@
 //! | drop `ip4-martian-source` | source 0/8 (0.0.0.0 included), 127/8, 224/4, 240/4 (with `CLASS_E` of these only 255.255.255.255) |
 //! | drop `own-source` | source is an address of the router |
 //! | drop `broadcast-source` | source is the broadcast address of a network of the port it came by |
+//!
+//! Sets [`Batch::options`].
 //!
 //! The checks are those of RFC 1812 5.2.2 in its order; a packet failing several is counted once,
 //! under the first. Martian sources, the router's own addresses (`own.rs`) and broadcast addresses: RFC
@@ -39,20 +40,18 @@ use crate::own::{Hints, OwnAddresses, Owner};
 use crate::reason::{DropReason, PuntReason};
 
 const OK: usize = 0;
-const OPTIONS: usize = 1;
-const VERSION: usize = 2;
-const HEADER_LENGTH: usize = 3;
-const TOTAL_LENGTH: usize = 4;
-const CHECKSUM: usize = 5;
-const MARTIAN_SOURCE: usize = 6;
-const NO_ADDRESS_YET: usize = 7;
-const TRUNCATED: usize = 8;
-const OWN_SOURCE: usize = 9;
-const BROADCAST_SOURCE: usize = 10;
+const VERSION: usize = 1;
+const HEADER_LENGTH: usize = 2;
+const TOTAL_LENGTH: usize = 3;
+const CHECKSUM: usize = 4;
+const MARTIAN_SOURCE: usize = 5;
+const NO_ADDRESS_YET: usize = 6;
+const TRUNCATED: usize = 7;
+const OWN_SOURCE: usize = 8;
+const BROADCAST_SOURCE: usize = 9;
 
 pub(super) const OUTPUTS: &[Output] = &[
     Output::next("ok"),
-    Output::Punt(PuntReason::Ip4Options),
     Output::Drop(DropReason::Ip4Version),
     Output::Drop(DropReason::Ip4HeaderLength),
     Output::Drop(DropReason::Ip4TotalLength),
@@ -92,20 +91,22 @@ impl<const CLASS_E: bool> Step for Ip4Validate<CLASS_E> {
             sort_checked(hints, batch, input)
         };
         out[OK] = plain;
+        batch.options = batch.options.without(input);
         let bad = batch.checksum_bad();
         for i in input.without(plain).slots() {
             let verdict = verdict::<CLASS_E>(batch.frame(i), batch.len(i), bad.has(i));
             let leaves = match verdict {
-                OK | OPTIONS => self.owned(batch, i).unwrap_or(verdict),
+                OK => self.owned(batch, i).unwrap_or(OK),
                 _ => verdict,
             };
             out[leaves] |= Mask::when(true, i);
+            batch.options |= Mask::when(leaves == OK && batch.head(i)[ETHERNET] != 0x45, i);
         }
         if !out[MARTIAN_SOURCE].is_empty() {
             out[NO_ADDRESS_YET] = without_address(batch, out[MARTIAN_SOURCE]);
             out[MARTIAN_SOURCE] = out[MARTIAN_SOURCE].without(out[NO_ADDRESS_YET]);
         }
-        for i in (padded & (out[OK] | out[OPTIONS] | out[NO_ADDRESS_YET])).slots() {
+        for i in (padded & (out[OK] | out[NO_ADDRESS_YET])).slots() {
             let end = ETHERNET + total_length(batch.head(i));
             batch.trim(i, end);
         }
@@ -226,8 +227,6 @@ fn verdict<const CLASS_E: bool>(frame: &[u8], len: usize, bad: bool) -> usize {
         CHECKSUM
     } else if martian {
         MARTIAN_SOURCE
-    } else if header_length > 20 {
-        OPTIONS
     } else {
         OK
     }
@@ -323,15 +322,15 @@ mod tests {
             }),
             long_and_wrong,
         ];
-        let (result, _) = run_step(&mut step::<false>(), &frames);
-        assert_eq!(result["ok"], [0, 12]);
+        let (result, batch) = run_step(&mut step::<false>(), &frames);
+        assert_eq!(result["ok"], [0, 11, 12]);
         assert_eq!(result["ip4-version"], [1]);
         assert_eq!(result["ip4-header-length"], [2, 3]);
         assert_eq!(result["ip4-total-length"], [4, 13, 14]);
         assert_eq!(result["truncated"], [5]);
         assert_eq!(result["ip4-checksum"], [6]);
         assert_eq!(result["ip4-martian-source"], [7, 8, 9, 10]);
-        assert_eq!(result["ip4-options"], [11]);
+        assert_eq!(batch.options, Mask(1 << 11));
     }
 
     #[test]
@@ -349,9 +348,8 @@ mod tests {
             }),
         ];
         let (result, _) = run_step(&mut step::<true>(), &frames);
-        assert_eq!(result["ok"], [1, 2]);
+        assert_eq!(result["ok"], [1, 2, 6]);
         assert_eq!(result["ip4-martian-source"], [0, 3, 4, 5]);
-        assert_eq!(result["ip4-options"], [6]);
         let (result, _) = run_step(&mut step::<false>(), &frames);
         assert_eq!(result["ip4-martian-source"], [0, 1, 2, 3, 4, 5, 6]);
     }
@@ -402,18 +400,17 @@ mod tests {
         };
         let none: [usize; 0] = [];
         let silent = run(0, 0);
-        assert_eq!((&silent["ok"][..], &silent["ip4-options"][..]), (&[0, 2, 3, 4][..], &[1][..]));
+        assert_eq!(silent["ok"], [0, 1, 2, 3, 4]);
         assert_eq!(silent["ip4-checksum"], [5, 6, 7, 8, 9]);
         let all_good = run(u64::MAX, 0);
-        assert_eq!(all_good["ok"], [0, 2, 3, 4, 5, 9], "its word, where it is taken");
+        assert_eq!(all_good["ok"], [0, 1, 2, 3, 4, 5, 9], "its word, where it is taken");
         assert_eq!(all_good["ip4-checksum"], [6, 7, 8]);
         let all_bad = run(0, u64::MAX);
-        assert_eq!(all_bad["ok"], [2, 3]);
-        assert_eq!(all_bad["ip4-options"], [1]);
+        assert_eq!(all_bad["ok"], [1, 2, 3]);
         assert_eq!(all_bad["ip4-checksum"], [0, 4, 5, 6, 7, 8, 9]);
         // Each packet by its own.
         let mixed = run(0b00_0010_0000, 0b00_0000_0001);
-        assert_eq!(mixed["ok"], [2, 3, 4, 5]);
+        assert_eq!(mixed["ok"], [1, 2, 3, 4, 5]);
         assert_eq!(mixed["ip4-checksum"], [0, 6, 7, 8, 9]);
         assert_eq!(mixed["ip4-total-length"], none);
     }
@@ -439,8 +436,8 @@ mod tests {
         let frames = [frame.clone(), options, padded, frame[..3000].to_vec()];
         let mut batch = batch_in_segments(&frames, 128);
         let result = run_on(&mut step::<false>(), &mut batch);
-        assert_eq!(result["ok"], [0, 2]);
-        assert_eq!(result["ip4-options"], [1]);
+        assert_eq!(result["ok"], [0, 1, 2]);
+        assert_eq!(batch.options, Mask(1 << 1));
         assert_eq!(result["truncated"], [3]);
         assert_eq!(batch.len(2), frame.len(), "padding is cut off");
         assert_eq!(whole_frame(&mut batch, 2), frame);

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::resolve::{OUTPUTS, look_up, resolve};
+use super::resolve::{OUTPUTS6, look_up, resolve, without_options};
 use crate::batch::{Batch, bytes};
 use crate::graph::{Output, Outputs, Step};
 use crate::mask::Mask;
@@ -26,10 +26,11 @@ impl Ip6Lookup {
 
 impl Step for Ip6Lookup {
     fn outputs(&self) -> &'static [Output] {
-        OUTPUTS
+        OUTPUTS6
     }
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
+        let input = without_options(batch, input, out);
         let tables = &*self.tables;
         let mut rest = input;
         while let Some((vrf, packets)) = batch.first_of_vrf(rest) {

@@ -5,7 +5,6 @@
 //! | output | packets |
 //! |---|---|
 //! | `ok` | valid |
-//! | punt `hop-by-hop` | valid, a hop-by-hop options header follows (RFC 8200 4.3) |
 //! | drop `ip6-version` | version is not 6 |
 //! | drop `ip6-payload-length` | payload length beyond the frame |
 //! | drop `ip6-martian-source` | source multicast (RFC 4291 2.7), loopback (2.5.3) or IPv4-mapped |
@@ -15,7 +14,8 @@
 //! (RFC 4862 5.4).
 //!
 //! Sets [`Batch::link_scope`] for link-local and unspecified sources, which must not be forwarded
-//! to another link (RFC 4291 2.5.2, 2.5.6). Bytes behind the payload (link padding) are cut off.
+//! to another link (RFC 4291 2.5.2, 2.5.6), and [`Batch::options`] where a hop-by-hop options header follows
+//! (RFC 8200 4.3). Bytes behind the payload (link padding) are cut off.
 //! IPv6 has no header checksum.
 
 use std::net::{IpAddr, Ipv6Addr};
@@ -25,18 +25,16 @@ use crate::batch::{Batch, ETHERNET, HEAD};
 use crate::graph::{Output, Outputs, Step};
 use crate::mask::Mask;
 use crate::own::OwnAddresses;
-use crate::reason::{DropReason, PuntReason};
+use crate::reason::DropReason;
 
 const OK: usize = 0;
-const HOP_BY_HOP: usize = 1;
-const VERSION: usize = 2;
-const PAYLOAD_LENGTH: usize = 3;
-const MARTIAN_SOURCE: usize = 4;
-const OWN_SOURCE: usize = 5;
+const VERSION: usize = 1;
+const PAYLOAD_LENGTH: usize = 2;
+const MARTIAN_SOURCE: usize = 3;
+const OWN_SOURCE: usize = 4;
 
 pub(super) const OUTPUTS: &[Output] = &[
     Output::next("ok"),
-    Output::Punt(PuntReason::HopByHop),
     Output::Drop(DropReason::Ip6Version),
     Output::Drop(DropReason::Ip6PayloadLength),
     Output::Drop(DropReason::Ip6MartianSource),
@@ -80,11 +78,12 @@ impl Step for Ip6Validate {
         });
         out[OK] = plain;
         batch.link_scope = Mask::EMPTY;
+        batch.options = batch.options.without(input);
         let unusual = input.without(plain);
         if !unusual.is_empty() {
             sort_unusual(&self.own, batch, unusual, out);
         }
-        for i in (padded & (out[OK] | out[HOP_BY_HOP])).slots() {
+        for i in (padded & out[OK]).slots() {
             let end = packet_end(batch.head(i));
             batch.trim(i, end);
         }
@@ -116,8 +115,8 @@ fn sort_unusual(own: &OwnAddresses, batch: &mut Batch, input: Mask, out: &mut Ou
     out[MARTIAN_SOURCE] = martian.without(version | too_long);
     out[OWN_SOURCE] = looped.without(version | too_long | martian);
     let valid = input.without(version | too_long | martian | looped);
-    out[HOP_BY_HOP] = valid & hop_by_hop;
-    out[OK] |= valid.without(hop_by_hop);
+    batch.options |= valid & hop_by_hop;
+    out[OK] |= valid;
 }
 
 /// Where the packet ends in the frame: Ethernet header, 40 bytes, payload.
@@ -203,10 +202,10 @@ mod tests {
             from("fec0::1"),
         ];
         let (result, batch) = run_step(&mut step(), &frames);
-        assert_eq!(result["ok"], [0, 7, 8, 9, 10]);
+        assert_eq!(result["ok"], [0, 3, 7, 8, 9, 10]);
         assert_eq!(result["ip6-version"], [1]);
         assert_eq!(result["ip6-payload-length"], [2]);
-        assert_eq!(result["hop-by-hop"], [3]);
+        assert_eq!(batch.options, Mask(1 << 3));
         assert_eq!(result["ip6-martian-source"], [4, 5, 6]);
         assert_eq!(batch.link_scope, Mask(0b11_1000_0000));
     }

@@ -9,6 +9,7 @@
 //! | punt `glean` | the destination is on a connected network, its MAC is unknown |
 //! | punt `unresolved` | the gateway's MAC is unknown |
 //! | punt `scope` | IPv6: a link-local source, the destination is not the router (RFC 4291 2.5.6; on its link it may go on, RFC 4007 9) |
+//! | punt `ip4-options`, `hop-by-hop` | [`Batch::options`], wherever they are for (RFC 1812 5.2.4.1, RFC 8200 4.3) |
 //! | drop `blackhole` | the route says so |
 //! | drop `martian-destination` | RFC 1812 5.3.7, RFC 4291 2.5.2 and 2.5.3 |
 //! | drop `l2-broadcast` | would be forwarded, but came as link-layer broadcast (RFC 1812 5.3.4) |
@@ -34,22 +35,29 @@ const BLACKHOLE: usize = 8;
 const MARTIAN_DESTINATION: usize = 9;
 pub(super) const L2_BROADCAST: usize = 10;
 const MULTICAST: usize = 11;
+pub(super) const OPTIONS: usize = 12;
 
 /// The outputs of both lookups.
-pub(super) const OUTPUTS: &[Output] = &[
-    Output::next("forward"),
-    Output::Punt(PuntReason::Local),
-    Output::Punt(PuntReason::NoRoute),
-    Output::Punt(PuntReason::Prohibited),
-    Output::Punt(PuntReason::Unreachable),
-    Output::Punt(PuntReason::Glean),
-    Output::Punt(PuntReason::Unresolved),
-    Output::Punt(PuntReason::Scope),
-    Output::Drop(DropReason::Blackhole),
-    Output::Drop(DropReason::MartianDestination),
-    Output::Drop(DropReason::L2Broadcast),
-    Output::next("multicast"),
-];
+const fn outputs(options: PuntReason) -> [Output; 13] {
+    [
+        Output::next("forward"),
+        Output::Punt(PuntReason::Local),
+        Output::Punt(PuntReason::NoRoute),
+        Output::Punt(PuntReason::Prohibited),
+        Output::Punt(PuntReason::Unreachable),
+        Output::Punt(PuntReason::Glean),
+        Output::Punt(PuntReason::Unresolved),
+        Output::Punt(PuntReason::Scope),
+        Output::Drop(DropReason::Blackhole),
+        Output::Drop(DropReason::MartianDestination),
+        Output::Drop(DropReason::L2Broadcast),
+        Output::next("multicast"),
+        Output::Punt(options),
+    ]
+}
+
+pub(super) const OUTPUTS4: &[Output] = &outputs(PuntReason::Ip4Options);
+pub(super) const OUTPUTS6: &[Output] = &outputs(PuntReason::HopByHop);
 
 /// Looks up the destinations of `input` with `lookup` (addresses in, next-hop numbers out) and
 /// stores the numbers. Slots outside the mask are left out, so that a mixed batch costs what its
@@ -87,6 +95,13 @@ pub(super) fn gather<'a, A>(
         count += 1;
     });
     &addresses[..count]
+}
+
+/// Gives packets with options to the slow path; the others.
+#[inline(always)]
+pub(super) fn without_options(batch: &Batch, input: Mask, out: &mut Outputs) -> Mask {
+    out[OPTIONS] = input & batch.options;
+    input.without(batch.options)
 }
 
 /// Sorts the packets of `input` by the meaning of their next-hop numbers, and stores the meaning

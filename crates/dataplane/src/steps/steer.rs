@@ -9,6 +9,7 @@
 //! | `forward` | the next hop is a neighbour whose MAC is known |
 //! | `down` | no path of the next hop is there: its ports are down, or its gateways have no route |
 //! | punt `glean`, `unresolved`, `scope` | as in a lookup, see `resolve.rs` |
+//! | punt `ip4-options`, `hop-by-hop` | as in a lookup; the slow path sends them where their destination is |
 //! | drop `l2-broadcast` | would be forwarded, but came as link-layer broadcast (RFC 1812 5.3.4) |
 
 use std::collections::BTreeMap;
@@ -16,7 +17,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::resolve;
-use crate::batch::Batch;
+use crate::batch::{Batch, ETHERNET};
 use crate::catalogue::{Facts, MakeContext, StepSpec};
 use crate::graph::{MAX_OUTPUTS, Output, Outputs, Step};
 use crate::mask::Mask;
@@ -31,6 +32,8 @@ const OUTPUTS: &[Output] = &[
     Output::Punt(PuntReason::Unresolved),
     Output::Punt(PuntReason::Scope),
     Output::Drop(DropReason::L2Broadcast),
+    Output::Punt(PuntReason::Ip4Options),
+    Output::Punt(PuntReason::HopByHop),
 ];
 
 /// The numbers of named next hops, written by the control plane.
@@ -87,6 +90,10 @@ impl Step for Steer {
     }
 
     fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
+        let options = input & batch.options;
+        out[6] = options.filter(|i| batch.head(i)[ETHERNET] >> 4 == 4);
+        out[7] = options.without(out[6]);
+        let input = input.without(options);
         let number = self.number.load(Ordering::Acquire);
         for i in input.slots() {
             batch.next_hop[i] = number;

@@ -746,6 +746,50 @@ pub struct Filter {
     pub default_bytes: u64,
 }
 
+/// The flows that filters know.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Flows {
+    /// Flows of each family for which there is room; 0: no filter asks for them.
+    pub room: usize,
+    /// Entered since the table was made.
+    pub entered: u64,
+    /// Of these, pushed out by newer ones before their time was over.
+    pub pushed_out: u64,
+    /// Not entered for want of a place: their answers are new packets to filters.
+    pub refused: u64,
+    /// Flows that were asked for, those not shown included.
+    pub total: usize,
+    /// As many as were asked for.
+    pub flows: Vec<Flow>,
+}
+
+/// A flow.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Flow {
+    /// The VRF.
+    pub vrf: String,
+    /// The protocol.
+    pub protocol: String,
+    /// Who began it: address and, if there is one, port; of ICMP the identifier.
+    pub from: String,
+    /// With whom.
+    pub to: String,
+    /// `unanswered`, `opening`, `assured` or `closing`.
+    pub state: String,
+    /// Packets of who began it.
+    pub packets_there: u64,
+    /// Bytes of their IP packets.
+    pub bytes_there: u64,
+    /// Packets of the other end.
+    pub packets_back: u64,
+    /// Bytes of their IP packets.
+    pub bytes_back: u64,
+    /// Seconds since its first packet.
+    pub age_s: u64,
+    /// Seconds since its last packet.
+    pub idle_s: u64,
+}
+
 /// What a filter says of a packet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FilterVerdict {

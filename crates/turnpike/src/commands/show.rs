@@ -9,11 +9,12 @@ use dataplane::catalogue::Catalogue;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::flows::{FlowWords, protocol};
 use super::routes::{self, RoutesArgs};
 use super::{Console, RouterArgs};
 use crate::api::report::{
-    Counters, Filter, FilterVerdict, Forwarders, Graph, Multicast, Neighbour, Port, Protection,
-    RouteAnswer, Rss, Source, Steps, Vrf,
+    Counters, Filter, FilterVerdict, Flows, Forwarders, Graph, Multicast, Neighbour, Port,
+    Protection, RouteAnswer, Rss, Source, Steps, Vrf,
 };
 use crate::api::{Flow, Request, Show};
 use crate::{picture, table};
@@ -67,9 +68,17 @@ enum What {
         /// One filter
         name: Option<String>,
         /// Which of its rules a packet fits: PROTOCOL SOURCE[:PORT] > DESTINATION[:PORT] [in PORT]
-        /// [flags F] [icmp TYPE] [ttl N] [length N] [dscp D] [fragment]
+        /// [flags F] [icmp TYPE] [ttl N] [length N] [dscp D] [state S] [fragment]
         #[arg(long, requires = "name")]
         packet: Option<String>,
+    },
+    /// Connections and other flows that filters with `state` know, the largest first
+    Flows {
+        #[command(flatten)]
+        of: FlowWords,
+        /// How many; 0 for all
+        #[arg(long, default_value_t = 20)]
+        top: usize,
     },
     /// Where every packet went, and why some were dropped
     Counters {
@@ -118,25 +127,6 @@ impl FlowArgs {
     }
 }
 
-/// The number of a protocol by name, as in IANA's list of them.
-fn protocol(text: &str) -> Result<u8, String> {
-    const NAMES: [(&str, u8); 8] = [
-        ("icmp", 1),
-        ("tcp", 6),
-        ("udp", 17),
-        ("dccp", 33),
-        ("gre", 47),
-        ("esp", 50),
-        ("icmp6", 58),
-        ("sctp", 132),
-    ];
-    let named = NAMES.iter().find(|(name, _)| *name == text).map(|(_, number)| *number);
-    named.or_else(|| text.parse().ok()).ok_or_else(|| {
-        let names = NAMES.map(|(name, _)| name).join(", ");
-        format!("unknown; known: {names}, or a number from 0 to 255")
-    })
-}
-
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Format {
     Text,
@@ -165,6 +155,7 @@ pub fn show(args: &ShowArgs, console: &mut Console<'_>) -> Result<()> {
             Show::FilterVerdict { name: name.clone(), packet: packet.clone() }
         }
         What::Filters { .. } => Show::Filters,
+        What::Flows { of, top } => Show::Flows { of: of.selection(), most: *top },
         What::Counters { .. } => Show::Counters,
         What::Protection => Show::Protection,
         What::Graph { .. } => Show::Graph,
@@ -192,6 +183,7 @@ fn text(what: &What, report: Value) -> Result<String> {
         What::Filters { name, .. } => {
             table::filters(&read::<Vec<Filter>>(report)?, name.as_deref())?
         }
+        What::Flows { .. } => table::flows(&read::<Flows>(report)?),
         What::Counters { all } => table::counters(&read::<Counters>(report)?, *all),
         What::Protection => table::protection(&read::<Protection>(report)?),
         What::Steps => table::steps(&read::<Steps>(report)?),
@@ -210,17 +202,4 @@ fn draw(graph: &Graph, format: Format) -> String {
 
 fn read<T: DeserializeOwned>(report: Value) -> Result<T> {
     Ok(serde_json::from_value(report)?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::protocol;
-
-    #[test]
-    fn protocols_have_names_and_numbers() {
-        assert_eq!((protocol("tcp"), protocol("89"), protocol("icmp6")), (Ok(6), Ok(89), Ok(58)));
-        assert!(
-            protocol("256").is_err() && protocol("tpc").unwrap_err().contains("known: icmp, tcp")
-        );
-    }
 }

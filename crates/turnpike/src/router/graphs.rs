@@ -1,13 +1,15 @@
 //! Makes each forwarder's copy of the graph, with its Lua steps, and hears of their failures.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result, anyhow};
 use control::config::Config;
 use dataplane::catalogue::{Catalogue, Facts};
-use dataplane::filters::FilterTable;
+use dataplane::filters::{FilterTable, Filters};
+use dataplane::flows::FlowTable;
 use dataplane::graph::Graph;
 use dataplane::interface::InterfaceInfo;
 use dataplane::plan::Plans;
@@ -63,7 +65,7 @@ pub struct GraphMaker {
     /// Looks after all Lua steps, once there are some.
     watchdog: Option<Watchdog>,
     /// The filters that graphs were made with last.
-    filters: Vec<Option<Arc<FilterTable>>>,
+    filters: Filters,
     /// What Lua steps of all forwarders have together.
     shared: Arc<SharedObjects>,
 }
@@ -71,7 +73,7 @@ pub struct GraphMaker {
 impl GraphMaker {
     /// Of these steps, for these tables.
     pub fn new(catalogue: &Catalogue, tables: NodeTables) -> Self {
-        let filters = Vec::new();
+        let filters = Filters::default();
         Self {
             catalogue: catalogue.clone(),
             tables,
@@ -161,15 +163,12 @@ impl GraphMaker {
 
 /// The filters of a configuration by their numbers less one. Those that are as before stay; of others rules
 /// that stay keep what they counted.
-fn filters(
-    config: &Config,
-    before: &[Option<Arc<FilterTable>>],
-) -> Result<Vec<Option<Arc<FilterTable>>>> {
+fn filters(config: &Config, before: &Filters) -> Result<Filters> {
     let most = config.filters.iter().map(|filter| usize::from(filter.number)).max().unwrap_or(0);
     let mut tables = vec![None; most];
     for filter in &config.filters {
         let name = filter.name();
-        let mut known = before.iter().flatten();
+        let mut known = before.tables.iter().flatten();
         let before = known.find(|table| table.spec().filter.name == name);
         let table = match before {
             Some(table) if *table.spec() == filter.spec => table.clone(),
@@ -181,7 +180,20 @@ fn filters(
         };
         tables[usize::from(filter.number) - 1] = Some(table);
     }
-    Ok(tables)
+    Ok(Filters { flows: flows(config, before), tables })
+}
+
+/// The flows, if a filter asks for them; those that are known stay, with other settings too.
+fn flows(config: &Config, before: &Filters) -> Option<Arc<FlowTable>> {
+    config.filters.iter().any(|filter| filter.spec.asks_for_state()).then_some(())?;
+    Some(match &before.flows {
+        Some(flows) if flows.settings() == config.flows => flows.clone(),
+        Some(flows) => Arc::new(FlowTable::like(flows, config.flows, dpdk::tsc())),
+        None => {
+            let seed = RandomState::new().hash_one(0);
+            Arc::new(FlowTable::new(config.flows, dpdk::tsc_hz(), seed))
+        }
+    })
 }
 
 /// Writes failures of Lua steps to the log, each step's at most once a second.

@@ -27,6 +27,7 @@
 //! | `watch.rs` | everything that says something of devices |
 //! | `links.rs` | ports that go up and down |
 //! | `filters.rs` | the multicasts that devices pass on |
+//! | `flows.rs` | the flows that packet filters know |
 //! | `hotplug.rs` | devices that are taken away and put back |
 //! | `health.rs`, `faults.rs` | ports in trouble, DMA faults |
 //! | `questions.rs`, `flow.rs`, `topology.rs` | what the API shows |
@@ -46,6 +47,7 @@ mod events;
 mod faults;
 mod filters;
 mod flow;
+mod flows;
 mod health;
 mod history;
 mod hotplug;
@@ -73,7 +75,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use control::netlink::KernelOrder;
 use control::rib::{Error as RibError, ResolverCommand, Rib};
-use dataplane::filters::FilterTable;
+use dataplane::filters::Filters;
 use dataplane::flow::FlowHash;
 use dataplane::interface::InterfaceId;
 use dataplane::port::{MAX_PORTS, PortId};
@@ -190,7 +192,7 @@ pub struct Owner {
     tables: Arc<Tables>,
     near: NodeTables,
     /// The filters that forwarders have.
-    filters: Vec<Option<Arc<FilterTable>>>,
+    filters: Filters,
     opener: Opener,
     readers: Arc<Qsbr>,
     devices: DeviceEvents,
@@ -233,7 +235,7 @@ impl Owner {
             devices,
         } = parts;
         let (absentees, helpers) = Absentees::new();
-        let filters = tables.filters.get();
+        let filters = tables.filters.use_next(&tables.interfaces.get());
         let mut owner = Self {
             rib,
             orders,

@@ -128,7 +128,11 @@ impl Sample {
         bytes.extend(self.fragment.to_be_bytes());
         bytes.extend([self.ttl, protocol, 0, 0]);
         bytes.extend([source, destination].concat());
-        let checksum = !sum(&bytes);
+        // No sum of a header is 0: a remainder of 0 is the sum 0xffff.
+        let checksum = match !sum(&bytes) {
+            0xffff => 0,
+            checksum => checksum,
+        };
         bytes[10..12].copy_from_slice(&checksum.to_be_bytes());
         bytes
     }

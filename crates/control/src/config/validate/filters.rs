@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use super::super::error::suggestion;
 use super::super::script::Statement;
 use super::super::value::{Fields, Value, whole_number};
-use super::super::{Filter, PortFilter};
+use super::super::{Filter, Port, PortFilter};
 use super::Context;
 
 const KNOWN: &[&str] = &["default"];
@@ -31,6 +31,7 @@ const RULE: &[&str] = &[
     "ttl",
     "length",
     "interface",
+    "state",
     "police",
     "mark",
     "log",
@@ -63,7 +64,19 @@ pub(super) fn of_port(
         fields.error(key, format!("{key}: filter \"{name}\" unknown{known}"));
         return None;
     };
-    Some(PortFilter { name: name.to_owned(), number: u8::try_from(place + 1).unwrap_or(u8::MAX) })
+    let number = u8::try_from(place + 1).unwrap_or(u8::MAX);
+    // What the filter asks for is known when it has been read.
+    Some(PortFilter { name: name.to_owned(), number, asks_for_state: false })
+}
+
+/// Tells ports what their filters ask for.
+pub(super) fn tell_ports(ports: &mut [Port], filters: &[Filter]) {
+    let asks = |name: &str| {
+        let found = filters.iter().find(|filter| filter.name() == name);
+        found.is_some_and(|filter| filter.spec.asks_for_state())
+    };
+    let of_ports = ports.iter_mut().flat_map(|port| [&mut port.filter_in, &mut port.filter_out]);
+    of_ports.flatten().for_each(|filter| filter.asks_for_state = asks(&filter.name));
 }
 
 pub(super) fn read<'s>(
@@ -159,6 +172,7 @@ fn rule(fields: &mut Fields<'_, '_>, line: usize, ports: &[(String, usize)]) -> 
         ttl: one(fields, "ttl", text::ttl),
         length: one(fields, "length", text::length),
         interface: interfaces(fields, ports),
+        state: each(fields, "state", text::state),
         ..Matches::default()
     };
     matches.flags = fields.text("flags", "flags as \"syn,!ack\"").and_then(|flags| {

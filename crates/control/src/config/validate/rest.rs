@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use dataplane::class::ClassLimits;
+use dataplane::flows::{FlowSettings, Timeouts};
 use dataplane::punts::WORKERS_MAX;
 use dataplane::reason::PuntClass;
 use fib::Algorithm;
@@ -259,6 +260,43 @@ fn class_limits(fields: &mut Fields<'_, '_>, limits: &mut ClassLimits) {
     if let Some(queue) = fields.number("queue", 16..=65_536) {
         limits.queue = queue as usize;
     }
+}
+
+pub(super) fn flows<'s>(
+    context: &mut Context<'_>,
+    statements: impl Iterator<Item = &'s Statement>,
+) -> FlowSettings {
+    const KNOWN: &[&str] = &[
+        "most",
+        "tcp_s",
+        "opening_s",
+        "udp_s",
+        "unanswered_s",
+        "icmp_s",
+        "fragments_s",
+        "other_s",
+    ];
+    let mut flows = FlowSettings::default();
+    let Some(statement) = single(context, statements) else { return flows };
+    let mut fields = plain(context, statement, KNOWN);
+    if let Some(most) = fields.number("most", 1024..=1 << 24) {
+        flows.most = most as usize;
+    }
+    let Timeouts { tcp, opening, udp, unanswered, icmp, fragments, other } = &mut flows.timeouts;
+    for (key, value) in [
+        ("tcp_s", tcp),
+        ("opening_s", opening),
+        ("udp_s", udp),
+        ("unanswered_s", unanswered),
+        ("icmp_s", icmp),
+        ("fragments_s", fragments),
+        ("other_s", other),
+    ] {
+        if let Some(seconds) = fields.number(key, 1..=7 * 86_400) {
+            *value = seconds as u32;
+        }
+    }
+    flows
 }
 
 pub(super) fn icmp<'s>(

@@ -10,7 +10,7 @@ use dataplane::class;
 use dataplane::counters::ForwarderCounters;
 use dataplane::distribution::{TxConfig, TxPath};
 use dataplane::features::Features;
-use dataplane::filters::{FilterSpec, FilterTable, FilterTables, Treatment};
+use dataplane::filters::{FilterSpec, FilterTable, FilterTables, Filters, Treatment};
 use dataplane::flow::FlowHash;
 use dataplane::forwarder::{Forwarder, ForwarderParts, IdlePolicy, RxSource};
 use dataplane::interface::{InterfaceInfo, InterfaceInfos, Mtus, VrfId};
@@ -241,7 +241,7 @@ impl Router {
         let wires = Wires { exits, ..Wires::default() };
         forwarder.rewire(&mut Rewiring { wires, ..Rewiring::default() });
         let rx_burst = bursts.rx;
-        let filter = tables.filters.get().into_iter().flatten().next();
+        let filter = tables.filters.get().tables.into_iter().flatten().next();
         Ok(Self { case, forwarder, counters, lua, filter, rx_burst, spread: true, _writers: None })
     }
 
@@ -358,7 +358,8 @@ fn tables(case: &Case, (fib4, fib6): Lookups) -> Result<Arc<Tables>> {
     let filters = Arc::<FilterTables>::default();
     if let More::Rules(count) = case.more {
         ports[0].features = Features::NONE.with(FILTER_IN, 1);
-        filters.set(vec![Some(Arc::new(filter(count)?))]);
+        let tables = vec![Some(Arc::new(filter(count)?))];
+        filters.set(Filters { tables, flows: None });
     }
     Ok(Arc::new(Tables {
         named_hops: Default::default(),

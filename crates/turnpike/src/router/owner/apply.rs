@@ -71,7 +71,7 @@ impl Owner {
                 self.leave_ports(&config, done.moves);
                 self.warn_of_distance();
                 self.settle(&base, &config);
-                self.filters = self.tables.filters.get();
+                self.filters = self.tables.filters.use_next(&self.tables.interfaces.get());
                 Ok(pause)
             }
             Err(error) => {

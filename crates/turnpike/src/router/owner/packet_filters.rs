@@ -12,12 +12,12 @@ use crate::api::report::{Filter, FilterRule, FilterVerdict};
 impl Owner {
     /// The filters in the order of their numbers.
     pub(super) fn filters(&self) -> Vec<Filter> {
-        self.filters.iter().flatten().map(|table| self.filter(table)).collect()
+        self.filters.tables.iter().flatten().map(|table| self.filter(table)).collect()
     }
 
     /// Writes packets of rules with `log` to the log.
     pub(super) fn log_filtered(&self) {
-        for table in self.filters.iter().flatten() {
+        for table in self.filters.tables.iter().flatten() {
             let spec = table.spec();
             while let Some(sample) = table.take_sample() {
                 let place = sample.rule as usize;
@@ -45,10 +45,11 @@ impl Owner {
 
     /// What a filter says of a packet in words.
     pub(super) fn verdict(&self, name: &str, packet: &str) -> Result<FilterVerdict> {
-        let mut tables = self.filters.iter().flatten();
+        let mut tables = self.filters.tables.iter().flatten();
         let table = tables.find(|table| table.spec().filter.name == name).ok_or_else(|| {
             let known: Vec<_> = self
                 .filters
+                .tables
                 .iter()
                 .flatten()
                 .map(|table| table.spec().filter.name.as_str())

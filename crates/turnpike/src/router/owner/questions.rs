@@ -47,6 +47,9 @@ impl Owner {
                 if let Request::Show(Show::Topology) = request {
                     return self.draw_topology(answer);
                 }
+                if let Request::Show(Show::Flows { of, most }) = request {
+                    return self.list_flows(&of, most, answer);
+                }
                 if let Request::Show(Show::Neighbours) = request {
                     return self.list_neighbours(answer);
                 }
@@ -74,6 +77,7 @@ impl Owner {
             Request::Show(show) => show,
             Request::Route(change) => return json(&self.change_route(change)?),
             Request::Neighbour(change) => return json(&self.change_neighbour(change)?),
+            Request::ForgetFlows(of) => return json(&self.forget_flows(&of)?),
             Request::Confirm {} => return json(&self.configurations.confirm()?),
             Request::Plan(_) | Request::Apply(_) | Request::Rollback(_) => {
                 bail!("configurations are prepared first")
@@ -107,6 +111,7 @@ impl Owner {
             Show::Graph => json(&self.ledger.graph()),
             Show::Commands => json(&self.commands()),
             Show::Steps => json(&self.ledger.steps()),
+            Show::Flows { .. } => bail!("another thread reads them"),
             Show::Topology => bail!("another thread reads the machine"),
         }
     }

@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dataplane::class::ByClass;
 use dataplane::counters::{Counter, Drops};
+use dataplane::filters::{Gate, Judgement};
 use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::multicast::Replication;
 use dataplane::next_hop::NextHop;
@@ -85,6 +86,8 @@ pub struct Outbox {
     pub hosts: [Option<HostLink>; MAX_PORTS],
     /// The way to and from the other workers.
     pub handoff_queue: HandoffQueue,
+    /// What the filters say of packets that leave from here.
+    pub gate: Gate,
 }
 
 /// Handoffs that wait for a worker; more are dropped.
@@ -225,14 +228,18 @@ impl Outbox {
     /// the kernel's queue.
     pub fn take_from_hosts(&mut self) -> usize {
         let mut found = 0;
+        self.gate.follow(&self.tables);
+        let now = dpdk::tsc();
         let pool = self.buffers.largest();
-        for link in self.hosts.iter_mut().flatten() {
+        for (port, link) in (0..).zip(&mut self.hosts) {
+            let (Some(link), Some(port)) = (link, InterfaceId::new(port)) else { continue };
             for _ in 0..room(link).min(HOST_TURN) {
                 // First the buffer: what has been read must not be lost.
                 let Some(mut packet) = pool.alloc() else { return found };
                 let Some(made) = link.interface.take(&mut packet, pool) else { break };
                 found += 1;
                 self.counters.from_host.add(1);
+                self.gate.own(packet.data(), port, now);
                 let sent = made
                     .and_then(|()| link.priority.push(packet).map_err(|_| DropReason::InjectFull));
                 match sent {
@@ -347,6 +354,11 @@ impl Output<Frame> for Outbox {
         bytes: usize,
     ) -> Option<Replication> {
         self.tables.multicast.replicate(pair, arrival, bytes)
+    }
+
+    fn judge(&mut self, frame: &mut [u8], from: InterfaceId, to: InterfaceId) -> Judgement {
+        self.gate.follow(&self.tables);
+        self.gate.outward(frame, from, to, dpdk::tsc())
     }
 
     fn time_of_day(&self) -> Duration {

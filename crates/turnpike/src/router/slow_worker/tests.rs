@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use dataplane::class::{ByClass, default_limits};
 use dataplane::features::Features;
+use dataplane::filters::Gate;
 use dataplane::flow::FlowHash;
 use dataplane::interface::{InterfaceId, InterfaceInfo, InterfaceInfos, Mtus, VrfId};
 use dataplane::next_hop::NextHopTable;
@@ -178,6 +179,7 @@ impl Lab {
                 tables: Arc::new(tables),
                 hosts: std::array::from_fn(|_| None),
                 handoff_queue: handoff_queues(1).remove(0),
+                gate: Gate::default(),
             },
             orders: orders_in,
             quiescent: dpdk::qsbr::Qsbr::new(1).register().unwrap(),

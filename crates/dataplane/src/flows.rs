@@ -1,0 +1,325 @@
+//! Connection tracking: which flows have been let pass, so that filters know answers from attempts.
+//!
+//! A flow is entered when a packet of it has been let pass in the direction in which nobody asks for state, and
+//! kept by every packet that is let pass after it. A packet is *established* if packets of the other direction
+//! have been let pass, *related* if it is an ICMP error about one that has, and *new* otherwise. Sequence
+//! numbers are not looked at, and a flow may begin in its middle: ways may be asymmetric, and connections
+//! survive a restart of the router. What an end says about the connection's end is believed until the other
+//! one goes on.
+//!
+//! | file | concern |
+//! |---|---|
+//! | `key.rs` | which flow a packet is of |
+//! | `table.rs` | where flows are, and which has to go |
+//! | `batch.rs` | a batch's look-ups |
+
+mod batch;
+mod key;
+mod table;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+pub(crate) use self::batch::{Lookups, Passed};
+pub use self::key::Tracked;
+use self::key::unpack;
+use self::table::{Clock, Entered, Table, View};
+
+/// How flows are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowSettings {
+    /// Flows of each family for which there is room.
+    pub most: usize,
+    /// How long they last without a packet, in seconds.
+    pub timeouts: Timeouts,
+}
+
+/// How long flows last without a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// TCP, once both sides have sent data.
+    pub tcp: u32,
+    /// TCP before, and after one side has ended it.
+    pub opening: u32,
+    /// UDP, once both sides have sent something.
+    pub udp: u32,
+    /// UDP before.
+    pub unanswered: u32,
+    /// ICMP.
+    pub icmp: u32,
+    /// What remains of a packet whose first fragment has passed.
+    pub fragments: u32,
+    /// Everything else.
+    pub other: u32,
+}
+
+/// What the RFCs about network address translators ask for at least: RFC 5382 (REQ-5), RFC 4787 (REQ-5), RFC 5508
+/// (REQ-1); fragments as long as hosts wait for them (RFC 1122 3.3.2).
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            tcp: 7440,
+            opening: 240,
+            udp: 300,
+            unanswered: 120,
+            icmp: 60,
+            fragments: 30,
+            other: 600,
+        }
+    }
+}
+
+impl Default for FlowSettings {
+    fn default() -> Self {
+        Self { most: 1 << 18, timeouts: Timeouts::default() }
+    }
+}
+
+impl Timeouts {
+    fn map(self, change: impl Fn(u32) -> u32) -> Self {
+        let Self { tcp, opening, udp, unanswered, icmp, fragments, other } = self;
+        Self {
+            tcp: change(tcp),
+            opening: change(opening),
+            udp: change(udp),
+            unanswered: change(unanswered),
+            icmp: change(icmp),
+            fragments: change(fragments),
+            other: change(other),
+        }
+    }
+}
+
+/// The flows of a router.
+pub struct FlowTable {
+    settings: FlowSettings,
+    ip4: Table<Ipv4Addr>,
+    ip6: Table<Ipv6Addr>,
+    ticks: Ticks,
+    /// In ticks.
+    timeouts: Timeouts,
+    counts: Counts,
+}
+
+/// Ticks of 2^`shift` TSC cycles, about an eighth of a second.
+#[derive(Clone, Copy)]
+struct Ticks {
+    shift: u32,
+    tsc_hz: u64,
+}
+
+impl Ticks {
+    fn new(tsc_hz: u64) -> Self {
+        Self { shift: (tsc_hz / 8).max(1).ilog2(), tsc_hz: tsc_hz.max(1) }
+    }
+
+    #[inline(always)]
+    fn at(self, now: u64) -> u32 {
+        (now >> self.shift) as u32
+    }
+
+    fn of_seconds(self, seconds: u32) -> u32 {
+        let ticks = (u128::from(seconds) * u128::from(self.tsc_hz)) >> self.shift;
+        u32::try_from(ticks).unwrap_or(u32::MAX / 4).min(u32::MAX / 4)
+    }
+
+    fn duration(self, ticks: u32) -> Duration {
+        let cycles = u128::from(ticks) << self.shift;
+        Duration::from_millis((cycles * 1000 / u128::from(self.tsc_hz)) as u64)
+    }
+}
+
+#[derive(Default)]
+struct Counts {
+    entered: AtomicU64,
+    pushed_out: AtomicU64,
+    refused: AtomicU64,
+}
+
+/// What became of flows that were to be entered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowCounts {
+    /// Entered.
+    pub entered: u64,
+    /// Pushed out by newer ones before their time was over.
+    pub pushed_out: u64,
+    /// Not entered, for want of a place.
+    pub refused: u64,
+}
+
+/// A flow as it is shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// The VRF's number.
+    pub vrf: u16,
+    /// The protocol; that of the fragment header, 44, for what remains of a packet whose first fragment has passed.
+    pub protocol: u8,
+    /// Who began it; the port is 0 where there is none.
+    pub from: (IpAddr, u16),
+    /// With whom.
+    pub to: (IpAddr, u16),
+    /// What is known of it.
+    pub phase: Phase,
+    /// Packets and IP bytes of who began it, and of the other.
+    pub traffic: [(u64, u64); 2],
+    /// Since its first packet.
+    pub age: Duration,
+    /// Since its last packet.
+    pub idle: Duration,
+}
+
+/// How far a flow is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Nobody has answered.
+    Unanswered,
+    /// TCP: both have sent something, but not yet data.
+    Opening,
+    /// Both have sent something; it is not pushed out by others.
+    Assured,
+    /// TCP: ended.
+    Closing,
+}
+
+/// Which flows are meant.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selection {
+    /// One of their ends is in this prefix.
+    pub prefix: Option<IpNet>,
+    /// One of their ends has this port.
+    pub port: Option<u16>,
+    /// They have this protocol.
+    pub protocol: Option<u8>,
+}
+
+impl Selection {
+    fn has(&self, flow: &Flow) -> bool {
+        let ends = [flow.from, flow.to];
+        let any = |has: &dyn Fn(&(IpAddr, u16)) -> bool| ends.iter().any(has);
+        self.prefix.is_none_or(|prefix| any(&|end| prefix.contains(&end.0)))
+            && self.port.is_none_or(|port| any(&|end| end.1 == port))
+            && self.protocol.is_none_or(|protocol| flow.protocol == protocol)
+    }
+}
+
+impl FlowTable {
+    /// An empty table; `tsc_hz`: cycles of the time-stamp counter in a second; `seed`: chosen anew by each router.
+    pub fn new(settings: FlowSettings, tsc_hz: u64, seed: u64) -> Self {
+        let ticks = Ticks::new(tsc_hz);
+        Self {
+            settings,
+            ip4: Table::new(settings.most, seed),
+            ip6: Table::new(settings.most, seed),
+            ticks,
+            timeouts: settings.timeouts.map(|seconds| ticks.of_seconds(seconds)),
+            counts: Counts::default(),
+        }
+    }
+
+    /// One with other settings that takes over the flows of another at `now`, in TSC cycles.
+    pub fn like(other: &Self, settings: FlowSettings, now: u64) -> Self {
+        let seed = other.ip4.seed();
+        let table = Self::new(settings, other.ticks.tsc_hz, seed);
+        let clock = table.clock(now);
+        table.ip4.take_over(&other.ip4, clock);
+        table.ip6.take_over(&other.ip6, clock);
+        table
+    }
+
+    /// How it keeps flows.
+    pub fn settings(&self) -> FlowSettings {
+        self.settings
+    }
+
+    /// Flows for which there is room, of each family.
+    pub fn room(&self) -> usize {
+        self.ip4.room()
+    }
+
+    /// What became of flows.
+    pub fn counts(&self) -> FlowCounts {
+        let Counts { entered, pushed_out, refused } = &self.counts;
+        let [entered, pushed_out, refused] =
+            [entered, pushed_out, refused].map(|count| count.load(Ordering::Relaxed));
+        FlowCounts { entered, pushed_out, refused }
+    }
+
+    #[inline(always)]
+    fn clock(&self, now: u64) -> Clock<'_> {
+        Clock { now: self.ticks.at(now), timeouts: &self.timeouts }
+    }
+
+    /// The flows of this selection at `now` in TSC cycles, in no order.
+    pub fn flows(&self, selection: &Selection, now: u64) -> Vec<Flow> {
+        let clock = self.clock(now);
+        let ip4 = self.ip4.flows(clock).map(|view| self.shown::<Ipv4Addr>(&view, clock.now));
+        let ip6 = self.ip6.flows(clock).map(|view| self.shown::<Ipv6Addr>(&view, clock.now));
+        ip4.chain(ip6).filter(|flow| selection.has(flow)).collect()
+    }
+
+    /// Forgets the flows of this selection: packets of them are new again. Returns how many there were.
+    pub fn forget(&self, selection: &Selection, now: u64) -> usize {
+        let clock = self.clock(now);
+        let ip4 = |view: &View| selection.has(&self.shown::<Ipv4Addr>(view, clock.now));
+        let ip6 = |view: &View| selection.has(&self.shown::<Ipv6Addr>(view, clock.now));
+        self.ip4.forget(clock, ip4) + self.ip6.forget(clock, ip6)
+    }
+
+    fn shown<A: Tracked>(&self, view: &View, now: u32) -> Flow {
+        let (ports, protocol, vrf) = unpack(view.key[1]);
+        let addresses = A::addresses(&view.key);
+        let first = view.state.origin();
+        let end = |end: usize| (addresses[end], ports[end]);
+        let is_answered = view.state.has_seen(0) && view.state.has_seen(1);
+        let phase = match () {
+            () if view.state.is_closing() => Phase::Closing,
+            () if view.state.is_assured(protocol) => Phase::Assured,
+            () if is_answered => Phase::Opening,
+            () => Phase::Unanswered,
+        };
+        let since = |tick: u32| self.ticks.duration(now.saturating_sub(tick));
+        Flow {
+            vrf,
+            protocol,
+            from: end(first),
+            to: end(1 - first),
+            phase,
+            traffic: [view.traffic[first], view.traffic[1 - first]],
+            age: since(view.since),
+            idle: since(view.state.tick()),
+        }
+    }
+
+    fn count(&self, entered: Entered) {
+        let Counts { entered: new, pushed_out, refused } = &self.counts;
+        match entered {
+            Entered::Known => {}
+            Entered::New => drop(new.fetch_add(1, Ordering::Relaxed)),
+            Entered::Instead => {
+                new.fetch_add(1, Ordering::Relaxed);
+                pushed_out.fetch_add(1, Ordering::Relaxed);
+            }
+            Entered::Full => drop(refused.fetch_add(1, Ordering::Relaxed)),
+        }
+    }
+}
+
+/// A family's table in a [`FlowTable`].
+pub(crate) trait Kept: Tracked {
+    fn kept(flows: &FlowTable) -> &Table<Self>;
+}
+
+impl Kept for Ipv4Addr {
+    fn kept(flows: &FlowTable) -> &Table<Self> {
+        &flows.ip4
+    }
+}
+
+impl Kept for Ipv6Addr {
+    fn kept(flows: &FlowTable) -> &Table<Self> {
+        &flows.ip6
+    }
+}

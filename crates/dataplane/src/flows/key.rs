@@ -1,0 +1,438 @@
+//! What tells flows apart: addresses, protocol, ports and VRF, the same for both directions.
+//!
+//! | packet | its ports |
+//! |---|---|
+//! | TCP, UDP, UDP-Lite, SCTP, DCCP | as they are, also of a first fragment |
+//! | ICMP echo and timestamp, ICMPv6 echo | who asked has the identifier as its port, who answers 0: only an answer is the other direction of a question |
+//! | a later fragment | its identification; the flow is that of the fragments of one packet, "protocol" 44 |
+//! | other ICMP | it is of no flow |
+//! | anything else | 0: a flow for each pair of addresses and protocol |
+//!
+//! An ICMP error has no flow of its own: what counts is that of the packet that it quotes (RFC 792, RFC 4443
+//! 2.1), if that was sent by whom the error is for.
+
+use std::fmt::Debug;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use acl::{Family, Fields, FilterAddress};
+use wire::ip::{
+    AuthenticationHeader, IPV4_MIN_LEN, Ipv4Header, Ipv6ExtensionHeader, Ipv6FragmentHeader,
+    Ipv6Header, PROTOCOL_AUTHENTICATION, PROTOCOL_DESTINATION_OPTIONS, PROTOCOL_FRAGMENT,
+    PROTOCOL_HOP_BY_HOP, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_ROUTING, PROTOCOL_TCP,
+    PROTOCOL_UDP,
+};
+use zerocopy::FromBytes;
+
+use super::table::Mark;
+use crate::batch::ETHERNET;
+
+/// A family whose flows are kept.
+pub trait Tracked: FilterAddress {
+    /// A key's words. Ports, VRF and protocol are in the second.
+    type Words: AsRef<[u64]> + Copy + Debug + Default + Eq + Send;
+
+    /// The words of a key; `ports` is the second.
+    fn words(low: Self::Bits, high: Self::Bits, ports: u64) -> Self::Words;
+
+    /// The words of a key as it is kept.
+    fn words_of(words: &[u64; 5]) -> Self::Words;
+
+    /// Both addresses in a key's words, of which IPv4 has two.
+    fn addresses(words: &[u64; 5]) -> [IpAddr; 2];
+
+    /// What the frame's IP header and those behind it say.
+    fn headers(packet: &[u8]) -> Option<Headers<'_, Self>>;
+}
+
+/// An IP packet without its extension headers.
+pub struct Headers<'a, A: FilterAddress> {
+    source: A::Bits,
+    destination: A::Bits,
+    protocol: u8,
+    /// The identification, and the first byte's place, of a fragment.
+    fragment: Option<(u32, usize)>,
+    payload: &'a [u8],
+}
+
+impl Tracked for Ipv4Addr {
+    type Words = [u64; 2];
+
+    fn words(low: u32, high: u32, ports: u64) -> [u64; 2] {
+        [u64::from(low) << 32 | u64::from(high), ports]
+    }
+
+    fn words_of(words: &[u64; 5]) -> [u64; 2] {
+        [words[0], words[1]]
+    }
+
+    fn addresses(words: &[u64; 5]) -> [IpAddr; 2] {
+        [(words[0] >> 32) as u32, words[0] as u32].map(|bits| Ipv4Addr::from_bits(bits).into())
+    }
+
+    fn headers(packet: &[u8]) -> Option<Headers<'_, Self>> {
+        let (ip, _) = Ipv4Header::ref_from_prefix(packet).ok()?;
+        let fragmented = ip.is_fragment();
+        Some(Headers {
+            source: ip.source().to_bits(),
+            destination: ip.destination().to_bits(),
+            protocol: ip.protocol,
+            fragment: fragmented.then(|| (ip.identification.get().into(), ip.fragment_offset())),
+            payload: packet.get(ip.header_len().max(IPV4_MIN_LEN)..)?,
+        })
+    }
+}
+
+impl Tracked for Ipv6Addr {
+    type Words = [u64; 5];
+
+    fn words(low: u128, high: u128, ports: u64) -> [u64; 5] {
+        [(low >> 64) as u64, ports, low as u64, (high >> 64) as u64, high as u64]
+    }
+
+    fn words_of(words: &[u64; 5]) -> [u64; 5] {
+        *words
+    }
+
+    fn addresses(words: &[u64; 5]) -> [IpAddr; 2] {
+        let address = |high: u64, low: u64| u128::from(high) << 64 | u128::from(low);
+        [address(words[0], words[2]), address(words[3], words[4])]
+            .map(|bits| Ipv6Addr::from_bits(bits).into())
+    }
+
+    fn headers(packet: &[u8]) -> Option<Headers<'_, Self>> {
+        let (ip, rest) = Ipv6Header::ref_from_prefix(packet).ok()?;
+        let (source, destination) = (ip.source().to_bits(), ip.destination().to_bits());
+        let (mut protocol, mut payload, mut fragment) = (ip.next_header, rest, None);
+        for _ in 0..=acl::key::MAX_HEADERS {
+            let length = match protocol {
+                PROTOCOL_HOP_BY_HOP | PROTOCOL_ROUTING | PROTOCOL_DESTINATION_OPTIONS => {
+                    let (header, _) = Ipv6ExtensionHeader::ref_from_prefix(payload).ok()?;
+                    protocol = header.next_header;
+                    header.header_len()
+                }
+                PROTOCOL_AUTHENTICATION => {
+                    let (header, _) = AuthenticationHeader::ref_from_prefix(payload).ok()?;
+                    protocol = header.next_header;
+                    header.header_len()
+                }
+                PROTOCOL_FRAGMENT => {
+                    let (header, _) = Ipv6FragmentHeader::ref_from_prefix(payload).ok()?;
+                    protocol = header.next_header;
+                    let offset = header.fragment_offset();
+                    if header.more() || offset != 0 {
+                        fragment = Some((header.identification.get(), offset));
+                    }
+                    if offset != 0 {
+                        return Some(Headers { source, destination, protocol, fragment, payload });
+                    }
+                    size_of::<Ipv6FragmentHeader>()
+                }
+                _ => return Some(Headers { source, destination, protocol, fragment, payload }),
+            };
+            payload = payload.get(length..)?;
+        }
+        None
+    }
+}
+
+/// Which flow a packet is of, and in which direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FlowKey<A: Tracked> {
+    pub words: A::Words,
+    /// 0: from the lower of both ends.
+    pub direction: usize,
+}
+
+/// A packet as flows see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity<A: Tracked> {
+    pub key: FlowKey<A>,
+    pub mark: Mark,
+    pub part: Part,
+}
+
+/// What a packet is of its flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// One of its packets.
+    Packet,
+    /// The same, of which this is the first fragment.
+    FirstFragment,
+    /// A later one of the fragments that are the flow.
+    LaterFragment,
+    /// An ICMP error about one of its packets of this direction.
+    Error,
+}
+
+/// An end of a flow.
+type End<A> = (<A as fib::Address>::Bits, u16);
+
+impl<A: Tracked> FlowKey<A> {
+    #[inline(always)]
+    fn new(from: End<A>, to: End<A>, protocol: u8, vrf: u16) -> Self {
+        let is_high = from > to;
+        let (low, high) = if is_high { (to, from) } else { (from, to) };
+        let ports = u64::from(low.1) << 48 | u64::from(high.1) << 32;
+        let rest = u64::from(vrf) << 8 | u64::from(protocol);
+        Self { words: A::words(low.0, high.0, ports | rest), direction: usize::from(is_high) }
+    }
+}
+
+/// Ports, protocol and VRF of a key: of the lower end first.
+pub(super) fn unpack(ports: u64) -> ([u16; 2], u8, u16) {
+    ([(ports >> 48) as u16, (ports >> 32) as u16], ports as u8, (ports >> 8) as u16)
+}
+
+impl<A: Tracked> Identity<A> {
+    /// Of the packet at this place of a batch, whose frame this is; `None`: it is of no flow.
+    #[inline(always)]
+    pub fn of(fields: &Fields<A>, place: usize, frame: &[u8], vrf: u16) -> Option<Self> {
+        let protocol = fields.whole_protocol(place);
+        let Some(protocol @ (PROTOCOL_TCP | PROTOCOL_UDP)) = protocol else {
+            return Self::of_packet(frame.get(ETHERNET..)?, vrf);
+        };
+        let ports = fields.ports(place);
+        let from = (fields.source(place), (ports >> 16) as u16);
+        let to = (fields.destination(place), ports as u16);
+        let mark = match protocol {
+            PROTOCOL_TCP => Mark::of_tcp(fields.flags(place)),
+            _ => Mark::Plain,
+        };
+        Some(Self { key: FlowKey::new(from, to, protocol, vrf), mark, part: Part::Packet })
+    }
+
+    /// Of an IP packet.
+    pub fn of_packet(packet: &[u8], vrf: u16) -> Option<Self> {
+        let headers = A::headers(packet)?;
+        match headers.fragment {
+            Some((_, offset)) if offset != 0 => headers.of_fragments(vrf),
+            Some(_) => Some(Self { part: Part::FirstFragment, ..headers.of_whole(vrf)? }),
+            None => headers.of_whole(vrf),
+        }
+    }
+
+    /// Of the fragments of the packet whose first one this is.
+    pub fn of_rest(packet: &[u8], vrf: u16) -> Option<Self> {
+        A::headers(packet)?.of_fragments(vrf)
+    }
+}
+
+impl<A: Tracked> Headers<'_, A> {
+    fn key(&self, ports: [u16; 2], protocol: u8, vrf: u16) -> FlowKey<A> {
+        FlowKey::new((self.source, ports[0]), (self.destination, ports[1]), protocol, vrf)
+    }
+
+    fn of_fragments(&self, vrf: u16) -> Option<Identity<A>> {
+        let (identification, _) = self.fragment?;
+        // Both ends have the same, so that the direction is that of the addresses.
+        let [high, low] = [(identification >> 16) as u16, identification as u16];
+        let from_is_low = self.source <= self.destination;
+        let ports = if from_is_low { [high, low] } else { [low, high] };
+        let key = self.key(ports, PROTOCOL_FRAGMENT, vrf);
+        Some(Identity { key, mark: Mark::Plain, part: Part::LaterFragment })
+    }
+
+    fn of_whole(&self, vrf: u16) -> Option<Identity<A>> {
+        const UDP_LITE: u8 = acl::text::PROTOCOL_UDPLITE;
+        const SCTP: u8 = acl::text::PROTOCOL_SCTP;
+        const DCCP: u8 = acl::text::PROTOCOL_DCCP;
+        let plain = |ports| {
+            let key = self.key(ports, self.protocol, vrf);
+            Some(Identity { key, mark: Mark::Plain, part: Part::Packet })
+        };
+        let ports = |length: usize| {
+            let [a, b, c, d] = *self.payload.get(..length)?.first_chunk()?;
+            Some([u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])])
+        };
+        match self.protocol {
+            PROTOCOL_TCP => {
+                let mark = Mark::of_tcp(*self.payload.get(13)?);
+                Some(Identity { mark, ..plain(ports(20)?)? })
+            }
+            PROTOCOL_UDP | UDP_LITE => plain(ports(8)?),
+            SCTP | DCCP => plain(ports(12)?),
+            PROTOCOL_ICMP if A::OF == Family::Ip4 => self.of_icmp(vrf),
+            PROTOCOL_ICMPV6 if A::OF == Family::Ip6 => self.of_icmp(vrf),
+            PROTOCOL_ICMP | PROTOCOL_ICMPV6 => None,
+            _ => plain([0, 0]),
+        }
+    }
+
+    fn of_icmp(&self, vrf: u16) -> Option<Identity<A>> {
+        let header: &[u8; 8] = self.payload.first_chunk()?;
+        let identifier = u16::from_be_bytes([header[4], header[5]]);
+        let ports = match (A::OF, header[0]) {
+            (Family::Ip4, 8 | 13) | (Family::Ip6, 128) => [identifier, 0],
+            (Family::Ip4, 0 | 14) | (Family::Ip6, 129) => [0, identifier],
+            (Family::Ip4, 3 | 11 | 12) | (Family::Ip6, 1..=4) => return self.of_quoted(vrf),
+            _ => return None,
+        };
+        let key = self.key(ports, self.protocol, vrf);
+        Some(Identity { key, mark: Mark::Plain, part: Part::Packet })
+    }
+
+    /// Of the packet that an ICMP error is about, as far as it is quoted: at least eight bytes behind its IP
+    /// header, which have the ports.
+    fn of_quoted(&self, vrf: u16) -> Option<Identity<A>> {
+        let quoted = A::headers(self.payload.get(8..)?)?;
+        if quoted.source != self.destination || quoted.fragment.is_some_and(|(_, at)| at != 0) {
+            return None;
+        }
+        let ports = match quoted.protocol {
+            PROTOCOL_TCP
+            | PROTOCOL_UDP
+            | acl::text::PROTOCOL_UDPLITE
+            | acl::text::PROTOCOL_SCTP
+            | acl::text::PROTOCOL_DCCP => {
+                let [a, b, c, d] = *quoted.payload.first_chunk()?;
+                [u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])]
+            }
+            // No error is about another (RFC 1122 3.2.2, RFC 4443 2.4).
+            PROTOCOL_ICMP | PROTOCOL_ICMPV6 => {
+                let identity =
+                    quoted.of_icmp(vrf).filter(|identity| identity.part != Part::Error)?;
+                return Some(Identity { part: Part::Error, ..identity });
+            }
+            _ => [0, 0],
+        };
+        let key = quoted.key(ports, quoted.protocol, vrf);
+        Some(Identity { key, mark: Mark::Plain, part: Part::Error })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::FrameBuilder;
+
+    fn identity<A: Tracked>(frame: &[u8]) -> Option<Identity<A>> {
+        Identity::of_packet(&frame[ETHERNET..], 7)
+    }
+
+    const TCP: [u8; 20] = [0, 1, 0, 2, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x12, 0, 0, 0, 0, 0, 0];
+
+    fn ip4(protocol: u8, payload: &[u8]) -> Vec<u8> {
+        FrameBuilder::ip4().protocol(protocol).payload(payload).build()
+    }
+
+    /// The same packet on its way back: addresses exchanged.
+    fn back(mut frame: Vec<u8>) -> Vec<u8> {
+        let (from, to) = if frame[ETHERNET] >> 4 == 4 { (26, 30) } else { (22, 38) };
+        let length = to - from;
+        let (source, destination) = frame[from..to + length].split_at_mut(length);
+        source.swap_with_slice(destination);
+        frame
+    }
+
+    #[test]
+    fn both_directions_are_one_flow() {
+        let there = FrameBuilder::ip4().udp(1000, 53, b"x").build();
+        let answer = back(FrameBuilder::ip4().udp(53, 1000, b"x").build());
+        let one = identity::<Ipv4Addr>(&there).unwrap().key;
+        let other = identity::<Ipv4Addr>(&answer).unwrap().key;
+        assert_eq!((one.words, one.direction ^ other.direction), (other.words, 1));
+        assert_ne!(one, identity(&FrameBuilder::ip4().udp(1001, 53, b"x").build()).unwrap().key);
+        let there = FrameBuilder::ip6().udp(1000, 53, b"x").build();
+        let answer = back(FrameBuilder::ip6().udp(53, 1000, b"x").build());
+        let one = identity::<Ipv6Addr>(&there).unwrap().key;
+        let other = identity::<Ipv6Addr>(&answer).unwrap().key;
+        assert_eq!((one.words, one.direction ^ other.direction), (other.words, 1));
+        assert_eq!(unpack(one.words[1]).1, 17);
+        assert_eq!(unpack(one.words[1]).2, 7);
+    }
+
+    #[test]
+    fn fields_and_frames_say_the_same() {
+        let frames = [
+            ip4(6, &TCP),
+            FrameBuilder::ip4().udp(3, 4, b"x").build(),
+            ip4(47, &[0; 20]),
+            ip4(1, &[8, 0, 0, 0, 0, 9, 0, 1]),
+        ];
+        let mut fields = Fields::<Ipv4Addr>::default();
+        for (place, frame) in frames.iter().enumerate() {
+            fields.push_frame(frame, frame.len(), 0);
+            assert_eq!(Identity::of(&fields, place, frame, 7), identity(frame), "{place}");
+        }
+    }
+
+    #[test]
+    fn only_an_answer_is_the_other_direction_of_a_question() {
+        let message = |kind| ip4(1, &[kind, 0, 0, 0, 0x12, 0x34, 0, 1]);
+        let question = identity::<Ipv4Addr>(&message(8)).unwrap().key;
+        let answer = identity::<Ipv4Addr>(&back(message(0))).unwrap().key;
+        assert_eq!((question.words, question.direction), (answer.words, 1 - answer.direction));
+        assert_ne!(question.words, identity::<Ipv4Addr>(&back(message(8))).unwrap().key.words);
+        assert_eq!(identity::<Ipv4Addr>(&message(5)), None, "a redirect");
+    }
+
+    #[test]
+    fn an_error_is_about_the_flow_that_it_quotes() {
+        let sent = FrameBuilder::ip4().udp(1000, 53, b"payload").build();
+        let error = |quoted: &[u8]| {
+            let payload = [&[3, 4, 0, 0, 0, 0, 5, 0][..], quoted].concat();
+            // From anybody on the way, to whom had sent the packet.
+            back(
+                FrameBuilder::ip4()
+                    .protocol(1)
+                    .destination4("192.0.2.99")
+                    .payload(&payload)
+                    .build(),
+            )
+        };
+        let mut about = error(&sent[ETHERNET..ETHERNET + 28]);
+        about[30..34].copy_from_slice(&sent[26..30]);
+        let found = identity::<Ipv4Addr>(&about).unwrap();
+        let flow = identity::<Ipv4Addr>(&sent).unwrap();
+        assert_eq!((found.part, flow.part), (Part::Error, Part::Packet));
+        assert_eq!(found.key, flow.key);
+        // For somebody who did not send it, or about another error, or too short.
+        let mut other = about.clone();
+        other[33] ^= 1;
+        assert_eq!(identity::<Ipv4Addr>(&other), None);
+        assert_eq!(identity::<Ipv4Addr>(&about[..about.len() - 5]), None);
+        let mut of_error = error(&about[ETHERNET..ETHERNET + 56]);
+        of_error[30..34].copy_from_slice(&about[26..30]);
+        assert_eq!(identity::<Ipv4Addr>(&of_error), None);
+    }
+
+    #[test]
+    fn later_fragments_are_of_their_first() {
+        let mut first = FrameBuilder::ip4().udp(1000, 53, b"payload").build();
+        (first[18], first[19], first[20]) = (0x12, 0x34, 0x20);
+        let mut later = first.clone();
+        (later[20], later[21]) = (0, 9);
+        let rest = Identity::<Ipv4Addr>::of_rest(&first[ETHERNET..], 7);
+        assert_eq!(rest, identity(&later));
+        assert_ne!(rest, identity(&first));
+        later[19] ^= 1;
+        assert_ne!(rest, identity(&later), "of another packet");
+        let whole = FrameBuilder::ip4().udp(1000, 53, b"payload").build();
+        assert_eq!(Identity::<Ipv4Addr>::of_rest(&whole[ETHERNET..], 7), None);
+    }
+
+    #[test]
+    fn any_bytes_are_read() {
+        let frames = [
+            ip4(6, &TCP),
+            ip4(1, &[3, 0, 0, 0, 0, 0, 0, 0, 0x45, 0, 0, 40, 1, 1, 0, 0, 9, 6, 0, 0]),
+            FrameBuilder::ip6()
+                .protocol(0)
+                .payload(&[44, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 1, 0])
+                .build(),
+            FrameBuilder::ip6().protocol(58).payload(&[1, 0, 0, 0, 0, 0, 0, 0, 0x60]).build(),
+        ];
+        for frame in frames {
+            for length in ETHERNET..frame.len() {
+                for at in ETHERNET..length {
+                    let mut frame = frame[..length].to_vec();
+                    for value in [0, 1, 0x45, 0x4f, 255] {
+                        frame[at] = value;
+                        let _ = (identity::<Ipv4Addr>(&frame), identity::<Ipv6Addr>(&frame));
+                        let _ = Identity::<Ipv6Addr>::of_rest(&frame[ETHERNET..], 0);
+                    }
+                }
+            }
+        }
+    }
+}
