@@ -14,7 +14,7 @@ use dataplane::words::{count, suggestion};
 use serde_json::Value;
 
 use crate::api::report::{
-    Compiler, Counters, Families, Filter, FilterVerdict, Flows, HostInterface, Multicast,
+    Class, Compiler, Counters, Families, Filter, FilterVerdict, Flows, HostInterface, Multicast,
     MulticastPort, Neighbour, Offload, Path, Port, Protection, Remote, ResolvedPath, Route,
     RouteAnswer, RouteSummary, Source, Steps, Vrf,
 };
@@ -455,8 +455,15 @@ fn filter(filter: &Filter) -> String {
         "",
     ]);
     right_align(&mut table, 5..8);
+    let (name, rules) = (&filter.name, finish(&table));
+    if !filter.classes.is_empty() {
+        let classes = classes(&filter.classes);
+        return format!(
+            "filter {name}: for the router itself\n{rules}\n\nwhat is accepted, by class:\n{classes}"
+        );
+    }
     let (inward, outward) = (ports(&filter.inward), ports(&filter.outward));
-    format!("filter {}: inward on {inward}, outward on {outward}\n{}", filter.name, finish(&table))
+    format!("filter {name}: inward on {inward}, outward on {outward}\n{rules}")
 }
 
 /// Why packets were dropped, the most frequent reason first, then the sum that must close. `all`: with what is 0.
@@ -550,8 +557,8 @@ pub fn steps(report: &Steps) -> String {
     text
 }
 
-/// One line a class, then the bounds of ICMP errors.
-pub fn protection(protection: &Protection) -> String {
+/// One line a class.
+fn classes(all: &[Class]) -> String {
     let mut table = columns(&[
         "class",
         "rate/s",
@@ -564,7 +571,7 @@ pub fn protection(protection: &Protection) -> String {
         "waiting",
         "packets",
     ]);
-    for class in &protection.classes {
+    for class in all {
         let named = PuntClass::ALL.iter().find(|known| known.name() == class.name);
         table.add_row([
             class.name.clone(),
@@ -580,12 +587,17 @@ pub fn protection(protection: &Protection) -> String {
         ]);
     }
     right_align(&mut table, 1..9);
+    finish(&table)
+}
+
+/// One line a class, then the bounds of ICMP errors.
+pub fn protection(protection: &Protection) -> String {
     let errors = &protection.icmp_errors;
     format!(
         "{}\n\nworkers: {}\nICMP errors: {}/s, {} at once; to one prefix {}/s, {} at once\n  \
          not sent for the rate {}, for the prefix's {}\n\
          events for the control plane: {} waiting, {} merged, {} lost",
-        finish(&table),
+        classes(&protection.classes),
         protection.workers,
         errors.rate,
         errors.burst,
