@@ -53,13 +53,21 @@ unit: deps
 # Scenarios mostly wait, so more run at a time than there are cores. Those that measure time run alone. 5 says
 # that PYTEST chose none of them.
 WORKERS ?= 3
-SCENARIOS = TURNPIKE=$(abspath $(or $(CARGO_TARGET_DIR),target))/debug/turnpike $(PYTHON) -m pytest tests
-scenarios: deps $(PYTHON)
+TARGET = $(abspath $(or $(CARGO_TARGET_DIR),target))
+SCENARIOS = TURNPIKE=$(TARGET)/debug/turnpike $(PYTHON) -m pytest tests
+FLOW_DEVICE = $(TARGET)/flow_device.so
+scenarios: deps $(PYTHON) $(FLOW_DEVICE)
 	$(CARGO) build --locked --workspace $(FAULTY)
 	@status=0; set -x; \
 	$(SCENARIOS) -m "not alone" -n $(WORKERS) --dist loadgroup $(PYTEST) || [ $$? -eq 5 ] || status=1; \
 	$(SCENARIOS) -m alone $(PYTEST) || [ $$? -eq 5 ] || status=1; \
 	exit $$status
+
+# A device that holds rules of filters, for scenarios: it is put in front of DPDK.
+$(FLOW_DEVICE): tests/flow_device/flow_device.c | deps
+	@mkdir -p $(@D)
+	$(CC) -O2 -Wall -Wextra -shared -fPIC $$(pkg-config --cflags libdpdk) -o $@ $< \
+	  $$(pkg-config --libs libdpdk) -ldl
 
 # One machine is booted for all of them, so they run one after the other.
 test-vm: deps $(PYTHON)

@@ -36,13 +36,14 @@ def drop_reasons():
 class Router:
     """A `turnpike run` in a namespace.
 
-    The configuration, the log and the socket live in a directory of its own, which goes with it. A
+    The configuration, the log and the socket live in a directory of its own, which goes with it. `env` has
+    environment variables of its own. A
     `manager` (`lib/manager.py`) keeps its host interfaces' descriptors for the next one.
     """
 
     READY_SECONDS = 30
 
-    def __init__(self, namespace, config, files=None, options=(), socket=None, wait=True, manager=None):
+    def __init__(self, namespace, config, files=None, options=(), socket=None, wait=True, manager=None, env=None):
         self.namespace = namespace
         self.directory = Path(tempfile.mkdtemp(prefix="turnpike-test-"))
         self.config = self.directory / "router.lua"
@@ -53,6 +54,9 @@ class Router:
         self._log = open(self.directory / "log", "wb")
         argv = [binary(), "run", self.config, "--socket", self.socket, *options]
         argv, managed = manager.wrap(argv) if manager else (argv, {})
+        if env:
+            # For the router alone, and not for what starts it in its namespace.
+            argv = ["env", *(f"{name}={value}" for name, value in env.items()), *argv]
         self.process = namespace.spawn(
             *argv, cwd=self.directory, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, **managed
         )

@@ -25,9 +25,9 @@ pub(crate) enum Number {
 }
 
 /// Bit of [`Number::Kind`]: a fragment.
-pub(crate) const KIND_FRAGMENT: u16 = 1 << 8;
+const KIND_FRAGMENT: u16 = 1 << 8;
 /// Bit of [`Number::Kind`]: ports, flags and ICMP type are not known.
-pub(crate) const KIND_NO_UPPER: u16 = 1 << 9;
+const KIND_NO_UPPER: u16 = 1 << 9;
 
 /// Where [`State`] is in [`Number::Kind`].
 const KIND_STATE: u32 = 10;

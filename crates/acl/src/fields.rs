@@ -3,7 +3,7 @@
 use crate::{
     Key, State,
     classes::FilterAddress,
-    conditions::{KIND_FRAGMENT, KIND_NO_UPPER, Number, kind, kind_of},
+    conditions::{Number, kind, kind_of},
 };
 
 /// Packets in a batch at most.
@@ -20,6 +20,20 @@ pub struct Fields<A: FilterAddress> {
     /// From the low end: flags, ICMP type, DSCP and TTL, a byte each, length and interface.
     rest: [u64; BATCH],
     count: usize,
+}
+
+/// Between whom a packet goes.
+pub struct Ends<A: FilterAddress> {
+    /// Its source address.
+    pub source: A::Bits,
+    /// Its destination address.
+    pub destination: A::Bits,
+    /// Source port above, destination port below.
+    pub ports: u32,
+    /// Its upper-layer protocol, if it is no fragment and the header of that layer is whole.
+    pub protocol: Option<u8>,
+    /// TCP flags.
+    pub flags: u8,
 }
 
 impl<A: FilterAddress> Default for Fields<A> {
@@ -88,37 +102,23 @@ impl<A: FilterAddress> Fields<A> {
     }
 
     /// This is known of the connection of the packet at this place, which was pushed without a state.
-    #[inline]
+    #[inline(always)]
     pub fn set_state(&mut self, place: usize, state: State) {
-        if let Some(kind) = self.kinds.get_mut(place) {
-            *kind |= kind_of(state);
+        self.kinds[place & (BATCH - 1)] |= kind_of(state);
+    }
+
+    /// The fields of the packet at this place that tell flows apart.
+    #[inline(always)]
+    pub fn ends(&self, place: usize) -> Ends<A> {
+        let place = place & (BATCH - 1);
+        let kind = self.kinds[place];
+        Ends {
+            source: self.sources[place],
+            destination: self.destinations[place],
+            ports: self.ports[place],
+            protocol: u8::try_from(kind).ok(),
+            flags: self.rest[place] as u8,
         }
-    }
-
-    /// The upper-layer protocol of the packet at this place, if it is no fragment and its upper-layer header is
-    /// whole.
-    #[inline]
-    pub fn whole_protocol(&self, place: usize) -> Option<u8> {
-        let kind = *self.kinds.get(place)?;
-        (kind & (KIND_FRAGMENT | KIND_NO_UPPER) == 0).then_some(kind as u8)
-    }
-
-    /// Source port above, destination port below, of the packet at this place.
-    #[inline]
-    pub fn ports(&self, place: usize) -> u32 {
-        self.ports.get(place).copied().unwrap_or(0)
-    }
-
-    /// TCP flags of the packet at this place.
-    #[inline]
-    pub fn flags(&self, place: usize) -> u8 {
-        self.rest.get(place).map_or(0, |rest| *rest as u8)
-    }
-
-    /// The destination address of the packet at this place.
-    #[inline]
-    pub fn destination(&self, place: usize) -> A::Bits {
-        self.destinations.get(place).copied().unwrap_or_default()
     }
 
     /// The source address of the packet at this place.

@@ -47,6 +47,7 @@ mod fields;
 #[cfg(any(test, feature = "testing"))]
 pub mod generate;
 pub mod key;
+pub mod offload;
 pub mod packet;
 #[cfg(any(test, feature = "testing"))]
 pub mod rte;
@@ -57,7 +58,7 @@ mod walk;
 
 pub use classes::FilterAddress;
 pub use classifier::{Classifier, TooLarge};
-pub use fields::{BATCH, Fields};
+pub use fields::{BATCH, Ends, Fields};
 pub use key::Key;
 pub use rule::{Action, Bits, Error, Family, Fault, Filter, Implied, Matches, Rule, State};
 pub use shadow::{Warning, warnings};

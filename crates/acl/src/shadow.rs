@@ -9,6 +9,8 @@
 //! that is there (tuple space search, Srinivasan et al., SIGCOMM 1999). The work is bounded by
 //! [`BUDGET`] look-ups and comparisons.
 
+pub(crate) mod overlap;
+
 use std::{
     collections::{BTreeSet, HashMap},
     fmt,

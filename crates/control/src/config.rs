@@ -234,6 +234,8 @@ pub struct PortFilter {
     pub name: String,
     /// Its number.
     pub number: u8,
+    /// The port's device holds those of its rules that it can.
+    pub hardware: bool,
     /// It asks for the state of connections.
     pub asks_for_state: bool,
 }

@@ -182,8 +182,12 @@ impl<A: Filtered> Reader<A> {
             hidden |= Mask::when(is_tiny, slot);
         }
         if let Some(flows) = flows {
-            let seen = |slot| (batch.frame(slot), batch.info(slot).vrf.index() as u16);
-            self.lookups.look_up(flows, &mut self.fields, batch.now, packets.slots().map(seen));
+            let frame = |slot| move || batch.frame(slot);
+            let seen = packets.slots().map(|slot| {
+                let vrf = batch.info(slot).vrf.index() as u16;
+                (vrf, frame(slot))
+            });
+            self.lookups.look_up(flows, &mut self.fields, batch.now, seen);
         }
         hidden
     }
@@ -192,7 +196,7 @@ impl<A: Filtered> Reader<A> {
     fn note(&self, flows: Option<&FlowTable>, place: usize, batch: &Batch, slot: usize) {
         let Some(flows) = flows else { return };
         let length = batch.len(slot).saturating_sub(ETHERNET);
-        let packet = Passed { frame: batch.frame(slot), length, enters: true, now: batch.now };
-        self.lookups.note(flows, place, packet);
+        let packet = Passed { length, enters: true, now: batch.now };
+        self.lookups.note(flows, place, packet, || batch.frame(slot));
     }
 }

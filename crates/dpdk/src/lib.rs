@@ -57,9 +57,10 @@ pub use port::book::{give_back_interfaces, leave};
 pub use port::queues::{DESCRIPTORS_MOST, Thresholds};
 pub use port::rss::{Rss, RssConfig, RssTable, SYMMETRIC as SYMMETRIC_RSS_KEY};
 pub use port::{
-    DeviceEvent, DeviceEvents, Fec, Happening, Link, LinkDetails, LinkWatch, LinkWish,
-    MulticastFilter, Multicasts, Offload, OffloadReason, OffloadState, OffloadWishes, Offloads,
-    Pause, Port, PortConfig, Stats, data_room, interface_user, is_port, kernel_mtu,
+    DeviceEvent, DeviceEvents, Fec, FlowCount, FlowRefusal, FlowRule, Happening, Link, LinkDetails,
+    LinkWatch, LinkWish, MulticastFilter, Multicasts, Offload, OffloadReason, OffloadState,
+    OffloadWishes, Offloads, Pause, Port, PortConfig, Stats, data_room, interface_user, is_port,
+    kernel_mtu,
 };
 pub use queue::{RxQueue, Sent, TxQueue};
 pub use ring::{Consumer, Producer, Ring};

@@ -11,6 +11,7 @@ pub(crate) mod book;
 mod bpf;
 mod events;
 mod filter;
+mod flow_rules;
 mod kernel;
 mod link;
 mod multicast;
@@ -35,6 +36,7 @@ use dpdk_sys as sys;
 
 pub use self::events::{DeviceEvent, DeviceEvents, Happening};
 use self::filter::Filter;
+pub use self::flow_rules::{FlowCount, FlowRefusal, FlowRule};
 use self::kernel::KernelInterface;
 pub use self::kernel::interface_user;
 pub use self::link::{Fec, LinkDetails, LinkWish, Pause};
@@ -838,6 +840,8 @@ struct Started {
     link_interrupts: bool,
     /// What it receives.
     filter: Filter,
+    /// What it drops by itself.
+    flow_rules: flow_rules::Rules,
     queues: Queues,
     /// Buffers of a packet that it sends.
     tx_buffers_most: usize,
@@ -941,6 +945,7 @@ impl Attached {
             negotiated,
             link_interrupts: events::has_link_interrupts(&config.device, &info),
             filter: Filter::default(),
+            flow_rules: flow_rules::Rules::default(),
             queues,
             tx_buffers_most,
             pool,
@@ -1108,6 +1113,7 @@ impl Drop for Started {
         if self.device.af_xdp.is_some() {
             self.reclaim_sent();
         }
+        self.flow_rules.clear(self.device.id);
         self.filter.undo(self.device.id);
         // SAFETY: the port exists; its queues are gone.
         unsafe { sys::rte_eth_dev_stop(self.device.id) };

@@ -14,6 +14,7 @@
 mod buffers;
 pub mod cores;
 mod fd_store;
+mod flow_rules;
 mod forwarders;
 mod graphs;
 pub mod host;

@@ -3,6 +3,7 @@
 mod configurations;
 mod devices;
 mod forwarders;
+mod hardware;
 
 use std::collections::BTreeSet;
 
@@ -430,10 +431,14 @@ pub fn verdict(verdict: &FilterVerdict) -> String {
 fn filter(filter: &Filter) -> String {
     let ports =
         |ports: &[String]| if ports.is_empty() { "no port".to_owned() } else { ports.join(", ") };
-    let mut table =
-        columns(&["", "name", "matches", "action", "police", "packets", "bytes", "last"]);
+    let mut names = vec!["", "name", "matches", "action", "police", "packets", "bytes", "last"];
+    let has_hardware = !filter.hardware.is_empty();
+    if has_hardware {
+        names.extend(["where", "by device"]);
+    }
+    let mut table = columns(&names);
     for rule in &filter.rules {
-        table.add_row([
+        let mut row = vec![
             rule.number.to_string(),
             rule.name.clone().unwrap_or_else(|| "-".to_owned()),
             rule.matches.clone(),
@@ -442,7 +447,11 @@ fn filter(filter: &Filter) -> String {
             rule.packets.to_string(),
             rule.bytes.to_string(),
             rule.last_s.map_or_else(|| "-".to_owned(), |seconds| format!("{seconds} s ago")),
-        ]);
+        ];
+        if has_hardware {
+            row.extend(hardware::of_rule(rule));
+        }
+        table.add_row(row);
     }
     table.add_row([
         "-",
@@ -455,15 +464,26 @@ fn filter(filter: &Filter) -> String {
         "",
     ]);
     right_align(&mut table, 5..8);
+    if has_hardware {
+        right_align(&mut table, 9..10);
+    }
     let (name, rules) = (&filter.name, finish(&table));
     if !filter.classes.is_empty() {
         let classes = classes(&filter.classes);
         return format!(
-            "filter {name}: for the router itself\n{rules}\n\nwhat is accepted, by class:\n{classes}"
+            "filter {name}: for the router itself
+{rules}
+
+what is accepted, by class:
+{classes}"
         );
     }
     let (inward, outward) = (ports(&filter.inward), ports(&filter.outward));
-    format!("filter {name}: inward on {inward}, outward on {outward}\n{rules}")
+    let reasons = hardware::reasons(filter);
+    format!(
+        "filter {name}: inward on {inward}, outward on {outward}
+{rules}{reasons}"
+    )
 }
 
 /// Why packets were dropped, the most frequent reason first, then the sum that must close. `all`: with what is 0.

@@ -1,6 +1,6 @@
 //! Header layouts, checksums and packet builders: what Ethernet and IP look like on the wire.
 //!
-//! No I/O, no allocation outside [`build`], no opinion about forwarding. Four layers:
+//! No I/O, no allocation outside [`build`], no opinion about forwarding. Five layers:
 //!
 //! * **Layouts** ([`ethernet`], [`arp`], [`ip`], [`l4`], [`icmp`], [`nd`]): one struct per header,
 //!   byte for byte as the RFC draws it, big-endian integer types, alignment 1. They are read in
@@ -9,6 +9,7 @@
 //!   sums that virtual devices hand over.
 //! * **Builders** ([`build`]): whole frames, ready to send, for the neighbour protocols and ICMP.
 //! * **Offloads** ([`offload`]): segmentation and coalescing for devices that have none.
+//! * **Patterns** ([`pattern`]): headers compared under masks, as devices compare them.
 //!
 //! ```
 //! use wire::ethernet::EthernetHeader;
@@ -32,6 +33,7 @@ pub mod l4;
 mod mac;
 pub mod nd;
 pub mod offload;
+pub mod pattern;
 
 pub use mac::MacAddr;
 pub use mac::ParseMacError;

@@ -339,6 +339,8 @@ impl List<'_> {
         let filter = |of: &Option<PortFilter>| or(of.as_ref().map(|of| of.name.clone()), "none");
         of.add(Effect::Graph, "filter inward", filter(filter_in));
         of.add(Effect::Graph, "filter outward", filter(filter_out));
+        let hardware = filter_in.as_ref().is_some_and(|filter| filter.hardware);
+        of.live("filter hardware", hardware);
         of.live("unreachables", unreachables);
         of.live("ttl_security", or(*ttl_security, "none"));
         of.live("dad", dad);

@@ -150,7 +150,7 @@ impl<A: Filtered> Reader<A> {
         self.fields.clear();
         let is_tiny = self.fields.push_frame(frame, frame.len(), from);
         if let Some(flows) = flows {
-            self.lookups.look_up(flows, &mut self.fields, now, [(frame, vrf)].into_iter());
+            self.lookups.look_up(flows, &mut self.fields, now, [(vrf, || frame)].into_iter());
         }
         is_tiny
     }
@@ -183,6 +183,6 @@ impl<A: Filtered> Reader<A> {
     fn pass(&self, flows: &FlowTable, frame: &[u8], to: Guard, now: u64) {
         let length = frame.len().saturating_sub(ETHERNET);
         let enters = to.enters[Way::Out as usize];
-        self.lookups.note(flows, 0, Passed { frame, length, enters, now });
+        self.lookups.note(flows, 0, Passed { length, enters, now }, || frame);
     }
 }

@@ -14,7 +14,7 @@
 use std::fmt::Debug;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use acl::{Family, Fields, FilterAddress};
+use acl::{Ends, Family, Fields, FilterAddress};
 use wire::ip::{
     AuthenticationHeader, IPV4_MIN_LEN, Ipv4Header, Ipv6ExtensionHeader, Ipv6FragmentHeader,
     Ipv6Header, PROTOCOL_AUTHENTICATION, PROTOCOL_DESTINATION_OPTIONS, PROTOCOL_FRAGMENT,
@@ -31,8 +31,12 @@ pub trait Tracked: FilterAddress {
     /// A key's words. Ports, VRF and protocol are in the second.
     type Words: AsRef<[u64]> + Copy + Debug + Default + Eq + Send;
 
-    /// The words of a key; `ports` is the second.
-    fn words(low: Self::Bits, high: Self::Bits, ports: u64) -> Self::Words;
+    /// A key that no flow has.
+    const NOTHING: Self::Words;
+
+    /// The words of a key of these ends, the lower one first, and whether `from` is the higher one; `rest` is
+    /// in the low half of the second word.
+    fn ordered(from: End<Self>, to: End<Self>, rest: u64) -> (Self::Words, bool);
 
     /// The words of a key as it is kept.
     fn words_of(words: &[u64; 5]) -> Self::Words;
@@ -57,8 +61,14 @@ pub struct Headers<'a, A: FilterAddress> {
 impl Tracked for Ipv4Addr {
     type Words = [u64; 2];
 
-    fn words(low: u32, high: u32, ports: u64) -> [u64; 2] {
-        [u64::from(low) << 32 | u64::from(high), ports]
+    const NOTHING: [u64; 2] = [0; 2];
+
+    #[inline(always)]
+    fn ordered(from: End<Self>, to: End<Self>, rest: u64) -> ([u64; 2], bool) {
+        let [from, to] = [from, to].map(|end| u64::from(end.0) << 16 | u64::from(end.1));
+        let (low, high) = (from.min(to), from.max(to));
+        let ports = (low & 0xffff) << 48 | (high & 0xffff) << 32;
+        ([low >> 16 << 32 | high >> 16, ports | rest], from > to)
     }
 
     fn words_of(words: &[u64; 5]) -> [u64; 2] {
@@ -85,8 +95,15 @@ impl Tracked for Ipv4Addr {
 impl Tracked for Ipv6Addr {
     type Words = [u64; 5];
 
-    fn words(low: u128, high: u128, ports: u64) -> [u64; 5] {
-        [(low >> 64) as u64, ports, low as u64, (high >> 64) as u64, high as u64]
+    const NOTHING: [u64; 5] = [0; 5];
+
+    #[inline(always)]
+    fn ordered(from: End<Self>, to: End<Self>, rest: u64) -> ([u64; 5], bool) {
+        let is_high = from > to;
+        let (low, high) = if is_high { (to, from) } else { (from, to) };
+        let ports = u64::from(low.1) << 48 | u64::from(high.1) << 32 | rest;
+        let half = |address: u128| (address >> 64) as u64;
+        ([half(low.0), ports, low.0 as u64, half(high.0), high.0 as u64], is_high)
     }
 
     fn words_of(words: &[u64; 5]) -> [u64; 5] {
@@ -154,6 +171,8 @@ pub(crate) struct Identity<A: Tracked> {
 /// What a packet is of its flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
+    /// Nothing: it is of no flow.
+    None,
     /// One of its packets.
     Packet,
     /// The same, of which this is the first fragment.
@@ -164,17 +183,14 @@ pub(crate) enum Part {
     Error,
 }
 
-/// An end of a flow.
-type End<A> = (<A as fib::Address>::Bits, u16);
+/// An end of a flow: address and port.
+pub type End<A> = (<A as fib::Address>::Bits, u16);
 
 impl<A: Tracked> FlowKey<A> {
     #[inline(always)]
     fn new(from: End<A>, to: End<A>, protocol: u8, vrf: u16) -> Self {
-        let is_high = from > to;
-        let (low, high) = if is_high { (to, from) } else { (from, to) };
-        let ports = u64::from(low.1) << 48 | u64::from(high.1) << 32;
-        let rest = u64::from(vrf) << 8 | u64::from(protocol);
-        Self { words: A::words(low.0, high.0, ports | rest), direction: usize::from(is_high) }
+        let (words, is_high) = A::ordered(from, to, u64::from(vrf) << 8 | u64::from(protocol));
+        Self { words, direction: usize::from(is_high) }
     }
 }
 
@@ -184,24 +200,39 @@ pub(super) fn unpack(ports: u64) -> ([u16; 2], u8, u16) {
 }
 
 impl<A: Tracked> Identity<A> {
-    /// Of the packet at this place of a batch, whose frame this is; `None`: it is of no flow.
+    /// Of a packet that is of no flow.
+    pub const NONE: Self = Self {
+        key: FlowKey { words: A::NOTHING, direction: 0 },
+        mark: Mark::Plain,
+        part: Part::None,
+    };
+
+    /// Of the packet at this place of a batch; `frame` gives it if it is needed.
     #[inline(always)]
-    pub fn of(fields: &Fields<A>, place: usize, frame: &[u8], vrf: u16) -> Option<Self> {
-        let protocol = fields.whole_protocol(place);
-        let Some(protocol @ (PROTOCOL_TCP | PROTOCOL_UDP)) = protocol else {
-            return Self::of_packet(frame.get(ETHERNET..)?, vrf);
-        };
-        let ports = fields.ports(place);
-        let from = (fields.source(place), (ports >> 16) as u16);
-        let to = (fields.destination(place), ports as u16);
+    pub fn of<'p>(
+        fields: &Fields<A>,
+        place: usize,
+        vrf: u16,
+        frame: impl FnOnce() -> &'p [u8],
+    ) -> Self {
+        let Ends { source, destination, ports, protocol, flags } = fields.ends(place);
         let mark = match protocol {
-            PROTOCOL_TCP => Mark::of_tcp(fields.flags(place)),
-            _ => Mark::Plain,
+            Some(PROTOCOL_UDP) => Mark::Plain,
+            Some(PROTOCOL_TCP) => Mark::of_tcp(flags),
+            _ => return Self::of_other(frame(), vrf),
         };
-        Some(Self { key: FlowKey::new(from, to, protocol, vrf), mark, part: Part::Packet })
+        let (from, to) = ((source, (ports >> 16) as u16), (destination, ports as u16));
+        let protocol = protocol.unwrap_or_default();
+        Self { key: FlowKey::new(from, to, protocol, vrf), mark, part: Part::Packet }
     }
 
-    /// Of an IP packet.
+    #[cold]
+    fn of_other(frame: &[u8], vrf: u16) -> Self {
+        let identity = frame.get(ETHERNET..).and_then(|packet| Self::of_packet(packet, vrf));
+        identity.unwrap_or(Self::NONE)
+    }
+
+    /// Of an IP packet; `None`: it is of no flow.
     pub fn of_packet(packet: &[u8], vrf: u16) -> Option<Self> {
         let headers = A::headers(packet)?;
         match headers.fragment {
@@ -352,7 +383,7 @@ mod tests {
         let mut fields = Fields::<Ipv4Addr>::default();
         for (place, frame) in frames.iter().enumerate() {
             fields.push_frame(frame, frame.len(), 0);
-            assert_eq!(Identity::of(&fields, place, frame, 7), identity(frame), "{place}");
+            assert_eq!(Some(Identity::of(&fields, place, 7, || frame)), identity(frame), "{place}");
         }
     }
 

@@ -24,7 +24,7 @@ use crate::counters::Traffic;
 use crate::flow::fold;
 
 /// Slots of a bucket.
-const WAYS: usize = 16;
+const WAYS: usize = 8;
 
 /// Tags in a word.
 const TAGS: usize = 4;
@@ -35,7 +35,26 @@ const BUSY: u16 = 1;
 const LANES: u64 = 0x0001_0001_0001_0001;
 const HIGHS: u64 = LANES << 15;
 
+/// Moves bits 0, 16, 32 and 48 to bits 48 to 51.
+const GATHER: u64 = 1 << 48 | 1 << 33 | 1 << 18 | 1 << 3;
+
 type Bucket = [AtomicU64; WAYS / TAGS];
+
+/// Slots of a bucket with the tag of a hash.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Candidates {
+    /// The bucket's first slot.
+    first: u32,
+    /// A bit for each.
+    slots: u32,
+}
+
+impl Candidates {
+    #[inline(always)]
+    fn next(self) -> Option<usize> {
+        (self.slots != 0).then(|| (self.first + self.slots.trailing_zeros()) as usize)
+    }
+}
 
 /// One flow; its counters are of each direction.
 #[derive(Default)]
@@ -146,16 +165,27 @@ impl State {
     /// The state after a packet.
     #[inline(always)]
     fn after(self, direction: usize, mark: Mark, tick: u32) -> Self {
-        let (set, clear) = match mark {
-            Mark::Plain | Mark::Syn | Mark::SynAck => (SEEN, 0),
-            // Whoever goes on sending has not been reset: what said so was not the other side.
-            Mark::Data => (SEEN | DATA, RST),
-            Mark::Fin => (SEEN | DATA | FIN, RST),
-            Mark::Rst => (SEEN | RST >> direction, 0),
-        };
-        Self((self.0 | set << direction) & !(clear | u64::from(u32::MAX)) | u64::from(tick))
+        let mark = mark as usize;
+        Self(self.0 & !CLEARED[mark] | SET[mark][direction & 1] | u64::from(tick))
     }
 }
+
+/// What a packet of each [`Mark`] sets, by its direction.
+const SET: [[u64; 2]; 6] = {
+    const fn both(bits: u64) -> [u64; 2] {
+        [bits, bits << 1]
+    }
+    let reset = [SEEN | RST, SEEN << 1 | RST];
+    let (seen, data) = (both(SEEN), both(SEEN | DATA));
+    [seen, seen, seen, both(SEEN | DATA | FIN), reset, data]
+};
+
+/// And what it clears, beside the time: whoever goes on sending has not been reset, what said so was not the other
+/// side.
+const CLEARED: [u64; 6] = {
+    const TIME: u64 = u32::MAX as u64;
+    [TIME, TIME, TIME, TIME | RST, TIME, TIME | RST]
+};
 
 /// A flow's slot and what is known of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -243,15 +273,27 @@ impl<A: Tracked> Table<A> {
         dpdk::prefetch(&raw const self.buckets[self.bucket(hash)]);
     }
 
-    /// Begins to bring the slot into the cache that is probably the flow's.
+    /// Slots that are perhaps the flow's, and begins to bring the first one into the cache.
     #[inline(always)]
-    pub fn prefetch_slot(&self, hash: u64) {
-        if let Some(slot) = self.candidates(hash).next() {
+    pub fn candidates(&self, hash: u64) -> Candidates {
+        let bucket = self.bucket(hash);
+        let wanted = u64::from(Self::tag(hash)) * LANES;
+        let mut slots = 0;
+        for (place, word) in self.buckets[bucket].iter().enumerate() {
+            let differs = word.load(Ordering::Acquire) ^ wanted;
+            // The top bit of each lane that is 0, and seldom of another; then these four side by side.
+            let equal = (differs.wrapping_sub(LANES) & !differs & HIGHS) >> 15;
+            let four = equal.wrapping_mul(GATHER) >> 48 & 0xf;
+            slots |= (four as u32) << (place * TAGS);
+        }
+        let candidates = Candidates { first: (bucket * WAYS) as u32, slots };
+        if let Some(slot) = candidates.next() {
             dpdk::prefetch(&raw const self.slots[slot]);
             if let Some(rest) = self.rest.get(slot) {
                 dpdk::prefetch(&raw const *rest);
             }
         }
+        candidates
     }
 
     #[inline(always)]
@@ -265,41 +307,38 @@ impl<A: Tracked> Table<A> {
         (hash as u16).max(BUSY + 1)
     }
 
-    /// Slots with the tag of this hash, and seldom others.
+    /// The flow of this key among these slots, unless its time is over.
     #[inline(always)]
-    fn candidates(&self, hash: u64) -> impl Iterator<Item = usize> {
-        let bucket = self.bucket(hash);
-        let wanted = u64::from(Self::tag(hash)) * LANES;
-        let words = self.buckets[bucket].iter().enumerate();
-        words.flat_map(move |(place, word)| {
-            let differs = word.load(Ordering::Acquire) ^ wanted;
-            let mut equal = differs.wrapping_sub(LANES) & !differs & HIGHS;
-            std::iter::from_fn(move || {
-                let lane = (equal != 0).then(|| equal.trailing_zeros() as usize / 16)?;
-                equal &= equal - 1;
-                Some(bucket * WAYS + place * TAGS + lane)
-            })
-        })
+    pub fn find_among(
+        &self,
+        mut candidates: Candidates,
+        words: &A::Words,
+        clock: Clock<'_>,
+    ) -> Option<Found> {
+        while let Some(slot) = candidates.next() {
+            let state = State(self.slots[slot].state.load(Ordering::Acquire));
+            if self.has_key(slot, words) && !clock.is_over(state, protocol(words)) {
+                return Some(Found { slot: slot as u32, state });
+            }
+            candidates.slots &= candidates.slots - 1;
+        }
+        None
     }
 
     /// The flow of this key, unless its time is over.
-    #[inline(always)]
     pub fn find(&self, words: &A::Words, hash: u64, clock: Clock<'_>) -> Option<Found> {
-        let is_it = |slot: usize| {
-            let state = State(self.slots[slot].state.load(Ordering::Acquire));
-            let found = Found { slot: slot as u32, state };
-            (self.has_key(slot, words) && !clock.is_over(state, protocol(words))).then_some(found)
-        };
-        self.candidates(hash).find_map(is_it)
+        self.find_among(self.candidates(hash), words, clock)
     }
 
     #[inline(always)]
     fn has_key(&self, slot: usize, words: &A::Words) -> bool {
         let (words, first) = (words.as_ref(), &self.slots[slot].key);
-        let same = |(cell, word): (&AtomicU64, &u64)| cell.load(Ordering::Relaxed) == *word;
-        let rest = self.rest.get(slot).map_or(&[][..], |rest| &rest[..]);
-        first.iter().zip(words).all(same)
-            && rest.iter().zip(words.get(2..).unwrap_or_default()).all(same)
+        let differs = |cell: &AtomicU64, word: u64| cell.load(Ordering::Relaxed) ^ word;
+        let two = differs(&first[0], words[0]) | differs(&first[1], words[1]);
+        let &[_, _, third, fourth, fifth] = words else { return two == 0 };
+        let rest = &self.rest[slot];
+        let three = differs(&rest[0], third) | differs(&rest[1], fourth) | differs(&rest[2], fifth);
+        two | three == 0
     }
 
     /// A packet of a flow that was found has been let pass.
@@ -307,12 +346,10 @@ impl<A: Tracked> Table<A> {
     pub fn note(&self, found: Found, packet: Packet, tick: u32) {
         let Some(slot) = self.slots.get(found.slot as usize) else { return };
         slot.count(packet);
-        let after = match packet.mark {
-            Mark::Syn if found.state.is_closing() => {
-                State::first(packet.direction, packet.mark, tick, found.state.uses())
-            }
-            mark => found.state.after(packet.direction, mark, tick),
-        };
+        let mut after = found.state.after(packet.direction, packet.mark, tick);
+        if packet.mark == Mark::Syn && found.state.is_closing() {
+            after = State::first(packet.direction, packet.mark, tick, found.state.uses());
+        }
         if after != found.state {
             // If it has changed, somebody else has just written what is as good, or it is another flow's.
             let _ = slot.state.compare_exchange(
@@ -506,9 +543,9 @@ pub(crate) struct Clock<'a> {
 impl Clock<'_> {
     #[inline(always)]
     fn is_over(self, state: State, protocol: u8) -> bool {
-        self.now.wrapping_sub(state.tick()) > self.timeout(state, protocol)
-            // Another forwarder's clock may be a tick ahead.
-            && self.now.wrapping_sub(state.tick()) < u32::MAX / 2
+        let age = self.now.wrapping_sub(state.tick());
+        // Another forwarder's clock may be a tick ahead.
+        age != 0 && age > self.timeout(state, protocol) && age < u32::MAX / 2
     }
 
     #[inline(always)]
@@ -556,9 +593,8 @@ mod tests {
 
     /// A key of this protocol between two ports of 10.0.0.x and 10.1.0.0.
     fn key(host: u32, port: u16, protocol: u8) -> FlowKey<Ipv4Addr> {
-        let ports = u64::from(port) << 48 | 80 << 32 | u64::from(protocol);
-        let words = Ipv4Addr::words(0x0a00_0000 + host, 0x0a01_0000, ports);
-        FlowKey { words, direction: 0 }
+        let (from, to) = ((0x0a00_0000 + host, port), (0x0a01_0000, 80));
+        FlowKey { words: Ipv4Addr::ordered(from, to, protocol.into()).0, direction: 0 }
     }
 
     fn table(room: usize) -> Table<Ipv4Addr> {
@@ -618,8 +654,8 @@ mod tests {
 
     #[test]
     fn assured_flows_are_never_pushed_out() {
-        let table = table(16);
-        let assured: Vec<_> = (0..16).map(|n| key(n, 9, 17)).collect();
+        let table = table(WAYS);
+        let assured: Vec<_> = (0..WAYS as u32).map(|n| key(n, 9, 17)).collect();
         for key in &assured {
             assert_eq!(pass(&table, key, packet(0, Mark::Plain), 0), Entered::New);
             pass(&table, key, packet(1, Mark::Plain), 0);
@@ -632,9 +668,9 @@ mod tests {
 
     #[test]
     fn who_has_the_most_attempts_loses_one_of_his() {
-        let table = table(16);
+        let table = table(WAYS);
         let few: Vec<_> = (1..4).map(|n| key(n, 9, 17)).collect();
-        let many: Vec<_> = (0..13).map(|port| key(77, port, 17)).collect();
+        let many: Vec<_> = (3..WAYS as u16).map(|port| key(77, port, 17)).collect();
         for (now, key) in few.iter().chain(&many).enumerate() {
             pass(&table, key, packet(0, Mark::Plain), now as u32);
         }

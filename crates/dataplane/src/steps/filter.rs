@@ -166,18 +166,29 @@ impl<A: Filtered> Tracking<A> {
         self.way.guard(&self.guards, batch, slot)
     }
 
-    /// Looks the packets' flows up, if an interface of theirs asks for it.
+    /// Looks the packets' flows up, if an interface of theirs asks for it. Inward they are all of one.
     #[inline(always)]
     fn look_up(&mut self, fields: &mut Fields<A>, batch: &Batch, packets: Mask) -> bool {
-        if self.flows.is_none()
-            || packets.filter(|slot| self.guard(batch, slot).tracks()).is_empty()
-        {
-            return false;
-        }
         let Self { way, guards, flows: Some(flows), lookups } = self else { return false };
-        let seen = |slot| (batch.frame(slot), way.guard(guards, batch, slot).vrf);
-        lookups.look_up(flows, fields, batch.now, packets.slots().map(seen));
-        true
+        let frame = |slot| move || batch.frame(slot);
+        if *way == Way::In {
+            let Some(guard) = packets.slots().next().map(|slot| way.guard(guards, batch, slot))
+            else {
+                return false;
+            };
+            if guard.tracks() {
+                let packets = packets.slots().map(|slot| (guard.vrf, frame(slot)));
+                lookups.look_up(flows, fields, batch.now, packets);
+            }
+            return guard.tracks();
+        }
+        let tracked = !packets.filter(|slot| way.guard(guards, batch, slot).tracks()).is_empty();
+        if tracked {
+            let vrf = |slot| way.guard(guards, batch, slot).vrf;
+            let packets = packets.slots().map(|slot| (vrf(slot), frame(slot)));
+            lookups.look_up(flows, fields, batch.now, packets);
+        }
+        tracked
     }
 
     /// Those of the packets that pass keep their flows, or enter them.
@@ -188,8 +199,8 @@ impl<A: Filtered> Tracking<A> {
             if passing.has(slot) & guard.tracks() {
                 let length = batch.len(slot).saturating_sub(ETHERNET);
                 let enters = guard.enters[self.way as usize];
-                let packet = Passed { frame: batch.frame(slot), length, enters, now: batch.now };
-                self.lookups.note(flows, place, packet);
+                let packet = Passed { length, enters, now: batch.now };
+                self.lookups.note(flows, place, packet, || batch.frame(slot));
             }
         }
     }

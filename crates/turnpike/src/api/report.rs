@@ -736,6 +736,9 @@ pub struct Filter {
     pub inward: Vec<String>,
     /// The ports that have it for what leaves by them.
     pub outward: Vec<String>,
+    /// The ports whose devices are to hold its rules.
+    #[serde(default)]
+    pub hardware: Vec<FilterInHardware>,
     /// Its rules in their order.
     pub rules: Vec<FilterRule>,
     /// What becomes of packets that no rule fits: `accept`, `drop`, …
@@ -793,6 +796,32 @@ pub struct Flow {
     pub idle_s: u64,
 }
 
+/// A port whose device is to hold rules of a filter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilterInHardware {
+    /// Its name.
+    pub port: String,
+    /// Why its device holds none.
+    pub why: Option<String>,
+}
+
+/// A rule of a filter in the device of a port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuleInHardware {
+    /// The port.
+    pub port: String,
+    /// Rules of the device that hold it.
+    pub held: usize,
+    /// Rules of the device that it takes.
+    pub wanted: usize,
+    /// The device counts what it drops by them.
+    pub counted: bool,
+    /// It is a rule that drops.
+    pub drops: bool,
+    /// Why packets of it come to software.
+    pub why: Vec<String>,
+}
+
 /// What a filter says of a packet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FilterVerdict {
@@ -817,10 +846,19 @@ pub struct FilterRule {
     pub action: String,
     /// How much of them passes, if it is limited.
     pub police: Option<String>,
-    /// Packets that it fitted, those above its rate included.
+    /// Packets that it fitted, those above its rate and those that devices have counted included.
     pub packets: u64,
     /// Bytes of their IP packets.
     pub bytes: u64,
+    /// Of these packets those that devices have dropped and counted.
+    #[serde(default)]
+    pub device_packets: u64,
+    /// Bytes of their IP packets, where the device counts bytes.
+    #[serde(default)]
+    pub device_bytes: u64,
+    /// Where it is, by the ports whose devices are to hold rules of the filter.
+    #[serde(default)]
+    pub hardware: Vec<RuleInHardware>,
     /// Seconds since the last one; `None`: there was none yet.
     pub last_s: Option<u64>,
 }

@@ -76,6 +76,21 @@ pub fn write_pcap(
     write(&mut file, &mut random).with_context(context)
 }
 
+/// The frames of a file of [`write_pcap`].
+pub fn read_pcap(path: &Path) -> Result<Vec<Vec<u8>>> {
+    let bytes = std::fs::read(path).with_context(|| format!("file {}", path.display()))?;
+    let mut rest = bytes.get(24..).unwrap_or_default();
+    let mut frames = Vec::new();
+    while let Some((head, behind)) = rest.split_first_chunk::<16>() {
+        let length = u32::from_ne_bytes([head[8], head[9], head[10], head[11]]) as usize;
+        let frame =
+            behind.get(..length).with_context(|| format!("file {}: cut", path.display()))?;
+        frames.push(frame.to_vec());
+        rest = &behind[length..];
+    }
+    Ok(frames)
+}
+
 fn record(file: &mut impl Write, frame: &[u8]) -> std::io::Result<()> {
     let length = frame.len() as u32;
     for word in [0, 0, length, length] {

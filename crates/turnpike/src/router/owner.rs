@@ -27,6 +27,7 @@
 //! | `watch.rs` | everything that says something of devices |
 //! | `links.rs` | ports that go up and down |
 //! | `filters.rs` | the multicasts that devices pass on |
+//! | `packet_filters.rs`, `hardware_filters.rs` | packet filters, and their rules in devices |
 //! | `flows.rs` | the flows that packet filters know |
 //! | `hotplug.rs` | devices that are taken away and put back |
 //! | `health.rs`, `faults.rs` | ports in trouble, DMA faults |
@@ -48,6 +49,7 @@ mod faults;
 mod filters;
 mod flow;
 mod flows;
+mod hardware_filters;
 mod health;
 mod history;
 mod hotplug;
@@ -193,6 +195,7 @@ pub struct Owner {
     near: NodeTables,
     /// The filters that forwarders have.
     filters: Filters,
+    device_hits: hardware_filters::DeviceHits,
     opener: Opener,
     readers: Arc<Qsbr>,
     devices: DeviceEvents,
@@ -256,6 +259,7 @@ impl Owner {
             tables,
             near,
             filters,
+            device_hits: hardware_filters::DeviceHits::default(),
             opener,
             readers,
             devices,
@@ -356,6 +360,7 @@ impl Owner {
                     self.watch_confirmation();
                     // Often: the next of several changes may need the memory of the one before.
                     self.opener.tidy(&self.readers);
+                    self.give_rules();
                     if count.is_multiple_of(SAMPLE_TICKS) {
                         self.groups.sample();
                     }
@@ -364,6 +369,7 @@ impl Owner {
                     }
                     if count.is_multiple_of(HEALTH_TICKS) {
                         self.examine();
+                        self.read_rules();
                         if let Some(thread) = self.dead_thread() {
                             tracing::error!(
                                 "{thread} has ended by itself, and its packets are lost; the router ends"
@@ -379,6 +385,7 @@ impl Owner {
                         }
                         self.look_for_absent().await;
                         self.filter_multicasts();
+                        self.place_more();
                         self.rib.tick();
                         self.sources.finish_audit(&mut self.rib);
                         self.failures.look(self.ledger.lua());

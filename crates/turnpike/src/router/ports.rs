@@ -9,11 +9,14 @@ use dataplane::interface::InterfaceInfo;
 use dataplane::port::PortId;
 use dataplane::words::count;
 use dpdk::qsbr::Qsbr;
-use dpdk::{Device, Driver, Eal, LinkWatch, Mempool, Offloads, Port, PortConfig, RxQueue, TxQueue};
+use dpdk::{
+    Device, Driver, Eal, FlowRule, LinkWatch, Mempool, Offloads, Port, PortConfig, RxQueue, TxQueue,
+};
 use ipnet::IpNet;
 
 use super::buffers::Buffers;
 use super::fd_store::{FdStore, SharedStore};
+use super::flow_rules::Placed;
 use super::host::{DeviceWork, HostInterface, HostView};
 use super::owner::WantedMulticasts;
 use super::queues;
@@ -44,6 +47,8 @@ pub struct OpenPort {
     pub port: Port,
     /// Its host interface, if it has one.
     pub host: Option<HostView>,
+    /// The rules of its filter that its device holds.
+    pub rules: Placed<FlowRule>,
     /// The multicasts that its device was asked to pass on, and why all of them.
     pub multicasts: Option<WantedMulticasts>,
     /// What ports had counted that had its number before it: see `Ledger::traffic`.
@@ -370,6 +375,7 @@ fn opened(wanted: &config::Port, node: Option<usize>, open: OpenQueues) -> Opene
         },
         port,
         host: None,
+        rules: Placed::default(),
         multicasts: None,
         counted: [0; 4],
         hold: None,

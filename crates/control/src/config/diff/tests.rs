@@ -321,6 +321,7 @@ const CHANGES: &[(&str, &str)] = &[
     ("rss", "rss = { symmetric = true }"),
     ("filter inward", "filter = 'f'"),
     ("filter outward", "filter = { outward = 'f' }"),
+    ("filter hardware", "filter = { inward = 'f', hardware = true }"),
     ("spread", "spread = 'software'"),
     ("offloads", "offloads = { vlan = false }"),
     ("link", "link = { speed = '10G' }"),

@@ -76,7 +76,7 @@ pub(super) fn of_port(
     };
     let number = u8::try_from(place + 1).unwrap_or(u8::MAX);
     // What the filter asks for is known when it has been read.
-    Some(PortFilter { name: name.to_owned(), number, asks_for_state: false })
+    Some(PortFilter { name: name.to_owned(), number, hardware: false, asks_for_state: false })
 }
 
 /// Tells ports what their filters ask for.

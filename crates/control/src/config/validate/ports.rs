@@ -262,7 +262,7 @@ fn driver(fields: &mut Fields<'_, '_>, device: &Device) -> Option<Driver> {
 }
 
 /// The value of a feature that a step declares.
-/// `filter = { inward = "edge-in", outward = "edge-out" }`, or the name of one for inward.
+/// `filter = { inward = "edge-in", outward = "edge-out", hardware = true }`, or the name of one for inward.
 fn filters_of(
     fields: &mut Fields<'_, '_>,
     names: &[&str],
@@ -270,8 +270,20 @@ fn filters_of(
     if let Some(Value::Text(_)) = fields.get("filter") {
         return (filters::of_port(fields, "filter", names), None);
     }
-    let Some(mut of) = fields.table("filter", &["inward", "outward"]) else { return (None, None) };
-    (filters::of_port(&mut of, "inward", names), filters::of_port(&mut of, "outward", names))
+    const KEYS: &[&str] = &["inward", "outward", "hardware"];
+    let Some(mut of) = fields.table("filter", KEYS) else { return (None, None) };
+    let mut inward = filters::of_port(&mut of, "inward", names);
+    let hardware = of.flag("hardware");
+    match &mut inward {
+        Some(filter) => filter.hardware = hardware,
+        None if hardware && of.get("inward").is_none() => {
+            let message = "hardware: a device holds rules of an inward filter, and the port has none; write \
+                           inward = \"NAME\", or leave hardware out";
+            of.error("hardware", message);
+        }
+        None => {}
+    }
+    (inward, filters::of_port(&mut of, "outward", names))
 }
 
 fn feature(fields: &mut Fields<'_, '_>, feature: Feature) -> u8 {

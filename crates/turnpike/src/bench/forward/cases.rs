@@ -3,17 +3,18 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use acl::{Action, Family, generate};
+use acl::{Action, Family, Matches, State, generate};
 use anyhow::{Context, Result, bail, ensure};
 use dataplane::batch::BATCH_MAX;
 use dataplane::class;
 use dataplane::counters::ForwarderCounters;
 use dataplane::distribution::{TxConfig, TxPath};
 use dataplane::features::Features;
-use dataplane::filters::{FilterSpec, FilterTable, FilterTables, Filters, Treatment};
+use dataplane::filters::{FilterSpec, FilterTable, FilterTables, Filters, Gate, Treatment};
 use dataplane::flow::FlowHash;
+use dataplane::flows::{FlowSettings, FlowTable};
 use dataplane::forwarder::{Forwarder, ForwarderParts, IdlePolicy, RxSource};
-use dataplane::interface::{InterfaceInfo, InterfaceInfos, Mtus, VrfId};
+use dataplane::interface::{InterfaceId, InterfaceInfo, InterfaceInfos, Mtus, VrfId};
 use dataplane::next_hop::{FIRST_DYNAMIC, NextHop, NextHopTable};
 use dataplane::port::PortId;
 use dataplane::punts::{Punts, class_rings};
@@ -55,7 +56,7 @@ pub struct Case {
 }
 
 /// All cases, those with the same source side by side.
-pub const CASES: [Case; 13] = [
+pub const CASES: [Case; 14] = [
     Case { name: "4r1e", full: false, egress: 1, mix: Mix::V4, more: More::Nothing },
     Case { name: "noop", full: false, egress: 1, mix: Mix::V4, more: More::Noop },
     Case { name: "lua-empty", full: false, egress: 1, mix: Mix::V4, more: More::LuaEmpty },
@@ -65,6 +66,7 @@ pub const CASES: [Case; 13] = [
     Case { name: "filter-10", full: false, egress: 1, mix: Mix::V4, more: More::Rules(10) },
     Case { name: "filter-1000", full: false, egress: 1, mix: Mix::V4, more: More::Rules(1000) },
     Case { name: "filter-10000", full: false, egress: 1, mix: Mix::V4, more: More::Rules(10_000) },
+    Case { name: "filter-state", full: false, egress: 1, mix: Mix::V4, more: More::State },
     Case { name: "4r4e", full: false, egress: 4, mix: Mix::V4, more: More::Nothing },
     Case { name: "full4", full: true, egress: 4, mix: Mix::V4, more: More::Nothing },
     Case { name: "full6", full: true, egress: 4, mix: Mix::V6, more: More::Nothing },
@@ -212,6 +214,7 @@ impl Router {
         match case.more {
             // The filter's steps are among the default ones.
             More::Nothing | More::Rules(_) => {}
+            More::State => know_all(bench, case, &tables)?,
             More::Noop => steps.insert("noop", Noop, "ip4-rewrite")?,
             More::RustVoip => steps.insert("mark-voip", MarkVoip, "ip4-lookup")?,
             More::LuaEmpty | More::LuaVoip | More::LuaFlushed => {
@@ -249,7 +252,7 @@ impl Router {
     pub fn exchange(&mut self, mut sources: Vec<RxSource>) -> Vec<RxSource> {
         sources.iter_mut().for_each(|source| source.burst = self.rx_burst);
         // Cases share sources, and not what their ports ask for.
-        let filtered = u8::from(matches!(self.case.more, More::Rules(_)));
+        let filtered = u8::from(matches!(self.case.more, More::Rules(_) | More::State));
         for source in &mut sources {
             source.info.features = Features::NONE.with(FILTER_IN, filtered);
         }
@@ -285,6 +288,9 @@ impl Router {
         if let Some(filter) = &self.filter {
             let looked_up: u64 = filter.hits().iter().map(|hits| hits.packets).sum();
             ensure!(looked_up > 0, "case {name}: no packet was looked up in its filter");
+            let known = filter.hits().first().map_or(0, |first| first.packets);
+            let stateful = self.case.more == More::State;
+            ensure!(!stateful || known == looked_up, "case {name}: {known} of {looked_up} known");
         }
         let failures = self.lua.as_ref().map_or(0, |lua| lua.status.failures().0);
         ensure!(failures == 0, "case {name}: its step failed {failures} times");
@@ -337,13 +343,35 @@ pub fn with_default<A: fib::Address>(full: &Routes<A>) -> Result<Routes<A>> {
     Ok(all.chain([(any, FIRST_DYNAMIC)]).collect())
 }
 
-/// A filter that lets everything pass, of rules as access lists have them.
-fn filter(count: usize) -> Result<FilterTable> {
+/// A filter that lets everything pass, of rules as access lists have them; with state, its first rule does.
+fn filters_of(more: More) -> Result<Filters> {
+    let count = if let More::Rules(count) = more { count } else { 10 };
     let mut filter = generate::rules(generate::Kind::Acl, Family::Ip4, count, 1);
     filter.default = Action::Accept;
     filter.rules.iter_mut().for_each(|rule| rule.action = Action::Accept);
+    let mut flows = None;
+    if more == More::State {
+        filter.rules[0].matches = Matches { state: vec![State::Established], ..Matches::default() };
+        let settings = FlowSettings::default();
+        flows = Some(Arc::new(FlowTable::new(settings, dpdk::tsc_hz(), 1)));
+    }
     let spec = FilterSpec { filter, treatments: vec![Treatment::default(); count] };
-    Ok(FilterTable::new(&spec, None)?)
+    Ok(Filters { tables: vec![Some(Arc::new(FilterTable::new(&spec, None)?))], flows })
+}
+
+/// Lets an answer to each packet of the source pass the other way.
+fn know_all(bench: &Bench, case: &Case, tables: &Tables) -> Result<()> {
+    tables.filters.use_next(&tables.interfaces.get());
+    let mut gate = Gate::default();
+    gate.follow(tables);
+    for mut frame in source::read_pcap(&bench.pcap(case.mix))? {
+        let (source, destination) = frame[26..34].split_at_mut(4);
+        source.swap_with_slice(destination);
+        let (from, to) = frame[34..38].split_at_mut(2);
+        from.swap_with_slice(to);
+        gate.own(&frame, InterfaceId::FIRST, dpdk::tsc());
+    }
+    Ok(())
 }
 
 /// What a case's steps read: its routes lead to [`NEXT_HOPS`] next hops, spread over the egress ports.
@@ -356,10 +384,9 @@ fn tables(case: &Case, (fib4, fib6): Lookups) -> Result<Arc<Tables>> {
     }
     let mut ports = vec![PORT; case.egress];
     let filters = Arc::<FilterTables>::default();
-    if let More::Rules(count) = case.more {
+    if matches!(case.more, More::Rules(_) | More::State) {
         ports[0].features = Features::NONE.with(FILTER_IN, 1);
-        let tables = vec![Some(Arc::new(filter(count)?))];
-        filters.set(Filters { tables, flows: None });
+        filters.set(filters_of(case.more)?);
     }
     Ok(Arc::new(Tables {
         named_hops: Default::default(),
@@ -385,9 +412,10 @@ mod tests {
         assert_eq!(
             error,
             "--case 4r2e: not found; known: 4r1e, noop, lua-empty, lua-voip, \
-             lua-flushed, rust-voip, filter-10, filter-1000, filter-10000, 4r4e, full4, full6, mixed"
+             lua-flushed, rust-voip, filter-10, filter-1000, filter-10000, filter-state, 4r4e, \
+             full4, full6, mixed"
         );
-        assert_eq!(choose(&[]).unwrap().len(), 13);
+        assert_eq!(choose(&[]).unwrap().len(), 14);
         let chosen = choose(&["mixed".into(), "4r1e".into()]).unwrap();
         assert_eq!(chosen.iter().map(|case| case.name).collect::<Vec<_>>(), ["4r1e", "mixed"]);
     }

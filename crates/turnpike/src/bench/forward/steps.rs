@@ -26,6 +26,8 @@ pub enum More {
     RustVoip,
     /// A filter of so many rules, as of an access list, inward.
     Rules(usize),
+    /// The same with ten rules, the first of which accepts the packets of known connections: all of them.
+    State,
 }
 
 /// Does nothing.

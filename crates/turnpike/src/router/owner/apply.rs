@@ -72,6 +72,7 @@ impl Owner {
                 self.warn_of_distance();
                 self.settle(&base, &config);
                 self.filters = self.tables.filters.use_next(&self.tables.interfaces.get());
+                self.place_rules(&config);
                 Ok(pause)
             }
             Err(error) => {

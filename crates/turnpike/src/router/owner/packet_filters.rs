@@ -1,5 +1,7 @@
 //! What `show filters` says.
 
+use std::sync::Arc;
+
 use acl::Action;
 use anyhow::{Error, Result, anyhow};
 use control::config::{PortFilter, action_name};
@@ -28,6 +30,7 @@ impl Owner {
             name: ROUTER.to_owned(),
             inward: Vec::new(),
             outward: Vec::new(),
+            hardware: Vec::new(),
             rules: Vec::new(),
             default: action_name(Action::Accept).to_owned(),
             default_packets: 0,
@@ -93,7 +96,7 @@ impl Owner {
         Ok(FilterVerdict { rule, action, why })
     }
 
-    fn filter(&self, table: &FilterTable) -> Filter {
+    fn filter(&self, table: &Arc<FilterTable>) -> Filter {
         let spec = table.spec();
         let hits = table.hits();
         let ports = &self.configurations.current.ports;
@@ -105,6 +108,8 @@ impl Owner {
         let (now, hz) = (dpdk::tsc(), dpdk::tsc_hz().max(1));
         let rule = |(place, hits): (usize, RuleHits)| {
             let rule = spec.filter.rules.get(place)?;
+            let device = self.device_hits.of(table, rule);
+            let (packets, last) = (hits.packets + device.packets, hits.last.max(device.last));
             Some(FilterRule {
                 number: place + 1,
                 name: rule.name.clone(),
@@ -114,14 +119,18 @@ impl Owner {
                     None => action_name(rule.action).to_owned(),
                 },
                 police: spec.treatments[place].police.map(|police| police.to_string()),
-                packets: hits.packets,
-                bytes: hits.bytes,
-                last_s: (hits.packets > 0).then(|| now.saturating_sub(hits.last) / hz),
+                packets,
+                bytes: hits.bytes + device.bytes,
+                last_s: (packets > 0).then(|| now.saturating_sub(last) / hz),
+                device_packets: device.packets,
+                device_bytes: device.bytes,
+                hardware: self.rule_in_hardware(table, place),
             })
         };
         let default = hits.last().copied().unwrap_or_default();
         Filter {
             name: spec.filter.name.clone(),
+            hardware: self.in_hardware(table),
             inward: with(|port| &port.filter_in),
             outward: with(|port| &port.filter_out),
             rules: hits.iter().copied().enumerate().filter_map(rule).collect(),

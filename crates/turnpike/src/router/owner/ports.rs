@@ -150,6 +150,7 @@ impl Owner {
             }
         };
         let host = queues.host.take();
+        self.read_rules_of(id);
         let kept = self.ports.remove(id).map(|port| Opened { port, queues });
         Ok(Gone { wanted, kept, host })
     }

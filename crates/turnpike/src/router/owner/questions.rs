@@ -99,7 +99,10 @@ impl Owner {
             Show::Forwarders => json(&self.forwarder_reports()),
             Show::Rss => json(&self.rss_reports()),
             Show::Multicast => json(&self.multicast()),
-            Show::Filters => json(&self.filters()),
+            Show::Filters => {
+                self.read_rules();
+                json(&self.filters())
+            }
             Show::FilterVerdict { name, packet } => json(&self.verdict(&name, &packet)?),
             Show::Sources => json(&self.source_reports()),
             Show::Counters => json(&self.ledger.counters()),

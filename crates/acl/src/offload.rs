@@ -1,0 +1,384 @@
+//! Rules that a device can hold: what is dropped without software having seen it.
+//!
+//! A device is given rules that drop, as patterns. All rules stay in software as well, so a packet that the
+//! device misses meets them there; what must not be is that the device drops a packet that the filter would
+//! not. Therefore
+//!
+//! * a rule is left to it only if no earlier rule that does anything but drop may fit the same packet, by a
+//!   comparison that says yes in doubt ([`overlap`](crate::shadow::overlap));
+//! * rules with ports, flags or ICMP types are left to it for whole packets. Where IPv6 has extension headers,
+//!   fragments among them, no pattern fits: each names the next header of the fixed header;
+//! * packets that no filter looks at fit no pattern: neighbour discovery (RFC 4861: ICMPv6 types 133 to 137
+//!   with hop limit 255), and what [`Port::unfiltered`] says.
+//!
+//! So patterns are narrower than rules: an IPv6 rule without a protocol is left to the device for TCP and UDP.
+//! Lists become patterns for each of their combinations, ranges become masks.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+
+use ipnet::IpNet;
+use wire::ip::{
+    PROTOCOL_AUTHENTICATION, PROTOCOL_DESTINATION_OPTIONS, PROTOCOL_FRAGMENT, PROTOCOL_HOP_BY_HOP,
+    PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_ROUTING, PROTOCOL_TCP, PROTOCOL_UDP,
+};
+use wire::pattern::{Addresses, Masked, Pattern, Upper};
+
+use crate::conditions::merge;
+use crate::shadow::overlap::Earlier;
+use crate::text::PROTOCOL_SCTP;
+use crate::{Action, Bits, Family, Filter, Matches};
+
+/// The most patterns of a rule.
+pub const PATTERNS: usize = 64;
+
+/// Prefixes that are looked at whether they make up fewer.
+const PREFIXES: usize = 16 * PATTERNS;
+
+/// The most patterns of a filter.
+pub const PATTERNS_OF_FILTER: usize = 16_384;
+
+/// Comparisons of rules with earlier ones, for one filter and family.
+pub const BUDGET: usize = 500_000;
+
+/// IPv6's headers behind which others follow.
+const EXTENSIONS: [u8; 5] = [
+    PROTOCOL_HOP_BY_HOP,
+    PROTOCOL_ROUTING,
+    PROTOCOL_FRAGMENT,
+    PROTOCOL_AUTHENTICATION,
+    PROTOCOL_DESTINATION_OPTIONS,
+];
+
+/// Types of neighbour discovery's messages.
+const DISCOVERY: RangeInclusive<u8> = 133..=137;
+
+/// The port whose device is to hold rules.
+#[derive(Clone, Debug, Default)]
+pub struct Port {
+    /// Its number: rules may name others.
+    pub interface: u16,
+    /// Packets that come by it and are not looked up in its filter, discovery aside, and what they are.
+    pub unfiltered: Vec<(Matches, &'static str)>,
+}
+
+/// What a device can do of a rule.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Offload {
+    /// What it drops.
+    pub patterns: Vec<Pattern>,
+    /// What it cannot, by family, and why.
+    pub kept: Vec<(Family, Kept)>,
+}
+
+/// The reason for which a rule stays in software.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// It does something else than drop.
+    Action,
+    /// It does more than drop: `log`, `police`, …
+    Treated(&'static str),
+    /// A condition that devices cannot be asked for.
+    Condition(&'static str),
+    /// Ports of this protocol.
+    Ports(u8),
+    /// It is for other ports.
+    OtherPorts,
+    /// It fits neighbour discovery only.
+    Discovery,
+    /// It fits behind extension headers only.
+    Extension,
+    /// This rule is asked first, and may fit the same packets: its name in messages.
+    Earlier(String),
+    /// It would drop packets that are not filtered.
+    Unfiltered(&'static str),
+    /// It takes this many patterns.
+    Many(usize),
+    /// The rules before it in the filter take all that there may be.
+    Full,
+    /// There are too many rules before it to be compared with.
+    Far,
+}
+
+impl fmt::Display for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Action => write!(f, "a device only drops"),
+            Self::Treated(what) => write!(f, "{what} is software's"),
+            Self::Condition(what) => write!(f, "devices do not look at {what}"),
+            Self::Ports(number) => {
+                let name = crate::text::protocol_name(*number);
+                write!(f, "devices do not look at ports of {name}")
+            }
+            Self::OtherPorts => write!(f, "it is for other ports"),
+            Self::Discovery => write!(f, "neighbour discovery is not filtered"),
+            Self::Extension => write!(f, "devices do not look behind extension headers"),
+            Self::Earlier(rule) => write!(f, "{rule} comes first and may fit the same packets"),
+            Self::Unfiltered(what) => write!(f, "it may fit {what}, which is not filtered"),
+            Self::Many(count) => {
+                write!(f, "it takes {count} device rules; at most {PATTERNS}: make it narrower")
+            }
+            Self::Full => write!(f, "the rules before it take {PATTERNS_OF_FILTER} device rules"),
+            Self::Far => write!(f, "too many rules come first to be compared with it; move it up"),
+        }
+    }
+}
+
+/// What a port's device can do of each rule of its filter; `treated` says what else than its action a rule
+/// does.
+pub fn offload(
+    filter: &Filter,
+    treated: impl Fn(usize) -> Option<&'static str>,
+    port: &Port,
+) -> Vec<Offload> {
+    let mut offloads = vec![Offload::default(); filter.rules.len()];
+    let mut room = PATTERNS_OF_FILTER;
+    for family in Family::ALL {
+        let mut search = Search::new(family, port);
+        let rules = filter.rules.iter().enumerate().zip(&mut offloads);
+        for ((at, rule), offload) in rules.filter(|((_, rule), _)| rule.matches.allows(family)) {
+            let interface = &rule.matches.interface;
+            let kept = match (rule.action, treated(at)) {
+                _ if !interface.is_empty() && !interface.contains(&port.interface) => {
+                    offload.kept.push((family, Kept::OtherPorts));
+                    continue;
+                }
+                (Action::Drop, None) => None,
+                (Action::Drop, Some(what)) => Some(Kept::Treated(what)),
+                _ => Some(Kept::Action),
+            };
+            if let Some(kept) = kept {
+                search.earlier.push(at, &rule.matches);
+                offload.kept.push((family, kept));
+                continue;
+            }
+            let found = search.patterns(filter, &rule.matches, family).and_then(|patterns| {
+                room = room.checked_sub(patterns.len()).ok_or(Kept::Full)?;
+                Ok(patterns)
+            });
+            match found {
+                Ok(patterns) => offload.patterns.extend(patterns),
+                Err(kept) => offload.kept.push((family, kept)),
+            }
+        }
+    }
+    offloads
+}
+
+struct Search<'p> {
+    /// Rules that do anything but drop.
+    earlier: Earlier,
+    budget: usize,
+    unfiltered: Earlier,
+    port: &'p Port,
+}
+
+impl<'p> Search<'p> {
+    fn new(family: Family, port: &'p Port) -> Self {
+        let mut unfiltered = Earlier::new(family);
+        for (place, (matches, _)) in port.unfiltered.iter().enumerate() {
+            unfiltered.push(place, matches);
+        }
+        Self { earlier: Earlier::new(family), budget: BUDGET, unfiltered, port }
+    }
+
+    /// The patterns of a rule that drops.
+    fn patterns(
+        &mut self,
+        filter: &Filter,
+        matches: &Matches,
+        family: Family,
+    ) -> Result<Vec<Pattern>, Kept> {
+        let Some(matches) = narrowed(matches, family)? else { return Ok(Vec::new()) };
+        let patterns = patterns(&matches, family)?;
+        match self.earlier.first(&matches, &mut self.budget) {
+            None => return Err(Kept::Far),
+            Some(Some(rule)) => return Err(Kept::Earlier(filter.label(rule))),
+            Some(None) => {}
+        }
+        let mut enough = usize::MAX;
+        match self.unfiltered.first(&matches, &mut enough) {
+            Some(None) => Ok(patterns),
+            Some(Some(place)) => Err(Kept::Unfiltered(self.port.unfiltered[place].1)),
+            None => Err(Kept::Far),
+        }
+    }
+}
+
+/// The part of a rule that patterns can say; `None`: no packet of the family fits it.
+fn narrowed(matches: &Matches, family: Family) -> Result<Option<Matches>, Kept> {
+    // Whoever adds a condition decides here what devices make of it.
+    let Matches {
+        family: _,
+        from: _,
+        to: _,
+        protocol,
+        from_port,
+        to_port,
+        flags: _,
+        icmp,
+        fragment,
+        dscp: _,
+        ttl,
+        length,
+        interface: _,
+        state,
+    } = matches;
+    if *fragment == Some(true) {
+        return Err(Kept::Condition("fragments"));
+    }
+    if length.is_some() {
+        return Err(Kept::Condition("lengths"));
+    }
+    if !state.is_empty() {
+        return Err(Kept::Condition("connections"));
+    }
+    let has_ports = !from_port.is_empty() || !to_port.is_empty();
+    const WITH_PORTS: [u8; 3] = [PROTOCOL_TCP, PROTOCOL_UDP, PROTOCOL_SCTP];
+    if let (true, Some(other)) = (has_ports, protocol.iter().find(|of| !WITH_PORTS.contains(of))) {
+        return Err(Kept::Ports(*other));
+    }
+    let mut narrow = matches.clone();
+    if matches.needs_upper_layer() {
+        narrow.fragment = Some(false);
+    }
+    let other_icmp = match family {
+        Family::Ip4 => PROTOCOL_ICMPV6,
+        Family::Ip6 => PROTOCOL_ICMP,
+    };
+    if !icmp.is_empty() && protocol.contains(&other_icmp) {
+        return Ok(None);
+    }
+    if family == Family::Ip4 {
+        return Ok(Some(narrow));
+    }
+    narrow.fragment = Some(false);
+    narrow.protocol.retain(|protocol| !EXTENSIONS.contains(protocol));
+    match (protocol.is_empty(), narrow.protocol.is_empty()) {
+        (true, _) => narrow.protocol = vec![PROTOCOL_TCP, PROTOCOL_UDP],
+        (false, true) => return Err(Kept::Extension),
+        (false, false) => {}
+    }
+    if narrow.protocol.contains(&PROTOCOL_ICMPV6)
+        && (icmp.is_empty() || icmp.iter().any(|kind| DISCOVERY.contains(kind)))
+    {
+        let given = ttl.clone().unwrap_or(0..=u8::MAX);
+        narrow.ttl = Some(*given.start()..=(*given.end()).min(u8::MAX - 1));
+        if narrow.ttl.as_ref().is_some_and(RangeInclusive::is_empty) {
+            return Err(Kept::Discovery);
+        }
+    }
+    Ok(Some(narrow))
+}
+
+/// A pattern for each combination of what [`narrowed`] conditions list.
+fn patterns(matches: &Matches, family: Family) -> Result<Vec<Pattern>, Kept> {
+    let ports = |list: &[RangeInclusive<u16>]| match list {
+        [] => vec![Masked::default()],
+        list => merge(list.to_vec()).iter().flat_map(|range| split(range, 16)).collect(),
+    };
+    let (from_ports, to_ports) = (ports(&matches.from_port), ports(&matches.to_port));
+    let ttl = matches.ttl.as_ref().map(|ttl| u16::from(*ttl.start())..=u16::from(*ttl.end()));
+    let ttls: Vec<Masked<u8>> = match ttl {
+        None => vec![Masked::default()],
+        Some(range) => split(&range, 8).into_iter().map(byte).collect(),
+    };
+    let classes =
+        each(&matches.dscp, Masked::default(), |dscp| Masked { value: dscp << 2, mask: 0xfc });
+    let protocols = each(&matches.protocol, None, Some);
+    let Bits { value, mask } = matches.flags.unwrap_or(Bits { value: 0, mask: 0 });
+    let flags = Masked { value, mask };
+    let has_ports =
+        !matches.from_port.is_empty() || !matches.to_port.is_empty() || matches.flags.is_some();
+    let mut uppers = match has_ports {
+        false => each(&matches.icmp, Upper::Any, Upper::Icmp),
+        true => Vec::new(),
+    };
+    if has_ports {
+        for &from in &from_ports {
+            uppers.extend(to_ports.iter().map(|&to| Upper::Ports { from, to, flags }));
+        }
+    }
+    let most = matches.from.len().max(matches.to.len());
+    if most > PREFIXES {
+        return Err(Kept::Many(most));
+    }
+    let (sources, destinations) = (nets(&matches.from, family), nets(&matches.to, family));
+    let counts = [sources.len(), destinations.len(), ttls.len(), classes.len(), protocols.len()];
+    let count = counts.iter().fold(uppers.len(), |all, count| all.saturating_mul(*count));
+    if count > PATTERNS {
+        return Err(Kept::Many(count));
+    }
+    let whole = family == Family::Ip4 && matches.fragment == Some(false);
+    let mut patterns = Vec::with_capacity(count);
+    for (source, destination) in pairs(&sources, &destinations) {
+        let addresses = match family {
+            Family::Ip4 => Addresses::Ip4 { source: word(source), destination: word(destination) },
+            Family::Ip6 => Addresses::Ip6 { source, destination },
+        };
+        for ((class, ttl), (protocol, upper)) in
+            pairs(&pairs(&classes, &ttls), &pairs(&protocols, &uppers))
+        {
+            patterns.push(Pattern { addresses, class, ttl, protocol, whole, upper });
+        }
+    }
+    Ok(patterns)
+}
+
+fn pairs<A: Copy, B: Copy>(ones: &[A], others: &[B]) -> Vec<(A, B)> {
+    ones.iter().flat_map(|&one| others.iter().map(move |&other| (one, other))).collect()
+}
+
+/// The different values of a list made into something else, or what stands for an empty one.
+fn each<T>(list: &[u8], none: T, make: impl Fn(u8) -> T) -> Vec<T> {
+    let mut values = list.to_vec();
+    values.sort_unstable();
+    values.dedup();
+    if values.is_empty() { vec![none] } else { values.into_iter().map(make).collect() }
+}
+
+/// The prefixes of a family that no other one contains; all addresses if there are no prefixes at all.
+fn nets(list: &[IpNet], family: Family) -> Vec<Masked<u128>> {
+    if list.is_empty() {
+        return vec![Masked::default()];
+    }
+    let of_family = list.iter().filter(|net| Family::of(net) == family).copied();
+    let masked = |net: IpNet| match (net.network(), net.netmask()) {
+        (IpAddr::V4(address), IpAddr::V4(mask)) => {
+            Masked { value: address.to_bits().into(), mask: mask.to_bits().into() }
+        }
+        (IpAddr::V6(address), IpAddr::V6(mask)) => {
+            Masked { value: address.to_bits(), mask: mask.to_bits() }
+        }
+        _ => Masked::default(),
+    };
+    IpNet::aggregate(&of_family.collect()).into_iter().map(masked).collect()
+}
+
+fn word(address: Masked<u128>) -> Masked<u32> {
+    Masked { value: address.value as u32, mask: address.mask as u32 }
+}
+
+fn byte(number: Masked<u16>) -> Masked<u8> {
+    Masked { value: number.value as u8, mask: number.mask as u8 }
+}
+
+/// The values of a range of numbers of so many bits, as few masks.
+fn split(range: &RangeInclusive<u16>, bits: u32) -> Vec<Masked<u16>> {
+    let (mut next, end) = (u32::from(*range.start()), u32::from(*range.end()));
+    let mut masks = Vec::new();
+    while next <= end {
+        // The largest block that begins here and does not go beyond the end.
+        let aligned = if next == 0 { bits } else { next.trailing_zeros() };
+        let fitting = (end - next + 1).ilog2();
+        let size = 1u32 << aligned.min(fitting);
+        let all = (1u32 << bits) - 1;
+        masks.push(Masked { value: next as u16, mask: (all & !(size - 1)) as u16 });
+        next += size;
+    }
+    masks
+}
+
+#[cfg(test)]
+mod tests;

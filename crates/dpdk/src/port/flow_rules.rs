@@ -1,0 +1,449 @@
+//! Rules that a port's device holds (`rte_flow`): what it drops by itself, and how often it did.
+//!
+//! A rule belongs to its port, which takes all of them out of the device before it stops. A [`FlowRule`] names
+//! one: it cannot be copied, and a port that has no such rule says so.
+
+use std::collections::BTreeMap;
+use std::ffi::CStr;
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::ptr::NonNull;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use dpdk_sys as sys;
+use wire::icmp::IcmpHeader;
+use wire::ip::{
+    IPV4_MORE_FRAGMENTS, IPV4_OFFSET_BITS, Ipv4Header, Ipv6Header, PROTOCOL_TCP, PROTOCOL_UDP,
+};
+use wire::l4::{TcpHeader, UdpHeader};
+use wire::pattern::{Addresses, Pattern, Upper};
+use zerocopy::{FromZeros, Immutable, IntoBytes};
+
+use super::{OpenPort, Port};
+use crate::Errno;
+
+/// RFC 9260.
+const PROTOCOL_SCTP: u8 = 132;
+
+/// A rule in the device of the port that made it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct FlowRule {
+    number: u64,
+    /// The device counts its packets.
+    is_counted: bool,
+}
+
+/// The packets that a rule has dropped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowCount {
+    /// How many.
+    pub packets: u64,
+    /// Their bytes, in frames as the device counts them; `None`: it does not.
+    pub bytes: Option<u64>,
+}
+
+/// What a device says that does not take a rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlowRefusal {
+    errno: Errno,
+    message: Option<String>,
+}
+
+impl FlowRefusal {
+    /// The driver knows no rules at all.
+    pub fn is_for_good(&self) -> bool {
+        self.errno.0 == libc::ENOSYS
+    }
+}
+
+impl fmt::Display for FlowRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { errno, message } = self;
+        match message {
+            _ if self.is_for_good() => write!(f, "its driver has no rte_flow"),
+            Some(message) => write!(f, "{message} ({errno})"),
+            None => write!(f, "{errno}"),
+        }
+    }
+}
+
+impl FlowRule {
+    /// The device counts the packets that it drops by this rule.
+    pub fn is_counted(&self) -> bool {
+        self.is_counted
+    }
+}
+
+/// A rule as DPDK knows it.
+#[derive(Clone, Copy, Debug)]
+struct Handle(NonNull<sys::rte_flow>);
+
+// SAFETY: a name for a rule, which DPDK takes from any thread; only one at a time has it, by the lock of
+// `Rules`.
+unsafe impl Send for Handle {}
+
+/// The rules of an open port, by their numbers.
+#[derive(Debug, Default)]
+pub(super) struct Rules(Mutex<Held>);
+
+#[derive(Debug, Default)]
+struct Held {
+    handles: BTreeMap<u64, Handle>,
+    next: u64,
+}
+
+impl Rules {
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes all out of the device of this port, which may be gone.
+    pub(super) fn clear(&self, port: u16) {
+        for (_, handle) in std::mem::take(&mut self.lock().handles) {
+            // One that stays in the device goes when that is stopped.
+            let _ = destroy(port, handle);
+        }
+    }
+}
+
+impl OpenPort {
+    fn flow_rules(&self) -> &Rules {
+        &self.started.flow_rules
+    }
+}
+
+impl Port {
+    /// Has the device drop what fits a pattern, and count it if it can.
+    ///
+    /// # Errors
+    /// What the device says that does not take the rule.
+    pub fn add_drop_rule(&self, pattern: &Pattern) -> Result<FlowRule, FlowRefusal> {
+        let mut held = self.open.flow_rules().lock();
+        let counted = create(self.id(), pattern, true);
+        let (handle, is_counted) = match counted {
+            Ok(handle) => (handle, true),
+            Err(refusal) if refusal.is_for_good() => return Err(refusal),
+            // Most often it is the pattern that it does not take; then this is refused as well.
+            Err(_) => (create(self.id(), pattern, false)?, false),
+        };
+        let number = held.next;
+        held.next += 1;
+        held.handles.insert(number, handle);
+        Ok(FlowRule { number, is_counted })
+    }
+
+    /// Takes a rule out of the device. It stays this port's if the device refuses.
+    ///
+    /// # Errors
+    /// What the device says, with the rule.
+    pub fn remove_rule(&self, rule: FlowRule) -> Result<(), (FlowRule, FlowRefusal)> {
+        let mut held = self.open.flow_rules().lock();
+        let Some(&handle) = held.handles.get(&rule.number) else {
+            return Err((rule, unknown()));
+        };
+        if let Err(refusal) = destroy(self.id(), handle) {
+            return Err((rule, refusal));
+        }
+        held.handles.remove(&rule.number);
+        Ok(())
+    }
+
+    /// The packets that a rule has dropped since it was made.
+    ///
+    /// # Errors
+    /// The device does not count them, or cannot be asked.
+    pub fn rule_count(&self, rule: &FlowRule) -> Result<FlowCount, FlowRefusal> {
+        let held = self.open.flow_rules().lock();
+        let Some(&handle) = held.handles.get(&rule.number) else { return Err(unknown()) };
+        let actions = actions(true);
+        let mut error = sys::rte_flow_error::default();
+        let mut count = MaybeUninit::<sys::rte_flow_query_count>::zeroed();
+        // SAFETY: the port is open; the rule is one of its, as it is among the held ones; the actions end
+        // with END, and DPDK writes a count of the action's kind, for which zeros are a value.
+        let (result, count) = unsafe {
+            let data = count.as_mut_ptr().cast();
+            let result = sys::rte_flow_query(
+                self.id(),
+                handle.0.as_ptr(),
+                actions.as_ptr(),
+                data,
+                &mut error,
+            );
+            (result, count.assume_init())
+        };
+        check(result, &error)?;
+        if count.hits_set() == 0 {
+            return Err(FlowRefusal { errno: Errno(libc::ENOTSUP), message: None });
+        }
+        let bytes = (count.bytes_set() != 0).then_some(count.bytes);
+        Ok(FlowCount { packets: count.hits, bytes })
+    }
+}
+
+fn unknown() -> FlowRefusal {
+    let message = Some("the port has no such rule".to_owned());
+    FlowRefusal { errno: Errno(libc::ENOENT), message }
+}
+
+/// COUNT, if wanted, and DROP, and END.
+fn actions(counted: bool) -> Vec<sys::rte_flow_action> {
+    static COUNT: sys::rte_flow_action_count = sys::rte_flow_action_count { id: 0 };
+    let none = std::ptr::null();
+    let count = (sys::RTE_FLOW_ACTION_TYPE_COUNT, (&raw const COUNT).cast());
+    let kinds = counted.then_some(count).into_iter();
+    let kinds = kinds
+        .chain([(sys::RTE_FLOW_ACTION_TYPE_DROP, none), (sys::RTE_FLOW_ACTION_TYPE_END, none)]);
+    kinds.map(|(type_, conf)| sys::rte_flow_action { type_, conf }).collect()
+}
+
+fn create(port: u16, pattern: &Pattern, counted: bool) -> Result<Handle, FlowRefusal> {
+    let items = Items::of(pattern)?;
+    let (list, actions) = (items.list(), actions(counted));
+    let mut attributes = sys::rte_flow_attr::default();
+    attributes.set_ingress(1);
+    let mut error = sys::rte_flow_error::default();
+    // SAFETY: the port is open; items and actions end with END, and what they point to lives for the call:
+    // structures of the items' kinds, see `Spec`.
+    let flow = unsafe {
+        sys::rte_flow_create(port, &attributes, list.as_ptr(), actions.as_ptr(), &mut error)
+    };
+    NonNull::new(flow).map(Handle).ok_or_else(|| refusal(Errno::of_dpdk(), &error))
+}
+
+fn destroy(port: u16, handle: Handle) -> Result<(), FlowRefusal> {
+    let mut error = sys::rte_flow_error::default();
+    // SAFETY: the port is open, and the rule is one of its that has not been destroyed: whoever calls has
+    // taken it out of the held ones, or does so when this returns, under their lock.
+    let result = unsafe { sys::rte_flow_destroy(port, handle.0.as_ptr(), &mut error) };
+    check(result, &error)
+}
+
+fn check(result: i32, error: &sys::rte_flow_error) -> Result<(), FlowRefusal> {
+    if result < 0 { Err(refusal(Errno::of_result(result), error)) } else { Ok(()) }
+}
+
+fn refusal(errno: Errno, error: &sys::rte_flow_error) -> FlowRefusal {
+    let message = NonNull::new(error.message.cast_mut()).map(|text| {
+        // SAFETY: drivers give constant C strings.
+        unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned()
+    });
+    FlowRefusal { errno, message }
+}
+
+/// A structure of an item: it begins with a header as it is on the wire, and the rest, bits about further
+/// headers, is zero. Larger than each of them, and aligned as the strictest.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(8))]
+struct Spec([u8; 64]);
+
+const _: () = {
+    assert!(std::mem::offset_of!(sys::rte_flow_item_ipv4, hdr) == 0);
+    assert!(std::mem::offset_of!(sys::rte_flow_item_ipv6, hdr) == 0);
+    assert!(std::mem::offset_of!(sys::rte_flow_item_tcp, hdr) == 0);
+    assert!(std::mem::offset_of!(sys::rte_flow_item_udp, hdr) == 0);
+    assert!(std::mem::offset_of!(sys::rte_flow_item_sctp, hdr) == 0);
+    assert!(std::mem::offset_of!(sys::rte_flow_item_icmp, hdr) == 0);
+    assert!(size_of::<sys::rte_flow_item_ipv4>() <= size_of::<Spec>());
+    assert!(size_of::<sys::rte_flow_item_ipv6>() <= size_of::<Spec>());
+    assert!(size_of::<sys::rte_flow_item_tcp>() <= size_of::<Spec>());
+    assert!(size_of::<sys::rte_flow_item_udp>() <= size_of::<Spec>());
+    assert!(size_of::<sys::rte_flow_item_sctp>() <= size_of::<Spec>());
+    assert!(size_of::<sys::rte_flow_item_icmp>() <= size_of::<Spec>());
+    assert!(size_of::<sys::rte_flow_item_icmp6>() <= size_of::<Spec>());
+};
+
+impl Spec {
+    fn of(header: &(impl IntoBytes + Immutable)) -> Self {
+        let mut spec = Self([0; 64]);
+        let bytes = header.as_bytes();
+        spec.0[..bytes.len()].copy_from_slice(bytes);
+        spec
+    }
+}
+
+/// The items of a pattern behind Ethernet's.
+#[derive(Debug)]
+struct Items(Vec<Item>);
+
+impl Items {
+    fn of(pattern: &Pattern) -> Result<Self, FlowRefusal> {
+        let mut items = vec![network(pattern)];
+        items.extend(upper(pattern)?);
+        Ok(Self(items))
+    }
+
+    /// As DPDK reads it; points into `self`.
+    fn list(&self) -> Vec<sys::rte_flow_item> {
+        let none = std::ptr::null();
+        let bare = |type_| sys::rte_flow_item { type_, spec: none, last: none, mask: none };
+        let item = |(type_, spec, mask): &Item| sys::rte_flow_item {
+            spec: (&raw const *spec).cast(),
+            mask: (&raw const *mask).cast(),
+            ..bare(*type_)
+        };
+        let mut list = vec![bare(sys::RTE_FLOW_ITEM_TYPE_ETH)];
+        list.extend(self.0.iter().map(item));
+        list.push(bare(sys::RTE_FLOW_ITEM_TYPE_END));
+        list
+    }
+}
+
+/// Kind, value and mask.
+type Item = (sys::rte_flow_item_type, Spec, Spec);
+
+fn network(pattern: &Pattern) -> Item {
+    let protocol = pattern.protocol.map_or((0, 0), |protocol| (protocol, u8::MAX));
+    match pattern.addresses {
+        Addresses::Ip4 { source, destination } => {
+            let header = |tos, ttl, protocol, fragment: u16, source: u32, destination: u32| {
+                let mut header = Ipv4Header::new_zeroed();
+                (header.tos, header.ttl, header.protocol) = (tos, ttl, protocol);
+                header.flags_fragment = fragment.into();
+                header.source_address = source.to_be_bytes();
+                header.destination_address = destination.to_be_bytes();
+                Spec::of(&header)
+            };
+            let Pattern { class, ttl, .. } = pattern;
+            let whole = if pattern.whole { IPV4_MORE_FRAGMENTS | IPV4_OFFSET_BITS } else { 0 };
+            let spec =
+                header(class.value, ttl.value, protocol.0, 0, source.value, destination.value);
+            let mask =
+                header(class.mask, ttl.mask, protocol.1, whole, source.mask, destination.mask);
+            (sys::RTE_FLOW_ITEM_TYPE_IPV4, spec, mask)
+        }
+        Addresses::Ip6 { source, destination } => {
+            let header = |class: u8, limit, next_header, source: u128, destination: u128| {
+                let mut header = Ipv6Header::new_zeroed();
+                header.version_class_flow = (u32::from(class) << 20).into();
+                (header.hop_limit, header.next_header) = (limit, next_header);
+                header.source_address = source.to_be_bytes();
+                header.destination_address = destination.to_be_bytes();
+                Spec::of(&header)
+            };
+            let Pattern { class, ttl, .. } = pattern;
+            let spec = header(class.value, ttl.value, protocol.0, source.value, destination.value);
+            let mask = header(class.mask, ttl.mask, protocol.1, source.mask, destination.mask);
+            (sys::RTE_FLOW_ITEM_TYPE_IPV6, spec, mask)
+        }
+    }
+}
+
+fn upper(pattern: &Pattern) -> Result<Option<Item>, FlowRefusal> {
+    let item = match (pattern.upper, pattern.protocol) {
+        (Upper::Any, _) => return Ok(None),
+        (Upper::Ports { from, to, flags }, Some(PROTOCOL_TCP)) => {
+            let header = |from: u16, to: u16, flags: u8| {
+                let mut header = TcpHeader::new_zeroed();
+                (header.source_port, header.destination_port) = (from.into(), to.into());
+                header.offset_flags = u16::from(flags).into();
+                Spec::of(&header)
+            };
+            let spec = header(from.value, to.value, flags.value);
+            (sys::RTE_FLOW_ITEM_TYPE_TCP, spec, header(from.mask, to.mask, flags.mask))
+        }
+        (Upper::Ports { from, to, .. }, protocol) => {
+            // SCTP's header begins with the same ports.
+            let header = |from: u16, to: u16| {
+                let mut header = UdpHeader::new_zeroed();
+                (header.source_port, header.destination_port) = (from.into(), to.into());
+                Spec::of(&header)
+            };
+            let kind = match protocol {
+                Some(PROTOCOL_UDP) => sys::RTE_FLOW_ITEM_TYPE_UDP,
+                Some(PROTOCOL_SCTP) => sys::RTE_FLOW_ITEM_TYPE_SCTP,
+                _ => {
+                    let message = Some("rte_flow has no ports of this protocol".to_owned());
+                    return Err(FlowRefusal { errno: Errno(libc::EINVAL), message });
+                }
+            };
+            (kind, header(from.value, to.value), header(from.mask, to.mask))
+        }
+        (Upper::Icmp(kind), _) => {
+            let header = |kind| {
+                let mut header = IcmpHeader::new_zeroed();
+                header.kind = kind;
+                Spec::of(&header)
+            };
+            let item = match pattern.addresses {
+                Addresses::Ip4 { .. } => sys::RTE_FLOW_ITEM_TYPE_ICMP,
+                Addresses::Ip6 { .. } => sys::RTE_FLOW_ITEM_TYPE_ICMP6,
+            };
+            (item, header(kind), header(u8::MAX))
+        }
+    };
+    Ok(Some(item))
+}
+
+#[cfg(test)]
+mod tests {
+    use wire::pattern::Masked;
+
+    use super::*;
+    use crate::testing::{eal, pool};
+    use crate::{Device, PortConfig};
+
+    fn pattern(protocol: u8, upper: Upper) -> Pattern {
+        Pattern {
+            addresses: Addresses::Ip4 {
+                source: Masked { value: 0xc000_0200, mask: 0xffff_ff00 },
+                destination: Masked::default(),
+            },
+            class: Masked { value: 0xb8, mask: 0xfc },
+            ttl: Masked { value: 3, mask: 0xff },
+            protocol: Some(protocol),
+            whole: true,
+            upper,
+        }
+    }
+
+    fn ports(to: u16) -> Upper {
+        let flags = Masked { value: 2, mask: 0x12 };
+        Upper::Ports { from: Masked::default(), to: Masked::exactly(to), flags }
+    }
+
+    #[test]
+    fn items_are_headers_as_they_are_on_the_wire() {
+        let items = Items::of(&pattern(6, ports(22))).unwrap();
+        let [(ip, spec, mask), (tcp, tcp_spec, tcp_mask)] = items.0[..] else { panic!() };
+        assert_eq!((ip, tcp), (sys::RTE_FLOW_ITEM_TYPE_IPV4, sys::RTE_FLOW_ITEM_TYPE_TCP));
+        assert_eq!(spec.0[..20], [0, 0xb8, 0, 0, 0, 0, 0, 0, 3, 6, 0, 0, 192, 0, 2, 0, 0, 0, 0, 0]);
+        let wanted = [0, 0xfc, 0, 0, 0, 0, 0x3f, 255, 255, 255, 0, 0, 255, 255, 255, 0, 0, 0, 0, 0];
+        assert_eq!(mask.0[..20], wanted);
+        assert!(spec.0[20..].iter().chain(&mask.0[20..]).all(|byte| *byte == 0));
+        assert_eq!((&tcp_spec.0[..4], tcp_spec.0[13]), (&[0, 0, 0, 22][..], 2));
+        assert_eq!((&tcp_mask.0[..4], tcp_mask.0[13]), (&[0, 0, 255, 255][..], 0x12));
+        let list = items.list();
+        assert_eq!((list.len(), list[0].type_), (4, sys::RTE_FLOW_ITEM_TYPE_ETH));
+        assert_eq!(list[3].type_, sys::RTE_FLOW_ITEM_TYPE_END);
+    }
+
+    #[test]
+    fn ipv6_has_its_class_beside_the_version() {
+        let any = Masked::default();
+        let destination = Masked { value: 7, mask: u128::MAX };
+        let addresses = Addresses::Ip6 { source: any, destination };
+        let pattern = Pattern { addresses, whole: false, ..pattern(58, Upper::Icmp(128)) };
+        let items = Items::of(&pattern).unwrap();
+        let [(ip, spec, mask), (icmp, icmp_spec, icmp_mask)] = items.0[..] else { panic!() };
+        assert_eq!((ip, icmp), (sys::RTE_FLOW_ITEM_TYPE_IPV6, sys::RTE_FLOW_ITEM_TYPE_ICMP6));
+        assert_eq!(spec.0[..8], [0x0b, 0x80, 0, 0, 0, 0, 58, 3]);
+        assert_eq!(mask.0[..8], [0x0f, 0xc0, 0, 0, 0, 0, 255, 255]);
+        assert_eq!((spec.0[39], &mask.0[24..40], mask.0[40]), (7, &[255; 16][..], 0));
+        assert_eq!((icmp_spec.0[0], icmp_mask.0[0]), (128, 255));
+    }
+
+    #[test]
+    fn a_driver_without_rules_says_so() {
+        let config = PortConfig::new("p", Device::parse("net_null77").unwrap());
+        let (port, _rx, _tx) = Port::open(eal(), &config, &pool(4096)).unwrap();
+        let refusal = port.add_drop_rule(&pattern(6, ports(22))).unwrap_err();
+        assert!(refusal.is_for_good(), "{refusal:?}");
+        assert_eq!(refusal.to_string(), "its driver has no rte_flow");
+        let refusal = port.add_drop_rule(&pattern(136, ports(22))).unwrap_err();
+        assert!(refusal.to_string().starts_with("rte_flow has no ports"), "{refusal}");
+        let (rule, refusal) =
+            port.remove_rule(FlowRule { number: 3, is_counted: true }).unwrap_err();
+        assert!(refusal.to_string().starts_with("the port has no such rule"), "{refusal}");
+        assert_eq!(port.rule_count(&rule), Err(refusal));
+    }
+}

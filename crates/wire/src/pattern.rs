@@ -1,0 +1,210 @@
+//! Patterns: the headers of a packet compared under masks, as devices compare them.
+
+use zerocopy::FromBytes;
+
+use crate::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetHeader};
+use crate::ip::{
+    IPV4_MIN_LEN, Ipv4Header, Ipv6Header, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP,
+};
+use crate::l4::TcpHeader;
+
+/// A value of which the bits of the mask are compared. The others are zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Masked<T> {
+    /// The value.
+    pub value: T,
+    /// The bits that are compared; none: every value fits.
+    pub mask: T,
+}
+
+/// What an IP packet's headers must be. A packet that has no such header does not fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Pattern {
+    /// The family, and its addresses.
+    pub addresses: Addresses,
+    /// Type of service or traffic class.
+    pub class: Masked<u8>,
+    /// Time to live or hop limit.
+    pub ttl: Masked<u8>,
+    /// The protocol that the IP header names; of IPv6 the next header of the fixed header, so that packets
+    /// with extension headers do not fit.
+    pub protocol: Option<u8>,
+    /// It is no fragment, by IPv4's header.
+    pub whole: bool,
+    /// The header behind IP's.
+    pub upper: Upper,
+}
+
+/// Source and destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Addresses {
+    /// IPv4.
+    Ip4 {
+        /// Of the packet's sender.
+        source: Masked<u32>,
+        /// Where it goes.
+        destination: Masked<u32>,
+    },
+    /// IPv6.
+    Ip6 {
+        /// Of the packet's sender.
+        source: Masked<u128>,
+        /// Where it goes.
+        destination: Masked<u128>,
+    },
+}
+
+/// What the header behind IP's must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Upper {
+    /// Anything.
+    Any,
+    /// That of a protocol with ports, which [`Pattern::protocol`] names.
+    Ports {
+        /// Source port.
+        from: Masked<u16>,
+        /// Destination port.
+        to: Masked<u16>,
+        /// TCP flags.
+        flags: Masked<u8>,
+    },
+    /// That of the family's ICMP, with this type.
+    Icmp(u8),
+}
+
+impl Masked<u16> {
+    /// This value and no other.
+    pub fn exactly(value: u16) -> Self {
+        Self { value, mask: u16::MAX }
+    }
+
+    fn fits(self, value: u16) -> bool {
+        value & self.mask == self.value
+    }
+}
+
+impl Masked<u8> {
+    fn fits(self, value: u8) -> bool {
+        value & self.mask == self.value
+    }
+}
+
+impl Masked<u32> {
+    fn fits(self, value: [u8; 4]) -> bool {
+        u32::from_be_bytes(value) & self.mask == self.value
+    }
+}
+
+impl Masked<u128> {
+    fn fits(self, value: [u8; 16]) -> bool {
+        u128::from_be_bytes(value) & self.mask == self.value
+    }
+}
+
+impl Pattern {
+    /// Whether an untagged Ethernet frame fits: the meaning of a pattern, for tests of what makes them.
+    pub fn fits(&self, frame: &[u8]) -> bool {
+        let Ok((ethernet, packet)) = EthernetHeader::ref_from_prefix(frame) else { return false };
+        match self.addresses {
+            Addresses::Ip4 { source, destination } if ethernet.ethertype == ETHERTYPE_IPV4 => {
+                let Ok((ip, _)) = Ipv4Header::ref_from_prefix(packet) else { return false };
+                let payload = packet.get(ip.header_len().max(IPV4_MIN_LEN)..).unwrap_or_default();
+                source.fits(ip.source_address)
+                    && destination.fits(ip.destination_address)
+                    && self.class.fits(ip.tos)
+                    && self.ttl.fits(ip.ttl)
+                    && self.protocol.is_none_or(|protocol| protocol == ip.protocol)
+                    && !(self.whole && ip.is_fragment())
+                    && self.upper_fits(ip.protocol, PROTOCOL_ICMP, payload)
+            }
+            Addresses::Ip6 { source, destination } if ethernet.ethertype == ETHERTYPE_IPV6 => {
+                let Ok((ip, payload)) = Ipv6Header::ref_from_prefix(packet) else { return false };
+                source.fits(ip.source_address)
+                    && destination.fits(ip.destination_address)
+                    && self.class.fits((ip.version_class_flow.get() >> 20) as u8)
+                    && self.ttl.fits(ip.hop_limit)
+                    && self.protocol.is_none_or(|protocol| protocol == ip.next_header)
+                    && self.upper_fits(ip.next_header, PROTOCOL_ICMPV6, payload)
+            }
+            _ => false,
+        }
+    }
+
+    fn upper_fits(&self, protocol: u8, icmp: u8, payload: &[u8]) -> bool {
+        match (self.upper, payload) {
+            (Upper::Any, _) => true,
+            (Upper::Icmp(kind), [found, ..]) => protocol == icmp && *found == kind,
+            (Upper::Ports { from, to, flags }, [a, b, c, d, ..]) => {
+                let tcp = TcpHeader::ref_from_prefix(payload).ok();
+                let found = match (protocol, tcp) {
+                    (PROTOCOL_TCP, Some((tcp, _))) => tcp.offset_flags.get() as u8,
+                    (PROTOCOL_TCP, None) => return false,
+                    _ => 0,
+                };
+                from.fits(u16::from_be_bytes([*a, *b]))
+                    && to.fits(u16::from_be_bytes([*c, *d]))
+                    && flags.fits(found)
+            }
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// TCP from 192.0.2.1:4097 to 198.51.100.7:22, SYN and ACK.
+    fn tcp(flags_fragment: u16) -> Vec<u8> {
+        let mut frame = vec![0; 12];
+        frame.extend([0x08, 0, 0x45, 0xb8, 0, 40, 0, 1]);
+        frame.extend(flags_fragment.to_be_bytes());
+        frame.extend([61, 6, 0, 0, 192, 0, 2, 1, 198, 51, 100, 7]);
+        frame.extend([0x10, 0x01, 0, 22, 0, 0, 0, 1, 0, 0, 0, 2, 0x50, 0x12, 0, 0, 0, 0, 0, 0]);
+        frame
+    }
+
+    #[test]
+    fn masked_bits_are_compared() {
+        let any = Masked::default();
+        let upper = Upper::Ports {
+            from: Masked { value: 0x1000, mask: 0xff00 },
+            to: Masked::exactly(22),
+            flags: Masked { value: 2, mask: 6 },
+        };
+        let pattern = Pattern {
+            addresses: Addresses::Ip4 {
+                source: Masked { value: 0xc000_0200, mask: 0xffff_ff00 },
+                destination: any_address(),
+            },
+            class: Masked { value: 0xb8, mask: 0xfc },
+            ttl: any,
+            protocol: Some(6),
+            whole: true,
+            upper,
+        };
+        assert!(pattern.fits(&tcp(0x4000)));
+        let not = [
+            Pattern { class: Masked { value: 0, mask: 0xfc }, ..pattern },
+            Pattern { ttl: Masked { value: 60, mask: 0xff }, ..pattern },
+            Pattern { protocol: Some(17), ..pattern },
+            Pattern { upper: Upper::Icmp(16), ..pattern },
+            Pattern {
+                upper: Upper::Ports { from: Masked::exactly(1), to: Masked::default(), flags: any },
+                ..pattern
+            },
+        ];
+        for (place, not) in not.iter().enumerate() {
+            assert!(!not.fits(&tcp(0x4000)), "{place}");
+        }
+        for fragment in [0x2000, 0x0001] {
+            assert!(!pattern.fits(&tcp(fragment)), "{fragment:#x}");
+            assert!(Pattern { whole: false, ..pattern }.fits(&tcp(fragment)));
+        }
+        assert!(!pattern.fits(&tcp(0x4000)[..40]), "a header that ends too early");
+    }
+
+    fn any_address() -> Masked<u32> {
+        Masked::default()
+    }
+}
