@@ -232,5 +232,8 @@ fn head(name: &str, left: &[Left], attach: &[String]) -> String {
     for place in attach {
         head += &format!("-- {place}\n");
     }
+    if attach.iter().any(|place| place.contains("outward")) {
+        head += "-- Packets to groups are filtered inward only: those that are forwarded pass these filters by.\n";
+    }
     head
 }

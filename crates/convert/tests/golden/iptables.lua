@@ -1,6 +1,7 @@
 -- Filters from iptables.txt.
 -- Left out: 11, of which 11 LET PASS, DROP OR CHANGE PACKETS: look for "!!".
 -- every port: turnpike.port "…" { …, filter = { outward = "forward" } }
+-- Packets to groups are filtered inward only: those that are forwarded pass these filters by.
 -- !! NOT CONVERTED: line 8: -A FORWARD -p tcp -m tcp --tcp-flags SYN,RST SYN -j TCPMSS --clamp-mss-to-pmtu
 --    filters change no packets but by their own rules' mark
 -- !! NOT CONVERTED: line 49: -A POSTROUTING -o eth0 -j MASQUERADE

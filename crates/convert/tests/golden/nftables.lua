@@ -3,6 +3,7 @@
 -- turnpike.port "wan" { …, filter = { outward = "forward-wan" } }
 -- every other port: filter = { outward = "forward" }
 -- "to-router" is for packets for the router, by its name: no port names it
+-- Packets to groups are filtered inward only: those that are forwarded pass these filters by.
 turnpike.filter "forward-wan" {
   -- !! NOT CONVERTED: line 34: ct state vmap { invalid : drop, established : accept, related : accept }
   --    no state invalid here: such packets are "new", or belong to the connection that they seem to; its packets meet later rules instead
