@@ -16,6 +16,8 @@ needs=(
     command:iperf3              iperf3
     command:tcpdump             tcpdump
     command:ethtool             ethtool
+    command:nft                 nftables
+    command:iptables-save       iptables
     command:bird                bird2
     command:valgrind            valgrind
     command:dpdk-testpmd        dpdk-dev

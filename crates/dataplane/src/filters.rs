@@ -25,6 +25,8 @@ use crate::counters::{Counter, Traffic};
 use crate::features::Features;
 use crate::flows::{FlowTable, Kept};
 use crate::interface::{InterfaceInfo, MAX_INTERFACES};
+use crate::reason::PuntClass;
+use crate::router_filter::ROUTER;
 use crate::steps::{FILTER_IN, FILTER_OUT};
 
 /// The most filters of a router: their numbers are features of interfaces, of one byte.
@@ -59,6 +61,8 @@ pub struct Treatment {
     pub mark: Option<u8>,
     /// Some of its packets are logged.
     pub log: bool,
+    /// The class of its packets, of the filter for the router itself; `None`: the one that they have anyway.
+    pub class: Option<PuntClass>,
 }
 
 /// A rule's hits in one step.
@@ -219,6 +223,12 @@ impl FilterTable {
         self.verdicts.get(rule as usize).copied().unwrap_or(NONE)
     }
 
+    /// The class of the router's packets that this rule lets pass.
+    #[inline]
+    pub(crate) fn class(&self, rule: u32) -> Option<PuntClass> {
+        self.spec.treatments.get(rule as usize)?.class
+    }
+
     /// The DSCP that packets of this rule get.
     #[inline]
     pub(crate) fn mark(&self, rule: u32) -> Option<u8> {
@@ -303,7 +313,7 @@ impl FilterTables {
     pub fn use_next(&self, interfaces: &[InterfaceInfo]) -> Filters {
         let filters = self.get();
         let guards = Guard::all(&filters, interfaces);
-        let guarded = guards.iter().any(|guard| guard.numbers != [0; 2]);
+        let guarded = guards.iter().any(|guard| guard.numbers != [0; 2] || guard.tracks());
         let used = Used { filters: filters.clone(), guards: guarded.then(|| guards.into()) };
         *self.used.lock().unwrap_or_else(PoisonError::into_inner) = used;
         self.changes.fetch_add(1, Ordering::Release);
@@ -350,10 +360,16 @@ impl Guard {
             let table = filters.tables.get(usize::from(number).wrapping_sub(1));
             table.and_then(Option::as_ref).is_some_and(|table| table.asks_for_state)
         };
+        // What the router itself sends is to be known if the filter for what comes to it asks.
+        let router_asks = filters
+            .tables
+            .iter()
+            .flatten()
+            .any(|table| table.asks_for_state && table.spec.filter.name == ROUTER);
         let mut guards = Box::new([Self::default(); MAX_INTERFACES]);
         for (guard, InterfaceInfo { features, vrf, .. }) in guards.iter_mut().zip(interfaces) {
             guard.numbers = [FILTER_IN, FILTER_OUT].map(|of| Features::get(*features, of));
-            guard.enters = [asks(guard.numbers[1]), asks(guard.numbers[0])];
+            guard.enters = [asks(guard.numbers[1]), asks(guard.numbers[0]) || router_asks];
             guard.vrf = vrf.index() as u16;
         }
         guards

@@ -407,9 +407,12 @@ impl Forwarder {
             copies.send(&mut Way { distribution, now, counters });
         }
         if !ends.slow_path.is_empty() {
-            let (batch, graph) = (&mut self.batch, &self.parts.graph);
+            let (batch, graph) = (&mut self.batch, &mut self.parts.graph);
+            let mut filter = graph.router_filter.take();
             let reason = |slot| graph.punt_reason(slot);
-            self.parts.punts.accept(batch, ends.slow_path, reason, &self.parts.counters);
+            let (by, counters) = (filter.as_deref_mut(), &self.parts.counters);
+            self.parts.punts.accept(batch, ends.slow_path, reason, by, counters);
+            graph.router_filter = filter;
         }
         let burst = &mut self.batch.burst;
         if !ends.drop.is_empty() {

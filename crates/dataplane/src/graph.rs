@@ -33,6 +33,7 @@ use crate::counters::Counter;
 use crate::mask::Mask;
 use crate::quarantine::guard;
 use crate::reason::{DropReason, PuntReason};
+use crate::router_filter::RouterFilter;
 
 /// The most outputs that a step can have.
 pub const MAX_OUTPUTS: usize = 16;
@@ -259,6 +260,8 @@ pub struct Graph {
     at: (usize, Mask),
     shape: Arc<Shape>,
     counters: Arc<GraphCounters>,
+    /// For packets that it gives to the slow path.
+    pub(crate) router_filter: Option<Box<RouterFilter>>,
 }
 
 impl Graph {
@@ -282,7 +285,13 @@ impl Graph {
             counters: Arc::new(GraphCounters::new(shape.edges, &steps)),
             steps,
             shape,
+            router_filter: None,
         }
+    }
+
+    /// Packets for the router itself are judged by this filter from now on.
+    pub fn set_router_filter(&mut self, filter: Option<Box<RouterFilter>>) {
+        self.router_filter = filter;
     }
 
     /// The graph's form.

@@ -31,6 +31,7 @@ pub mod punts;
 pub mod quarantine;
 pub mod reason;
 pub mod replicate;
+pub mod router_filter;
 pub mod spread;
 pub mod steps;
 pub mod tables;

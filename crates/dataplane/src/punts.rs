@@ -43,6 +43,7 @@ use crate::mask::Mask;
 use crate::next_hop::NextHopTable;
 use crate::port::{MAX_PORTS, PortId};
 use crate::reason::{DropReason, Punt, PuntClass, PuntReason};
+use crate::router_filter::{RouterFilter, Sorted};
 
 /// The most slow path workers.
 pub const WORKERS_MAX: usize = 8;
@@ -163,19 +164,30 @@ impl Punts {
         }
     }
 
-    /// Sends the packets of `mask` to the slow path, each tagged with its reason.
+    /// Sends the packets of `mask` to the slow path, each tagged with its reason; of those for the router, what
+    /// `filter` lets pass.
     pub(crate) fn accept(
         &mut self,
         batch: &mut Batch,
         mask: Mask,
         reason: impl Fn(usize) -> PuntReason,
+        filter: Option<&mut RouterFilter>,
         counters: &ForwarderCounters,
     ) {
+        let judged = filter.map_or(Sorted::NONE, |filter| filter.sort(batch, mask, &reason));
+        for (dropped, why) in
+            [(judged.filtered, DropReason::Filtered), (judged.policed, DropReason::Policed)]
+        {
+            if !dropped.is_empty() {
+                counters.drops.add(why, batch.burst.free(dropped.0) as u64);
+            }
+        }
+        let mask = mask.without(judged.filtered | judged.policed);
         let mut sorted = [ByClass::<Mask>::default(); WORKERS_MAX];
         let mut afar = Mask::EMPTY;
         for slot in mask.slots() {
             let least_ttl = batch.info(slot).least_ttl;
-            let reason = reason(slot);
+            let reason = if judged.rejected.has(slot) { PuntReason::Reset } else { reason(slot) };
             let (port, next_hop) = (batch.in_port, batch.next_hop[slot]);
             let interface = batch.interface(slot);
             // The number keeps its meaning for the rest of this round.
@@ -187,6 +199,7 @@ impl Punts {
                 afar |= Mask::when(true, slot);
                 continue;
             }
+            let class = judged.classes[slot].unwrap_or(class);
             let worker = match joined_by(reason, batch, slot) {
                 Some(pair) => owner(pair as usize, self.workers.len()),
                 None => usize::from(self.owners[place(reason, batch, slot) & (MAX_INTERFACES - 1)]),

@@ -76,7 +76,7 @@ reasons! {
         // ip4-reverse-path, ip6-reverse-path
         ReversePath = "reverse-path", "Its source is not to be reached by the port it came from, or not at all (RFC 3704); the port asks for that.";
         // steps of the configuration
-        Filtered = "filtered", "A rule or the default of the interface's filter said: drop (show filters); or a fragment that is too short to be told what it is (RFC 1858, RFC 3128).";
+        Filtered = "filtered", "A rule or the default of the interface's filter, or of the filter to-router, said: drop (show filters); or a fragment that is too short to be told what it is (RFC 1858, RFC 3128).";
         Policed = "policed", "More than the rate of a filter's rule (show filters).";
         ByStep = "by-step", "A step that the configuration put into the graph said: drop.";
         StepFailed = "step-failed", "A step in Lua met an error over the packet, or did not end in time (show steps).";

@@ -42,6 +42,7 @@ pub use ip6_hop_limit::Ip6HopLimit;
 pub use ip6_lookup::Ip6Lookup;
 pub use ip6_rewrite::Ip6Rewrite;
 pub use ip6_validate::Ip6Validate;
+pub(crate) use ip6_validate::is_neighbour_discovery;
 pub use mtu::Mtu;
 pub use multicast::{Ip4Multicast, Ip6Multicast};
 pub use prohibit::Prohibit;

@@ -8,6 +8,7 @@ pub mod bind;
 pub mod change;
 pub mod check;
 pub mod configuration;
+pub mod convert;
 pub mod do_;
 pub mod doctor;
 pub mod flows;

@@ -1,5 +1,5 @@
 //! The Turnpike software router: `turnpike run`, `check`, `devices`, `bind`, `plan`, `apply`, `show`, `route`, `neighbour`,
-//! `shell`, `generate-table`, `bench`.
+//! `shell`, `convert`, `generate-table`, `bench`.
 #![forbid(unsafe_code)]
 
 mod api;
@@ -74,6 +74,10 @@ enum Command {
     Router(RouterCommand),
     /// Type commands to a running router, one after the other
     Shell(shell::ShellArgs),
+    /// Print rules of nftables or iptables as filters; names each that is left out, and exits with 1 if any is, with
+    /// 2 if the file cannot be read
+    #[command(subcommand)]
+    Convert(commands::convert::Convert),
     /// Write a made-up table with realistic prefix lengths, one PREFIX<TAB>AS a line
     GenerateTable {
         /// Number of IPv4 prefixes
@@ -187,6 +191,7 @@ fn execute(command: Command, catalogue: &Catalogue) -> Result<ExitCode> {
         Command::Unbind(args) => print(&commands::bind::unbind(&args)?),
         Command::Router(command) => return ask(&command),
         Command::Shell(args) => shell::shell(&args),
+        Command::Convert(convert) => return commands::convert::convert(&convert),
         Command::GenerateTable { ipv4, file, ipv6 } => {
             print(&commands::generate::generate(ipv4, ipv6, &file)?)
         }

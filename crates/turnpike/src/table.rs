@@ -15,7 +15,7 @@ use dataplane::words::{count, suggestion};
 use serde_json::Value;
 
 use crate::api::report::{
-    Compiler, Counters, Families, Filter, FilterVerdict, Flows, HostInterface, Multicast,
+    Class, Compiler, Counters, Families, Filter, FilterVerdict, Flows, HostInterface, Multicast,
     MulticastPort, Neighbour, Offload, Path, Port, Protection, Remote, ResolvedPath, Route,
     RouteAnswer, RouteSummary, Source, Steps, Vrf,
 };
@@ -467,12 +467,22 @@ fn filter(filter: &Filter) -> String {
     if has_hardware {
         right_align(&mut table, 9..10);
     }
+    let (name, rules) = (&filter.name, finish(&table));
+    if !filter.classes.is_empty() {
+        let classes = classes(&filter.classes);
+        return format!(
+            "filter {name}: for the router itself
+{rules}
+
+what is accepted, by class:
+{classes}"
+        );
+    }
     let (inward, outward) = (ports(&filter.inward), ports(&filter.outward));
     let reasons = hardware::reasons(filter);
     format!(
-        "filter {}: inward on {inward}, outward on {outward}\n{}{reasons}",
-        filter.name,
-        finish(&table)
+        "filter {name}: inward on {inward}, outward on {outward}
+{rules}{reasons}"
     )
 }
 
@@ -567,8 +577,8 @@ pub fn steps(report: &Steps) -> String {
     text
 }
 
-/// One line a class, then the bounds of ICMP errors.
-pub fn protection(protection: &Protection) -> String {
+/// One line a class.
+fn classes(all: &[Class]) -> String {
     let mut table = columns(&[
         "class",
         "rate/s",
@@ -581,7 +591,7 @@ pub fn protection(protection: &Protection) -> String {
         "waiting",
         "packets",
     ]);
-    for class in &protection.classes {
+    for class in all {
         let named = PuntClass::ALL.iter().find(|known| known.name() == class.name);
         table.add_row([
             class.name.clone(),
@@ -597,12 +607,17 @@ pub fn protection(protection: &Protection) -> String {
         ]);
     }
     right_align(&mut table, 1..9);
+    finish(&table)
+}
+
+/// One line a class, then the bounds of ICMP errors.
+pub fn protection(protection: &Protection) -> String {
     let errors = &protection.icmp_errors;
     format!(
         "{}\n\nworkers: {}\nICMP errors: {}/s, {} at once; to one prefix {}/s, {} at once\n  \
          not sent for the rate {}, for the prefix's {}\n\
          events for the control plane: {} waiting, {} merged, {} lost",
-        finish(&table),
+        classes(&protection.classes),
         protection.workers,
         errors.rate,
         errors.burst,

@@ -9,6 +9,7 @@ use crate::builder::GraphBuilder;
 use crate::class::ByClass;
 use crate::distribution::{TX_BURST_MAX, TxPath};
 use crate::exchange::Replacement;
+use crate::filters::{FilterSpec, FilterTable, Filters, Police, Treatment};
 use crate::graph::{Output, Outputs, Step};
 use crate::interface::InterfaceId;
 use crate::multicast::{MulticastRoute, MulticastRoutes};
@@ -17,6 +18,7 @@ use crate::punts::{ClassQueue, ClassRing};
 use crate::quarantine::Suspect;
 use crate::reason::{Punt, PuntClass, PuntReason};
 use crate::replicate::Replicas;
+use crate::router_filter::{ROUTER, RouterFilter};
 use crate::spread::{DEFAULT_KEY, TABLE, Toeplitz};
 use crate::steps::{FAULTY_ID, Faulty, Ip4Lookup, Ip4Rewrite};
 use crate::testing::{FrameBuilder, TestTables, dpdk as shared, port_mac};
@@ -245,6 +247,88 @@ fn peers_from_farther_away_than_the_port_accepts_are_dropped() {
     assert_eq!(lab.reasons(0, PuntClass::Routing), [PuntReason::Local]);
     assert_eq!(lab.reasons(0, PuntClass::Link), [PuntReason::Local]);
     assert_eq!((lab.drops(DropReason::TtlSecurity), lab.counters.punted.get()), (2, 2));
+}
+
+/// Of the filter for the router: UDP to 53 is dropped, to 54 refused, to 55 passes once, to 56 is of class `link`.
+fn router_filter() -> Arc<crate::tables::Tables> {
+    use acl::{Action, Filter, Matches, Rule};
+    let rule = |port: u16, action| {
+        let to_port = vec![port..=port];
+        let matches = Matches { protocol: vec![17], to_port, ..Matches::default() };
+        Rule { name: None, line: 0, matches, action }
+    };
+    let actions = [Action::Drop, Action::Reject, Action::Accept, Action::Accept];
+    let rules = (53..).zip(actions).map(|(port, action)| rule(port, action)).collect();
+    let mut treatments = vec![Treatment::default(); 4];
+    treatments[2].police = Some(Police { rate: 1, burst: 1, bytes: false, per_source: None });
+    treatments[3].class = Some(PuntClass::Link);
+    let filter = Filter { name: ROUTER.into(), rules, default: Action::Accept };
+    let table = Arc::new(FilterTable::new(&FilterSpec { filter, treatments }, None).unwrap());
+    let tables = TestTables::every_kind();
+    tables.filters.set(Filters { tables: vec![None, Some(table)], flows: None });
+    tables
+}
+
+#[test]
+fn the_router_s_filter_decides_before_the_classes() {
+    for ip6 in [false, true] {
+        let tables = router_filter();
+        let mut graph = crate::default_graph(&tables).unwrap();
+        graph.set_router_filter(RouterFilter::of(&tables));
+        let mut lab = Lab::new(graph, at_once());
+        let to = |net: u8, port| match ip6 {
+            false => FrameBuilder::ip4().destination4(&format!("10.0.{net}.1")).udp(1, port, b"x"),
+            true => {
+                FrameBuilder::ip6().destination6(&format!("2001:db8:{net}::1")).udp(1, port, b"x")
+            }
+        };
+        let own = |port| to(1, port).build();
+        lab.receive(&[own(53), own(54), own(55), own(55), own(56), own(57), to(6, 53).build()]);
+        assert_eq!((lab.drops(DropReason::Filtered), lab.drops(DropReason::Policed)), (1, 1));
+        assert_eq!(lab.reasons(0, PuntClass::Errors), [PuntReason::Reset]);
+        assert_eq!(lab.reasons(0, PuntClass::Link), [PuntReason::Local]);
+        assert_eq!(lab.reasons(0, PuntClass::Host), [PuntReason::Local; 2]);
+        assert_eq!(lab.frames_sent().len(), 1, "on its way elsewhere");
+        let table = tables.filters.get().tables[1].clone().unwrap();
+        let packets: Vec<_> = table.hits().iter().map(|hits| hits.packets).collect();
+        assert_eq!(packets, [1, 1, 2, 1, 1]);
+    }
+}
+
+#[test]
+fn options_do_not_get_around_the_router_s_filter_nor_are_those_of_others_its() {
+    let tables = router_filter();
+    let mut graph = crate::default_graph(&tables).unwrap();
+    graph.set_router_filter(RouterFilter::of(&tables));
+    let mut lab = Lab::new(graph, at_once());
+    let to = |address| {
+        FrameBuilder::ip4().destination4(address).options(&[1; 4]).udp(1, 53, b"x").build()
+    };
+    lab.receive(&[to("10.0.1.1"), to("10.0.6.1")]);
+    assert_eq!(lab.drops(DropReason::Filtered), 1);
+    assert_eq!(lab.reasons(0, PuntClass::Options), [PuntReason::Ip4Options]);
+}
+
+#[test]
+fn neighbours_are_found_whatever_the_router_s_filter_says() {
+    let tables = router_filter();
+    let closed = acl::Filter { name: ROUTER.into(), rules: Vec::new(), default: acl::Action::Drop };
+    let spec = FilterSpec { filter: closed, treatments: Vec::new() };
+    let table = Arc::new(FilterTable::new(&spec, None).unwrap());
+    tables.filters.set(Filters { tables: vec![Some(table)], flows: None });
+    let mut graph = crate::default_graph(&tables).unwrap();
+    graph.set_router_filter(RouterFilter::of(&tables));
+    let mut lab = Lab::new(graph, at_once());
+    let message = |ttl| {
+        let frame = FrameBuilder::ip6().destination6("2001:db8:1::1").protocol(58).ttl(ttl);
+        frame.payload(&[135, 0, 0, 0]).build()
+    };
+    let arp = FrameBuilder::ethernet([0xff; 6], 0x0806).payload(&[0; 46]).build();
+    lab.receive(&[message(255), message(254), arp, to("10.0.1.1")]);
+    let mut known = lab.reasons(0, PuntClass::Neighbour);
+    known.sort();
+    assert_eq!(known, [PuntReason::Arp, PuntReason::Local]);
+    assert_eq!(lab.drops(DropReason::Filtered), 2);
 }
 
 #[test]

@@ -126,7 +126,7 @@ fn packet_end(head: &[u8; HEAD]) -> usize {
 
 /// Router and neighbour solicitations and advertisements, and redirects, as their hosts sent them (RFC
 /// 4861 4).
-pub(super) fn is_neighbour_discovery(head: &[u8; HEAD]) -> bool {
+pub(crate) fn is_neighbour_discovery(head: &[u8; HEAD]) -> bool {
     const ICMPV6: u8 = 58;
     head[20] == ICMPV6 && head[21] == 255 && matches!(head[54], 133..=137)
 }

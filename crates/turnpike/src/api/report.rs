@@ -747,6 +747,9 @@ pub struct Filter {
     pub default_packets: u64,
     /// Bytes of their IP packets.
     pub default_bytes: u64,
+    /// Of the filter for the router itself: the classes that bound what it lets pass.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub classes: Vec<Class>,
 }
 
 /// The flows that filters know.

@@ -13,6 +13,7 @@ use dataplane::flows::FlowTable;
 use dataplane::graph::Graph;
 use dataplane::interface::InterfaceInfo;
 use dataplane::plan::Plans;
+use dataplane::router_filter::RouterFilter;
 use dataplane::steps::named_hop;
 use script::{
     ForwarderLua, JitStatus, LuaSteps, Peers, Policy, ScriptCounters, SharedObjects, Source,
@@ -128,7 +129,9 @@ impl GraphMaker {
         let plans = config.graphs.wanted_by(ports)?;
         let names = config.port_names();
         let (steps, view) = self.lua_steps(config, &plans, &names, peers)?;
-        let graph = steps.build(&plans, catalogue, self.tables.near(core), &names)?;
+        let tables = self.tables.near(core);
+        let mut graph = steps.build(&plans, catalogue, tables, &names)?;
+        graph.set_router_filter(RouterFilter::of(tables));
         Ok((graph, view))
     }
 

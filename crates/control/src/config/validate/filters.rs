@@ -5,6 +5,8 @@ use std::ops::RangeInclusive;
 
 use acl::{Action, Classifier, Family, Matches, Rule, text};
 use dataplane::filters::{FILTERS_MAX, FilterSpec, Police, SourceLengths, Treatment};
+use dataplane::reason::PuntClass;
+use dataplane::router_filter::ROUTER;
 use ipnet::IpNet;
 
 use super::super::error::suggestion;
@@ -35,6 +37,7 @@ const RULE: &[&str] = &[
     "police",
     "mark",
     "log",
+    "class",
     "action",
 ];
 
@@ -59,6 +62,13 @@ pub(super) fn of_port(
     names: &[&str],
 ) -> Option<PortFilter> {
     let name = fields.text(key, "a filter's name")?;
+    if name == ROUTER {
+        fields.error(
+            key,
+            format!("{key}: \"{ROUTER}\" is for packets for the router itself, whatever their port; name another"),
+        );
+        return None;
+    }
     let Some(place) = names.iter().position(|known| *known == name) else {
         let known = suggestion(name, "filters", names);
         fields.error(key, format!("{key}: filter \"{name}\" unknown{known}"));
@@ -129,6 +139,7 @@ fn bound_tables(context: &mut Context<'_>, filters: &[Filter]) {
 
 fn filter(context: &mut Context<'_>, what: String, statement: &Statement) -> FilterSpec {
     let ports: Vec<(String, usize)> = context.port_names.clone();
+    let is_router = statement.name == ROUTER;
     let mut fields = context.listed(what, statement, KNOWN);
     let default = action(&mut fields, "default").unwrap_or(Action::Accept);
     let (mut rules, mut treatments) = (Vec::new(), Vec::new());
@@ -143,7 +154,11 @@ fn filter(context: &mut Context<'_>, what: String, statement: &Statement) -> Fil
             police: policed(&mut of),
             mark: mark(&mut of),
             log: of.flag("log"),
+            class: class(&mut of, is_router),
         });
+        if is_router {
+            refuse_for_router(&mut of);
+        }
         rules.push(rule(&mut of, statement.line, &ports));
     }
     let name = statement.name.clone();
@@ -293,6 +308,37 @@ fn interfaces(fields: &mut Fields<'_, '_>, ports: &[(String, usize)]) -> Vec<u16
         }
     }
     numbers
+}
+
+/// `class = "routing"`
+fn class(fields: &mut Fields<'_, '_>, is_router: bool) -> Option<PuntClass> {
+    let name = fields.text("class", "a class as \"routing\"")?;
+    if !is_router {
+        let message = format!("class: only rules of the filter \"{ROUTER}\" say one");
+        fields.error("class", message);
+    }
+    let found = PuntClass::ALL.iter().find(|class| class.name() == name);
+    if found.is_none() {
+        let known = suggestion(name, "classes", PuntClass::NAMES);
+        fields.error("class", format!("class \"{name}\" unknown{known}"));
+    }
+    found.copied()
+}
+
+/// What is of no use for packets that go no further.
+fn refuse_for_router(fields: &mut Fields<'_, '_>) {
+    if fields.get("mark").is_some() {
+        fields.error("mark", "mark: packets for the router go no further; take it away");
+    }
+    if let Some(Value::Text(action)) = fields.get("action")
+        && action == "to-host"
+    {
+        fields.error("action", "action \"to-host\": they go there anyway; write \"accept\"");
+    }
+    let ends = matches!(fields.get("action"), Some(Value::Text(action)) if action != "accept");
+    if ends && fields.get("class").is_some() {
+        fields.error("class", "class: the rule lets nothing pass; take it away");
+    }
 }
 
 /// `mark = { dscp = "cs1" }`

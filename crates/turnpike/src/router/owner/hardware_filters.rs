@@ -214,7 +214,7 @@ fn offloads(
     let spec = filter.spec();
     let treated = |rule: usize| {
         // Whoever adds a treatment decides here whether a device may drop its packets.
-        let Treatment { police, mark: _, log } = spec.treatments.get(rule)?;
+        let Treatment { police, mark: _, log, class: _ } = spec.treatments.get(rule)?;
         if police.is_some() { Some("police") } else { log.then_some("log") }
     };
     let mut on = acl::offload::Port { interface: port.id.index() as u16, unfiltered: Vec::new() };

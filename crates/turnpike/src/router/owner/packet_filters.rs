@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use acl::Action;
 use anyhow::{Error, Result, anyhow};
 use control::config::{PortFilter, action_name};
 use dataplane::filters::{FilterTable, RuleHits};
 use dataplane::port::PortId;
+use dataplane::router_filter::ROUTER;
 use dataplane::words::suggestion;
 
 use super::Owner;
@@ -14,7 +16,27 @@ use crate::api::report::{Filter, FilterRule, FilterVerdict};
 impl Owner {
     /// The filters in the order of their numbers.
     pub(super) fn filters(&self) -> Vec<Filter> {
-        self.filters.tables.iter().flatten().map(|table| self.filter(table)).collect()
+        let tables = self.filters.tables.iter().flatten();
+        let mut all: Vec<_> = tables.map(|table| self.filter(table)).collect();
+        if !all.iter().any(|filter| filter.name == ROUTER) {
+            all.push(self.router_filter());
+        }
+        all
+    }
+
+    /// What bounds packets for the router without a filter for them: the classes.
+    fn router_filter(&self) -> Filter {
+        Filter {
+            name: ROUTER.to_owned(),
+            inward: Vec::new(),
+            outward: Vec::new(),
+            hardware: Vec::new(),
+            rules: Vec::new(),
+            default: action_name(Action::Accept).to_owned(),
+            default_packets: 0,
+            default_bytes: 0,
+            classes: self.ledger.protection().classes,
+        }
     }
 
     /// Writes packets of rules with `log` to the log.
@@ -92,7 +114,10 @@ impl Owner {
                 number: place + 1,
                 name: rule.name.clone(),
                 matches: rule.matches.to_string(),
-                action: action_name(rule.action).to_owned(),
+                action: match spec.treatments[place].class {
+                    Some(class) => format!("{} as {}", action_name(rule.action), class.name()),
+                    None => action_name(rule.action).to_owned(),
+                },
                 police: spec.treatments[place].police.map(|police| police.to_string()),
                 packets,
                 bytes: hits.bytes + device.bytes,
@@ -112,6 +137,10 @@ impl Owner {
             default: action_name(spec.filter.default).to_owned(),
             default_packets: default.packets,
             default_bytes: default.bytes,
+            classes: match spec.filter.name == ROUTER {
+                true => self.ledger.protection().classes,
+                false => Vec::new(),
+            },
         }
     }
 }

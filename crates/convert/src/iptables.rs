@@ -1,0 +1,593 @@
+//! Rules of iptables and ip6tables, from `iptables-save` and `ip6tables-save`.
+//!
+//! | of iptables | here |
+//! |---|---|
+//! | FORWARD, INPUT and user chains of the table filter | lists of rules ([`crate::flatten`]) |
+//! | OUTPUT; the tables nat, mangle, raw, security | left out |
+//! | `-s -d -p -i -o`, `tcp`, `udp`, `icmp`, `icmp6`, `multiport`, `iprange`, `length`, `ttl`, `hl`, `dscp` | conditions; with `!` the rest of the numbers |
+//! | `conntrack --ctstate`, `state` | `state`; INVALID, UNTRACKED, SNAT and DNAT are left out |
+//! | `limit`, `hashlimit` by `srcip` | `police`, where what exceeds the rate has a sure fate |
+//! | ACCEPT, DROP, REJECT, RETURN, LOG, NFLOG, user chains | actions; `log` |
+//! | anything else | the rule is left out |
+
+use std::collections::BTreeMap;
+
+use winnow::Parser;
+use winnow::ascii::{escaped, space0, space1};
+use winnow::combinator::{alt, delimited, opt, preceded, repeat, separated};
+use winnow::error::ContextError;
+use winnow::token::{any, none_of, take_till};
+
+use crate::Unreadable;
+use crate::matches::{Field, Match, Names};
+use crate::ranges::Ranges;
+use crate::rules::{Base, ChainName, Hook, Limit, Origin, Outside, Rule, Ruleset, Verdict};
+use crate::values::{self, Read};
+
+type Result<T> = winnow::Result<T, ContextError>;
+
+// --- grammar --------------------------------------------------------------------------------------
+
+/// A word of a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Word {
+    text: String,
+    /// In quotes, so that it is no option whatever it begins with.
+    is_quoted: bool,
+}
+
+/// `! --dport 80`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Opt {
+    is_not: bool,
+    name: String,
+    args: Vec<String>,
+}
+
+fn word(input: &mut &str) -> Result<Word> {
+    let inside = escaped(none_of(['"', '\\']).take(), '\\', none_of(['\n']).take());
+    let quoted =
+        delimited('"', opt(inside).map(|text: Option<String>| text.unwrap_or_default()), '"');
+    let plain = take_till(1.., [' ', '\t', '\n']).map(str::to_owned);
+    alt((
+        quoted.map(|text| Word { text, is_quoted: true }),
+        plain.map(|text| Word { text, is_quoted: false }),
+    ))
+    .parse_next(input)
+}
+
+fn words(input: &mut &str) -> Result<Vec<Word>> {
+    delimited(space0, separated(0.., word, space1), space0).parse_next(input)
+}
+
+/// `[12:3456]`, what a rule has counted.
+fn counts(input: &mut &str) -> Result<()> {
+    (delimited('[', take_till(1.., ']'), ']'), space1).void().parse_next(input)
+}
+
+fn is_name(word: &Word) -> bool {
+    !word.is_quoted && word.text.starts_with('-') && word.text.len() > 1
+}
+
+fn is_not(word: &Word) -> bool {
+    !word.is_quoted && word.text == "!"
+}
+
+fn option(input: &mut &[Word]) -> Result<Opt> {
+    let arg = any.verify(|word: &Word| !is_name(word) && !is_not(word)).map(|word: Word| word.text);
+    (opt(any.verify(is_not)), any.verify(is_name), repeat(0.., arg))
+        .map(|(not, name, args): (Option<Word>, Word, Vec<String>)| Opt {
+            is_not: not.is_some(),
+            name: name.text,
+            args,
+        })
+        .parse_next(input)
+}
+
+/// A line that adds a rule: its chain and options.
+fn rule_line(input: &mut &str) -> Result<(String, Vec<Opt>)> {
+    let (chain, words) = preceded((opt(counts), "-A", space1), (word, words)).parse_next(input)?;
+    let options = repeat(0.., option).parse(&words[..]).map_err(|_| ContextError::new())?;
+    Ok((chain.text, options))
+}
+
+// --- lines ----------------------------------------------------------------------------------------
+
+#[derive(Default)]
+struct Reader {
+    rules: Ruleset,
+    family: u8,
+    table: String,
+    /// Rules for each name of a table of sources.
+    tables: BTreeMap<String, usize>,
+}
+
+/// The rules of what was saved.
+pub fn read(input: &str) -> std::result::Result<Ruleset, Unreadable> {
+    let mut reader = Reader { family: 4, ..Reader::default() };
+    for options in input.lines().filter_map(|line| rule_line.parse(line.trim()).ok()) {
+        for option in options.1.iter().filter(|option| option.name == "--hashlimit-name") {
+            *reader.tables.entry(option.args.concat()).or_default() += 1;
+        }
+    }
+    let mut has_table = false;
+    for (place, line) in input.lines().enumerate() {
+        let line = line.trim();
+        has_table |= line.starts_with('*');
+        reader.line(place + 1, line).map_err(|why| {
+            Unreadable(format!("line {}: {why}; read is what iptables-save prints", place + 1))
+        })?;
+    }
+    match has_table {
+        true => Ok(reader.rules),
+        false => Err(Unreadable(
+            "no table in it, as \"*filter\"; read is what iptables-save prints".into(),
+        )),
+    }
+}
+
+impl Reader {
+    fn line(&mut self, number: usize, line: &str) -> std::result::Result<(), String> {
+        let origin = Origin { place: format!("line {number}"), text: line.to_owned() };
+        if line.starts_with("# Generated by ") {
+            self.family = if line.contains("ip6tables") { 6 } else { 4 };
+        }
+        if line.is_empty() || line.starts_with('#') || line == "COMMIT" {
+            return Ok(());
+        }
+        if let Some(table) = line.strip_prefix('*') {
+            self.table = table.to_owned();
+            return Ok(());
+        }
+        if let Some(chain) = line.strip_prefix(':') {
+            return self.chain(origin, chain);
+        }
+        let (chain, options) =
+            rule_line.parse(line).map_err(|_| format!("\"{line}\" is no rule"))?;
+        self.rule(origin, &chain, &options);
+        Ok(())
+    }
+
+    fn name(&self, chain: &str) -> ChainName {
+        ChainName { table: format!("ip{} {}", self.family, self.table), chain: chain.to_owned() }
+    }
+
+    /// `FORWARD DROP [0:0]`.
+    fn chain(&mut self, origin: Origin, line: &str) -> std::result::Result<(), String> {
+        let mut words = line.split_whitespace();
+        let (Some(chain), Some(policy)) = (words.next(), words.next()) else {
+            return Err(format!("\":{line}\" is no chain"));
+        };
+        let drops = policy == "DROP";
+        let hook = match chain {
+            _ if self.table != "filter" => None,
+            "FORWARD" => Some(Hook::Forward),
+            "INPUT" => Some(Hook::Input),
+            _ => None,
+        };
+        let name = self.name(chain);
+        if let Some(hook) = hook {
+            let (family, priority) = (Some(self.family), 0);
+            self.rules.bases.push(Base {
+                chain: name.clone(),
+                hook,
+                family,
+                priority,
+                accepts: !drops,
+            });
+        } else if drops {
+            let reason = self.no_chain(chain).unwrap_or_default();
+            self.rules.outside.push(Outside { origin, reason, matters: true });
+        }
+        if self.table == "filter" {
+            self.rules.chains.entry(name).or_default();
+        }
+        Ok(())
+    }
+
+    /// Why rules of a chain are left out.
+    fn no_chain(&self, chain: &str) -> Option<String> {
+        let reason = match (self.table.as_str(), chain) {
+            ("filter", "OUTPUT") => "what the router itself sends passes no filter",
+            ("filter", _) => return None,
+            ("nat", _) => "there is no NAT",
+            ("mangle", _) => "filters change no packets but by their own rules' mark",
+            (table, _) => return Some(format!("the table {table} has no counterpart")),
+        };
+        Some(reason.to_owned())
+    }
+
+    fn rule(&mut self, origin: Origin, chain: &str, options: &[Opt]) {
+        if let Some(reason) = self.no_chain(chain) {
+            self.rules.outside.push(Outside { origin, reason, matters: true });
+            return;
+        }
+        let rule = Reading::new(self.family, &self.tables).rule(origin, options);
+        self.rules.chains.entry(self.name(chain)).or_default().push(rule);
+    }
+}
+
+// --- a rule ---------------------------------------------------------------------------------------
+
+/// What a rule's options have said so far.
+struct Reading<'t> {
+    family: u8,
+    tables: &'t BTreeMap<String, usize>,
+    packets: Vec<Match>,
+    rule: Rule,
+    verdict: Option<Verdict>,
+    rate: Option<Rate>,
+    is_reject: bool,
+}
+
+#[derive(Default)]
+struct Rate {
+    /// Number, unit, and whether it is for what exceeds it.
+    rate: Option<(String, bool)>,
+    burst: Option<u64>,
+    mode: Option<String>,
+    mask: Option<u8>,
+    is_hash: bool,
+}
+
+/// Options that say how a table of sources is kept.
+const KEEPING: [&str; 4] = [
+    "--hashlimit-htable-size",
+    "--hashlimit-htable-max",
+    "--hashlimit-htable-expire",
+    "--hashlimit-htable-gcinterval",
+];
+
+/// Matches whose options are known.
+const MODULES: [&str; 17] = [
+    "tcp",
+    "udp",
+    "udplite",
+    "sctp",
+    "dccp",
+    "icmp",
+    "icmp6",
+    "conntrack",
+    "state",
+    "multiport",
+    "limit",
+    "hashlimit",
+    "comment",
+    "iprange",
+    "length",
+    "ttl",
+    "hl",
+];
+
+impl<'t> Reading<'t> {
+    fn new(family: u8, tables: &'t BTreeMap<String, usize>) -> Self {
+        let packets = vec![Match::family(family)];
+        let rule = Rule::default();
+        Self { family, tables, packets, rule, verdict: None, rate: None, is_reject: false }
+    }
+
+    fn rule(mut self, origin: Origin, options: &[Opt]) -> Rule {
+        for option in options {
+            if let Err(reason) = self.option(option) {
+                self.block(reason);
+            }
+        }
+        let verdict = self.verdict.take().unwrap_or(Verdict::Continue);
+        if let Some(rate) = self.rate.take() {
+            match rate.limit(self.family) {
+                Ok(limit) => self.rule.limit = Some(limit),
+                Err(reason) => self.block(reason),
+            }
+        }
+        self.rule.matters |= verdict != Verdict::Continue;
+        let arms = self.packets.into_iter().map(|packets| (packets, verdict.clone()));
+        Rule { origin, arms: arms.collect(), ..self.rule }
+    }
+
+    fn block(&mut self, reason: String) {
+        if !self.rule.blocked.contains(&reason) {
+            self.rule.blocked.push(reason);
+        }
+    }
+
+    fn narrow(&mut self, conditions: &[Match]) -> Read<()> {
+        if self.rate.is_some() {
+            return Err("a condition behind its rate".into());
+        }
+        let both = |packets: &Match| {
+            conditions.iter().filter_map(|condition| packets.and(condition)).collect::<Vec<_>>()
+        };
+        self.packets = self.packets.iter().flat_map(both).collect();
+        Ok(())
+    }
+
+    /// The field is in this set, or not.
+    fn field(&mut self, option: &Opt, field: Field, set: Ranges) -> Read<()> {
+        let set = if option.is_not { set.not(field.most()) } else { set };
+        self.narrow(&[Match::field(field, set)])
+    }
+
+    fn option(&mut self, option: &Opt) -> Read<()> {
+        let first = option.args.first().map_or("", String::as_str);
+        let is_4 = self.family == 4;
+        match option.name.as_str() {
+            "-s" | "-d" => {
+                let set =
+                    if is_4 { values::addresses4(first)? } else { values::addresses6(first)? };
+                let field = match (option.name.as_str(), is_4) {
+                    ("-s", true) => Field::From4,
+                    ("-s", false) => Field::From6,
+                    (_, true) => Field::To4,
+                    (_, false) => Field::To6,
+                };
+                self.field(option, field, set)
+            }
+            "--src-range" | "--dst-range" => {
+                let set =
+                    if is_4 { values::addresses4(first)? } else { values::addresses6(first)? };
+                let field = match (option.name.as_str(), is_4) {
+                    ("--src-range", true) => Field::From4,
+                    ("--src-range", false) => Field::From6,
+                    (_, true) => Field::To4,
+                    (_, false) => Field::To6,
+                };
+                self.field(option, field, set)
+            }
+            "-p" if first == "all" || first == "0" => Ok(()),
+            "-p" => self.field(option, Field::Protocol, values::protocol(first)?),
+            "-i" | "-o" => self.interface(option, first),
+            "-m" if MODULES.contains(&first) || first == "dscp" => Ok(()),
+            "-m" => Err(format!("match {first} has no counterpart")),
+            "--comment" => {
+                self.rule.name = Some(first.to_owned());
+                Ok(())
+            }
+            "-j" | "-g" => self.target(option, first),
+            "--reject-with" if self.is_reject => {
+                self.verdict = Some(Verdict::Reject(Some(first.to_owned())));
+                Ok(())
+            }
+            "--log-prefix" | "--nflog-prefix" => {
+                let prefix = first.trim().trim_end_matches(':').to_owned();
+                self.rule.name =
+                    self.rule.name.take().or(Some(prefix).filter(|text| !text.is_empty()));
+                Ok(())
+            }
+            name if name.starts_with("--log-") || name.starts_with("--nflog-") => Ok(()),
+            name if name.contains("limit") => self.limit(option, first),
+            _ => self.upper(option, first),
+        }
+    }
+
+    /// Conditions of matches.
+    fn upper(&mut self, option: &Opt, first: &str) -> Read<()> {
+        let number = |most| values::number(first).filter(|number| *number <= most);
+        match option.name.as_str() {
+            "--sport" | "--source-port" => self.field(option, Field::FromPort, ports(first)?),
+            "--dport" | "--destination-port" => self.field(option, Field::ToPort, ports(first)?),
+            "--sports" | "--source-ports" => self.field(option, Field::FromPort, port_list(first)?),
+            "--dports" | "--destination-ports" => {
+                self.field(option, Field::ToPort, port_list(first)?)
+            }
+            "--ports" => {
+                let set = port_list(first)?;
+                let set = if option.is_not { set.not(65535) } else { set };
+                let (from, to) =
+                    (Match::field(Field::FromPort, set.clone()), Match::field(Field::ToPort, set));
+                match option.is_not {
+                    // Neither of them, or one of them.
+                    true => from.and(&to).map_or(Ok(()), |both| self.narrow(&[both])),
+                    false => self.narrow(&[from, to]),
+                }
+            }
+            "--tcp-flags" => {
+                let (mask, value) =
+                    (flag_list(first)?, flag_list(option.args.get(1).map_or("", String::as_str))?);
+                let set =
+                    if value & !mask == 0 { values::flags(value, mask) } else { Ranges::default() };
+                self.field(option, Field::Flags, set)
+            }
+            "--syn" => self.field(option, Field::Flags, values::flags(0x02, 0x17)),
+            "--icmp-type" | "--icmpv6-type" => self.icmp(option, first),
+            "--ctstate" | "--state" => self.state(option, first),
+            "--length" => self.field(option, Field::Length, ports(first)?),
+            "--dscp" => self.field(option, Field::Dscp, values::dscp(first)?),
+            "--ttl-eq" | "--hl-eq" => {
+                self.field(option, Field::Ttl, values::numbers(first, ':', 255)?)
+            }
+            "--ttl-lt" | "--hl-lt" => {
+                let most = number(255).and_then(|number| number.checked_sub(1));
+                self.field(option, Field::Ttl, Ranges::new(most.map(|most| (0, most))))
+            }
+            "--ttl-gt" | "--hl-gt" => {
+                let bound = number(255).ok_or_else(|| format!("\"{first}\" is no TTL"))?;
+                self.field(option, Field::Ttl, Ranges::new([(bound + 1, 255)]))
+            }
+            "-f" => Err(
+                "-f is for later fragments only; a filter's fragment is for the first ones, too"
+                    .into(),
+            ),
+            name => Err(format!("{name} has no counterpart")),
+        }
+    }
+
+    fn interface(&mut self, option: &Opt, name: &str) -> Read<()> {
+        if name == "+" {
+            return Ok(());
+        }
+        if name.ends_with('+') {
+            return Err(format!("\"{name}\": ports have no patterns; name each"));
+        }
+        // No packet of a port comes or goes by lo.
+        let names = Some(name.to_owned()).filter(|name| name != "lo");
+        let names = match option.is_not {
+            true if names.is_none() => Names::Any,
+            true => Names::NotIn(names.into_iter().collect()),
+            false => Names::In(names.into_iter().collect()),
+        };
+        match option.name.as_str() {
+            "-i" => self.narrow(&[Match::by(names)]),
+            _ => self.narrow(&[Match::leaving(names)]),
+        }
+    }
+
+    fn icmp(&mut self, option: &Opt, kind: &str) -> Read<()> {
+        let field = if self.family == 4 { Field::Icmp4 } else { Field::Icmp6 };
+        if kind.contains('/') {
+            return Err("filters know no ICMP codes".into());
+        }
+        let set = match kind {
+            "any" | "255" if self.family == 4 => Ranges::all(255),
+            _ if self.family == 4 => values::icmp4(kind)?,
+            _ => values::icmp6(kind)?,
+        };
+        self.field(option, field, set)
+    }
+
+    fn state(&mut self, option: &Opt, list: &str) -> Read<()> {
+        let list = list.to_lowercase();
+        let (known, others) = values::states(list.split(','));
+        if !others.is_empty() {
+            self.rule.omitted.push(values::no_state(&others));
+        }
+        let set = if option.is_not { known.not(2) } else { known };
+        self.narrow(&[Match::field(Field::State, set)])
+    }
+
+    fn target(&mut self, option: &Opt, name: &str) -> Read<()> {
+        self.verdict = Some(match name {
+            "ACCEPT" => Verdict::Accept,
+            "DROP" => Verdict::Drop,
+            "RETURN" => Verdict::Return,
+            "REJECT" => {
+                self.is_reject = true;
+                Verdict::Reject(None)
+            }
+            "LOG" | "NFLOG" => {
+                self.rule.log = true;
+                Verdict::Continue
+            }
+            // Those of chains may be in capitals, too: whether there is one is seen when it is entered.
+            _ if TARGETS.contains(&name) => {
+                self.rule.matters = true;
+                return Err(format!("target {name} has no counterpart"));
+            }
+            chain if option.name == "-g" => Verdict::Goto(chain.to_owned()),
+            chain => Verdict::Jump(chain.to_owned()),
+        });
+        Ok(())
+    }
+
+    fn limit(&mut self, option: &Opt, first: &str) -> Read<()> {
+        let name = option.name.as_str();
+        let is_hash = name.starts_with("--hashlimit");
+        if !is_hash && !matches!(name, "--limit" | "--limit-burst") {
+            return Err(format!("{name} has no counterpart"));
+        }
+        if self.rate.as_ref().is_some_and(|rate| rate.is_hash != is_hash) {
+            return Err("it has two rates".into());
+        }
+        let rate = self.rate.get_or_insert_default();
+        rate.is_hash = is_hash;
+        match name {
+            "--limit" | "--hashlimit-upto" | "--hashlimit" => {
+                rate.rate = Some((first.to_owned(), option.is_not));
+            }
+            "--hashlimit-above" => rate.rate = Some((first.to_owned(), !option.is_not)),
+            "--limit-burst" | "--hashlimit-burst" => {
+                rate.burst = first.parse().ok();
+                if rate.burst.is_none() {
+                    return Err(format!("a burst of {first} has no counterpart"));
+                }
+            }
+            "--hashlimit-mode" => rate.mode = Some(first.to_owned()),
+            "--hashlimit-srcmask" => rate.mask = first.parse().ok(),
+            "--hashlimit-name" if self.tables.get(first).is_some_and(|rules| *rules > 1) => {
+                return Err(format!("it shares the table {first} with another rule"));
+            }
+            "--hashlimit-name" => {}
+            _ if KEEPING.contains(&name) => {}
+            _ => return Err(format!("{name} has no counterpart")),
+        }
+        Ok(())
+    }
+}
+
+/// Targets that are no chains.
+const TARGETS: [&str; 24] = [
+    "AUDIT",
+    "CHECKSUM",
+    "CLASSIFY",
+    "CONNMARK",
+    "CONNSECMARK",
+    "CT",
+    "DNAT",
+    "DSCP",
+    "ECN",
+    "HL",
+    "IDLETIMER",
+    "MARK",
+    "MASQUERADE",
+    "NETMAP",
+    "NFQUEUE",
+    "NOTRACK",
+    "REDIRECT",
+    "SECMARK",
+    "SET",
+    "SNAT",
+    "SYNPROXY",
+    "TCPMSS",
+    "TEE",
+    "TRACE",
+];
+
+impl Rate {
+    fn limit(&self, family: u8) -> Read<Limit> {
+        let (text, is_over) = self.rate.clone().ok_or("its rate is not said")?;
+        let wrong = || format!("a rate of {text} has no counterpart");
+        let (count, unit) = text.split_once('/').ok_or_else(wrong)?;
+        let rate: u64 = count.parse().map_err(|_| wrong())?;
+        let seconds = match unit {
+            "s" | "sec" | "second" => 1,
+            "m" | "min" | "minute" => 60,
+            "h" | "hour" => 3600,
+            "d" | "day" => 86_400,
+            _ => return Err(wrong()),
+        };
+        let whole = if family == 4 { 32 } else { 128 };
+        let mask = self.mask.unwrap_or(whole);
+        let per_source = match (self.is_hash, self.mode.as_deref()) {
+            (false, _) | (true, None) => None,
+            (true, Some("srcip")) if (1..=whole).contains(&mask) => {
+                Some(if family == 4 { (mask, 64) } else { (32, mask) })
+            }
+            (true, Some(mode)) => {
+                return Err(format!("a rate by {mode} has no counterpart; one by srcip has"));
+            }
+        };
+        // The default of xt_limit and xt_hashlimit.
+        let burst = self.burst.unwrap_or(5);
+        Ok(Limit { rate, seconds, burst, is_bytes: false, is_over, per_source })
+    }
+}
+
+/// `22`, `1024:65535`, `:1023`, `1024:`.
+fn ports(word: &str) -> Read {
+    match word.split_once(':') {
+        Some(("", high)) => values::numbers(&format!("0:{high}"), ':', 65535),
+        Some((low, "")) => values::numbers(&format!("{low}:65535"), ':', 65535),
+        _ => values::numbers(word, ':', 65535),
+    }
+}
+
+fn port_list(list: &str) -> Read {
+    list.split(',').try_fold(Ranges::default(), |set, word| Ok(set.or(&ports(word)?)))
+}
+
+fn flag_list(list: &str) -> Read<u8> {
+    match list {
+        "ALL" => Ok(0x3f),
+        "NONE" => Ok(0),
+        _ => list.split(',').try_fold(0, |bits, word| Ok(bits | values::flag(word)?)),
+    }
+}

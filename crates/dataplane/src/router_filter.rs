@@ -1,0 +1,202 @@
+//! The filter [`ROUTER`]: packets for the router itself, before they are sorted into classes.
+//!
+//! It looks at what is punted as `local`, and at packets with options or a hop-by-hop header that are for one of the
+//! router's addresses or for a group on the link. A rule drops them, refuses them, limits their rate, or says which
+//! class they are of; what it lets pass without a class has that of [`PuntClass::of`]. ARP is not looked at, nor is
+//! neighbour discovery of the link (RFC 4861: hop limit 255): without them nobody could be answered.
+//!
+//! | packet | becomes |
+//! |---|---|
+//! | accepted, or `to-host` | sorted into its class, or the rule's |
+//! | rejected | punted as `reset`: the sender is told (RFC 1812 5.2.7.1, RFC 4443 3.1) |
+//! | drop `filtered` | a rule or the default says: drop; or a fragment that could hide what it is |
+//! | drop `policed` | more than the rule's rate |
+//!
+//! Each forwarder's graph has one, so that it changes with the graph, between two batches.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use acl::Fields;
+
+use crate::batch::{BATCH_MAX, Batch, ETHERNET};
+use crate::filters::{FilterTable, Filtered, Hits, Hitting, Judgement};
+use crate::flows::{FlowTable, Lookups, Passed};
+use crate::mask::Mask;
+use crate::next_hop::{NextHop, NextHopTable};
+use crate::reason::{PuntClass, PuntReason};
+use crate::steps::is_neighbour_discovery;
+use crate::tables::{Tables, VrfTables};
+
+/// Its name.
+pub const ROUTER: &str = "to-router";
+
+/// See the module's documentation.
+pub struct RouterFilter {
+    table: Arc<FilterTable>,
+    hits: Arc<Hits>,
+    /// If a rule asks for the state of connections.
+    flows: Option<Arc<FlowTable>>,
+    vrfs: Arc<VrfTables>,
+    next_hops: Arc<NextHopTable>,
+    ip4: Reader<Ipv4Addr>,
+    ip6: Reader<Ipv6Addr>,
+}
+
+/// What becomes of a batch's packets for the router.
+pub(crate) struct Sorted {
+    /// To be dropped.
+    pub filtered: Mask,
+    /// To be dropped, for they are above their rule's rate.
+    pub policed: Mask,
+    /// Their sender is told.
+    pub rejected: Mask,
+    /// The class that a rule has given each slot's packet.
+    pub classes: [Option<PuntClass>; BATCH_MAX],
+}
+
+impl Sorted {
+    /// No packet is anything but what it was.
+    pub const NONE: Self = Self {
+        filtered: Mask::EMPTY,
+        policed: Mask::EMPTY,
+        rejected: Mask::EMPTY,
+        classes: [None; BATCH_MAX],
+    };
+}
+
+impl RouterFilter {
+    /// The one among these tables' filters; `None` if there is none.
+    pub fn of(tables: &Tables) -> Option<Box<Self>> {
+        let filters = tables.filters.get();
+        let mut all = filters.tables.iter().flatten();
+        let table = all.find(|table| table.spec().filter.name == ROUTER)?.clone();
+        let hits = table.block();
+        let flows = filters.flows.filter(|_| table.spec().asks_for_state());
+        let (vrfs, next_hops) = (tables.vrfs.clone(), tables.next_hops.clone());
+        let (ip4, ip6) = (Reader::default(), Reader::default());
+        Some(Box::new(Self { table, hits, flows, vrfs, next_hops, ip4, ip6 }))
+    }
+
+    /// What becomes of those of the punted packets that are for the router.
+    pub(crate) fn sort(
+        &mut self,
+        batch: &Batch,
+        punted: Mask,
+        reason: impl Fn(usize) -> PuntReason,
+    ) -> Sorted {
+        let own = punted.filter(|slot| self.is_for_router(batch, slot, reason(slot)));
+        let is_ip6 = |slot| batch.head(slot)[ETHERNET] >> 4 == 6;
+        let ip6 = own.filter(is_ip6);
+        let looked_at = ip6.filter(|slot| !is_neighbour_discovery(batch.head(slot)));
+        let mut sorted = Sorted::NONE;
+        let Self { table, hits, flows, ip4, ip6: reader6, .. } = self;
+        let by = By { table, hits, flows: flows.as_deref() };
+        ip4.decide(&by, batch, own.without(ip6), &mut sorted);
+        reader6.decide(&by, batch, looked_at, &mut sorted);
+        sorted
+    }
+
+    fn is_for_router(&self, batch: &Batch, slot: usize, reason: PuntReason) -> bool {
+        match reason {
+            PuntReason::Local => true,
+            PuntReason::Ip4Options | PuntReason::HopByHop if batch.link_multicast.has(slot) => {
+                PuntClass::of(reason, true, batch.head(slot)) != PuntClass::Options
+            }
+            PuntReason::Ip4Options | PuntReason::HopByHop => self.is_own_address(batch, slot),
+            _ => false,
+        }
+    }
+
+    /// Packets with options come here before their destination has been looked up.
+    fn is_own_address(&self, batch: &Batch, slot: usize) -> bool {
+        let head = batch.head(slot);
+        let fibs = self.vrfs.get(batch.info(slot).vrf);
+        let number = match head[ETHERNET] >> 4 {
+            4 => fibs.fib4.lookup(Ipv4Addr::from(crate::batch::bytes::<30, 4>(head))),
+            _ => fibs.fib6.lookup(Ipv6Addr::from(crate::batch::bytes::<38, 16>(head))),
+        };
+        NextHop::from(self.next_hops.get(number)) == NextHop::Local
+    }
+}
+
+/// What packets are judged by.
+struct By<'a> {
+    table: &'a FilterTable,
+    hits: &'a Hits,
+    flows: Option<&'a FlowTable>,
+}
+
+/// The fields of a batch's packets of one family.
+struct Reader<A: Filtered> {
+    fields: Box<Fields<A>>,
+    lookups: Lookups<A>,
+}
+
+impl<A: Filtered> Default for Reader<A> {
+    fn default() -> Self {
+        Self { fields: Box::default(), lookups: Lookups::default() }
+    }
+}
+
+impl<A: Filtered> Reader<A> {
+    fn decide(&mut self, by: &By<'_>, batch: &Batch, packets: Mask, sorted: &mut Sorted) {
+        if packets.is_empty() {
+            return;
+        }
+        let hidden = self.read(by.flows, batch, packets);
+        let mut found = [0; BATCH_MAX];
+        A::classifier(by.table).classify(&self.fields, &mut found);
+        for (place, (slot, rule)) in packets.slots().zip(found).enumerate() {
+            let bit = Mask::when(true, slot);
+            if hidden.has(slot) {
+                sorted.filtered |= bit;
+                continue;
+            }
+            let length = batch.len(slot).saturating_sub(ETHERNET);
+            let source = A::source(self.fields.source(place));
+            let packet = Hitting { rule, source, length, now: batch.now };
+            let key = || {
+                let interface = batch.interface(slot).index() as u16;
+                (A::OF, A::key(batch.frame(slot), batch.len(slot), interface))
+            };
+            match by.table.judge(by.hits, &packet, key).0 {
+                Judgement::Pass | Judgement::ToHost => {
+                    sorted.classes[slot] = by.table.class(rule);
+                    self.note(by.flows, place, batch, slot);
+                }
+                Judgement::Reject => sorted.rejected |= bit,
+                Judgement::Drop => sorted.filtered |= bit,
+                Judgement::Police => sorted.policed |= bit,
+            }
+        }
+    }
+
+    /// Reads the packets' fields, and what is known of their connections; those that hide what they are.
+    fn read(&mut self, flows: Option<&FlowTable>, batch: &Batch, packets: Mask) -> Mask {
+        self.fields.clear();
+        let mut hidden = Mask::EMPTY;
+        for slot in packets.slots() {
+            let interface = batch.interface(slot).index() as u16;
+            let is_tiny = self.fields.push_frame(batch.frame(slot), batch.len(slot), interface);
+            hidden |= Mask::when(is_tiny, slot);
+        }
+        if let Some(flows) = flows {
+            let frame = |slot| move || batch.frame(slot);
+            let seen = packets.slots().map(|slot| {
+                let vrf = batch.info(slot).vrf.index() as u16;
+                (vrf, frame(slot))
+            });
+            self.lookups.look_up(flows, &mut self.fields, batch.now, seen);
+        }
+        hidden
+    }
+
+    /// A packet that passes keeps its flow, or enters it.
+    fn note(&self, flows: Option<&FlowTable>, place: usize, batch: &Batch, slot: usize) {
+        let Some(flows) = flows else { return };
+        let length = batch.len(slot).saturating_sub(ETHERNET);
+        let packet = Passed { length, enters: true, now: batch.now };
+        self.lookups.note(flows, place, packet, || batch.frame(slot));
+    }
+}
