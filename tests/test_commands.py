@@ -145,7 +145,7 @@ def test_a_neighbours_mac_is_given_and_taken(wires, router):
     ("show routes --source kernal", "source \"kernal\": unknown; known: "),
     ("show routes --longer", "--prefix"),
     ("show route 10.0.2.2 --from fd00::1", "a flow's addresses are of one family"),
-    ("show route 10.0.2.2 --from 10.0.1.2 --protocol tpc", "known: icmp, tcp"),
+    ("show route 10.0.2.2 --from 10.0.1.2 --protocol tpc", "known: icmp, igmp"),
 ])
 def test_errors_name_the_value_and_the_way_out(router, words, expected):
     assert expected in refused(router, *words.split())
