@@ -24,7 +24,7 @@ use crate::counters::Traffic;
 use crate::flow::fold;
 
 /// Slots of a bucket.
-const WAYS: usize = 8;
+const WAYS: usize = 16;
 
 /// Tags in a word.
 const TAGS: usize = 4;
