@@ -276,14 +276,14 @@ fn take_over(past: &mut [RuleHits], filter: &Filter, before: &FilterTable) {
 #[derive(Default)]
 pub struct FilterTables {
     next: Mutex<Filters>,
-    used: Mutex<Used>,
+    in_use: Mutex<InUse>,
     /// How often others have come into use.
     changes: AtomicU64,
 }
 
 /// Filters in use.
 #[derive(Default)]
-struct Used {
+struct InUse {
     filters: Filters,
     guards: Option<Arc<Guards>>,
 }
@@ -314,8 +314,8 @@ impl FilterTables {
         let filters = self.get();
         let guards = Guard::all(&filters, interfaces);
         let guarded = guards.iter().any(|guard| guard.numbers != [0; 2] || guard.tracks());
-        let used = Used { filters: filters.clone(), guards: guarded.then(|| guards.into()) };
-        *self.used.lock().unwrap_or_else(PoisonError::into_inner) = used;
+        let in_use = InUse { filters: filters.clone(), guards: guarded.then(|| guards.into()) };
+        *self.in_use.lock().unwrap_or_else(PoisonError::into_inner) = in_use;
         self.changes.fetch_add(1, Ordering::Release);
         filters
     }
@@ -326,9 +326,9 @@ impl FilterTables {
     }
 
     /// Those in use, and what they have to do with interfaces; `None` if nothing.
-    fn used(&self) -> Option<(Filters, Arc<Guards>)> {
-        let used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        Some((used.filters.clone(), used.guards.clone()?))
+    fn in_use(&self) -> Option<(Filters, Arc<Guards>)> {
+        let in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
+        Some((in_use.filters.clone(), in_use.guards.clone()?))
     }
 }
 

@@ -97,7 +97,7 @@ fn version(frame: &[u8]) -> Option<u8> {
 
 impl Held {
     fn of(tables: &Tables) -> Option<Self> {
-        let (filters, guards) = tables.filters.used()?;
+        let (filters, guards) = tables.filters.in_use()?;
         let used =
             |table: Option<Arc<FilterTable>>| table.map(|table| (table.clone(), table.block()));
         Some(Self {

@@ -44,6 +44,9 @@ pub trait Tracked: FilterAddress {
     /// Both addresses in a key's words, of which IPv4 has two.
     fn addresses(words: &[u64; 5]) -> [IpAddr; 2];
 
+    /// A number for one end's address in a key's words.
+    fn end(words: &[u64; 5], end: usize) -> u64;
+
     /// What the frame's IP header and those behind it say.
     fn headers(packet: &[u8]) -> Option<Headers<'_, Self>>;
 }
@@ -77,6 +80,10 @@ impl Tracked for Ipv4Addr {
 
     fn addresses(words: &[u64; 5]) -> [IpAddr; 2] {
         [(words[0] >> 32) as u32, words[0] as u32].map(|bits| Ipv4Addr::from_bits(bits).into())
+    }
+
+    fn end(words: &[u64; 5], end: usize) -> u64 {
+        [words[0] >> 32, words[0] & 0xffff_ffff][end & 1]
     }
 
     fn headers(packet: &[u8]) -> Option<Headers<'_, Self>> {
@@ -114,6 +121,11 @@ impl Tracked for Ipv6Addr {
         let address = |high: u64, low: u64| u128::from(high) << 64 | u128::from(low);
         [address(words[0], words[2]), address(words[3], words[4])]
             .map(|bits| Ipv6Addr::from_bits(bits).into())
+    }
+
+    /// The network's: a host has as many addresses of it as it likes.
+    fn end(words: &[u64; 5], end: usize) -> u64 {
+        [words[0], words[3]][end & 1]
     }
 
     fn headers(packet: &[u8]) -> Option<Headers<'_, Self>> {

@@ -13,7 +13,6 @@
 //! packets at once may enter it twice; the first of them is found from then on.
 
 use std::marker::PhantomData;
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use wire::ip::{PROTOCOL_FRAGMENT, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP};
@@ -350,14 +349,12 @@ impl<A: Tracked> Table<A> {
         if packet.mark == Mark::Syn && found.state.is_closing() {
             after = State::first(packet.direction, packet.mark, tick, found.state.uses());
         }
-        if after != found.state {
-            // If it has changed, somebody else has just written what is as good, or it is another flow's.
-            let _ = slot.state.compare_exchange(
-                found.state.0,
-                after.0,
-                Ordering::AcqRel,
-                Ordering::Relaxed,
-            );
+        let (old, new) = (found.state.0, after.0);
+        if old != new
+            && let Err(now) =
+                slot.state.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed)
+        {
+            slot.note_once_more(State(now), found.state.uses(), packet, tick);
         }
     }
 
@@ -383,27 +380,32 @@ impl<A: Tracked> Table<A> {
     /// Where a new flow goes.
     fn place(&self, hash: u64, clock: Clock<'_>) -> Option<Place> {
         let first = self.bucket(hash) * WAYS;
-        let mut weak: Vec<(IpAddr, u32, Place)> = Vec::new();
+        // Flows that may be pushed out: who began them, for how long they are idle, and where they are.
+        let mut weak = [(0, 0, Place { slot: 0, tag: 0, entered: Entered::Instead }); WAYS];
+        let mut count = 0;
         for slot in first..first + WAYS {
             let tag = self.tag_of(slot);
             if tag == 0 {
                 return Some(Place { slot, tag, entered: Entered::New });
             }
             let View { key, state, .. } = self.read(slot);
+            let (_, protocol, _) = unpack(key[1]);
             if tag == BUSY {
                 continue;
             }
-            if clock.is_over(state, unpack(key[1]).1) {
+            if clock.is_over(state, protocol) {
                 return Some(Place { slot, tag, entered: Entered::New });
             }
-            if !state.is_assured(unpack(key[1]).1) {
-                let source = A::addresses(&key)[state.origin()];
+            if !state.is_assured(protocol) {
                 let place = Place { slot, tag, entered: Entered::Instead };
-                weak.push((source, clock.now.wrapping_sub(state.tick()), place));
+                let idle = clock.now.wrapping_sub(state.tick());
+                weak[count] = (A::end(&key, state.origin()), idle, place);
+                count += 1;
             }
         }
-        let flows = |of: &IpAddr| weak.iter().filter(|(source, ..)| source == of).count();
-        weak.iter().max_by_key(|(source, age, _)| (flows(source), *age)).map(|weak| weak.2)
+        let weak = &weak[..count];
+        let flows = |of: u64| weak.iter().filter(|(source, ..)| *source == of).count();
+        weak.iter().max_by_key(|(source, idle, _)| (flows(*source), *idle)).map(|weak| weak.2)
     }
 
     /// Takes over the flows of another table, as far as there is room.
@@ -501,6 +503,18 @@ impl<A: Tracked> Table<A> {
 }
 
 impl Slot {
+    /// Another forwarder has just written something of the same flow, unless the slot is another's.
+    #[cold]
+    fn note_once_more(&self, mut now: State, uses: u64, packet: Packet, tick: u32) {
+        while now.uses() == uses {
+            let after = now.after(packet.direction, packet.mark, tick).0;
+            let exchange =
+                self.state.compare_exchange(now.0, after, Ordering::AcqRel, Ordering::Relaxed);
+            let Err(other) = exchange else { return };
+            now = State(other);
+        }
+    }
+
     #[inline(always)]
     fn count(&self, packet: Packet) {
         let traffic = &self.traffic[packet.direction & 1];
