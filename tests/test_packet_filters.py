@@ -27,6 +27,8 @@ turnpike.filter "edge-in" {
   { name = "own", to = { "10.0.1.1", "fd00:1::1" }, action = "drop" },
   { name = "gold", proto = "udp", to_port = 5060, mark = { dscp = "af41" } },
   { name = "web", proto = "udp", to_port = "8000-8100", action = "drop" },
+  { name = "seen", proto = "udp", to_port = 4444, mirror = "left", mark = { dscp = "cs5" } },
+  { name = "kept", proto = "udp", to_port = 4445, mirror = "right", action = "drop" },
   default = "accept",
 }
 turnpike.filter "edge-out" {
@@ -186,6 +188,22 @@ def test_a_mark_is_written(wires, packet):
     assert frame == forwarded(bytes(LINK / marked), RIGHT_MAC, HOST_B_MAC)
 
 
+def test_copies_leave_by_another_port(wires):
+    """As they came, whatever becomes of the packet."""
+    wires.drain()
+    before, change = hits(wires.router, "edge-in"), Change(wires.router)
+    frame = bytes(LINK / IP(src=A4, dst=B4) / UDP(dport=4444) / Raw(b"x" * 1000))
+    wires.left.send(frame)
+    (sent,) = [Ether(arrived) for arrived in wires.right.expect(1)]
+    assert sent[IP].tos == 40 << 2 and sent[IP].ttl == 63
+    assert wires.left.expect(1) == [frame]
+    assert change(received=1) == {"received": 1, "replicated": 1, "sent": 2}
+    dropped = bytes(LINK / IPv6(src=A6, dst=B6) / UDP(dport=4445) / Raw(b"x" * 20))
+    wires.left.send(dropped)
+    assert wires.right.expect(1) == [dropped]
+    assert fitted(before, hits(wires.router, "edge-in")) == {"seen": 1, "kept": 1}
+
+
 @pytest.mark.parametrize("packet, said", [
     ("tcp 10.0.1.9:4000 > 10.0.2.2:22 in left flags syn", 'accept: rule 2 "ssh"'),
     ("tcp 10.0.9.9:4000 > 10.0.2.2:22 in left flags syn", 'reject: rule 3 "no-syn"'),
@@ -292,6 +310,7 @@ def test_show_filters_as_a_table(wires):
     ('{ police = "10" }', "write it as 100kpps"),
     ('{ police = "10pps per host" }', 'write "per source"'),
     ('{ interface = "lefft" }', 'port "lefft" unknown'),
+    ('{ mirror = "rigth" }', 'mirror: port "rigth" unknown'),
     ('"x"', "expected a table"),
     ('{ icmp = "echo-request", icmp6 = "echo-request" }', "make two rules"),
 ])

@@ -25,6 +25,7 @@ use crate::counters::{Counter, Traffic};
 use crate::features::Features;
 use crate::flows::{FlowTable, Kept};
 use crate::interface::{InterfaceInfo, MAX_INTERFACES};
+use crate::port::PortId;
 use crate::reason::PuntClass;
 use crate::router_filter::ROUTER;
 use crate::steps::{FILTER_IN, FILTER_OUT};
@@ -61,6 +62,8 @@ pub struct Treatment {
     pub mark: Option<u8>,
     /// Some of its packets are logged.
     pub log: bool,
+    /// A copy of each of its packets leaves by this port.
+    pub mirror: Option<PortId>,
     /// The class of its packets, of the filter for the router itself; `None`: the one that they have anyway.
     pub class: Option<PuntClass>,
 }
@@ -398,6 +401,15 @@ pub enum Judgement {
     Police,
 }
 
+/// What becomes of a packet.
+pub(crate) struct Judged {
+    pub judgement: Judgement,
+    /// The DSCP that it gets.
+    pub dscp: Option<u8>,
+    /// The port by which a copy of it leaves, as it is before that.
+    pub mirror: Option<PortId>,
+}
+
 /// A packet that a rule fits.
 pub(crate) struct Hitting {
     pub rule: u32,
@@ -409,15 +421,14 @@ pub(crate) struct Hitting {
 }
 
 impl FilterTable {
-    /// Counts a packet for its rule, and takes it from the rule's rate; what becomes of it, and the DSCP that it
-    /// gets. `key`: for the log.
+    /// Counts a packet for its rule, and takes it from the rule's rate; what becomes of it. `key`: for the log.
     #[inline(always)]
     pub(crate) fn judge(
         &self,
         hits: &Hits,
         packet: &Hitting,
         key: impl FnOnce() -> (Family, Key),
-    ) -> (Judgement, Option<u8>) {
+    ) -> Judged {
         let rule = packet.rule;
         if let Some(hit) = hits.get(rule as usize) {
             hit.traffic.packets.add(1);
@@ -433,7 +444,7 @@ impl FilterTable {
         };
         match verdict.is_treated {
             true => self.treat(judgement, packet, key),
-            false => (judgement, None),
+            false => Judged { judgement, dscp: None, mirror: None },
         }
     }
 
@@ -442,7 +453,7 @@ impl FilterTable {
         judgement: Judgement,
         packet: &Hitting,
         key: impl FnOnce() -> (Family, Key),
-    ) -> (Judgement, Option<u8>) {
+    ) -> Judged {
         let &Hitting { rule, source, length, now } = packet;
         let admitted = self.admits(rule, source, length, now);
         let judgement = if admitted { judgement } else { Judgement::Police };
@@ -450,6 +461,8 @@ impl FilterTable {
             let (family, key) = key();
             Sample { rule, family, key, is_policed: !admitted }
         });
-        (judgement, self.mark(rule).filter(|_| judgement == Judgement::Pass))
+        let dscp = self.mark(rule).filter(|_| judgement == Judgement::Pass);
+        let mirror = self.spec.treatments.get(rule as usize).and_then(|of| of.mirror);
+        Judged { judgement, dscp, mirror }
     }
 }

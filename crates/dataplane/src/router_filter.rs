@@ -160,7 +160,7 @@ impl<A: Filtered> Reader<A> {
                 let interface = batch.interface(slot).index() as u16;
                 (A::OF, A::key(batch.frame(slot), batch.len(slot), interface))
             };
-            match by.table.judge(by.hits, &packet, key).0 {
+            match by.table.judge(by.hits, &packet, key).judgement {
                 Judgement::Pass | Judgement::ToHost => {
                     sorted.classes[slot] = by.table.class(rule);
                     self.note(by.flows, place, batch, slot);

@@ -369,6 +369,10 @@ impl Config {
                 PortId::new(*interface).map_or(*interface, |port| number(port).index() as u16);
             *interface = port;
         }
+        let treatments = self.filters.iter_mut().flat_map(|filter| &mut filter.spec.treatments);
+        for port in treatments.filter_map(|treatment| treatment.mirror.as_mut()) {
+            *port = number(*port);
+        }
         self.neighbours.iter_mut().for_each(|neighbour| moved(&mut neighbour.port));
         for route in &mut self.multicast {
             moved(&mut route.from);

@@ -358,13 +358,16 @@ impl List<'_> {
     fn filter(&mut self, filter: &Filter) {
         let FilterSpec { filter: acl::Filter { name, rules, default }, treatments } = &filter.spec;
         for (place, (rule, treatment)) in rules.iter().zip(treatments).enumerate() {
-            let Treatment { police, mark, log, class } = treatment;
+            let Treatment { police, mark, mirror, log, class } = treatment;
             let log = if *log { ", logged" } else { "" };
             let police = police.map_or(String::new(), |police| format!(", police {police}"));
             let mark = mark.map_or(String::new(), |dscp| format!(", dscp {dscp}"));
+            let mirror = mirror.map_or(String::new(), |port| {
+                format!(", mirrored to {}", port_name(self.names, port.into()))
+            });
             let class = class.map_or(String::new(), |class| format!(" as {}", class.name()));
             let action = action_name(rule.action);
-            let text = format!("{}: {action}{class}{police}{mark}{log}", rule.matches);
+            let text = format!("{}: {action}{class}{police}{mark}{mirror}{log}", rule.matches);
             self.graph(format!("filter \"{name}\": {}", filter.spec.filter.label(place)), text);
         }
         self.graph(format!("filter \"{name}\": default"), action_name(*default));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use acl::{Family, Fields};
 
-use super::{FilterTable, Filtered, Guard, Guards, Hits, Hitting, Judgement, TRACKED, Way};
+use super::{FilterTable, Filtered, Guard, Guards, Hits, Hitting, Judged, Judgement, TRACKED, Way};
 use crate::batch::{BATCH_MAX, ETHERNET, HEAD};
 use crate::flows::{FlowTable, Lookups, Passed};
 use crate::interface::InterfaceId;
@@ -168,8 +168,8 @@ impl<A: Filtered> Reader<A> {
         let source = A::source(self.fields.source(0));
         let packet = Hitting { rule: found[0], source, length, now };
         let key = || (A::OF, A::key(frame, frame.len(), from));
-        let (judgement, mark) = table.judge(hits, &packet, key);
-        if let (Some(dscp), Some(head)) = (mark, frame.first_chunk_mut::<HEAD>()) {
+        let Judged { judgement, dscp, mirror: _ } = table.judge(hits, &packet, key);
+        if let (Some(dscp), Some(head)) = (dscp, frame.first_chunk_mut::<HEAD>()) {
             set_dscp(A::OF == Family::Ip6, head, dscp);
         }
         judgement

@@ -29,7 +29,7 @@ use super::ip6_validate::is_neighbour_discovery;
 use crate::batch::{BATCH_MAX, Batch, ETHERNET, Group, HEAD};
 use crate::features::Feature;
 use crate::filters::{
-    FilterTable, Filtered, Guard, Guards, Hits, Hitting, Judgement, TRACKED, Way,
+    FilterTable, Filtered, Guard, Guards, Hits, Hitting, Judged, Judgement, TRACKED, Way,
 };
 use crate::flows::{FlowTable, Lookups, Passed};
 use crate::graph::{Output, Outputs, Step};
@@ -122,8 +122,11 @@ impl<A: Filtered> Used<A> {
                 let interface = batch.interface(slot).index() as u16;
                 (A::OF, A::key(batch.frame(slot), batch.len(slot), interface))
             };
-            let (judgement, mark) = table.judge(hits, &packet, key);
-            if let Some(dscp) = mark {
+            let Judged { judgement, dscp, mirror } = table.judge(hits, &packet, key);
+            if let Some(port) = mirror {
+                batch.mirror(Mask::when(true, slot), port);
+            }
+            if let Some(dscp) = dscp {
                 set_dscp(A::OF == Family::Ip6, batch.head_mut(slot), dscp);
             }
             decided[judgement as usize] |= Mask::when(true, slot);

@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 
 use acl::{Action, Classifier, Family, Matches, Rule, text};
 use dataplane::filters::{FILTERS_MAX, FilterSpec, Police, SourceLengths, Treatment};
+use dataplane::port::PortId;
 use dataplane::reason::PuntClass;
 use dataplane::router_filter::ROUTER;
 use ipnet::IpNet;
@@ -36,6 +37,7 @@ const RULE: &[&str] = &[
     "state",
     "police",
     "mark",
+    "mirror",
     "log",
     "class",
     "action",
@@ -153,6 +155,7 @@ fn filter(context: &mut Context<'_>, what: String, statement: &Statement) -> Fil
         treatments.push(Treatment {
             police: policed(&mut of),
             mark: mark(&mut of),
+            mirror: mirror(&mut of, &ports),
             log: of.flag("log"),
             class: class(&mut of, is_router),
         });
@@ -327,8 +330,10 @@ fn class(fields: &mut Fields<'_, '_>, is_router: bool) -> Option<PuntClass> {
 
 /// What is of no use for packets that go no further.
 fn refuse_for_router(fields: &mut Fields<'_, '_>) {
-    if fields.get("mark").is_some() {
-        fields.error("mark", "mark: packets for the router go no further; take it away");
+    for key in ["mark", "mirror"] {
+        if fields.get(key).is_some() {
+            fields.error(key, format!("{key}: packets for the router go no further; take it away"));
+        }
     }
     if let Some(Value::Text(action)) = fields.get("action")
         && action == "to-host"
@@ -339,6 +344,18 @@ fn refuse_for_router(fields: &mut Fields<'_, '_>) {
     if ends && fields.get("class").is_some() {
         fields.error("class", "class: the rule lets nothing pass; take it away");
     }
+}
+
+/// `mirror = "PORT"`
+fn mirror(fields: &mut Fields<'_, '_>, ports: &[(String, usize)]) -> Option<PortId> {
+    let name = fields.text("mirror", "a port's name")?;
+    let place = ports.iter().position(|(known, _)| known == name);
+    if place.is_none() {
+        let known: Vec<&str> = ports.iter().map(|(name, _)| name.as_str()).collect();
+        let known = suggestion(name, "ports", &known);
+        fields.error("mirror", format!("mirror: port \"{name}\" unknown{known}"));
+    }
+    PortId::new(u16::try_from(place?).ok()?)
 }
 
 /// `mark = { dscp = "cs1" }`

@@ -214,8 +214,9 @@ fn offloads(
     let spec = filter.spec();
     let treated = |rule: usize| {
         // Whoever adds a treatment decides here whether a device may drop its packets.
-        let Treatment { police, mark: _, log, class: _ } = spec.treatments.get(rule)?;
-        if police.is_some() { Some("police") } else { log.then_some("log") }
+        let Treatment { police, mark: _, mirror, log, class: _ } = spec.treatments.get(rule)?;
+        let police = police.map(|_| "police").or(mirror.map(|_| "mirror"));
+        police.or(log.then_some("log"))
     };
     let mut on = acl::offload::Port { interface: port.id.index() as u16, unfiltered: Vec::new() };
     if port.host.is_some() {
