@@ -311,23 +311,12 @@ impl<'t> Reading<'t> {
         let first = option.args.first().map_or("", String::as_str);
         let is_4 = self.family == 4;
         match option.name.as_str() {
-            "-s" | "-d" => {
+            "-s" | "-d" | "--src-range" | "--dst-range" => {
                 let set =
                     if is_4 { values::addresses4(first)? } else { values::addresses6(first)? };
                 let field = match (option.name.as_str(), is_4) {
-                    ("-s", true) => Field::From4,
-                    ("-s", false) => Field::From6,
-                    (_, true) => Field::To4,
-                    (_, false) => Field::To6,
-                };
-                self.field(option, field, set)
-            }
-            "--src-range" | "--dst-range" => {
-                let set =
-                    if is_4 { values::addresses4(first)? } else { values::addresses6(first)? };
-                let field = match (option.name.as_str(), is_4) {
-                    ("--src-range", true) => Field::From4,
-                    ("--src-range", false) => Field::From6,
+                    ("-s" | "--src-range", true) => Field::From4,
+                    ("-s" | "--src-range", false) => Field::From6,
                     (_, true) => Field::To4,
                     (_, false) => Field::To6,
                 };

@@ -14,17 +14,19 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use acl::{Action, Classifier, Family, Filter, FilterAddress, Key, TooLarge};
+use acl::{Action, Classifier, Family, Fields, Filter, FilterAddress, Key, TooLarge};
 
 pub use self::gate::Gate;
 use self::police::Policer;
 pub use self::police::{Police, Source, SourceLengths};
 pub use self::samples::Sample;
 use self::samples::Samples;
+use crate::batch::{Batch, ETHERNET};
 use crate::counters::{Counter, Traffic};
 use crate::features::Features;
-use crate::flows::{FlowTable, Kept};
+use crate::flows::{FlowTable, Kept, Lookups};
 use crate::interface::{InterfaceInfo, MAX_INTERFACES};
+use crate::mask::Mask;
 use crate::port::PortId;
 use crate::reason::PuntClass;
 use crate::router_filter::ROUTER;
@@ -300,6 +302,25 @@ pub struct Filters {
     pub flows: Option<Arc<FlowTable>>,
 }
 
+/// A filter, and a block to count its hits in.
+#[derive(Clone)]
+pub(crate) struct Counted {
+    pub table: Arc<FilterTable>,
+    pub hits: Arc<Hits>,
+}
+
+impl Counted {
+    /// The filter, with a block of one's own.
+    pub fn new(table: Arc<FilterTable>) -> Self {
+        Self { hits: table.block(), table }
+    }
+
+    /// All of a router's, by their numbers less one.
+    pub fn all(filters: &Filters) -> Vec<Option<Self>> {
+        filters.tables.iter().cloned().map(|table| table.map(Self::new)).collect()
+    }
+}
+
 impl FilterTables {
     /// Those for steps that are made now.
     pub fn get(&self) -> Filters {
@@ -399,6 +420,51 @@ pub enum Judgement {
     Drop,
     /// It is dropped, for it is above its rule's rate.
     Police,
+}
+
+/// The packets that are looked up: their fields, and their flows.
+pub(crate) struct Reader<A: Filtered> {
+    pub fields: Box<Fields<A>>,
+    pub lookups: Lookups<A>,
+}
+
+impl<A: Filtered> Default for Reader<A> {
+    fn default() -> Self {
+        Self { fields: Box::default(), lookups: Lookups::default() }
+    }
+}
+
+impl<A: Filtered> Reader<A> {
+    /// Reads the fields of packets of a batch; those that hide what they are.
+    #[inline(always)]
+    pub fn read(&mut self, batch: &Batch, packets: Mask) -> Mask {
+        self.fields.clear();
+        let mut hidden = Mask::EMPTY;
+        for slot in packets.slots() {
+            let interface = batch.interface(slot).index() as u16;
+            let is_tiny = self.fields.push_frame(batch.frame(slot), batch.len(slot), interface);
+            hidden |= Mask::when(is_tiny, slot);
+        }
+        hidden
+    }
+
+    /// What a filter's rule says of the packet of this slot, the one at this place of those that were read.
+    #[inline(always)]
+    pub fn judge(
+        &self,
+        filter: &Counted,
+        rule: u32,
+        batch: &Batch,
+        (place, slot): (usize, usize),
+    ) -> Judged {
+        let length = batch.len(slot).saturating_sub(ETHERNET);
+        let source = A::source(self.fields.source(place));
+        let packet = Hitting { rule, source, length, now: batch.now };
+        filter.table.judge(&filter.hits, &packet, || {
+            let interface = batch.interface(slot).index() as u16;
+            (A::OF, A::key(batch.frame(slot), batch.len(slot), interface))
+        })
+    }
 }
 
 /// What becomes of a packet.

@@ -79,17 +79,23 @@ impl Default for FlowSettings {
 }
 
 impl Timeouts {
-    fn map(self, change: impl Fn(u32) -> u32) -> Self {
+    /// Each with its name in configurations.
+    pub fn named(&mut self) -> [(&'static str, &mut u32); 7] {
         let Self { tcp, opening, udp, unanswered, icmp, fragments, other } = self;
-        Self {
-            tcp: change(tcp),
-            opening: change(opening),
-            udp: change(udp),
-            unanswered: change(unanswered),
-            icmp: change(icmp),
-            fragments: change(fragments),
-            other: change(other),
-        }
+        [
+            ("tcp_s", tcp),
+            ("opening_s", opening),
+            ("udp_s", udp),
+            ("unanswered_s", unanswered),
+            ("icmp_s", icmp),
+            ("fragments_s", fragments),
+            ("other_s", other),
+        ]
+    }
+
+    fn map(mut self, change: impl Fn(u32) -> u32) -> Self {
+        self.named().into_iter().for_each(|(_, timeout)| *timeout = change(*timeout));
+        self
     }
 }
 

@@ -17,11 +17,9 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use acl::Fields;
-
 use crate::batch::{BATCH_MAX, Batch, ETHERNET};
-use crate::filters::{FilterTable, Filtered, Hits, Hitting, Judgement};
-use crate::flows::{FlowTable, Lookups, Passed};
+use crate::filters::{Counted, Filtered, Judgement, Reader};
+use crate::flows::{FlowTable, Passed};
 use crate::mask::Mask;
 use crate::next_hop::{NextHop, NextHopTable};
 use crate::reason::{PuntClass, PuntReason};
@@ -33,8 +31,7 @@ pub const ROUTER: &str = "to-router";
 
 /// See the module's documentation.
 pub struct RouterFilter {
-    table: Arc<FilterTable>,
-    hits: Arc<Hits>,
+    filter: Counted,
     /// If a rule asks for the state of connections.
     flows: Option<Arc<FlowTable>>,
     vrfs: Arc<VrfTables>,
@@ -71,11 +68,10 @@ impl RouterFilter {
         let filters = tables.filters.get();
         let mut all = filters.tables.iter().flatten();
         let table = all.find(|table| table.spec().filter.name == ROUTER)?.clone();
-        let hits = table.block();
         let flows = filters.flows.filter(|_| table.spec().asks_for_state());
         let (vrfs, next_hops) = (tables.vrfs.clone(), tables.next_hops.clone());
         let (ip4, ip6) = (Reader::default(), Reader::default());
-        Some(Box::new(Self { table, hits, flows, vrfs, next_hops, ip4, ip6 }))
+        Some(Box::new(Self { filter: Counted::new(table), flows, vrfs, next_hops, ip4, ip6 }))
     }
 
     /// What becomes of those of the punted packets that are for the router.
@@ -90,10 +86,10 @@ impl RouterFilter {
         let ip6 = own.filter(is_ip6);
         let looked_at = ip6.filter(|slot| !is_neighbour_discovery(batch.head(slot)));
         let mut sorted = Sorted::NONE;
-        let Self { table, hits, flows, ip4, ip6: reader6, .. } = self;
-        let by = By { table, hits, flows: flows.as_deref() };
-        ip4.decide(&by, batch, own.without(ip6), &mut sorted);
-        reader6.decide(&by, batch, looked_at, &mut sorted);
+        let Self { filter, flows, ip4, ip6: reader6, .. } = self;
+        let by = By { filter, flows: flows.as_deref() };
+        decide(ip4, &by, batch, own.without(ip6), &mut sorted);
+        decide(reader6, &by, batch, looked_at, &mut sorted);
         sorted
     }
 
@@ -122,81 +118,58 @@ impl RouterFilter {
 
 /// What packets are judged by.
 struct By<'a> {
-    table: &'a FilterTable,
-    hits: &'a Hits,
+    filter: &'a Counted,
     flows: Option<&'a FlowTable>,
 }
 
-/// The fields of a batch's packets of one family.
-struct Reader<A: Filtered> {
-    fields: Box<Fields<A>>,
-    lookups: Lookups<A>,
+/// Gives packets of one family to what becomes of them.
+fn decide<A: Filtered>(
+    reader: &mut Reader<A>,
+    by: &By<'_>,
+    batch: &Batch,
+    packets: Mask,
+    sorted: &mut Sorted,
+) {
+    if packets.is_empty() {
+        return;
+    }
+    let hidden = reader.read(batch, packets);
+    if let Some(flows) = by.flows {
+        let Reader { fields, lookups } = reader;
+        let frame = |slot| move || batch.frame(slot);
+        let seen = packets.slots().map(|slot| (batch.info(slot).vrf.index() as u16, frame(slot)));
+        lookups.look_up(flows, fields, batch.now, seen);
+    }
+    let mut found = [0; BATCH_MAX];
+    A::classifier(&by.filter.table).classify(&reader.fields, &mut found);
+    for (place, (slot, rule)) in packets.slots().zip(found).enumerate() {
+        let bit = Mask::when(true, slot);
+        if hidden.has(slot) {
+            sorted.filtered |= bit;
+            continue;
+        }
+        match reader.judge(by.filter, rule, batch, (place, slot)).judgement {
+            Judgement::Pass | Judgement::ToHost => {
+                sorted.classes[slot] = by.filter.table.class(rule);
+                note(reader, by.flows, place, batch, slot);
+            }
+            Judgement::Reject => sorted.rejected |= bit,
+            Judgement::Drop => sorted.filtered |= bit,
+            Judgement::Police => sorted.policed |= bit,
+        }
+    }
 }
 
-impl<A: Filtered> Default for Reader<A> {
-    fn default() -> Self {
-        Self { fields: Box::default(), lookups: Lookups::default() }
-    }
-}
-
-impl<A: Filtered> Reader<A> {
-    fn decide(&mut self, by: &By<'_>, batch: &Batch, packets: Mask, sorted: &mut Sorted) {
-        if packets.is_empty() {
-            return;
-        }
-        let hidden = self.read(by.flows, batch, packets);
-        let mut found = [0; BATCH_MAX];
-        A::classifier(by.table).classify(&self.fields, &mut found);
-        for (place, (slot, rule)) in packets.slots().zip(found).enumerate() {
-            let bit = Mask::when(true, slot);
-            if hidden.has(slot) {
-                sorted.filtered |= bit;
-                continue;
-            }
-            let length = batch.len(slot).saturating_sub(ETHERNET);
-            let source = A::source(self.fields.source(place));
-            let packet = Hitting { rule, source, length, now: batch.now };
-            let key = || {
-                let interface = batch.interface(slot).index() as u16;
-                (A::OF, A::key(batch.frame(slot), batch.len(slot), interface))
-            };
-            match by.table.judge(by.hits, &packet, key).judgement {
-                Judgement::Pass | Judgement::ToHost => {
-                    sorted.classes[slot] = by.table.class(rule);
-                    self.note(by.flows, place, batch, slot);
-                }
-                Judgement::Reject => sorted.rejected |= bit,
-                Judgement::Drop => sorted.filtered |= bit,
-                Judgement::Police => sorted.policed |= bit,
-            }
-        }
-    }
-
-    /// Reads the packets' fields, and what is known of their connections; those that hide what they are.
-    fn read(&mut self, flows: Option<&FlowTable>, batch: &Batch, packets: Mask) -> Mask {
-        self.fields.clear();
-        let mut hidden = Mask::EMPTY;
-        for slot in packets.slots() {
-            let interface = batch.interface(slot).index() as u16;
-            let is_tiny = self.fields.push_frame(batch.frame(slot), batch.len(slot), interface);
-            hidden |= Mask::when(is_tiny, slot);
-        }
-        if let Some(flows) = flows {
-            let frame = |slot| move || batch.frame(slot);
-            let seen = packets.slots().map(|slot| {
-                let vrf = batch.info(slot).vrf.index() as u16;
-                (vrf, frame(slot))
-            });
-            self.lookups.look_up(flows, &mut self.fields, batch.now, seen);
-        }
-        hidden
-    }
-
-    /// A packet that passes keeps its flow, or enters it.
-    fn note(&self, flows: Option<&FlowTable>, place: usize, batch: &Batch, slot: usize) {
-        let Some(flows) = flows else { return };
-        let length = batch.len(slot).saturating_sub(ETHERNET);
-        let packet = Passed { length, enters: true, now: batch.now };
-        self.lookups.note(flows, place, packet, || batch.frame(slot));
-    }
+/// A packet that passes keeps its flow, or enters it.
+fn note<A: Filtered>(
+    reader: &Reader<A>,
+    flows: Option<&FlowTable>,
+    place: usize,
+    batch: &Batch,
+    slot: usize,
+) {
+    let Some(flows) = flows else { return };
+    let length = batch.len(slot).saturating_sub(ETHERNET);
+    let packet = Passed { length, enters: true, now: batch.now };
+    reader.lookups.note(flows, place, packet, || batch.frame(slot));
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ::script::{Policy, StepSettings};
 use dataplane::class::ClassLimits;
 use dataplane::filters::{FilterSpec, Treatment};
-use dataplane::flows::{FlowSettings, Timeouts};
+use dataplane::flows::FlowSettings;
 use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::plan::Plans;
 use dataplane::reason::PuntClass;
@@ -113,18 +113,9 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
     list.live("tx: burst", burst);
     list.live("tx: flush_us", flush.as_micros());
     list.slowpath(slowpath);
-    let FlowSettings { most, timeouts } = flows;
-    let Timeouts { tcp, opening, udp, unanswered, icmp: of_icmp, fragments, other } = timeouts;
-    for (key, value) in [
-        ("tcp", tcp),
-        ("opening", opening),
-        ("udp", udp),
-        ("unanswered", unanswered),
-        ("icmp", of_icmp),
-        ("fragments", fragments),
-        ("other", other),
-    ] {
-        list.graph(format!("flows: {key}_s"), value);
+    let FlowSettings { most, mut timeouts } = *flows;
+    for (key, timeout) in timeouts.named() {
+        list.graph(format!("flows: {key}"), timeout);
     }
     list.graph("flows: most", most);
     let Icmp { ttl, echo } = icmp;

@@ -3,11 +3,11 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use acl::{Family, Fields};
+use acl::Family;
 
-use super::{FilterTable, Filtered, Guard, Guards, Hits, Hitting, Judged, Judgement, TRACKED, Way};
+use super::{Counted, Filtered, Guard, Guards, Hitting, Judged, Judgement, Reader, TRACKED, Way};
 use crate::batch::{BATCH_MAX, ETHERNET, HEAD};
-use crate::flows::{FlowTable, Lookups, Passed};
+use crate::flows::{FlowTable, Passed};
 use crate::interface::InterfaceId;
 use crate::steps::set_dscp;
 use crate::tables::Tables;
@@ -22,16 +22,11 @@ pub struct Gate {
 }
 
 struct Held {
-    tables: Vec<Option<(Arc<FilterTable>, Arc<Hits>)>>,
+    filters: Vec<Option<Counted>>,
     flows: Option<Arc<FlowTable>>,
     guards: Arc<Guards>,
     ip4: Reader<Ipv4Addr>,
     ip6: Reader<Ipv6Addr>,
-}
-
-struct Reader<A: Filtered> {
-    fields: Box<Fields<A>>,
-    lookups: Lookups<A>,
 }
 
 /// A packet that leaves.
@@ -68,8 +63,8 @@ impl Gate {
         }
         let packet = Leaving { frame, from: from.index() as u16, to, now };
         match version(packet.frame) {
-            Some(4) => held.ip4.outward(&held.tables, held.flows.as_deref(), packet),
-            Some(6) => held.ip6.outward(&held.tables, held.flows.as_deref(), packet),
+            Some(4) => held.ip4.outward(&held.filters, held.flows.as_deref(), packet),
+            Some(6) => held.ip6.outward(&held.filters, held.flows.as_deref(), packet),
             _ => Judgement::Pass,
         }
     }
@@ -98,10 +93,8 @@ fn version(frame: &[u8]) -> Option<u8> {
 impl Held {
     fn of(tables: &Tables) -> Option<Self> {
         let (filters, guards) = tables.filters.in_use()?;
-        let used =
-            |table: Option<Arc<FilterTable>>| table.map(|table| (table.clone(), table.block()));
         Some(Self {
-            tables: filters.tables.into_iter().map(used).collect(),
+            filters: Counted::all(&filters),
             flows: filters.flows,
             guards,
             ip4: Reader::default(),
@@ -110,27 +103,21 @@ impl Held {
     }
 }
 
-impl<A: Filtered> Default for Reader<A> {
-    fn default() -> Self {
-        Self { fields: Box::default(), lookups: Lookups::default() }
-    }
-}
-
 impl<A: Filtered> Reader<A> {
     fn outward(
         &mut self,
-        tables: &[Option<(Arc<FilterTable>, Arc<Hits>)>],
+        filters: &[Option<Counted>],
         flows: Option<&FlowTable>,
         packet: Leaving<'_>,
     ) -> Judgement {
         let Leaving { frame, from, to, now } = packet;
         let number = to.numbers[Way::Out as usize];
         let flows = flows.filter(|_| to.tracks());
-        let is_tiny = self.read(flows, frame, from, (to.vrf, now));
-        let judgement = match tables.get(usize::from(number).wrapping_sub(1)) {
+        let is_tiny = self.read_one(flows, frame, from, (to.vrf, now));
+        let judgement = match filters.get(usize::from(number).wrapping_sub(1)) {
             _ if number == TRACKED => Judgement::Pass,
             Some(Some(_)) if is_tiny => Judgement::Drop,
-            Some(Some((table, hits))) => self.judge(table, hits, frame, (from, now)),
+            Some(Some(filter)) => self.judge_one(filter, frame, (from, now)),
             _ => Judgement::Drop,
         };
         if let (Some(flows), Judgement::Pass | Judgement::ToHost) = (flows, judgement) {
@@ -140,7 +127,7 @@ impl<A: Filtered> Reader<A> {
     }
 
     /// A packet's fields and its flow; whether it hides what it is.
-    fn read(
+    fn read_one(
         &mut self,
         flows: Option<&FlowTable>,
         frame: &[u8],
@@ -155,10 +142,9 @@ impl<A: Filtered> Reader<A> {
         is_tiny
     }
 
-    fn judge(
+    fn judge_one(
         &self,
-        table: &FilterTable,
-        hits: &Hits,
+        Counted { table, hits }: &Counted,
         frame: &mut [u8],
         (from, now): (u16, u64),
     ) -> Judgement {
@@ -176,7 +162,7 @@ impl<A: Filtered> Reader<A> {
     }
 
     fn note(&mut self, flows: &FlowTable, frame: &[u8], to: Guard, now: u64) {
-        self.read(Some(flows), frame, 0, (to.vrf, now));
+        self.read_one(Some(flows), frame, 0, (to.vrf, now));
         self.pass(flows, frame, to, now);
     }
 

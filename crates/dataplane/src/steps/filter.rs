@@ -22,16 +22,14 @@
 
 use std::sync::Arc;
 
-use acl::{Family, Fields};
+use acl::Family;
 use wire::checksum;
 
 use super::ip6_validate::is_neighbour_discovery;
 use crate::batch::{BATCH_MAX, Batch, ETHERNET, Group, HEAD};
 use crate::features::Feature;
-use crate::filters::{
-    FilterTable, Filtered, Guard, Guards, Hits, Hitting, Judged, Judgement, TRACKED, Way,
-};
-use crate::flows::{FlowTable, Lookups, Passed};
+use crate::filters::{Counted, Filtered, Guard, Guards, Judged, Judgement, Reader, TRACKED, Way};
+use crate::flows::{FlowTable, Passed};
 use crate::graph::{Output, Outputs, Step};
 use crate::interface::MAX_INTERFACES;
 use crate::mask::Mask;
@@ -65,64 +63,54 @@ pub struct FilterOut<A: Filtered>(Used<A>);
 
 /// All filters, each with a block to count in.
 struct Used<A: Filtered> {
-    tables: Vec<Option<(Arc<FilterTable>, Arc<Hits>)>>,
-    /// The packets that are looked up.
-    fields: Box<Fields<A>>,
-    tracking: Tracking<A>,
+    filters: Vec<Option<Counted>>,
+    reader: Reader<A>,
+    tracking: Tracking,
 }
 
 /// What filters have to do with interfaces, and the flows that they know.
-struct Tracking<A: Filtered> {
+struct Tracking {
     way: Way,
     guards: Box<Guards>,
     flows: Option<Arc<FlowTable>>,
-    lookups: Lookups<A>,
 }
 
 impl<A: Filtered> Used<A> {
     fn new(way: Way, tables: &Tables) -> Self {
         let filters = tables.filters.get();
         let guards = Guard::all(&filters, &tables.interfaces.get());
-        let used =
-            |table: Option<Arc<FilterTable>>| table.map(|table| (table.clone(), table.block()));
         Self {
-            tables: filters.tables.into_iter().map(used).collect(),
-            fields: Box::default(),
-            tracking: Tracking { way, guards, flows: filters.flows, lookups: Lookups::default() },
+            filters: Counted::all(&filters),
+            reader: Reader::default(),
+            tracking: Tracking { way, guards, flows: filters.flows },
         }
     }
 
     /// Gives the packets, all of which have this filter, to their outputs.
     fn decide(&mut self, batch: &mut Batch, number: u8, packets: Mask, out: &mut Outputs) {
-        let Self { tables, fields, tracking } = self;
-        let hidden = read(fields, batch, packets);
-        let tracked = tracking.look_up(fields, batch, packets);
+        let Self { filters, reader, tracking } = self;
+        let hidden = reader.read(batch, packets);
+        let tracked = tracking.look_up(reader, batch, packets);
         if number == TRACKED {
-            tracking.note(batch, packets, packets);
+            tracking.note(reader, batch, packets, packets);
             out[OK] |= packets;
             return;
         }
-        let Some(Some((table, hits))) = tables.get(usize::from(number).wrapping_sub(1)) else {
+        let Some(Some(filter)) = filters.get(usize::from(number).wrapping_sub(1)) else {
             // A number without a filter: a defect, which must not open the interface.
             out[FILTERED] |= packets;
             return;
         };
         let mut found = [0; BATCH_MAX];
-        A::classifier(table).classify(fields, &mut found);
+        A::classifier(&filter.table).classify(&reader.fields, &mut found);
         let mut decided = [Mask::EMPTY; OUTPUTS.len()];
         for (place, (slot, rule)) in packets.slots().zip(found).enumerate() {
             if hidden.has(slot) {
                 decided[FILTERED] |= Mask::when(true, slot);
                 continue;
             }
-            let length = batch.len(slot).saturating_sub(ETHERNET);
-            let source = A::source(fields.source(place));
-            let packet = Hitting { rule, source, length, now: batch.now };
-            let key = || {
-                let interface = batch.interface(slot).index() as u16;
-                (A::OF, A::key(batch.frame(slot), batch.len(slot), interface))
-            };
-            let Judged { judgement, dscp, mirror } = table.judge(hits, &packet, key);
+            let Judged { judgement, dscp, mirror } =
+                reader.judge(filter, rule, batch, (place, slot));
             if let Some(port) = mirror {
                 batch.mirror(Mask::when(true, slot), port);
             }
@@ -132,23 +120,10 @@ impl<A: Filtered> Used<A> {
             decided[judgement as usize] |= Mask::when(true, slot);
         }
         if tracked {
-            tracking.note(batch, packets, decided[OK] | decided[TO_HOST]);
+            tracking.note(reader, batch, packets, decided[OK] | decided[TO_HOST]);
         }
         out.iter_mut().zip(decided).for_each(|(out, packets)| *out |= packets);
     }
-}
-
-/// Reads the packets' fields; those that hide what they are.
-#[inline(always)]
-fn read<A: Filtered>(fields: &mut Fields<A>, batch: &Batch, packets: Mask) -> Mask {
-    fields.clear();
-    let mut hidden = Mask::EMPTY;
-    for slot in packets.slots() {
-        let interface = batch.interface(slot).index() as u16;
-        let is_tiny = fields.push_frame(batch.frame(slot), batch.len(slot), interface);
-        hidden |= Mask::when(is_tiny, slot);
-    }
-    hidden
 }
 
 impl Way {
@@ -163,7 +138,7 @@ impl Way {
     }
 }
 
-impl<A: Filtered> Tracking<A> {
+impl Tracking {
     #[inline(always)]
     fn guard(&self, batch: &Batch, slot: usize) -> Guard {
         self.way.guard(&self.guards, batch, slot)
@@ -171,12 +146,11 @@ impl<A: Filtered> Tracking<A> {
 
     /// Looks the packets' flows up, if an interface of theirs asks for it. Inward they are all of one.
     #[inline(always)]
-    fn look_up(&mut self, fields: &mut Fields<A>, batch: &Batch, packets: Mask) -> bool {
-        let Self { way, guards, flows: Some(flows), lookups } = self else { return false };
+    fn look_up<A: Filtered>(&self, reader: &mut Reader<A>, batch: &Batch, packets: Mask) -> bool {
+        let (Some(flows), Reader { fields, lookups }) = (&self.flows, reader) else { return false };
         let frame = |slot| move || batch.frame(slot);
-        if *way == Way::In {
-            let Some(guard) = packets.slots().next().map(|slot| way.guard(guards, batch, slot))
-            else {
+        if self.way == Way::In {
+            let Some(guard) = packets.slots().next().map(|slot| self.guard(batch, slot)) else {
                 return false;
             };
             if guard.tracks() {
@@ -185,17 +159,16 @@ impl<A: Filtered> Tracking<A> {
             }
             return guard.tracks();
         }
-        let tracked = !packets.filter(|slot| way.guard(guards, batch, slot).tracks()).is_empty();
+        let tracked = !packets.filter(|slot| self.guard(batch, slot).tracks()).is_empty();
         if tracked {
-            let vrf = |slot| way.guard(guards, batch, slot).vrf;
-            let packets = packets.slots().map(|slot| (vrf(slot), frame(slot)));
+            let packets = packets.slots().map(|slot| (self.guard(batch, slot).vrf, frame(slot)));
             lookups.look_up(flows, fields, batch.now, packets);
         }
         tracked
     }
 
     /// Those of the packets that pass keep their flows, or enter them.
-    fn note(&self, batch: &Batch, packets: Mask, passing: Mask) {
+    fn note<A: Filtered>(&self, reader: &Reader<A>, batch: &Batch, packets: Mask, passing: Mask) {
         let Some(flows) = &self.flows else { return };
         for (place, slot) in packets.slots().enumerate() {
             let guard = self.guard(batch, slot);
@@ -203,7 +176,7 @@ impl<A: Filtered> Tracking<A> {
                 let length = batch.len(slot).saturating_sub(ETHERNET);
                 let enters = guard.enters[self.way as usize];
                 let packet = Passed { length, enters, now: batch.now };
-                self.lookups.note(flows, place, packet, || batch.frame(slot));
+                reader.lookups.note(flows, place, packet, || batch.frame(slot));
             }
         }
     }
@@ -297,7 +270,7 @@ mod tests {
 
     use super::*;
     use crate::features::Features;
-    use crate::filters::{FilterSpec, Filters, Police, Treatment};
+    use crate::filters::{FilterSpec, FilterTable, Filters, Police, Treatment};
     use crate::interface::{InterfaceId, InterfaceInfo};
     use crate::testing::{FrameBuilder, TestTables, run_step_on};
 

@@ -299,18 +299,25 @@ fn one<T: Clone>(
 }
 
 fn interfaces(fields: &mut Fields<'_, '_>, ports: &[(String, usize)]) -> Vec<u16> {
-    let mut numbers = Vec::new();
-    for name in fields.texts("interface", "a port's name or a list of names") {
-        match ports.iter().position(|(known, _)| known == name) {
-            Some(place) => numbers.push(place as u16),
-            None => {
-                let known: Vec<&str> = ports.iter().map(|(name, _)| name.as_str()).collect();
-                let known = suggestion(name, "ports", &known);
-                fields.error("interface", format!("interface: port \"{name}\" unknown{known}"));
-            }
-        }
+    let names = fields.texts("interface", "a port's name or a list of names");
+    let ports = names.into_iter().filter_map(|name| port(fields, "interface", name, ports));
+    ports.map(|port| port.index() as u16).collect()
+}
+
+/// The port with this name.
+fn port(
+    fields: &mut Fields<'_, '_>,
+    key: &'static str,
+    name: &str,
+    ports: &[(String, usize)],
+) -> Option<PortId> {
+    let place = ports.iter().position(|(known, _)| known == name);
+    if place.is_none() {
+        let known: Vec<&str> = ports.iter().map(|(name, _)| name.as_str()).collect();
+        let known = suggestion(name, "ports", &known);
+        fields.error(key, format!("{key}: port \"{name}\" unknown{known}"));
     }
-    numbers
+    PortId::new(u16::try_from(place?).ok()?)
 }
 
 /// `class = "routing"`
@@ -349,13 +356,7 @@ fn refuse_for_router(fields: &mut Fields<'_, '_>) {
 /// `mirror = "PORT"`
 fn mirror(fields: &mut Fields<'_, '_>, ports: &[(String, usize)]) -> Option<PortId> {
     let name = fields.text("mirror", "a port's name")?;
-    let place = ports.iter().position(|(known, _)| known == name);
-    if place.is_none() {
-        let known: Vec<&str> = ports.iter().map(|(name, _)| name.as_str()).collect();
-        let known = suggestion(name, "ports", &known);
-        fields.error("mirror", format!("mirror: port \"{name}\" unknown{known}"));
-    }
-    PortId::new(u16::try_from(place?).ok()?)
+    port(fields, "mirror", name, ports)
 }
 
 /// `mark = { dscp = "cs1" }`

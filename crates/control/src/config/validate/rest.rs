@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use dataplane::class::ClassLimits;
-use dataplane::flows::{FlowSettings, Timeouts};
+use dataplane::flows::FlowSettings;
 use dataplane::punts::WORKERS_MAX;
 use dataplane::reason::PuntClass;
 use fib::Algorithm;
@@ -282,18 +282,9 @@ pub(super) fn flows<'s>(
     if let Some(most) = fields.number("most", 1024..=1 << 24) {
         flows.most = most as usize;
     }
-    let Timeouts { tcp, opening, udp, unanswered, icmp, fragments, other } = &mut flows.timeouts;
-    for (key, value) in [
-        ("tcp_s", tcp),
-        ("opening_s", opening),
-        ("udp_s", udp),
-        ("unanswered_s", unanswered),
-        ("icmp_s", icmp),
-        ("fragments_s", fragments),
-        ("other_s", other),
-    ] {
+    for (key, timeout) in flows.timeouts.named() {
         if let Some(seconds) = fields.number(key, 1..=7 * 86_400) {
-            *value = seconds as u32;
+            *timeout = seconds as u32;
         }
     }
     flows
