@@ -116,6 +116,26 @@ impl<A: FilterAddress> Classifier<A> {
         }
         found.iter_mut().take(fields.len()).for_each(|rule| *rule = self.none.min(*rule));
     }
+
+    /// The place of the first rule behind the rule `after` that matches the packet at `place`; the number of rules
+    /// where none does. Packets are looked up one by one: for those whose rule lets them go on to the next.
+    pub fn next(&self, fields: &Fields<A>, place: usize, after: u32) -> u32 {
+        let found = match &self.form {
+            Form::Few(few) => few.next(fields, place, after),
+            Form::More(few) => few.next(fields, place, after),
+            Form::Many(many) => many.next(fields, place, after),
+        };
+        self.none.min(found)
+    }
+}
+
+/// The rules of these bits, in a word's order.
+fn rules_of(rules: &[u32], mut bits: u64) -> impl Iterator<Item = u32> {
+    std::iter::from_fn(move || {
+        let bit = (bits != 0).then(|| bits.trailing_zeros() as usize)?;
+        bits &= bits - 1;
+        rules.get(bit).copied()
+    })
 }
 
 #[cfg(test)]

@@ -245,6 +245,15 @@ mod tests {
             let walked = walk(filter, A::OF, key).unwrap_or(filter.rules.len());
             prop_assert_eq!(found as usize, walked, "{:?}", key);
         }
+        for (place, (key, &found)) in keys.iter().zip(&found).enumerate() {
+            let mut reached = found;
+            while (reached as usize) < filter.rules.len() {
+                let walked = walk_from(filter, A::OF, key, reached as usize + 1);
+                reached = classifier.next(&fields, place, reached);
+                let walked = walked.unwrap_or(filter.rules.len());
+                prop_assert_eq!(reached as usize, walked, "{:?}", key);
+            }
+        }
         Ok(())
     }
 

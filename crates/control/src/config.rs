@@ -69,7 +69,7 @@ use dataplane::flows::FlowSettings;
 use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::plan::Plans;
 use dataplane::port::{LinkWish, OffloadWishes, PortId};
-use dataplane::steps::{FILTER_IN, FILTER_OUT};
+use dataplane::steps::{FILTER_IN, FILTER_OUT, POLICY_ROUTE};
 use dataplane::words::suggestion;
 use fib::Algorithm;
 use ipnet::{IpNet, Ipv6Net};
@@ -102,6 +102,8 @@ pub struct Config {
     pub next_hops: Vec<NamedNextHop>,
     /// Packet filters.
     pub filters: Vec<Filter>,
+    /// The categories that their rules name, by their numbers.
+    pub categories: Vec<String>,
     /// The static neighbours.
     pub neighbours: Vec<Neighbour>,
     /// The tables to load.
@@ -238,6 +240,8 @@ pub struct PortFilter {
     pub hardware: bool,
     /// It asks for the state of connections.
     pub asks_for_state: bool,
+    /// Its rules send packets elsewhere than their destination's route leads.
+    pub routes: bool,
 }
 
 /// `turnpike.multicast`: packets to a group, from a source or from any.
@@ -330,6 +334,7 @@ impl Port {
         };
         all.with(FILTER_IN, filter(&self.filter_in, &self.filter_out))
             .with(FILTER_OUT, filter(&self.filter_out, &self.filter_in))
+            .with(POLICY_ROUTE, self.filter_in.as_ref().is_some_and(|filter| filter.routes).into())
     }
 
     /// A port of this one's name and number of which nothing else is said.

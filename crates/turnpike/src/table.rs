@@ -15,9 +15,9 @@ use dataplane::words::{count, suggestion};
 use serde_json::Value;
 
 use crate::api::report::{
-    Class, Compiler, Counters, Families, Filter, FilterVerdict, Flows, HostInterface, Multicast,
-    MulticastPort, Neighbour, Offload, Path, Port, Protection, Remote, ResolvedPath, Route,
-    RouteAnswer, RouteSummary, Source, Steps, Vrf,
+    Class, Compiler, Counters, Families, Filter, FilterRule, FilterVerdict, Flows, HostInterface,
+    Multicast, MulticastPort, Neighbour, Offload, Path, Port, Protection, Remote, ResolvedPath,
+    Route, RouteAnswer, RouteSummary, Source, Steps, Vrf,
 };
 
 pub use configurations::{history, plan};
@@ -417,15 +417,19 @@ pub fn filters(filters: &[Filter], name: Option<&str>) -> Result<String> {
     Ok(chosen.into_iter().map(filter).collect::<Vec<_>>().join("\n\n"))
 }
 
-/// Which rule decides on a packet, in one line.
+/// Which rules a packet meets, a line each; the last one decides.
 pub fn verdict(verdict: &FilterVerdict) -> String {
-    let Some(rule) = &verdict.rule else {
-        return format!("{}: {}", verdict.action, verdict.why);
+    let line = |rule: &FilterRule| {
+        let name = rule.name.as_ref().map_or_else(String::new, |name| format!(" \"{name}\""));
+        let police =
+            rule.police.as_ref().map_or_else(String::new, |police| format!(", up to {police}"));
+        format!("{}{police}: rule {}{name}: {}", rule.action, rule.number, rule.matches)
     };
-    let name = rule.name.as_ref().map_or_else(String::new, |name| format!(" \"{name}\""));
-    let police =
-        rule.police.as_ref().map_or_else(String::new, |police| format!(", up to {police}"));
-    format!("{}{police}: rule {}{name}: {}", verdict.action, rule.number, rule.matches)
+    let end = match &verdict.rule {
+        Some(rule) => line(rule),
+        None => format!("{}: {}", verdict.action, verdict.why),
+    };
+    verdict.before.iter().map(line).chain([end]).collect::<Vec<_>>().join("\n")
 }
 
 fn filter(filter: &Filter) -> String {

@@ -1,6 +1,6 @@
 //! Up to 64 times `W` rules: `W` words for each class, one field after the other, nothing to decide.
 
-use super::{NO_RULE, TooLarge, WORD, layout};
+use super::{NO_RULE, TooLarge, WORD, layout, rules_of};
 use crate::{
     Filter,
     classes::{AddressClasses, FilterAddress, NumberClasses},
@@ -60,6 +60,28 @@ impl<A: FilterAddress, const W: usize> Few<A, W> {
         }
     }
 
+    /// The first rule behind `after` that matches the packet at `place`.
+    pub fn next(&self, fields: &Fields<A>, place: usize, after: u32) -> u32 {
+        let mut bits = [[!0u64; W]];
+        let mut class = [0];
+        let addresses =
+            [(&self.source, fields.source(place)), (&self.destination, fields.destination(place))];
+        for (field, address) in addresses {
+            if let Some((of, rows)) = field {
+                of.find(&[address], &mut class);
+                restrict(&mut bits, rows, &class);
+            }
+        }
+        for (number, of, rows) in &self.numbers {
+            class = [fields.number(*number, place)];
+            of.find(&mut class);
+            restrict(&mut bits, rows, &class);
+        }
+        let [bits] = bits;
+        let mut all = self.rules.iter().zip(bits).flat_map(|(rules, bits)| rules_of(rules, bits));
+        all.find(|rule| *rule > after).unwrap_or(NO_RULE)
+    }
+
     #[inline(always)]
     fn first_rule(&self, bits: &[u64; W]) -> u32 {
         let (mut first, mut place) = (0, 0);
@@ -77,7 +99,7 @@ fn rows<const W: usize>(bits: &layout::Bitmaps) -> Rows<W> {
 }
 
 #[inline(always)]
-fn restrict<const W: usize>(bits: &mut [[u64; W]; BATCH], rows: &[[u64; W]], classes: &[u16]) {
+fn restrict<const W: usize>(bits: &mut [[u64; W]], rows: &[[u64; W]], classes: &[u16]) {
     for (bits, class) in bits.iter_mut().zip(classes) {
         let row = rows.get(usize::from(*class)).unwrap_or(&[0; W]);
         bits.iter_mut().zip(row).for_each(|(bits, row)| *bits &= row);

@@ -1,6 +1,6 @@
 //! More than 256 rules: words of rules, and summaries that say which words to look at.
 
-use super::{NO_RULE, TooLarge, WORD, layout};
+use super::{NO_RULE, TooLarge, WORD, layout, rules_of};
 use crate::{
     Filter,
     classes::{AddressClasses, FilterAddress, NumberClasses},
@@ -93,6 +93,30 @@ impl<A: FilterAddress> Many<A> {
         }
     }
 
+    /// The first rule behind `after` that matches the packet at `place`.
+    pub fn next(&self, fields: &Fields<A>, place: usize, after: u32) -> u32 {
+        let mut classes = [[0; BATCH]; FIELDS];
+        let [sources, destinations, numbers @ ..] = &mut classes;
+        self.source.0.find(&[fields.source(place)], &mut sources[..1]);
+        self.destination.0.find(&[fields.destination(place)], &mut destinations[..1]);
+        for ((number, of, _), class) in self.numbers.iter().zip(numbers) {
+            class[0] = fields.number(*number, place);
+            of.find(&mut class[..1]);
+        }
+        let rows = self.rows(self.summary, &classes, 0);
+        let mut first = NO_RULE;
+        for part in 0..self.summary {
+            let mut words = self.words(self.summary, part, &rows);
+            while words != 0 {
+                let (word, bits) = self.next_word(self.summary, part, words, &rows);
+                let rules = rules_of(&self.rules[word * WORD..], bits);
+                first = rules.filter(|rule| *rule > after).fold(first, u32::min);
+                words &= words - 1;
+            }
+        }
+        first
+    }
+
     /// The first rule of all words that the summaries of a packet's rows have in common.
     #[inline(always)]
     fn first_rule(&self, summary: usize, rows: &PacketRows<'_>) -> u32 {
@@ -131,14 +155,27 @@ impl<A: FilterAddress> Many<A> {
         words: u64,
         rows: &PacketRows<'_>,
     ) -> u32 {
+        let (word, bits) = self.next_word(summary, part, words, rows);
+        let rule = self.rules[word * WORD + bits.trailing_zeros() as usize % WORD];
+        if bits == 0 { NO_RULE } else { rule }
+    }
+
+    /// The first of these words, of which there is one, and the bits that all rows have in it.
+    #[inline(always)]
+    fn next_word(
+        &self,
+        summary: usize,
+        part: usize,
+        words: u64,
+        rows: &PacketRows<'_>,
+    ) -> (usize, u64) {
         let word = part * WORD + words.trailing_zeros() as usize;
         let mut bits = self.source.1.word(rows.source, summary, word);
         bits &= self.destination.1.word(rows.destination, summary, word);
         for ((_, _, numbers), classes) in self.numbers.iter().zip(rows.classes) {
             bits &= numbers.row(classes[rows.at])[summary + word];
         }
-        let rule = self.rules[word * WORD + bits.trailing_zeros() as usize % WORD];
-        if bits == 0 { NO_RULE } else { rule }
+        (word, bits)
     }
 }
 

@@ -1,7 +1,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::*;
-use crate::{Action, Key, Matches, Rule, generate, walk};
+use crate::{Action, Key, Matches, Rule, generate, walk, walk::walk_from};
 
 /// Compares all answers with the walk's.
 fn compare<A: FilterAddress>(filter: &Filter, keys: &[Key]) {
@@ -18,6 +18,14 @@ fn compare<A: FilterAddress>(filter: &Filter, keys: &[Key]) {
         for (key, found) in batch.iter().zip(found) {
             let walked = walk(filter, A::OF, key).unwrap_or(filter.rules.len());
             assert_eq!(found as usize, walked, "{} {key:?}", filter.name);
+        }
+        // The way on is walked for one packet of each batch.
+        if let Some(key) = batch.last() {
+            let place = batch.len() - 1;
+            let walked = walk_from(filter, A::OF, key, found[place] as usize + 1);
+            let next = classifier.next(&fields, place, found[place]);
+            let walked = walked.unwrap_or(filter.rules.len());
+            assert_eq!(next as usize, walked, "{} {key:?}", filter.name);
         }
         rest = behind;
         if rest.is_empty() {

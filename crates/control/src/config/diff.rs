@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 
-use dataplane::filters::FILTERS_MAX;
+use dataplane::filters::{FILTERS_MAX, Target};
 use dataplane::interface::{InterfaceId, VRFS_MOST, VrfId};
 use dataplane::port::{MAX_PORTS, PortId};
 use ipnet::IpNet;
@@ -324,6 +324,11 @@ impl Config {
         }
         let hops = self.next_hops.iter_mut().flat_map(|hop| &mut hop.paths);
         hops.for_each(|path| moved(&mut path.vrf));
+        for target in self.filters.iter_mut().flat_map(|filter| &mut filter.spec.targets) {
+            if let Target::Vrf(vrf) = target {
+                moved(vrf);
+            }
+        }
         self.ports.iter_mut().for_each(|port| moved(&mut port.vrf));
         self.vrfs.iter_mut().for_each(|vrf| moved(&mut vrf.id));
         self.vrfs.sort_by_key(|vrf| vrf.id);

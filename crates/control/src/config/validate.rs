@@ -109,12 +109,12 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
         &graphs.catalogue.features(),
         &of(Keyword::Filter).map(|statement| statement.name.as_str()).collect::<Vec<_>>(),
     );
-    let filters = filters::read(&mut context, of(Keyword::Filter));
-    filters::tell_ports(&mut ports, &filters);
+    let next_hops = routes::next_hops(&mut context, of(Keyword::NextHop));
+    let (filters, categories) = filters::read(&mut context, of(Keyword::Filter), &next_hops);
+    filters::tell_ports(&mut context, &mut ports, &filters);
     let forwarders = rest::forwarders(&mut context, of(Keyword::Forwarders));
     queues::check(&mut context, &ports, &forwarders);
     let routes = routes::read(&mut context, of(Keyword::Route));
-    let next_hops = routes::next_hops(&mut context, of(Keyword::NextHop));
     let imports = routes::imports(&mut context, of(Keyword::Import), file);
     let others = routes_from.any();
     routes::check_recursion(&mut context, (&routes, &next_hops), &imports, others, &forwarding);
@@ -135,6 +135,7 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
         routes,
         next_hops,
         filters,
+        categories,
         imports,
         multicast: multicast::read(&mut context, of(Keyword::Multicast)),
         forwarding,

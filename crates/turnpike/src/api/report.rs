@@ -827,6 +827,9 @@ pub struct RuleInHardware {
 pub struct FilterVerdict {
     /// The rule that decides; `None`: the default does.
     pub rule: Option<FilterRule>,
+    /// Rules that it fits before that, which let it go on.
+    #[serde(default)]
+    pub before: Vec<FilterRule>,
     /// What becomes of the packet: `accept`, `drop`, …
     pub action: String,
     /// Why, in words, if no rule decides.

@@ -152,7 +152,8 @@ impl GraphMaker {
         let name =
             config.file.file_name().map_or(file.clone(), |name| name.to_string_lossy().into());
         let shared = &self.shared;
-        let source = Source { text: &config.text, file: &name, ports, shared, peers };
+        let categories = &config.categories;
+        let source = Source { text: &config.text, file: &name, ports, categories, shared, peers };
         let lua = ForwarderLua::load(&source, watchdog)
             .with_context(|| format!("{file}: the script cannot be run on a forwarder"))?;
         let (counters, jit) = (lua.counters(), lua.jit());

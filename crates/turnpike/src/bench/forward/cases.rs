@@ -355,7 +355,8 @@ fn filters_of(more: More) -> Result<Filters> {
         let settings = FlowSettings::default();
         flows = Some(Arc::new(FlowTable::new(settings, dpdk::tsc_hz(), 1)));
     }
-    let spec = FilterSpec { filter, treatments: vec![Treatment::default(); count] };
+    let spec =
+        FilterSpec { filter, treatments: vec![Treatment::default(); count], targets: vec![] };
     Ok(Filters { tables: vec![Some(Arc::new(FilterTable::new(&spec, None)?))], flows })
 }
 
