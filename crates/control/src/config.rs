@@ -53,6 +53,7 @@ mod tests;
 mod validate;
 mod value;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -100,6 +101,8 @@ pub struct Config {
     pub routes: Vec<Route>,
     /// Next hops with names, to which steps send packets.
     pub next_hops: Vec<NamedNextHop>,
+    /// Sets of prefixes that rules of filters name.
+    pub sets: Vec<PrefixSet>,
     /// Packet filters.
     pub filters: Vec<Filter>,
     /// The categories that their rules name, by their numbers.
@@ -202,6 +205,17 @@ pub struct NamedNextHop {
     pub name: String,
     /// Its paths, all of one family.
     pub paths: Vec<rib::Path>,
+}
+
+/// `turnpike.prefix_set`: prefixes that rules of filters refer to by a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PrefixSet {
+    /// The line of the statement.
+    pub line: usize,
+    /// Its name.
+    pub name: String,
+    /// The prefixes.
+    pub elements: BTreeSet<IpNet>,
 }
 
 /// `turnpike.filter`: rules for packets.

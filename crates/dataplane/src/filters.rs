@@ -14,7 +14,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use acl::{Action, Classifier, Fields, Filter, FilterAddress, Key, TooLarge};
+use acl::{Action, Classifier, Fields, Filter, FilterAddress, Key, SetReaders, TooLarge};
 
 pub use self::gate::Gate;
 use self::police::Policer;
@@ -166,13 +166,18 @@ impl Filtered for Ipv6Addr {
 }
 
 impl FilterTable {
-    /// A filter of these rules; `before` is one that it replaces, from
+    /// A filter of these rules, which name these sets; `before` is one that it replaces, from
     /// which rules of the same name and place take over what they counted.
     ///
     /// # Errors
     /// The filter is too large.
-    pub fn new(spec: &FilterSpec, before: Option<&Self>) -> Result<Self, TooLarge> {
-        let (ip4, ip6) = (Classifier::new(&spec.filter)?, Classifier::new(&spec.filter)?);
+    pub fn new(
+        spec: &FilterSpec,
+        before: Option<&Self>,
+        sets: &SetReaders,
+    ) -> Result<Self, TooLarge> {
+        let ip4 = Classifier::new(&spec.filter, sets)?;
+        let ip6 = Classifier::new(&spec.filter, sets)?;
         let verdicts = spec.filter.rules.iter().zip(&spec.treatments).map(|(rule, treatment)| {
             let is_treated = *treatment != Treatment::default() || !rule.action.is_terminal();
             Verdict { action: rule.action, is_treated }

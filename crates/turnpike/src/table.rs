@@ -16,8 +16,8 @@ use serde_json::Value;
 
 use crate::api::report::{
     Class, Compiler, Counters, Families, Filter, FilterRule, FilterVerdict, Flows, HostInterface,
-    Multicast, MulticastPort, Neighbour, Offload, Path, Port, Protection, Remote, ResolvedPath,
-    Route, RouteAnswer, RouteSummary, Source, Steps, Vrf,
+    Multicast, MulticastPort, Neighbour, Offload, Path, Port, PrefixSet, Protection, Remote,
+    ResolvedPath, Route, RouteAnswer, RouteSummary, SetElement, Source, Steps, Vrf,
 };
 
 pub use configurations::{history, plan};
@@ -313,6 +313,47 @@ pub fn neighbours(neighbours: &[Neighbour]) -> String {
             neighbour.queued.to_string(),
         ]);
     }
+    finish(&table)
+}
+
+/// Sets of prefixes with their sizes, or the elements of the one with this name.
+///
+/// # Errors
+/// There is no set of this name.
+pub fn sets(sets: &[PrefixSet], name: Option<&str>) -> Result<String> {
+    let Some(name) = name else { return Ok(sizes(sets)) };
+    let Some(set) = sets.iter().find(|set| set.name == name) else {
+        let known: Vec<_> = sets.iter().map(|set| set.name.as_str()).collect();
+        bail!("prefix_set \"{name}\": unknown{}", suggestion(name, "sets", &known));
+    };
+    let mut table = columns(&["prefix", "by", "remaining"]);
+    for SetElement { prefix, by, remaining_s } in &set.elements {
+        let remaining =
+            remaining_s.map_or_else(|| "-".to_owned(), |seconds| format!("{seconds} s"));
+        table.add_row([prefix.to_string(), by.clone(), remaining]);
+    }
+    right_align(&mut table, 2..3);
+    Ok(finish(&table))
+}
+
+fn sizes(sets: &[PrefixSet]) -> String {
+    if sets.is_empty() {
+        return "no sets; turnpike.prefix_set makes them".to_owned();
+    }
+    let mut table = columns(&["set", "ipv4", "ipv6", "of configuration", "of commands"]);
+    for PrefixSet { name, elements } in sets {
+        let counted = |is: &dyn Fn(&SetElement) -> bool| {
+            elements.iter().filter(|element| is(element)).count().to_string()
+        };
+        table.add_row([
+            name.clone(),
+            counted(&|element| element.prefix.addr().is_ipv4()),
+            counted(&|element| element.prefix.addr().is_ipv6()),
+            counted(&|element| element.by == "configuration"),
+            counted(&|element| element.by == "command"),
+        ]);
+    }
+    right_align(&mut table, 1..5);
     finish(&table)
 }
 

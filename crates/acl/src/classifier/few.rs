@@ -1,17 +1,16 @@
 //! Up to 64 times `W` rules: `W` words for each class, one field after the other, nothing to decide.
 
-use super::{NO_RULE, TooLarge, WORD, layout, rules_of};
+use super::{NO_RULE, TooLarge, WORD, layout, rules_of, set_field::Field};
 use crate::{
     Filter,
     classes::{AddressClasses, FilterAddress, NumberClasses},
-    conditions::Number,
     fields::{BATCH, Fields},
 };
 
 pub(super) struct Few<A: FilterAddress, const W: usize> {
     source: Option<(AddressClasses<A>, Rows<W>)>,
     destination: Option<(AddressClasses<A>, Rows<W>)>,
-    numbers: Vec<(Number, NumberClasses, Rows<W>)>,
+    numbers: Vec<(Field<A>, NumberClasses, Rows<W>)>,
     /// The rule behind each bit.
     rules: [[u32; WORD]; W],
 }
@@ -25,8 +24,9 @@ impl<A: FilterAddress, const W: usize> Few<A, W> {
         let address = |of: layout::AddressLayout<A>| {
             Ok((layout::classes(&of.prefixes, filter)?, rows(&of.bits)))
         };
-        let number = |of: layout::NumberLayout| {
-            (of.number, NumberClasses::new(of.number, &of.ranges), rows(&of.bits))
+        let number = |of: layout::NumberLayout<A>| {
+            let classes = NumberClasses::new(of.field.values(), &of.ranges);
+            (of.field, classes, rows(&of.bits))
         };
         let mut rules = [[NO_RULE; WORD]; W];
         rules.iter_mut().flatten().zip(layout.rules).for_each(|(bit, rule)| *bit = rule);
@@ -50,8 +50,8 @@ impl<A: FilterAddress, const W: usize> Few<A, W> {
                 restrict(&mut bits, rows, classes);
             }
         }
-        for (number, of, rows) in &self.numbers {
-            fields.numbers(*number, classes);
+        for (field, of, rows) in &self.numbers {
+            field.all(fields, classes);
             of.find(classes);
             restrict(&mut bits, rows, classes);
         }
@@ -72,8 +72,8 @@ impl<A: FilterAddress, const W: usize> Few<A, W> {
                 restrict(&mut bits, rows, &class);
             }
         }
-        for (number, of, rows) in &self.numbers {
-            class = [fields.number(*number, place)];
+        for (field, of, rows) in &self.numbers {
+            class = [field.one(fields, place)];
             of.find(&mut class);
             restrict(&mut bits, rows, &class);
         }

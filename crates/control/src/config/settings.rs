@@ -15,8 +15,8 @@ use dataplane::reason::PuntClass;
 use super::{
     Advertise, Command, Config, DEFAULT_VRF, Discovery, Driver, Fib, Filter, Forwarders,
     Forwarding, Fpm, Icmp, Import, KernelRoutes, LinkWish, Log, Memory, MulticastRoute,
-    NamedNextHop, Neighbour, Port, PortFilter, Preference, Prefix, Quarantine, Queues, RoutesFrom,
-    Slowpath, Telnet, Tx, Vrf, action_name,
+    NamedNextHop, Neighbour, Port, PortFilter, Preference, Prefix, PrefixSet, Quarantine, Queues,
+    RoutesFrom, Slowpath, Telnet, Tx, Vrf, action_name,
 };
 use crate::rib;
 
@@ -66,6 +66,7 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
         vrfs,
         routes: _,
         next_hops,
+        sets,
         filters,
         categories,
         neighbours,
@@ -98,6 +99,7 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
     for NamedNextHop { line: _, name, paths: over } in next_hops {
         list.live(format!("next_hop \"{name}\""), paths(over, names));
     }
+    sets.iter().for_each(|set| list.set(set));
     filters.iter().for_each(|filter| list.filter(filter, categories));
     multicast.iter().for_each(|route| list.multicast(route));
     (1..).zip(imports).for_each(|(rank, import)| list.import(rank, import));
@@ -344,6 +346,15 @@ impl List<'_> {
         let Neighbour { line: _, port, address, mac } = neighbour;
         let port = port_name(self.names, *port);
         self.live(format!("neighbour {address} on port \"{port}\""), mac);
+    }
+
+    /// Each element by itself, so that a plan says which come and go.
+    fn set(&mut self, set: &PrefixSet) {
+        let PrefixSet { line: _, name, elements } = set;
+        self.live(format!("prefix_set \"{name}\""), "there");
+        for net in elements {
+            self.live(format!("prefix_set \"{name}\": {net}"), "in it");
+        }
     }
 
     /// Each rule by itself, so that a plan says which changes.

@@ -110,7 +110,9 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
         &of(Keyword::Filter).map(|statement| statement.name.as_str()).collect::<Vec<_>>(),
     );
     let next_hops = routes::next_hops(&mut context, of(Keyword::NextHop));
-    let (filters, categories) = filters::read(&mut context, of(Keyword::Filter), &next_hops);
+    let sets = filters::sets(&mut context, of(Keyword::PrefixSet));
+    let others = (&*next_hops, &*sets);
+    let (filters, categories) = filters::read(&mut context, of(Keyword::Filter), others);
     filters::tell_ports(&mut context, &mut ports, &filters);
     let forwarders = rest::forwarders(&mut context, of(Keyword::Forwarders));
     queues::check(&mut context, &ports, &forwarders);
@@ -134,6 +136,7 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
         neighbours: rest::neighbours(&mut context, &routes, of(Keyword::Neighbour)),
         routes,
         next_hops,
+        sets,
         filters,
         categories,
         imports,

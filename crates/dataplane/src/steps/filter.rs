@@ -320,7 +320,7 @@ mod tests {
         let mut treatments = vec![Treatment::default(); 4];
         treatments[3].police = Some(once);
         let spec = FilterSpec { filter, treatments, targets: vec![] };
-        let table = Arc::new(FilterTable::new(&spec, None).unwrap());
+        let table = Arc::new(FilterTable::new(&spec, None, &acl::SetReaders::none()).unwrap());
         let tables = TestTables::every_kind();
         let filters = vec![None, Some(table.clone())];
         tables.filters.set(Filters { tables: filters, flows: None });
@@ -355,7 +355,7 @@ mod tests {
         let (other, _) = self::tables();
         check(&mut FilterIn::<Ipv6Addr>::new(&other), true, inward);
         let spec = FilterSpec { treatments: vec![Treatment::default(); 4], ..table.spec().clone() };
-        let next = FilterTable::new(&spec, Some(&table)).unwrap();
+        let next = FilterTable::new(&spec, Some(&table), &acl::SetReaders::none()).unwrap();
         assert_eq!(packets(&next), [1, 1, 1, 2, 1], "rules that stay keep what they counted");
     }
 
@@ -427,7 +427,7 @@ mod tests {
             };
             let mark = Treatment { mark: Some(dscp), ..Treatment::default() };
             let spec = FilterSpec { filter, treatments: vec![mark], targets: vec![] };
-            let table = FilterTable::new(&spec, None).unwrap();
+            let table = FilterTable::new(&spec, None, &acl::SetReaders::none()).unwrap();
             let tables = TestTables::every_kind();
             let filters = vec![Some(Arc::new(table))];
             tables.filters.set(Filters { tables: filters, flows: None });
@@ -478,7 +478,7 @@ mod tests {
         treatments[3].mark = Some(16);
         let filter = Filter { name: "f".into(), rules, default: Action::Accept };
         let spec = FilterSpec { filter, treatments, targets: vec![] };
-        let table = Arc::new(FilterTable::new(&spec, None).unwrap());
+        let table = Arc::new(FilterTable::new(&spec, None, &acl::SetReaders::none()).unwrap());
         let tables = TestTables::every_kind();
         tables.filters.set(Filters { tables: vec![Some(table.clone())], flows: None });
         let inward = |batch: &mut Batch| batch.own.features = Features::NONE.with(FILTER_IN, 1);

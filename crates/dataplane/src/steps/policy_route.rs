@@ -266,7 +266,7 @@ mod tests {
         let filter = acl::Filter { name: "f".into(), rules: vec![], default: acl::Action::Accept };
         let targets = vec![Target::NextHop("backup".into()), Target::Vrf(VrfId::new(1))];
         let spec = FilterSpec { filter, treatments: vec![], targets };
-        let table = Arc::new(FilterTable::new(&spec, None).unwrap());
+        let table = Arc::new(FilterTable::new(&spec, None, &acl::SetReaders::none()).unwrap());
         tables.filters.set(Filters { tables: vec![None, Some(table)], flows: None });
         Arc::new(tables)
     }

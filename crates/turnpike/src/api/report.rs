@@ -5,6 +5,7 @@ pub mod topology;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 /// A port. Packets and bytes are those that forwarders received and sent, Ethernet frames without
@@ -820,6 +821,26 @@ pub struct RuleInHardware {
     pub drops: bool,
     /// Why packets of it come to software.
     pub why: Vec<String>,
+}
+
+/// A set of prefixes that filters name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PrefixSet {
+    /// Its name.
+    pub name: String,
+    /// Its elements in order.
+    pub elements: Vec<SetElement>,
+}
+
+/// An element of a [`PrefixSet`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetElement {
+    /// The addresses.
+    pub prefix: IpNet,
+    /// By whom it is there: `configuration` or `command`.
+    pub by: String,
+    /// Seconds until it goes by itself; `None`: it does not.
+    pub remaining_s: Option<u64>,
 }
 
 /// What a filter says of a packet.

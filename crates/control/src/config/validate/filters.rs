@@ -1,9 +1,10 @@
 //! `turnpike.filter "NAME" { {…}, {…}, default = "accept" }`: rules for packets, in their order.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 
-use acl::{Action, Classifier, Family, Matches, Rule, text};
+use acl::{Action, Classifier, Family, Matches, Rule, SETS_MAX, text};
 use dataplane::category::CATEGORIES_MAX;
 use dataplane::filters::{FILTERS_MAX, FilterSpec, Police, SourceLengths, Target, Treatment};
 use dataplane::port::PortId;
@@ -14,8 +15,8 @@ use ipnet::IpNet;
 use super::super::error::suggestion;
 use super::super::script::Statement;
 use super::super::value::{Fields, Value, whole_number};
-use super::super::{Filter, NamedNextHop, Port, PortFilter, Vrf};
-use super::{Context, vrfs};
+use super::super::{Filter, NamedNextHop, Port, PortFilter, PrefixSet, Vrf};
+use super::{Context, NAME_RULE, is_name, vrfs};
 
 const KNOWN: &[&str] = &["default"];
 
@@ -24,6 +25,8 @@ const RULE: &[&str] = &[
     "family",
     "from",
     "to",
+    "from_set",
+    "to_set",
     "proto",
     "from_port",
     "to_port",
@@ -111,7 +114,7 @@ pub(super) fn tell_ports(context: &mut Context<'_>, ports: &mut [Port], filters:
 pub(super) fn read<'s>(
     context: &mut Context<'_>,
     statements: impl Iterator<Item = &'s Statement>,
-    next_hops: &[NamedNextHop],
+    (next_hops, sets): (&[NamedNextHop], &[PrefixSet]),
 ) -> (Vec<Filter>, Vec<String>) {
     let mut categories = Vec::new();
     let mut filters: Vec<Filter> = Vec::new();
@@ -127,8 +130,12 @@ pub(super) fn read<'s>(
             context.errors.add(Some(statement.line), message);
             break;
         };
-        let mut named =
-            Named { ports: context.port_names.clone(), next_hops, categories: &mut categories };
+        let mut named = Named {
+            ports: context.port_names.clone(),
+            next_hops,
+            sets,
+            categories: &mut categories,
+        };
         let spec = filter(context, what, statement, &mut named);
         for error in spec.filter.check() {
             context.errors.add(Some(statement.line), error.to_string());
@@ -148,6 +155,7 @@ pub(super) fn read<'s>(
 struct Named<'a> {
     ports: Vec<(String, usize)>,
     next_hops: &'a [NamedNextHop],
+    sets: &'a [PrefixSet],
     /// Those that rules before this one have named.
     categories: &'a mut Vec<String>,
 }
@@ -193,7 +201,7 @@ fn filter(
         };
         let mut of = fields.nested(&format!("rule {}", place + 1), table, RULE);
         of.refuse_items();
-        let mut rule = rule(&mut of, statement.line, &named.ports);
+        let mut rule = rule(&mut of, statement.line, named);
         treatments.push(Treatment {
             police: policed(&mut of),
             mark: mark(&mut of),
@@ -219,7 +227,7 @@ fn filter(
     FilterSpec { filter: acl::Filter { name, rules, default }, treatments, targets }
 }
 
-fn rule(fields: &mut Fields<'_, '_>, line: usize, ports: &[(String, usize)]) -> Rule {
+fn rule(fields: &mut Fields<'_, '_>, line: usize, named: &Named<'_>) -> Rule {
     let name = fields.text("name", "a name").map(str::to_owned);
     let family = match fields.text("family", "\"ip4\" or \"ip6\"") {
         None => None,
@@ -234,13 +242,15 @@ fn rule(fields: &mut Fields<'_, '_>, line: usize, ports: &[(String, usize)]) -> 
         family,
         from: prefixes(fields, "from"),
         to: prefixes(fields, "to"),
+        from_set: set_names(fields, "from_set", named.sets),
+        to_set: set_names(fields, "to_set", named.sets),
         protocol: each(fields, "proto", text::protocol),
         from_port: each(fields, "from_port", text::ports),
         to_port: each(fields, "to_port", text::ports),
         dscp: each(fields, "dscp", text::dscp),
         ttl: one(fields, "ttl", text::ttl),
         length: one(fields, "length", text::length),
-        interface: interfaces(fields, ports),
+        interface: interfaces(fields, &named.ports),
         state: each(fields, "state", text::state),
         ..Matches::default()
     };
@@ -281,6 +291,67 @@ fn icmp(fields: &mut Fields<'_, '_>, key: &'static str, family: Family, matches:
     if matches.protocol.is_empty() {
         matches.protocol = vec![if family == Family::Ip4 { 1 } else { 58 }];
     }
+}
+
+/// `turnpike.prefix_set "NAME" { "192.0.2.0/24", … }`
+pub(super) fn sets<'s>(
+    context: &mut Context<'_>,
+    statements: impl Iterator<Item = &'s Statement>,
+) -> Vec<PrefixSet> {
+    let mut sets: Vec<PrefixSet> = Vec::new();
+    for statement in statements {
+        let (line, name) = (statement.line, statement.name.clone());
+        let mut fields = context.listed(format!("prefix_set \"{name}\""), statement, &[]);
+        if !is_name(&name) {
+            fields.error("", format!("not a name; {NAME_RULE}"));
+        }
+        if let Some(first) = sets.iter().find(|set| set.name == name) {
+            fields.error("", format!("given on line {} already; choose another name", first.line));
+        }
+        let elements = elements(&mut fields);
+        if sets.len() == SETS_MAX {
+            fields.error("", format!("there may be {SETS_MAX} sets; take one away"));
+            break;
+        }
+        sets.push(PrefixSet { line, name, elements });
+    }
+    sets
+}
+
+fn elements(fields: &mut Fields<'_, '_>) -> BTreeSet<IpNet> {
+    let read = |(place, item): (usize, &Value)| match item {
+        Value::Text(word) => prefix(word).map_err(|why| format!("element {place}: {why}")),
+        other => {
+            Err(format!("element {place}: expected a prefix as \"192.0.2.0/24\", got {other}"))
+        }
+    };
+    let (mut elements, mut faults) = (BTreeSet::new(), Vec::new());
+    for item in (1..).zip(fields.items()) {
+        match read(item) {
+            Ok(net) => drop(elements.insert(net)),
+            Err(why) => faults.push(why),
+        }
+    }
+    faults.into_iter().for_each(|why| fields.error("", why));
+    elements
+}
+
+/// Names of sets that are there.
+fn set_names(fields: &mut Fields<'_, '_>, key: &'static str, sets: &[PrefixSet]) -> Vec<String> {
+    let names = fields.texts(key, "a set's name or a list of names");
+    let mut found: Vec<String> = Vec::new();
+    for name in names {
+        if !sets.iter().any(|set| set.name == name) {
+            let known: Vec<&str> = sets.iter().map(|set| set.name.as_str()).collect();
+            let known = suggestion(name, "sets", &known);
+            fields.error(key, format!("{key}: prefix_set \"{name}\" unknown{known}"));
+        }
+        found.push(name.to_owned());
+    }
+    // Lists of the same sets are one list.
+    found.sort_unstable();
+    found.dedup();
+    found
 }
 
 fn prefixes(fields: &mut Fields<'_, '_>, key: &'static str) -> Vec<IpNet> {

@@ -357,7 +357,10 @@ fn filters_of(more: More) -> Result<Filters> {
     }
     let spec =
         FilterSpec { filter, treatments: vec![Treatment::default(); count], targets: vec![] };
-    Ok(Filters { tables: vec![Some(Arc::new(FilterTable::new(&spec, None)?))], flows })
+    Ok(Filters {
+        tables: vec![Some(Arc::new(FilterTable::new(&spec, None, &acl::SetReaders::none())?))],
+        flows,
+    })
 }
 
 /// Lets an answer to each packet of the source pass the other way.

@@ -87,7 +87,8 @@ impl Owner {
         let (family, key) = acl::packet::read(packet, port).map_err(Error::msg)?;
         let filter = &table.spec().filter;
         let rules = self.filter(table).rules;
-        let fits = |first: usize| acl::walk_from(filter, family, &key, first);
+        let sets = self.sets.readers();
+        let fits = |first: usize| acl::walk_from(filter, &sets, (family, &key), first);
         let met = std::iter::successors(fits(0), |place| {
             let goes_on = !filter.rules[*place].action.is_terminal();
             goes_on.then(|| fits(place + 1)).flatten()
