@@ -34,8 +34,8 @@ impl<const W: usize> Rows<W> {
         let of = |rank: usize| classes.get(rank).and_then(|class| rows.get(usize::from(*class)));
         let of = |rank| of(rank).copied().unwrap_or([0; W]);
         match classes.len() {
-            ..=RANKS => Self::Ranks(Box::new(std::array::from_fn(of))),
-            ..=BYTES => Self::Values(Box::new(std::array::from_fn(of))),
+            0..=RANKS => Self::Ranks(Box::new(std::array::from_fn(of))),
+            len if len <= BYTES => Self::Values(Box::new(std::array::from_fn(of))),
             _ => Self::Classes(rows),
         }
     }
