@@ -244,6 +244,7 @@ impl Owner {
             devices,
         } = parts;
         let (absentees, helpers) = Absentees::new();
+        sets.retain(&configurations.current.sets);
         let filters = tables.filters.use_next(&tables.interfaces.get());
         let mut owner = Self {
             rib,
