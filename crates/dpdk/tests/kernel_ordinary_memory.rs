@@ -55,6 +55,45 @@ fn af_packet_forwards_between_veths() {
     veth::two_ports_forward(HugeMode::Never, Driver::AfPacket, "net_af_packet");
 }
 
+/// A thread that blocks is woken by a packet of a port of this driver, and by nothing else.
+fn wakes(driver: Driver) {
+    const LONG: Duration = Duration::from_secs(20);
+    let (eal, _turn) = eal(HugeMode::Never);
+    namespace(&["tpw"]);
+    let pool = pool(eal, 2048);
+    let mut end = open(eal, &pool, "tpw0", Some(driver));
+    assert!(end.port.has_rx_interrupts());
+    let wire = Wire::new("tpw1");
+    let mut set = dpdk::WaitSet::new().unwrap();
+    set.watch(end.rx.descriptor()).unwrap();
+    let mut burst = Burst::new();
+    // What the kernel itself sends on the interface.
+    while set.wait(Some(Duration::from_millis(100))) {
+        while end.rx.receive(&mut burst, 64) > 0 {
+            burst.free(u64::MAX);
+        }
+    }
+    for number in 0..100 {
+        end.rx.arm();
+        assert!(!set.wait(Some(Duration::ZERO)), "packet {number} is not there yet");
+        std::thread::scope(|scope| {
+            scope.spawn(|| wire.send(&veth::frame(number, 60)));
+            assert!(set.wait(Some(LONG)));
+        });
+        end.rx.disarm();
+        assert_eq!(end.rx.receive(&mut burst, 64), 1);
+        assert!(burst.frame(0).ends_with(&veth::frame(number, 60)[14..]));
+        burst.free(u64::MAX);
+    }
+    drop(end);
+}
+
+#[test]
+fn a_packet_wakes_a_thread_that_blocks() {
+    wakes(Driver::AfXdp);
+    wakes(Driver::AfPacket);
+}
+
 #[test]
 fn af_xdp_is_the_first_choice() {
     let (eal, _turn) = eal(HugeMode::Never);
