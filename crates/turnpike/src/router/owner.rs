@@ -68,7 +68,7 @@ mod turn;
 mod vrfs;
 mod watch;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
@@ -186,6 +186,8 @@ pub struct Owner {
     loads: Loads,
     /// Ports whose distance from their forwarders' nodes was told, with what was told.
     distances: BTreeMap<PortId, String>,
+    /// Ports of which the log says that they have no receive interrupts.
+    silent: BTreeSet<PortId>,
     ports: Ports,
     names: PortNames,
     /// By the ports' numbers.
@@ -252,6 +254,7 @@ impl Owner {
             failures: FailureLog::default(),
             loads: Loads::default(),
             distances: BTreeMap::new(),
+            silent: BTreeSet::new(),
             ports,
             names,
             links: [Link::default(); MAX_PORTS],
@@ -533,6 +536,11 @@ impl Owner {
                 self.sources.order(KernelOrder::Resolve { port, address });
             }
         }
+    }
+
+    /// Has slow path workers see at once that they are to end.
+    pub fn wake_slow_path(&self) {
+        self.orders.wake();
     }
 
     /// The ports, when nothing else is wanted any more.
