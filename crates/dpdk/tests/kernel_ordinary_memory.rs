@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use std::{fs, mem};
 
 use dpdk::{
-    Burst, Device, Driver, Error, HugeMode, Mempool, MempoolConfig, PacketList, Port, PortConfig,
-    Sent,
+    Burst, Device, Driver, Eal, Error, HugeMode, Mempool, MempoolConfig, PacketList, Port,
+    PortConfig, Sent,
 };
 use veth::{Wire, eal, ip, namespace, open, open_as, pass, pool, state};
 
@@ -56,12 +56,12 @@ fn af_packet_forwards_between_veths() {
 }
 
 /// A thread that blocks is woken by a packet of a port of this driver, and by nothing else.
-fn wakes(driver: Driver) {
+fn wakes(eal: &Eal, pool: &Mempool, driver: Driver) {
     const LONG: Duration = Duration::from_secs(20);
-    let (eal, _turn) = eal(HugeMode::Never);
     namespace(&["tpw"]);
-    let pool = pool(eal, 2048);
-    let mut end = open(eal, &pool, "tpw0", Some(driver));
+    // Nobody but the test sends.
+    fs::write("/proc/sys/net/ipv6/conf/tpw1/disable_ipv6", "1").unwrap();
+    let mut end = open(eal, pool, "tpw0", Some(driver));
     assert!(end.port.has_rx_interrupts());
     let wire = Wire::new("tpw1");
     let mut set = dpdk::WaitSet::new().unwrap();
@@ -90,8 +90,12 @@ fn wakes(driver: Driver) {
 
 #[test]
 fn a_packet_wakes_a_thread_that_blocks() {
-    wakes(Driver::AfXdp);
-    wakes(Driver::AfPacket);
+    let (eal, _turn) = eal(HugeMode::Never);
+    // The driver of AF_XDP may keep its pool until the process ends.
+    let config = MempoolConfig { count: 5119, data_room: 2048, ..MempoolConfig::default() };
+    let pool = Mempool::new(eal, &config).unwrap();
+    wakes(eal, &pool, Driver::AfXdp);
+    wakes(eal, &pool, Driver::AfPacket);
 }
 
 #[test]

@@ -117,6 +117,13 @@ pub use sources::Sources;
 /// How often it is looked at what nobody says anything of.
 const TICK: Duration = Duration::from_millis(10);
 
+/// Ticks without anything else to do after which only one in [`QUIET_STEP`] is made, so that an idle router
+/// hardly uses the processor.
+const QUIET_TICKS: u32 = 100;
+
+/// A multiple of [`SLOW_TICKS`], of which the others are multiples.
+const QUIET_STEP: u32 = 20;
+
 /// Ticks between two looks at what the RIB has put off, at devices that do not say when their link changes,
 /// and for those that are absent.
 const SLOW_TICKS: u32 = 10;
@@ -322,7 +329,7 @@ impl Owner {
         self.follow_interfaces().await;
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut count = 0u32;
+        let (mut count, mut quiet) = (0u32, 0u32);
         let ended_by = loop {
             self.see_to_later().await;
             if self.later.ended.is_some() {
@@ -340,6 +347,7 @@ impl Owner {
                 () = std::future::ready(()) => {}
             }
             let busy = self.is_busy();
+            let mut ticked = false;
             let Some(Inputs { signals, watch, questions }) = &mut self.inputs else { break None };
             tokio::select! {
                 wish = signals.next() => match wish {
@@ -358,7 +366,12 @@ impl Owner {
                 () = self.groups.changed() => self.groups.publish(),
                 () = std::future::ready(()), if busy => self.work(),
                 _ = ticks.tick() => {
+                    ticked = true;
                     count = count.wrapping_add(1);
+                    if quiet >= QUIET_TICKS {
+                        count = count.next_multiple_of(QUIET_STEP);
+                        ticks.reset_after(TICK * QUIET_STEP);
+                    }
                     self.watch_first_synchronisation();
                     self.watch_confirmation();
                     // Often: the next of several changes may need the memory of the one before.
@@ -396,6 +409,10 @@ impl Owner {
                     }
                 }
             }
+            if !ticked && quiet >= QUIET_TICKS {
+                ticks.reset_after(TICK);
+            }
+            quiet = if ticked { quiet.saturating_add(1) } else { 0 };
             self.sources.say_what_waits(&mut self.rib);
             self.pass_commands();
             // The API's tasks run, and signals and sockets are looked at.

@@ -64,8 +64,8 @@ const PATIENCE: Duration = Duration::from_micros(40);
 /// The time between two looks of the engine at its timers.
 const TICK: Duration = Duration::from_millis(10);
 
-/// The same while the worker blocks. Its timers count seconds.
-const IDLE_TICK: Duration = Duration::from_millis(50);
+/// The same while the worker blocks and no packet waits for a neighbour. Other timers count seconds.
+const IDLE_TICK: Duration = Duration::from_millis(100);
 
 /// Everything the thread owns.
 pub struct SlowWorker {
@@ -124,7 +124,7 @@ impl SlowWorker {
         let found = self.round(start.elapsed());
         if empty && found == 0 && !stop.load(Ordering::Relaxed) {
             self.quiescent.offline();
-            self.outbox.wait(IDLE_TICK);
+            self.outbox.wait(if self.engine.held() > 0 { TICK } else { IDLE_TICK });
             self.quiescent.online();
         }
         self.turns.ignore();
