@@ -31,7 +31,7 @@ use crate::graph::{Ends, Graph, Shape};
 use crate::interface::{InterfaceInfo, MAX_INTERFACES};
 use crate::mask::Mask;
 use crate::mirror::Copies;
-use crate::polling::{Idle, Polling, Rest, RxSource, Turns, exchange_infos};
+use crate::polling::{self, Idle, Polling, Rest, RxSource, Turns, exchange_infos};
 use crate::port::{MAX_PORTS, PortId, PortSet};
 use crate::punts::Punts;
 use crate::quarantine::{Quarantine, guard};
@@ -476,7 +476,8 @@ impl Forwarder {
         counters.blocking.set(1);
         quiescent.offline();
         let begin = dpdk::tsc();
-        let receive = waiting.wait(None);
+        let may_miss = self.rx.iter().any(|source| source.input.may_miss());
+        let receive = waiting.wait(may_miss.then_some(polling::LOOK));
         let blocked = dpdk::tsc().wrapping_sub(begin);
         quiescent.online();
         let woken = waiting.doorbell().ignore();

@@ -71,6 +71,9 @@ const FIRST_SLEEP: Duration = Duration::from_micros(2);
 /// The longest sleep of a forwarder that cannot block.
 const LONGEST_SLEEP: Duration = Duration::from_micros(50);
 
+/// The longest block of a forwarder that a NIC wakes: what a packet waits at most whose interrupt is lost.
+pub const LOOK: Duration = Duration::from_millis(100);
+
 /// The longest sleep while a descriptor reports packets that are not there.
 pub const FRUITLESS_MOST: Duration = Duration::from_millis(1);
 

@@ -149,6 +149,11 @@ impl Input {
         }
     }
 
+    /// As [`RxQueue::may_miss`].
+    pub fn may_miss(&self) -> bool {
+        matches!(self, Self::Queue(queue) if queue.may_miss())
+    }
+
     /// Another forwarder has received it, and counted.
     #[inline]
     pub fn is_ring(&self) -> bool {

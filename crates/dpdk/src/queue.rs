@@ -101,6 +101,12 @@ impl RxQueue {
         self.port.rx_interrupts().arm(self.port.id(), self.queue);
     }
 
+    /// Whether the device may fail to report a packet, as a socket of the kernel does not: the caller looks for
+    /// itself from time to time.
+    pub fn may_miss(&self) -> bool {
+        self.port.rx_interrupts().is_armed(self.queue)
+    }
+
     /// Ends [`RxQueue::arm`].
     pub fn disarm(&mut self) {
         self.port.rx_interrupts().disarm(self.port.id(), self.queue);

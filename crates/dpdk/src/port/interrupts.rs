@@ -8,6 +8,8 @@
 //! | others: `net_null`, `net_ring`, `net_pcap`, `net_memif` (which tells its peer to send no interrupts) | none | |
 //!
 //! A socket is readable as long as it has packets. An eventfd counts interrupts and is emptied behind each wait.
+//! `net_e1000_em` is one of the others: it never clears the cause of a receive interrupt, and the next one may
+//! not come.
 
 use std::os::fd::{BorrowedFd, RawFd};
 
@@ -31,7 +33,7 @@ pub(crate) struct RxInterrupts(Vec<Interrupt>);
 /// Whether a device is to be configured with receive interrupts. NICs are, where an interrupt has a vector of
 /// its own: with fewer vectors they would give up that of the link.
 pub(super) fn are_wanted(device: &Device, driver: &str) -> bool {
-    driver == "net_tap" || device.has_message_interrupts()
+    driver == "net_tap" || driver != "net_e1000_em" && device.has_message_interrupts()
 }
 
 impl RxInterrupts {
@@ -73,6 +75,11 @@ impl RxInterrupts {
             *self.0.get(usize::from(queue))?;
         // SAFETY: the driver closes it when the port is closed, which has this value.
         Some(unsafe { BorrowedFd::borrow_raw(descriptor) })
+    }
+
+    /// Whether the device itself has to report a queue's packets.
+    pub(crate) fn is_armed(&self, queue: u16) -> bool {
+        matches!(self.0.get(usize::from(queue)), Some(Interrupt::Armed(_)))
     }
 
     /// Has the device report the next packet of a queue.
