@@ -2,28 +2,65 @@
 //!
 //! Slow and obviously right; it shares nothing with the compiler.
 
+use std::net::IpAddr;
+
 use ipnet::IpNet;
 
-use crate::{Family, Filter, Key, Matches};
+use crate::{Family, Filter, Key, Matches, SetReaders};
 
-/// Index of the first rule of `filter` that matches a packet of `family`.
+/// Says what is in sets.
+pub trait Membership {
+    /// The address is in the set of this name.
+    fn is_in(&self, set: &str, address: IpAddr) -> bool;
+}
+
+/// There are no sets.
+#[derive(Clone, Copy, Debug)]
+pub struct NoSets;
+
+impl Membership for NoSets {
+    fn is_in(&self, _: &str, _: IpAddr) -> bool {
+        false
+    }
+}
+
+impl Membership for SetReaders {
+    fn is_in(&self, set: &str, address: IpAddr) -> bool {
+        self.hold(&[set.to_owned()], address)
+    }
+}
+
+/// Index of the first rule of `filter` that matches a packet of `family`, where there are no sets.
 pub fn walk(filter: &Filter, family: Family, key: &Key) -> Option<usize> {
-    walk_from(filter, family, key, 0)
+    walk_from(filter, &NoSets, (family, key), 0)
 }
 
 /// As [`walk`], beginning at rule `first`: the way on behind a rule that lets packets continue.
-pub fn walk_from(filter: &Filter, family: Family, key: &Key, first: usize) -> Option<usize> {
-    (first..filter.rules.len()).find(|&at| holds(&filter.rules[at].matches, family, key))
+pub fn walk_from(
+    filter: &Filter,
+    sets: &dyn Membership,
+    (family, key): (Family, &Key),
+    first: usize,
+) -> Option<usize> {
+    let holds = |matches: &Matches| {
+        set_holds(matches, sets, family, key)
+            && ip_holds(matches, family, key)
+            && upper_holds(matches, key)
+    };
+    (first..filter.rules.len()).find(|&at| holds(&filter.rules[at].matches))
 }
 
-fn holds(matches: &Matches, family: Family, key: &Key) -> bool {
-    ip_holds(matches, family, key) && upper_holds(matches, key)
+fn set_holds(matches: &Matches, sets: &dyn Membership, family: Family, key: &Key) -> bool {
+    one_of(&matches.from_set, |set: &String| sets.is_in(set, key.source(family)))
+        && one_of(&matches.to_set, |set: &String| sets.is_in(set, key.destination(family)))
 }
 
 fn ip_holds(matches: &Matches, family: Family, key: &Key) -> bool {
     matches.family.is_none_or(|wanted| wanted == family)
         && one_of(&matches.from, |net: &IpNet| net.contains(&key.source(family)))
         && one_of(&matches.to, |net: &IpNet| net.contains(&key.destination(family)))
+        && one_of(&matches.from_mac, |mac| *mac == key.from_mac())
+        && one_of(&matches.to_mac, |mac| *mac == key.to_mac())
         && one_of(&matches.protocol, |&protocol| protocol == key.protocol())
         && matches.fragment.is_none_or(|wanted| wanted == key.is_fragment())
         && one_of(&matches.dscp, |&dscp| dscp == key.dscp())
@@ -62,12 +99,17 @@ mod tests {
         collection::vec, option, prelude::*, sample::select, test_runner::TestCaseError,
     };
 
+    use wire::MacAddr;
+
     use super::*;
     use crate::{
         Action, BATCH, Bits, Classifier, Fields, FilterAddress, Rule, State,
-        key::{FRAGMENT, LATER, NO_UPPER},
+        key::{FRAGMENT, LATER, NO_UPPER, mac_number},
         rte, warnings,
     };
+
+    const MACS: [MacAddr; 3] =
+        [MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2]), MacAddr([0xff; 6])];
 
     const STATES: [State; 3] = [State::New, State::Established, State::Related];
 
@@ -130,15 +172,20 @@ mod tests {
         let upper = (ports(), ports(), flags(), few(&[0u8, 8, 128]));
         let ttl = option::weighted(0.2, range(0u8..5));
         let length = option::weighted(0.2, range(select(vec![0u16, 40, 576, 1500, 65535])));
-        let rest = (few(&[0u8, 1, 46, 63]), ttl, length, few(&[1u16, 2, 3]), few(&STATES));
+        let macs = (few(&MACS), few(&MACS));
+        let rest = (few(&[0u8, 1, 46, 63]), ttl, length, few(&[1u16, 2, 3]), few(&STATES), macs);
         (ip, upper, rest).prop_map(|(ip, upper, rest)| {
             let (family, from, to, protocol, fragment) = ip;
             let (from_port, to_port, flags, icmp) = upper;
-            let (dscp, ttl, length, interface, state) = rest;
+            let (dscp, ttl, length, interface, state, (from_mac, to_mac)) = rest;
             Matches {
                 family,
                 from,
                 to,
+                from_set: Vec::new(),
+                to_set: Vec::new(),
+                from_mac,
+                to_mac,
                 protocol,
                 from_port,
                 to_port,
@@ -172,6 +219,10 @@ mod tests {
                 family: full.family,
                 from: if kept(0) { full.from } else { none.from },
                 to: if kept(1) { full.to } else { none.to },
+                from_set: none.from_set,
+                to_set: none.to_set,
+                from_mac: if kept(2) && kept(9) { full.from_mac } else { none.from_mac },
+                to_mac: if kept(3) && kept(10) { full.to_mac } else { none.to_mac },
                 protocol: if kept(2) { full.protocol } else { none.protocol },
                 from_port: if kept(3) { full.from_port } else { none.from_port },
                 to_port: if kept(4) { full.to_port } else { none.to_port },
@@ -193,8 +244,9 @@ mod tests {
         let bytes = (protocol(), any::<u8>(), icmp, select(vec![0u8, 1, 46, 63]), 0u8..5, fragment);
         let words =
             (select(vec![40u16, 576, 1500]), 1u16..4, port(), port(), select(STATES.to_vec()));
-        (bytes, words, address(family), address(family)).prop_map(
-            move |(bytes, words, from, to)| {
+        let macs = (select(MACS.to_vec()), select(MACS.to_vec()));
+        (bytes, words, address(family), address(family), macs).prop_map(
+            move |(bytes, words, from, to, macs)| {
                 let mut fragment = bytes.5;
                 if bytes.0 == [58, 1][family as usize] {
                     // The other family's ICMP.
@@ -216,6 +268,7 @@ mod tests {
                     ttl: bytes.4,
                     fragment,
                     state: words.4,
+                    macs: [macs.1, macs.0].map(mac_number),
                 }
             },
         )
@@ -225,6 +278,10 @@ mod tests {
         match family {
             Family::Ip4 => classify::<Ipv4Addr>(filter, keys)?,
             Family::Ip6 => classify::<Ipv6Addr>(filter, keys)?,
+        }
+        if filter.asks_for_macs() {
+            // DPDK's entries have no room for them.
+            return Ok(());
         }
         let compiled = rte::compile(filter, family).unwrap();
         for key in keys {
@@ -236,14 +293,24 @@ mod tests {
     }
 
     fn classify<A: FilterAddress>(filter: &Filter, keys: &[Key]) -> Result<(), TestCaseError> {
-        let classifier = Classifier::<A>::new(filter).unwrap();
+        let classifier = Classifier::<A>::new(filter, &SetReaders::none()).unwrap();
         let mut fields = Fields::default();
+        fields.want_macs();
         keys.iter().for_each(|key| fields.push(key));
         let mut found = [0; BATCH];
         classifier.classify(&fields, &mut found);
         for (key, &found) in keys.iter().zip(&found) {
             let walked = walk(filter, A::OF, key).unwrap_or(filter.rules.len());
             prop_assert_eq!(found as usize, walked, "{:?}", key);
+        }
+        for (place, (key, &found)) in keys.iter().zip(&found).enumerate() {
+            let mut reached = found;
+            while (reached as usize) < filter.rules.len() {
+                let walked = walk_from(filter, &NoSets, (A::OF, key), reached as usize + 1);
+                reached = classifier.next(&fields, place, reached);
+                let walked = walked.unwrap_or(filter.rules.len());
+                prop_assert_eq!(reached as usize, walked, "{:?}", key);
+            }
         }
         Ok(())
     }
@@ -252,7 +319,7 @@ mod tests {
     fn reached(filter: &Filter, family: Family, key: &Key) -> Vec<usize> {
         let mut reached = Vec::new();
         let mut first = 0;
-        while let Some(at) = walk_from(filter, family, key, first) {
+        while let Some(at) = walk_from(filter, &NoSets, (family, key), first) {
             reached.push(at);
             if filter.rules[at].action.is_terminal() {
                 break;
@@ -322,7 +389,7 @@ mod tests {
         let mut filter = one(Matches::default());
         filter.rules.push(filter.rules[0].clone());
         let key = Key::default();
-        assert_eq!(walk_from(&filter, Family::Ip4, &key, 1), Some(1));
-        assert_eq!(walk_from(&filter, Family::Ip4, &key, 2), None);
+        assert_eq!(walk_from(&filter, &NoSets, (Family::Ip4, &key), 1), Some(1));
+        assert_eq!(walk_from(&filter, &NoSets, (Family::Ip4, &key), 2), None);
     }
 }

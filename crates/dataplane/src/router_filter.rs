@@ -18,7 +18,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use crate::batch::{BATCH_MAX, Batch, ETHERNET};
-use crate::filters::{Counted, Filtered, Judgement, Reader};
+use crate::filters::{Counted, Filtered, Judged, Judgement, Reader};
 use crate::flows::{FlowTable, Passed};
 use crate::mask::Mask;
 use crate::next_hop::{NextHop, NextHopTable};
@@ -70,7 +70,8 @@ impl RouterFilter {
         let table = all.find(|table| table.spec().filter.name == ROUTER)?.clone();
         let flows = filters.flows.filter(|_| table.spec().asks_for_state());
         let (vrfs, next_hops) = (tables.vrfs.clone(), tables.next_hops.clone());
-        let (ip4, ip6) = (Reader::default(), Reader::default());
+        let of = || std::iter::once(&*table);
+        let (ip4, ip6) = (Reader::of(of()), Reader::of(of()));
         Some(Box::new(Self { filter: Counted::new(table), flows, vrfs, next_hops, ip4, ip6 }))
     }
 
@@ -148,9 +149,10 @@ fn decide<A: Filtered>(
             sorted.filtered |= bit;
             continue;
         }
-        match reader.judge(by.filter, rule, batch, (place, slot)).judgement {
+        let Judged { judgement, effects } = reader.judge(by.filter, rule, batch, (place, slot));
+        match judgement {
             Judgement::Pass | Judgement::ToHost => {
-                sorted.classes[slot] = by.filter.table.class(rule);
+                sorted.classes[slot] = effects.and_then(|effects| effects.class);
                 note(reader, by.flows, place, batch, slot);
             }
             Judgement::Reject => sorted.rejected |= bit,
