@@ -26,7 +26,7 @@ use dataplane::wires::{Exit, Rewiring, Wires};
 use dpdk::qsbr::Qsbr;
 use dpdk::{
     BURST_MAX, Burst, Device, Eal, EalConfig, HugeMode, Mbuf, Mempool, MempoolConfig,
-    PacketList, Port, PortConfig, RxQueue, TxQueue,
+    PacketList, Port, PortConfig, RxQueue, TxQueue, WaitSet,
 };
 use libfuzzer_sys::fuzz_target;
 use slowpath::Packet;
