@@ -69,6 +69,7 @@ use dataplane::filters::{FilterSpec, TRACKED};
 use dataplane::flows::FlowSettings;
 use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::plan::Plans;
+use dataplane::polling::{BUDGET, Wait};
 use dataplane::port::{LinkWish, OffloadWishes, PortId};
 use dataplane::steps::{FILTER_IN, FILTER_OUT, POLICY_ROUTE};
 use dataplane::words::suggestion;
@@ -683,13 +684,23 @@ impl Default for Fpm {
     }
 }
 
-/// Where the forwarders run.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Where the forwarders run, and how they share the processor with others.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forwarders {
     /// The line of the statement, if there is one.
     pub line: Option<usize>,
     /// One forwarder for each of these cores, ascending; empty: the router chooses.
     pub cores: Vec<usize>,
+    /// The waiting of forwarders, where a port does not say otherwise.
+    pub wait: Wait,
+    /// Packets of a round over all sources.
+    pub budget: u16,
+}
+
+impl Default for Forwarders {
+    fn default() -> Self {
+        Self { line: None, cores: Vec::new(), wait: Wait::default(), budget: BUDGET }
+    }
 }
 
 /// What is forwarded beyond what every router forwards.

@@ -10,7 +10,7 @@
 //!   power.rs       governor, turbo, idle states
 //!   numa.rs        ports and forwarders on different nodes, balancing
 //!   xdp.rs         AF_XDP, zero copy
-//!   interrupts.rs  interrupts on forwarders' cores, irqbalance
+//!   interrupts.rs  interrupts on forwarders' cores, irqbalance, ports without receive interrupts
 //!   system.rs      configuration, versions, processor, privileges
 //! ```
 //!
@@ -36,6 +36,7 @@ use std::path::PathBuf;
 
 use control::config::{Config, Device, Driver};
 use control::netlink::netdev::Xdp;
+use dataplane::polling::Wait;
 use serde::Serialize;
 
 use crate::machine::Machine;
@@ -44,7 +45,7 @@ use crate::machine::cpu::Cpus;
 pub use text::text;
 
 /// The checks, in the order in which they are made.
-const CHECKS: [fn(&Patient<'_>) -> Vec<Finding>; 28] = [
+const CHECKS: [fn(&Patient<'_>) -> Vec<Finding>; 29] = [
     system::configuration,
     system::versions,
     system::kernel,
@@ -70,6 +71,7 @@ const CHECKS: [fn(&Patient<'_>) -> Vec<Finding>; 28] = [
     cores::rcu,
     interrupts::affinity,
     interrupts::irqbalance,
+    interrupts::receive,
     power::governor,
     power::turbo,
     power::idle_states,
@@ -210,6 +212,8 @@ pub struct Port {
     pub device: Device,
     /// The driver that the configuration asks for.
     pub driver: Option<Driver>,
+    /// Its forwarders are to block when they have nothing to do.
+    pub blocks: bool,
 }
 
 impl Wanted {
@@ -220,6 +224,7 @@ impl Wanted {
             name: port.name.clone(),
             device: port.device.clone(),
             driver: port.driver,
+            blocks: port.queues.wait.unwrap_or(config.forwarders.wait) != Wait::Poll,
         };
         Self {
             file: Some(config.file.clone()),

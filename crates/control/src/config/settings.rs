@@ -10,6 +10,7 @@ use dataplane::filters::{FilterSpec, Target, Treatment};
 use dataplane::flows::FlowSettings;
 use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::plan::Plans;
+use dataplane::polling::{QUOTA, Wait};
 use dataplane::reason::PuntClass;
 
 use super::{
@@ -104,11 +105,13 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
     multicast.iter().for_each(|route| list.multicast(route));
     (1..).zip(imports).for_each(|(rank, import)| list.import(rank, import));
     list.sources(routes_from, fpm.as_ref());
-    let Forwarders { line: _, cores } = forwarders;
+    let Forwarders { line: _, cores, wait, budget } = forwarders;
     list.live(
         "forwarders: cores",
         some(cores.iter().map(ToString::to_string), "the router's choice"),
     );
+    list.live("forwarders: wait", wait.name());
+    list.live("forwarders: budget", budget);
     let Forwarding { class_e, resolve_via_default } = forwarding;
     list.fixed("forwarding: class_e", class_e);
     list.fixed("forwarding: resolve_via_default", resolve_via_default);
@@ -220,6 +223,8 @@ impl OfPort<'_, '_> {
             rx_descriptors,
             tx_descriptors,
             rx_burst,
+            quota,
+            wait,
             rx_thresholds,
             tx_thresholds,
             rx_cores,
@@ -233,6 +238,8 @@ impl OfPort<'_, '_> {
         self.opened("rx_descriptors", or(*rx_descriptors, "the driver's"));
         self.opened("tx_descriptors", or(*tx_descriptors, "the driver's"));
         self.live("rx_burst", or(*rx_burst, "the driver's"));
+        self.live("quota", quota.unwrap_or(QUOTA));
+        self.live("wait", wait.map_or("as forwarders", Wait::name));
         self.opened("rx_thresholds", rx_thresholds);
         self.opened("tx_thresholds", tx_thresholds);
         self.opened("rx_cores", cores(rx_cores));

@@ -1,11 +1,12 @@
 //! Forwarders, and the spreading of packets over them.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use dataplane::words::count;
 
 use super::{columns, finish, right_align};
-use crate::api::report::{Forwarders, Rss};
+use crate::api::report::{Forwarder, Forwarders, Rss};
 
 /// One line a forwarder, then what an operator should know.
 pub fn forwarders(report: &Forwarders) -> String {
@@ -37,7 +38,39 @@ pub fn forwarders(report: &Forwarders) -> String {
     }
     right_align(&mut table, 0..8);
     let advice = report.advice.iter().map(|sentence| format!("\n\n{sentence}"));
-    finish(&table) + &advice.collect::<String>()
+    let waiting = waiting(&report.forwarders);
+    finish(&table) + "\n\n" + &waiting + &advice.collect::<String>()
+}
+
+/// One line a forwarder.
+fn waiting(forwarders: &[Forwarder]) -> String {
+    let mut table = columns(&[
+        "forwarder",
+        "wait",
+        "now",
+        "sleeps",
+        "blocks",
+        "blocked",
+        "by receive",
+        "by ring",
+        "by control",
+    ]);
+    for Forwarder { number, waiting, .. } in forwarders {
+        let blocked = Duration::from_millis(waiting.blocked_ms);
+        table.add_row([
+            number.to_string(),
+            waiting.wait.clone(),
+            if waiting.blocking { "blocks" } else { "runs" }.to_owned(),
+            waiting.sleeps.to_string(),
+            waiting.blocks.to_string(),
+            format!("{:.1} s", blocked.as_secs_f64()),
+            waiting.woken_by_receive.to_string(),
+            waiting.woken_by_ring.to_string(),
+            waiting.woken_by_control.to_string(),
+        ]);
+    }
+    right_align(&mut table, 3..9);
+    finish(&table)
 }
 
 fn listed(queues: &[String]) -> String {
@@ -83,7 +116,7 @@ fn port(rss: &Rss) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::report::Forwarder;
+    use crate::api::report::Waiting;
 
     #[test]
     fn forwarders_are_a_table_with_advice_below() {
@@ -95,6 +128,16 @@ mod tests {
             packets: 1200,
             bursts: 40,
             rx: vec!["wan:0".into(), "lan:1".into()],
+            waiting: Waiting {
+                wait: "adaptive".into(),
+                blocking: true,
+                blocks: 7,
+                blocked_ms: 1250,
+                woken_by_receive: 4,
+                woken_by_ring: 2,
+                woken_by_control: 1,
+                ..Waiting::default()
+            },
             ..Forwarder::default()
         };
         let report = Forwarders { forwarders: vec![one], advice: vec!["Mend it.".into()] };
@@ -102,6 +145,8 @@ mod tests {
         let line = text.lines().nth(1).unwrap().split_whitespace().collect::<Vec<_>>();
         let expected = ["0", "3", "1", "42", "%", "1200", "40", "0", "0", "wan:0,", "lan:1", "-"];
         assert_eq!(line, expected);
+        let line = text.lines().nth(4).unwrap().split_whitespace().collect::<Vec<_>>();
+        assert_eq!(line, ["0", "adaptive", "blocks", "0", "7", "1.2", "s", "4", "2", "1"]);
         assert!(text.ends_with("\n\nMend it."), "{text}");
     }
 

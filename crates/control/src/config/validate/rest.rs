@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use dataplane::class::ClassLimits;
 use dataplane::flows::FlowSettings;
+use dataplane::polling::Wait;
 use dataplane::punts::WORKERS_MAX;
 use dataplane::reason::PuntClass;
 use fib::Algorithm;
@@ -148,7 +149,7 @@ pub(super) fn forwarders<'s>(
 ) -> Forwarders {
     const CORES: &str = "cores such as \"1,3-5\"";
     let Some(statement) = single(context, statements) else { return Forwarders::default() };
-    let mut fields = plain(context, statement, &["cores"]);
+    let mut fields = plain(context, statement, &["cores", "wait", "budget"]);
     let cores = match fields.get("cores") {
         None => Ok(Vec::new()),
         Some(Value::Text(text)) => {
@@ -162,7 +163,23 @@ pub(super) fn forwarders<'s>(
         fields.error("cores", message);
         Vec::new()
     });
-    Forwarders { line: Some(fields.line_of("cores")), cores }
+    let defaults = Forwarders::default();
+    let wait = wait(&mut fields).unwrap_or(defaults.wait);
+    let budget = fields.number("budget", 1..=u64::from(u16::MAX));
+    let budget = budget.map_or(defaults.budget, |budget| budget as u16);
+    Forwarders { line: Some(fields.line_of("cores")), cores, wait, budget }
+}
+
+/// The waiting of forwarders.
+pub(super) fn wait(fields: &mut Fields<'_, '_>) -> Option<Wait> {
+    let known = Wait::ALL.map(Wait::name);
+    let text = fields.text("wait", "\"poll\", \"adaptive\" or \"interrupt\"")?;
+    let wait = Wait::ALL.into_iter().find(|wait| wait.name() == text);
+    if wait.is_none() {
+        let message = format!("wait \"{text}\" unknown; known: {}", known.join(", "));
+        fields.error("wait", message);
+    }
+    wait
 }
 
 pub(super) fn forwarding<'s>(
