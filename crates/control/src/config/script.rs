@@ -59,6 +59,7 @@ pub(super) enum Keyword {
     Multicast,
     RoutesFrom,
     Fpm,
+    Cores,
     Forwarders,
     Forwarding,
     Tx,
@@ -73,7 +74,7 @@ pub(super) enum Keyword {
 }
 
 impl Keyword {
-    const ALL: [Self; 21] = [
+    const ALL: [Self; 22] = [
         Self::Port,
         Self::Route,
         Self::Neighbour,
@@ -84,6 +85,7 @@ impl Keyword {
         Self::Vrf,
         Self::RoutesFrom,
         Self::Fpm,
+        Self::Cores,
         Self::Forwarders,
         Self::Forwarding,
         Self::Tx,
@@ -109,6 +111,7 @@ impl Keyword {
             Self::Multicast => "multicast",
             Self::RoutesFrom => "routes_from",
             Self::Fpm => "fpm",
+            Self::Cores => "cores",
             Self::Forwarders => "forwarders",
             Self::Forwarding => "forwarding",
             Self::Tx => "tx",

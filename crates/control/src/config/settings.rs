@@ -13,10 +13,10 @@ use dataplane::plan::Plans;
 use dataplane::reason::PuntClass;
 
 use super::{
-    Advertise, Command, Config, DEFAULT_VRF, Discovery, Driver, Fib, Filter, Forwarders,
-    Forwarding, Fpm, Icmp, Import, KernelRoutes, LinkWish, Log, Memory, MulticastRoute,
-    NamedNextHop, Neighbour, Port, PortFilter, Preference, Prefix, Quarantine, Queues, RoutesFrom,
-    Slowpath, Telnet, Tx, Vrf, action_name,
+    Advertise, Command, Config, Cores, DEFAULT_VRF, Discovery, Driver, Fib, Filter, Forwarding,
+    Fpm, Icmp, Import, KernelRoutes, LinkWish, Log, Memory, MulticastRoute, NamedNextHop,
+    Neighbour, Port, PortFilter, Preference, Prefix, Quarantine, Queues, RoutesFrom, Slowpath,
+    Telnet, Tx, Vrf, action_name,
 };
 use crate::rib;
 
@@ -72,7 +72,7 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
         multicast,
         routes_from,
         fpm,
-        forwarders,
+        cores,
         forwarding,
         tx,
         slowpath,
@@ -101,11 +101,11 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
     multicast.iter().for_each(|route| list.multicast(route));
     (1..).zip(imports).for_each(|(rank, import)| list.import(rank, import));
     list.sources(routes_from, fpm.as_ref());
-    let Forwarders { line: _, cores } = forwarders;
-    list.live(
-        "forwarders: cores",
-        some(cores.iter().map(ToString::to_string), "the router's choice"),
-    );
+    let Cores { control_line: _, control, forward_line: _, forward } = cores;
+    let chosen =
+        |cores: &[usize]| some(cores.iter().map(ToString::to_string), "the router's choice");
+    list.live("cores: control", chosen(control));
+    list.live("cores: forward", chosen(forward));
     let Forwarding { class_e, resolve_via_default } = forwarding;
     list.fixed("forwarding: class_e", class_e);
     list.fixed("forwarding: resolve_via_default", resolve_via_default);

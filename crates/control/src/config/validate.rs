@@ -1,6 +1,7 @@
 //! From statements to a [`Config`]: reads every statement, collects everything that is wrong.
 
 mod advertise;
+mod cores;
 mod discovery;
 mod filters;
 mod graphs;
@@ -111,8 +112,8 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
     );
     let filters = filters::read(&mut context, of(Keyword::Filter));
     filters::tell_ports(&mut ports, &filters);
-    let forwarders = rest::forwarders(&mut context, of(Keyword::Forwarders));
-    queues::check(&mut context, &ports, &forwarders);
+    let cores = cores::read(&mut context, of(Keyword::Cores), of(Keyword::Forwarders));
+    queues::check(&mut context, &ports, &cores);
     let routes = routes::read(&mut context, of(Keyword::Route));
     let next_hops = routes::next_hops(&mut context, of(Keyword::NextHop));
     let imports = routes::imports(&mut context, of(Keyword::Import), file);
@@ -138,7 +139,7 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
         imports,
         multicast: multicast::read(&mut context, of(Keyword::Multicast)),
         forwarding,
-        forwarders,
+        cores,
         tx: rest::tx(&mut context, of(Keyword::Tx)),
         slowpath: rest::slowpath(&mut context, of(Keyword::Slowpath)),
         flows: rest::flows(&mut context, of(Keyword::Flows)),
