@@ -21,10 +21,10 @@ def frame(to, sender, source, destination, ttl=64):
 def test_the_default_graph_is_shown_as_lua_and_runs_as_a_configuration(lab, tmp_path):
     shown = subprocess.run([binary(), "show", "graph", "--lua"], capture_output=True, text=True, check=True)
     # Removing its last use shows that it is this text that runs.
-    text = shown.stdout.replace('"ip4-ttl",', "")
+    text = shown.stdout.replace('"ip4-checksum-offload",', "")
     wires = Wires(lab, text.replace('local turnpike = require "turnpike"', ""), calm=True)
     steps = [step["name"] for step in wires.router.show("graph")["steps"]]
-    assert "ip4-lookup" in steps and "ip4-ttl" not in steps
+    assert "ip4-lookup" in steps and "ip4-checksum-offload" not in steps
     wires.left.send(packet())
     assert wires.right.receive(1.0)
 

@@ -9,7 +9,7 @@ use std::{net::Ipv4Addr, net::Ipv6Addr, sync::Arc};
 use fib::{Address, Algorithm, Bits, Error, Lookup, NoReaders, Prefix, Table};
 use ipnet::IpNet;
 
-use crate::{Family, Key, conditions::Number, fields::BATCH};
+use crate::{Family, Key, SetReaders, fields::BATCH, sets::Members};
 
 /// Range starts that are compared one by one; more make a table.
 const FEW: usize = 48;
@@ -33,6 +33,10 @@ pub trait FilterAddress: Address {
     /// A prefix of this family.
     #[doc(hidden)]
     fn prefix(net: &IpNet) -> Option<Prefix<Self>>;
+
+    /// The sets of this family.
+    #[doc(hidden)]
+    fn members(readers: &SetReaders) -> &Members<Self>;
 
     #[doc(hidden)]
     fn table(algorithm: Algorithm) -> Result<Box<dyn Table<Self>>, Error>;
@@ -64,6 +68,10 @@ impl FilterAddress for Ipv4Addr {
             IpNet::V4(net) => Some(Prefix::covering(net.network(), net.prefix_len())),
             IpNet::V6(_) => None,
         }
+    }
+
+    fn members(readers: &SetReaders) -> &Members<Self> {
+        &readers.ip4
     }
 
     fn table(algorithm: Algorithm) -> Result<Box<dyn Table<Self>>, Error> {
@@ -104,6 +112,10 @@ impl FilterAddress for Ipv6Addr {
             IpNet::V6(net) => Some(Prefix::covering(net.network(), net.prefix_len())),
             IpNet::V4(_) => None,
         }
+    }
+
+    fn members(readers: &SetReaders) -> &Members<Self> {
+        &readers.ip6
     }
 
     fn table(algorithm: Algorithm) -> Result<Box<dyn Table<Self>>, Error> {
@@ -204,13 +216,13 @@ pub(crate) enum NumberClasses {
 
 impl NumberClasses {
     /// `ranges` are the first value and the class of each range, in order; the first begins at 0.
-    pub fn new(number: Number, ranges: &[(u16, u16)]) -> Self {
-        if number.values() == 1 << 16 && ranges.len() <= FEW {
+    pub fn new(values: usize, ranges: &[(u16, u16)]) -> Self {
+        if values == 1 << 16 && ranges.len() <= FEW {
             let (starts, classes) = split(ranges);
             return Self::Few { starts, classes };
         }
-        let mut table = vec![0; number.values()];
-        let ends = ranges[1..].iter().map(|range| usize::from(range.0)).chain([number.values()]);
+        let mut table = vec![0; values];
+        let ends = ranges[1..].iter().map(|range| usize::from(range.0)).chain([values]);
         for (&(start, class), end) in ranges.iter().zip(ends) {
             table[usize::from(start)..end].fill(class);
         }

@@ -29,13 +29,14 @@
 mod few;
 mod layout;
 mod many;
+mod set_field;
 
 use few::Few;
 use layout::Layout;
 use many::Many;
 
 use crate::{
-    Family, Filter,
+    Family, Filter, SetReaders,
     classes::FilterAddress,
     fields::{BATCH, Fields},
 };
@@ -84,12 +85,12 @@ enum Form<A: FilterAddress> {
 }
 
 impl<A: FilterAddress> Classifier<A> {
-    /// The classifier of the rules that packets of this family can match.
+    /// The classifier of the rules that packets of this family can match. Sets that `sets` does not have are empty.
     ///
     /// # Errors
-    /// More rules, classes of addresses or bytes than there can be.
-    pub fn new(filter: &Filter) -> Result<Self, TooLarge> {
-        let layout = Layout::<A>::new(filter)?;
+    /// More rules, classes of addresses, lists of sets or bytes than there can be.
+    pub fn new(filter: &Filter, sets: &SetReaders) -> Result<Self, TooLarge> {
+        let layout = Layout::<A>::new(filter, sets)?;
         let form = match layout.rules.len() {
             0..=WORD => Form::Few(Box::new(Few::new(layout, filter)?)),
             rules if rules <= MORE => Form::More(Box::new(Few::new(layout, filter)?)),
@@ -103,7 +104,7 @@ impl<A: FilterAddress> Classifier<A> {
     /// # Errors
     /// As [`Self::new`].
     pub fn check(filter: &Filter) -> Result<(), TooLarge> {
-        Layout::<A>::new(filter).map(drop)
+        Layout::<A>::new(filter, &SetReaders::none()).map(drop)
     }
 
     /// The place of the first rule that matches, for each packet; the number of rules where none does.
@@ -116,6 +117,26 @@ impl<A: FilterAddress> Classifier<A> {
         }
         found.iter_mut().take(fields.len()).for_each(|rule| *rule = self.none.min(*rule));
     }
+
+    /// The place of the first rule behind the rule `after` that matches the packet at `place`; the number of rules
+    /// where none does. Packets are looked up one by one: for those whose rule lets them go on to the next.
+    pub fn next(&self, fields: &Fields<A>, place: usize, after: u32) -> u32 {
+        let found = match &self.form {
+            Form::Few(few) => few.next(fields, place, after),
+            Form::More(few) => few.next(fields, place, after),
+            Form::Many(many) => many.next(fields, place, after),
+        };
+        self.none.min(found)
+    }
+}
+
+/// The rules of these bits, in a word's order.
+fn rules_of(rules: &[u32], mut bits: u64) -> impl Iterator<Item = u32> {
+    std::iter::from_fn(move || {
+        let bit = (bits != 0).then(|| bits.trailing_zeros() as usize)?;
+        bits &= bits - 1;
+        rules.get(bit).copied()
+    })
 }
 
 #[cfg(test)]

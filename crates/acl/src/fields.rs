@@ -142,6 +142,18 @@ impl<A: FilterAddress> Fields<A> {
         &self.destinations[..self.padded()]
     }
 
+    /// The destination address of the packet at this place.
+    pub(crate) fn destination(&self, place: usize) -> A::Bits {
+        self.destinations.get(place).copied().unwrap_or_default()
+    }
+
+    /// One number of the packet at this place.
+    pub(crate) fn number(&self, number: Number, place: usize) -> u16 {
+        let mut all = [0; BATCH];
+        self.numbers(number, &mut all);
+        all[place & (BATCH - 1)]
+    }
+
     /// One number of all packets.
     #[inline]
     pub(crate) fn numbers(&self, number: Number, out: &mut [u16]) {

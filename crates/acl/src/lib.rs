@@ -7,6 +7,7 @@
 //! key         frame   ->  Key: the fields that rules match     shadow  rules that can never match
 //! fields      Keys    ->  Fields: a batch, field by field      walk    Filter, Key -> rule: the oracle
 //! classifier  Filter  ->  Classifier; Fields  ->  rules        rte     Filter -> rte_acl's entries
+//! sets        prefixes with a name, which change under rules
 //! ```
 //!
 //! ```
@@ -27,7 +28,7 @@
 //! let mut packets = acl::Fields::<std::net::Ipv4Addr>::default();
 //! packets.push(&packet);
 //! let mut found = [0; acl::BATCH];
-//! acl::Classifier::new(&filter)?.classify(&packets, &mut found);
+//! acl::Classifier::new(&filter, &acl::SetReaders::none())?.classify(&packets, &mut found);
 //! assert_eq!(found[0], 0);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -52,6 +53,7 @@ pub mod packet;
 #[cfg(any(test, feature = "testing"))]
 pub mod rte;
 mod rule;
+mod sets;
 mod shadow;
 pub mod text;
 mod walk;
@@ -61,5 +63,6 @@ pub use classifier::{Classifier, TooLarge};
 pub use fields::{BATCH, Ends, Fields};
 pub use key::Key;
 pub use rule::{Action, Bits, Error, Family, Fault, Filter, Implied, Matches, Rule, State};
+pub use sets::{SETS_MAX, SetError, SetId, SetReaders, Sets};
 pub use shadow::{Warning, warnings};
-pub use walk::{walk, walk_from};
+pub use walk::{Membership, NoSets, walk, walk_from};

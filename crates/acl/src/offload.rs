@@ -213,6 +213,8 @@ fn narrowed(matches: &Matches, family: Family) -> Result<Option<Matches>, Kept> 
         family: _,
         from: _,
         to: _,
+        from_set,
+        to_set,
         protocol,
         from_port,
         to_port,
@@ -230,6 +232,9 @@ fn narrowed(matches: &Matches, family: Family) -> Result<Option<Matches>, Kept> 
     }
     if length.is_some() {
         return Err(Kept::Condition("lengths"));
+    }
+    if !from_set.is_empty() || !to_set.is_empty() {
+        return Err(Kept::Condition("sets"));
     }
     if !state.is_empty() {
         return Err(Kept::Condition("connections"));

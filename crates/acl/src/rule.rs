@@ -101,6 +101,10 @@ pub struct Matches {
     pub from: Vec<IpNet>,
     /// Destination prefixes, as `from`.
     pub to: Vec<IpNet>,
+    /// Names of sets; the source is in one of them.
+    pub from_set: Vec<String>,
+    /// Names of sets; the destination is in one of them.
+    pub to_set: Vec<String>,
     /// Upper-layer protocols; for IPv6 the one behind the extension headers.
     pub protocol: Vec<u8>,
     /// Source ports; needs protocols that have ports.

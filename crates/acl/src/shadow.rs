@@ -291,6 +291,8 @@ struct Shape {
     ttl: RangeInclusive<u8>,
     length: RangeInclusive<u16>,
     interface: Vec<u16>,
+    from_set: Vec<String>,
+    to_set: Vec<String>,
     state: Vec<State>,
 }
 
@@ -311,6 +313,8 @@ impl Shape {
             ttl: matches.ttl.clone().unwrap_or(0..=u8::MAX),
             length: matches.length.clone().unwrap_or(0..=u16::MAX),
             interface: matches.interface.clone(),
+            from_set: matches.from_set.clone(),
+            to_set: matches.to_set.clone(),
             state: matches.state.clone(),
         }
     }
@@ -329,6 +333,8 @@ impl Shape {
             && within(&self.ttl, &other.ttl)
             && within(&self.length, &other.length)
             && list_covers(&self.interface, &other.interface)
+            && list_covers(&self.from_set, &other.from_set)
+            && list_covers(&self.to_set, &other.to_set)
             && list_covers(&self.state, &other.state)
             && nets_cover(&self.from, &other.from, width)
             && nets_cover(&self.to, &other.to, width)
@@ -468,6 +474,8 @@ mod tests {
             ttl: Some(5..=6),
             length: Some(50..=60),
             interface: vec![3],
+            from_set: vec!["a".into()],
+            to_set: vec!["b".into(), "c".into()],
             state: vec![State::New],
         };
         let base = narrow.clone();
@@ -492,6 +500,9 @@ mod tests {
         assert_eq!(change(|m| m.ttl = Some(6..=9)), 0);
         assert_eq!(change(|m| m.length = Some(51..=60)), 0);
         assert_eq!(change(|m| m.interface = vec![4]), 0);
+        assert_eq!(change(|m| m.from_set = vec!["b".into()]), 0);
+        assert_eq!(change(|m| m.from_set.push("b".into())), 1);
+        assert_eq!(change(|m| drop(m.to_set.pop())), 0);
         assert_eq!(change(|m| m.state = vec![State::Established]), 0);
         assert_eq!(change(|m| m.state = vec![State::Established, State::New]), 1);
         assert_eq!(pair(narrow, Matches::default()).len(), 0);

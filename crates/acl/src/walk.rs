@@ -2,22 +2,57 @@
 //!
 //! Slow and obviously right; it shares nothing with the compiler.
 
+use std::net::IpAddr;
+
 use ipnet::IpNet;
 
-use crate::{Family, Filter, Key, Matches};
+use crate::{Family, Filter, Key, Matches, SetReaders};
 
-/// Index of the first rule of `filter` that matches a packet of `family`.
+/// Says what is in sets.
+pub trait Membership {
+    /// The address is in the set of this name.
+    fn is_in(&self, set: &str, address: IpAddr) -> bool;
+}
+
+/// There are no sets.
+#[derive(Clone, Copy, Debug)]
+pub struct NoSets;
+
+impl Membership for NoSets {
+    fn is_in(&self, _: &str, _: IpAddr) -> bool {
+        false
+    }
+}
+
+impl Membership for SetReaders {
+    fn is_in(&self, set: &str, address: IpAddr) -> bool {
+        self.hold(&[set.to_owned()], address)
+    }
+}
+
+/// Index of the first rule of `filter` that matches a packet of `family`, where there are no sets.
 pub fn walk(filter: &Filter, family: Family, key: &Key) -> Option<usize> {
-    walk_from(filter, family, key, 0)
+    walk_from(filter, &NoSets, (family, key), 0)
 }
 
 /// As [`walk`], beginning at rule `first`: the way on behind a rule that lets packets continue.
-pub fn walk_from(filter: &Filter, family: Family, key: &Key, first: usize) -> Option<usize> {
-    (first..filter.rules.len()).find(|&at| holds(&filter.rules[at].matches, family, key))
+pub fn walk_from(
+    filter: &Filter,
+    sets: &dyn Membership,
+    (family, key): (Family, &Key),
+    first: usize,
+) -> Option<usize> {
+    let holds = |matches: &Matches| {
+        set_holds(matches, sets, family, key)
+            && ip_holds(matches, family, key)
+            && upper_holds(matches, key)
+    };
+    (first..filter.rules.len()).find(|&at| holds(&filter.rules[at].matches))
 }
 
-fn holds(matches: &Matches, family: Family, key: &Key) -> bool {
-    ip_holds(matches, family, key) && upper_holds(matches, key)
+fn set_holds(matches: &Matches, sets: &dyn Membership, family: Family, key: &Key) -> bool {
+    one_of(&matches.from_set, |set: &String| sets.is_in(set, key.source(family)))
+        && one_of(&matches.to_set, |set: &String| sets.is_in(set, key.destination(family)))
 }
 
 fn ip_holds(matches: &Matches, family: Family, key: &Key) -> bool {
@@ -139,6 +174,8 @@ mod tests {
                 family,
                 from,
                 to,
+                from_set: Vec::new(),
+                to_set: Vec::new(),
                 protocol,
                 from_port,
                 to_port,
@@ -172,6 +209,8 @@ mod tests {
                 family: full.family,
                 from: if kept(0) { full.from } else { none.from },
                 to: if kept(1) { full.to } else { none.to },
+                from_set: none.from_set,
+                to_set: none.to_set,
                 protocol: if kept(2) { full.protocol } else { none.protocol },
                 from_port: if kept(3) { full.from_port } else { none.from_port },
                 to_port: if kept(4) { full.to_port } else { none.to_port },
@@ -236,7 +275,7 @@ mod tests {
     }
 
     fn classify<A: FilterAddress>(filter: &Filter, keys: &[Key]) -> Result<(), TestCaseError> {
-        let classifier = Classifier::<A>::new(filter).unwrap();
+        let classifier = Classifier::<A>::new(filter, &SetReaders::none()).unwrap();
         let mut fields = Fields::default();
         keys.iter().for_each(|key| fields.push(key));
         let mut found = [0; BATCH];
@@ -245,6 +284,15 @@ mod tests {
             let walked = walk(filter, A::OF, key).unwrap_or(filter.rules.len());
             prop_assert_eq!(found as usize, walked, "{:?}", key);
         }
+        for (place, (key, &found)) in keys.iter().zip(&found).enumerate() {
+            let mut reached = found;
+            while (reached as usize) < filter.rules.len() {
+                let walked = walk_from(filter, &NoSets, (A::OF, key), reached as usize + 1);
+                reached = classifier.next(&fields, place, reached);
+                let walked = walked.unwrap_or(filter.rules.len());
+                prop_assert_eq!(reached as usize, walked, "{:?}", key);
+            }
+        }
         Ok(())
     }
 
@@ -252,7 +300,7 @@ mod tests {
     fn reached(filter: &Filter, family: Family, key: &Key) -> Vec<usize> {
         let mut reached = Vec::new();
         let mut first = 0;
-        while let Some(at) = walk_from(filter, family, key, first) {
+        while let Some(at) = walk_from(filter, &NoSets, (family, key), first) {
             reached.push(at);
             if filter.rules[at].action.is_terminal() {
                 break;
@@ -322,7 +370,7 @@ mod tests {
         let mut filter = one(Matches::default());
         filter.rules.push(filter.rules[0].clone());
         let key = Key::default();
-        assert_eq!(walk_from(&filter, Family::Ip4, &key, 1), Some(1));
-        assert_eq!(walk_from(&filter, Family::Ip4, &key, 2), None);
+        assert_eq!(walk_from(&filter, &NoSets, (Family::Ip4, &key), 1), Some(1));
+        assert_eq!(walk_from(&filter, &NoSets, (Family::Ip4, &key), 2), None);
     }
 }

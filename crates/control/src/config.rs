@@ -53,6 +53,7 @@ mod tests;
 mod validate;
 mod value;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -69,7 +70,7 @@ use dataplane::flows::FlowSettings;
 use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::plan::Plans;
 use dataplane::port::{LinkWish, OffloadWishes, PortId};
-use dataplane::steps::{FILTER_IN, FILTER_OUT};
+use dataplane::steps::{FILTER_IN, FILTER_OUT, POLICY_ROUTE};
 use dataplane::words::suggestion;
 use fib::Algorithm;
 use ipnet::{IpNet, Ipv6Net};
@@ -100,8 +101,12 @@ pub struct Config {
     pub routes: Vec<Route>,
     /// Next hops with names, to which steps send packets.
     pub next_hops: Vec<NamedNextHop>,
+    /// Sets of prefixes that rules of filters name.
+    pub sets: Vec<PrefixSet>,
     /// Packet filters.
     pub filters: Vec<Filter>,
+    /// The categories that their rules name, by their numbers.
+    pub categories: Vec<String>,
     /// The static neighbours.
     pub neighbours: Vec<Neighbour>,
     /// The tables to load.
@@ -202,6 +207,17 @@ pub struct NamedNextHop {
     pub paths: Vec<rib::Path>,
 }
 
+/// `turnpike.prefix_set`: prefixes that rules of filters refer to by a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PrefixSet {
+    /// The line of the statement.
+    pub line: usize,
+    /// Its name.
+    pub name: String,
+    /// The prefixes.
+    pub elements: BTreeSet<IpNet>,
+}
+
 /// `turnpike.filter`: rules for packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
@@ -238,6 +254,8 @@ pub struct PortFilter {
     pub hardware: bool,
     /// It asks for the state of connections.
     pub asks_for_state: bool,
+    /// Its rules send packets elsewhere than their destination's route leads.
+    pub routes: bool,
 }
 
 /// `turnpike.multicast`: packets to a group, from a source or from any.
@@ -330,6 +348,7 @@ impl Port {
         };
         all.with(FILTER_IN, filter(&self.filter_in, &self.filter_out))
             .with(FILTER_OUT, filter(&self.filter_out, &self.filter_in))
+            .with(POLICY_ROUTE, self.filter_in.as_ref().is_some_and(|filter| filter.routes).into())
     }
 
     /// A port of this one's name and number of which nothing else is said.

@@ -11,12 +11,14 @@ use std::sync::Arc;
 
 use dpdk::Burst;
 
+use crate::category::Categories;
 use crate::interface::{InterfaceId, InterfaceInfo, VrfId};
 use crate::mask::Mask;
 use crate::mirror::Copies;
 use crate::multicast::{MulticastRoutes, MulticastTable, Receivers};
 use crate::next_hop::{NO_ROUTE, NextHop, Packed};
 use crate::port::PortId;
+use crate::steps::Steering;
 
 /// The most packets in a batch.
 pub const BATCH_MAX: usize = dpdk::BURST_MAX;
@@ -70,6 +72,10 @@ pub struct Batch {
     pub now: u64,
     /// What steps of the configuration noted for steps behind them.
     pub marks: Marks,
+    /// The packets that filters have put into categories.
+    pub categories: Categories,
+    /// The packets that filters send elsewhere than their destination's route leads.
+    pub steering: Steering,
     /// Copies for other ports; none outside a forwarder.
     pub(crate) copies: Option<Copies>,
 }
@@ -114,6 +120,8 @@ impl Batch {
             groups: None,
             now: 0,
             marks: Marks { marked: Mask::EMPTY, values: [0; BATCH_MAX] },
+            categories: Categories::NONE,
+            steering: Steering::NONE,
             copies: None,
         }
     }
@@ -126,6 +134,8 @@ impl Batch {
         self.elsewhere = Mask::EMPTY;
         // What another batch has looked up may not be true any more.
         self.groups = None;
+        self.categories.clear();
+        self.steering.clear();
     }
 
     /// This packet came by another interface than its port's own, and steps behind this one see it so.

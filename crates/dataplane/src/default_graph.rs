@@ -16,7 +16,7 @@ use crate::tables::Tables;
 
 const FIRST: &str = "classify";
 
-const PATHS: [(&str, &[&str]); 4] = [
+const PATHS: [(&str, &[&str]); 6] = [
     (
         "classify.ip4",
         &[
@@ -25,6 +25,7 @@ const PATHS: [(&str, &[&str]); 4] = [
             "ip4-validate",
             "ip4-reverse-path",
             "ip4-filter-in",
+            "ip4-policy-route",
             "ip4-lookup",
             "ip4-ttl",
             "ip4-filter-out",
@@ -41,6 +42,7 @@ const PATHS: [(&str, &[&str]); 4] = [
             "ip6-validate",
             "ip6-reverse-path",
             "ip6-filter-in",
+            "ip6-policy-route",
             "ip6-lookup",
             "ip6-hop-limit",
             "ip6-filter-out",
@@ -50,6 +52,8 @@ const PATHS: [(&str, &[&str]); 4] = [
             "transmit",
         ],
     ),
+    ("ip4-policy-route.forward", &["ip4-ttl"]),
+    ("ip6-policy-route.forward", &["ip6-hop-limit"]),
     ("ip4-lookup.multicast", &["ip4-multicast", "replicate"]),
     ("ip6-lookup.multicast", &["ip6-multicast", "replicate"]),
 ];
@@ -65,7 +69,7 @@ pub fn default_plan(catalogue: &Catalogue) -> Result<Plan, PlanError> {
         let mut from = from;
         for &name in path {
             let way = Way::read(name);
-            if matches!(way, Way::Step(_)) {
+            if matches!(way, Way::Step(_)) && !plan.has(name) {
                 add(&mut plan, catalogue, name)?;
             }
             plan.lead(from, &way, None)?;

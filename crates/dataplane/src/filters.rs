@@ -14,7 +14,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use acl::{Action, Classifier, Family, Fields, Filter, FilterAddress, Key, TooLarge};
+use acl::{Action, Classifier, Fields, Filter, FilterAddress, Key, SetReaders, TooLarge};
 
 pub use self::gate::Gate;
 use self::police::Policer;
@@ -25,9 +25,9 @@ use crate::batch::{Batch, ETHERNET};
 use crate::counters::{Counter, Traffic};
 use crate::features::Features;
 use crate::flows::{FlowTable, Kept, Lookups};
-use crate::interface::{InterfaceInfo, MAX_INTERFACES};
+use crate::interface::{InterfaceInfo, MAX_INTERFACES, VrfId};
 use crate::mask::Mask;
-use crate::port::PortId;
+use crate::port::{PortId, PortSet};
 use crate::reason::PuntClass;
 use crate::router_filter::ROUTER;
 use crate::steps::{FILTER_IN, FILTER_OUT};
@@ -46,6 +46,17 @@ pub struct FilterSpec {
     pub filter: Filter,
     /// For each rule, what else becomes of its packets.
     pub treatments: Vec<Treatment>,
+    /// Where rules send packets, by the numbers in their treatments.
+    pub targets: Vec<Target>,
+}
+
+/// Where a rule sends packets that go elsewhere than their destination's route leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// To the next hop that the configuration calls so.
+    NextHop(String),
+    /// Where their destination's route in this VRF leads.
+    Vrf(VrfId),
 }
 
 impl FilterSpec {
@@ -68,6 +79,10 @@ pub struct Treatment {
     pub mirror: Option<PortId>,
     /// The class of its packets, of the filter for the router itself; `None`: the one that they have anyway.
     pub class: Option<PuntClass>,
+    /// The number of the category that its packets are in.
+    pub category: Option<u8>,
+    /// The place in [`FilterSpec::targets`] of where its packets go.
+    pub target: Option<u8>,
 }
 
 /// A rule's hits in one step.
@@ -151,15 +166,21 @@ impl Filtered for Ipv6Addr {
 }
 
 impl FilterTable {
-    /// A filter of these rules, all of whose actions are terminal; `before` is one that it replaces, from
+    /// A filter of these rules, which name these sets; `before` is one that it replaces, from
     /// which rules of the same name and place take over what they counted.
     ///
     /// # Errors
     /// The filter is too large.
-    pub fn new(spec: &FilterSpec, before: Option<&Self>) -> Result<Self, TooLarge> {
-        let (ip4, ip6) = (Classifier::new(&spec.filter)?, Classifier::new(&spec.filter)?);
+    pub fn new(
+        spec: &FilterSpec,
+        before: Option<&Self>,
+        sets: &SetReaders,
+    ) -> Result<Self, TooLarge> {
+        let ip4 = Classifier::new(&spec.filter, sets)?;
+        let ip6 = Classifier::new(&spec.filter, sets)?;
         let verdicts = spec.filter.rules.iter().zip(&spec.treatments).map(|(rule, treatment)| {
-            Verdict { action: rule.action, is_treated: *treatment != Treatment::default() }
+            let is_treated = *treatment != Treatment::default() || !rule.action.is_terminal();
+            Verdict { action: rule.action, is_treated }
         });
         let default = Verdict { action: spec.filter.default, is_treated: false };
         let hz = dpdk::tsc_hz();
@@ -226,18 +247,6 @@ impl FilterTable {
     pub(crate) fn verdict(&self, rule: u32) -> Verdict {
         const NONE: Verdict = Verdict { action: Action::Drop, is_treated: false };
         self.verdicts.get(rule as usize).copied().unwrap_or(NONE)
-    }
-
-    /// The class of the router's packets that this rule lets pass.
-    #[inline]
-    pub(crate) fn class(&self, rule: u32) -> Option<PuntClass> {
-        self.spec.treatments.get(rule as usize)?.class
-    }
-
-    /// The DSCP that packets of this rule get.
-    #[inline]
-    pub(crate) fn mark(&self, rule: u32) -> Option<u8> {
-        self.spec.treatments.get(rule as usize)?.mark
     }
 
     /// Whether a packet of this length in bytes and source is within the rule's rate, at `now` in TSC cycles.
@@ -448,7 +457,8 @@ impl<A: Filtered> Reader<A> {
         hidden
     }
 
-    /// What a filter's rule says of the packet of this slot, the one at this place of those that were read.
+    /// What a filter says of the packet of this slot, the one at this place of those that were read: its first rule
+    /// that fits is `rule`.
     #[inline(always)]
     pub fn judge(
         &self,
@@ -458,11 +468,10 @@ impl<A: Filtered> Reader<A> {
         (place, slot): (usize, usize),
     ) -> Judged {
         let length = batch.len(slot).saturating_sub(ETHERNET);
-        let source = A::source(self.fields.source(place));
-        let packet = Hitting { rule, source, length, now: batch.now };
+        let packet = Hitting { fields: &self.fields, place, rule, length, now: batch.now };
         filter.table.judge(&filter.hits, &packet, || {
             let interface = batch.interface(slot).index() as u16;
-            (A::OF, A::key(batch.frame(slot), batch.len(slot), interface))
+            A::key(batch.frame(slot), batch.len(slot), interface)
         })
     }
 }
@@ -470,16 +479,44 @@ impl<A: Filtered> Reader<A> {
 /// What becomes of a packet.
 pub(crate) struct Judged {
     pub judgement: Judgement,
+    /// What rules do to it besides, if they do anything.
+    pub effects: Option<Effects>,
+}
+
+/// What the rules that a packet has met do to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Effects {
     /// The DSCP that it gets.
     pub dscp: Option<u8>,
-    /// The port by which a copy of it leaves, as it is before that.
-    pub mirror: Option<PortId>,
+    /// The ports by which copies of it leave, as it is before that.
+    pub mirrors: PortSet,
+    /// The class that it has among packets for the router.
+    pub class: Option<PuntClass>,
+    /// The categories that it is in, a bit each.
+    pub categories: u16,
+    /// The place in [`FilterSpec::targets`] of where it goes.
+    pub target: Option<u8>,
+}
+
+impl Effects {
+    /// Another rule of this treatment fits the packet.
+    fn add(&mut self, treatment: &Treatment) {
+        let Treatment { police: _, mark, log: _, mirror, class, category, target } = treatment;
+        self.dscp = mark.or(self.dscp);
+        self.mirrors.extend(*mirror);
+        self.class = class.or(self.class);
+        self.categories |= category.map_or(0, |category| 1 << (category % 16));
+        self.target = target.or(self.target);
+    }
 }
 
 /// A packet that a rule fits.
-pub(crate) struct Hitting {
+pub(crate) struct Hitting<'a, A: Filtered> {
+    /// The fields of the packets among which it is, and its place there.
+    pub fields: &'a Fields<A>,
+    pub place: usize,
+    /// The first rule that fits it.
     pub rule: u32,
-    pub source: Source,
     /// Bytes of the IP packet.
     pub length: usize,
     /// The time in TSC cycles.
@@ -489,46 +526,66 @@ pub(crate) struct Hitting {
 impl FilterTable {
     /// Counts a packet for its rule, and takes it from the rule's rate; what becomes of it. `key`: for the log.
     #[inline(always)]
-    pub(crate) fn judge(
+    pub(crate) fn judge<A: Filtered>(
         &self,
         hits: &Hits,
-        packet: &Hitting,
-        key: impl FnOnce() -> (Family, Key),
+        packet: &Hitting<'_, A>,
+        key: impl Fn() -> Key,
     ) -> Judged {
-        let rule = packet.rule;
-        if let Some(hit) = hits.get(rule as usize) {
-            hit.traffic.packets.add(1);
-            hit.traffic.bytes.add(packet.length as u64);
-            hit.last.set(packet.now);
+        let verdict = self.verdict(packet.rule);
+        if verdict.is_treated {
+            return self.treat(hits, packet, key);
         }
-        let verdict = self.verdict(rule);
-        let judgement = match verdict.action {
-            Action::Accept | Action::Continue => Judgement::Pass,
-            Action::Drop => Judgement::Drop,
-            Action::Reject => Judgement::Reject,
-            Action::ToHost => Judgement::ToHost,
-        };
-        match verdict.is_treated {
-            true => self.treat(judgement, packet, key),
-            false => Judged { judgement, dscp: None, mirror: None },
-        }
+        count(hits, packet.rule, packet);
+        Judged { judgement: judgement(verdict.action), effects: None }
     }
 
-    fn treat(
+    /// [`Self::judge`] for a rule that does more than decide, and for those behind it if it lets the packet go on to
+    /// them.
+    fn treat<A: Filtered>(
         &self,
-        judgement: Judgement,
-        packet: &Hitting,
-        key: impl FnOnce() -> (Family, Key),
+        hits: &Hits,
+        packet: &Hitting<'_, A>,
+        key: impl Fn() -> Key,
     ) -> Judged {
-        let &Hitting { rule, source, length, now } = packet;
-        let admitted = self.admits(rule, source, length, now);
-        let judgement = if admitted { judgement } else { Judgement::Police };
-        self.log(rule, now, || {
-            let (family, key) = key();
-            Sample { rule, family, key, is_policed: !admitted }
-        });
-        let dscp = self.mark(rule).filter(|_| judgement == Judgement::Pass);
-        let mirror = self.spec.treatments.get(rule as usize).and_then(|of| of.mirror);
-        Judged { judgement, dscp, mirror }
+        let &Hitting { fields, place, mut rule, length, now } = packet;
+        let source = A::source(fields.source(place));
+        let mut effects = Effects::default();
+        let judgement = loop {
+            count(hits, rule, packet);
+            let admitted = self.admits(rule, source, length, now);
+            let (family, is_policed) = (A::OF, !admitted);
+            self.log(rule, now, || Sample { rule, family, key: key(), is_policed });
+            if let Some(treatment) = self.spec.treatments.get(rule as usize) {
+                effects.add(treatment);
+            }
+            match self.verdict(rule).action {
+                _ if !admitted => break Judgement::Police,
+                Action::Continue => rule = A::classifier(self).next(fields, place, rule),
+                action => break judgement(action),
+            }
+        };
+        Judged { judgement, effects: Some(effects) }
+    }
+}
+
+#[inline(always)]
+fn count<A: Filtered>(hits: &Hits, rule: u32, packet: &Hitting<'_, A>) {
+    if let Some(hit) = hits.get(rule as usize) {
+        hit.traffic.packets.add(1);
+        hit.traffic.bytes.add(packet.length as u64);
+        hit.last.set(packet.now);
+    }
+}
+
+/// What becomes of the packets of a rule with this action.
+#[inline(always)]
+fn judgement(action: Action) -> Judgement {
+    match action {
+        // A rule that lets packets go on is followed by another, or by the default.
+        Action::Accept | Action::Continue => Judgement::Pass,
+        Action::Drop => Judgement::Drop,
+        Action::Reject => Judgement::Reject,
+        Action::ToHost => Judgement::ToHost,
     }
 }

@@ -7,6 +7,7 @@
 pub mod batch;
 pub mod builder;
 pub mod catalogue;
+pub mod category;
 pub mod class;
 pub mod counters;
 mod default_graph;

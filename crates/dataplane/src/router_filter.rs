@@ -18,7 +18,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use crate::batch::{BATCH_MAX, Batch, ETHERNET};
-use crate::filters::{Counted, Filtered, Judgement, Reader};
+use crate::filters::{Counted, Filtered, Judged, Judgement, Reader};
 use crate::flows::{FlowTable, Passed};
 use crate::mask::Mask;
 use crate::next_hop::{NextHop, NextHopTable};
@@ -148,9 +148,10 @@ fn decide<A: Filtered>(
             sorted.filtered |= bit;
             continue;
         }
-        match reader.judge(by.filter, rule, batch, (place, slot)).judgement {
+        let Judged { judgement, effects } = reader.judge(by.filter, rule, batch, (place, slot));
+        match judgement {
             Judgement::Pass | Judgement::ToHost => {
-                sorted.classes[slot] = by.filter.table.class(rule);
+                sorted.classes[slot] = effects.and_then(|effects| effects.class);
                 note(reader, by.flows, place, batch, slot);
             }
             Judgement::Reject => sorted.rejected |= bit,

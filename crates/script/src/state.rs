@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use dataplane::batch::{Batch, Marks};
 use dataplane::catalogue::Catalogue;
+use dataplane::category::Categories;
 use dataplane::graph::{Graph, MAX_OUTPUTS, Step};
 use dataplane::mask::Mask;
 use dataplane::plan::{PlanError, Plans};
@@ -75,6 +76,7 @@ struct Context {
     traces: *const AtomicU64,
     /// By port: the packets that it is to have a copy of.
     mirrored: [u64; MAX_PORTS],
+    categories: *const Categories,
 }
 
 /// What the compiler of one forwarder did.
@@ -190,6 +192,8 @@ pub struct Source<'a> {
     pub file: &'a str,
     /// The names of the ports by their numbers.
     pub ports: &'a [String],
+    /// The categories that rules put packets into, by their numbers.
+    pub categories: &'a [String],
     /// What the forwarders' scripts have together.
     pub shared: &'a Arc<SharedObjects>,
     /// Those whose counters are added up with this one's.
@@ -227,6 +231,7 @@ impl ForwarderLua {
             counters: counters.as_ptr(),
             traces: jit.counts.as_ptr(),
             mirrored: [0; MAX_PORTS],
+            categories: ptr::null(),
         });
         let stack = new_stack(&lua, source.file)?;
         let watch = Watch::new(stack);
@@ -352,10 +357,15 @@ impl State {
             crate::pattern::install(lua, &string, &table)
         };
         host.set("bound", self.lua.create_function(bound)?)?;
-        let ports = self.lua.create_table()?;
-        for (index, name) in (0..).zip(source.ports) {
-            ports.raw_set(index, name.as_str())?;
-        }
+        let numbered = |names: &[String]| {
+            let table = self.lua.create_table()?;
+            for (number, name) in (0..).zip(names) {
+                table.raw_set(number, name.as_str())?;
+            }
+            Ok::<_, mlua::Error>(table)
+        };
+        let ports = numbered(source.ports)?;
+        host.set("categories", numbered(source.categories)?)?;
         let ffi: mlua::Value = globals.get("ffi")?;
         let jit: mlua::Value = globals.get("jit")?;
         let debug: mlua::Value = globals.get("debug")?;
@@ -457,6 +467,7 @@ impl State {
             (*context).whole = whole;
             (*context).input = input.0;
             (*context).marks = &raw mut batch.marks;
+            (*context).categories = &raw const batch.categories;
             (*context).now = batch.now;
             (*context).port = batch.in_port.index() as u32;
             ffi::lua_pushvalue(self.stack, place);

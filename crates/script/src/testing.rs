@@ -52,6 +52,7 @@ const METHODS: &[&str] = &[
     "set_u32",
     "mark",
     "set_mark",
+    "category",
     "has",
     "add",
     "remove",
@@ -414,10 +415,17 @@ fn watchdog() -> &'static Watchdog {
 /// The step of a script with its first failure's worth of patience, if the script makes one.
 fn step_of(text: &str) -> Option<LuaStep> {
     let ports = ["left", "right"].map(str::to_owned);
+    let categories = ["new".to_owned()];
     let shared = Arc::<SharedObjects>::default();
     let peers = Arc::default();
-    let source =
-        Source { text, file: "hostile.lua", ports: &ports, shared: &shared, peers: &peers };
+    let source = Source {
+        text,
+        file: "hostile.lua",
+        ports: &ports,
+        categories: &categories,
+        shared: &shared,
+        peers: &peers,
+    };
     let lua = ForwarderLua::load(&source, watchdog()).ok()?;
     let settings = StepSettings {
         name: "test".into(),

@@ -31,7 +31,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use change::{NeighbourChange, RouteChange};
+use change::{NeighbourChange, RouteChange, SetChange};
 use configuration::{ApplyRequest, PlanRequest, RollbackRequest};
 
 /// The socket used unless told otherwise.
@@ -57,6 +57,8 @@ pub enum Request {
     Rollback(RollbackRequest),
     /// Forgets flows; the answer is [`report::Change`].
     ForgetFlows(FlowSelection),
+    /// Adds elements to a set of prefixes, or takes them away; the answer is [`report::Change`].
+    Set(SetChange),
     /// Runs a command of the configuration, in Lua. The answer is a text, or the table that it gives.
     Do(DoRequest),
 }
@@ -126,6 +128,8 @@ pub enum Show {
         /// The packet, see [`acl::packet`].
         packet: String,
     },
+    /// [`report::PrefixSet`] of each set of prefixes.
+    Sets,
     /// [`report::Flows`]: those of which the most bytes have passed first.
     Flows {
         /// Which.

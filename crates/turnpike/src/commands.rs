@@ -16,6 +16,7 @@ pub mod generate;
 pub mod hold;
 pub mod routes;
 pub mod run;
+pub mod sets;
 pub mod show;
 pub mod words;
 
@@ -33,6 +34,7 @@ use change::{NeighbourArgs, RouteArgs};
 use configuration::{ApplyArgs, ConfirmArgs, HistoryArgs, PlanArgs, RollbackArgs};
 use do_::DoArgs;
 use flows::FlowArgs;
+use sets::SetArgs;
 use show::ShowArgs;
 
 /// A command to a running router. What stands here is known to the Unix shell, to `turnpike shell` and
@@ -58,6 +60,8 @@ pub enum RouterCommand {
     Neighbour(NeighbourArgs),
     /// Forget flows that filters of a running router know
     Flow(FlowArgs),
+    /// Add or remove elements of a running router's sets of prefixes
+    Set(SetArgs),
     /// Run a command that the configuration makes, in Lua
     Do(DoArgs),
 }
@@ -89,6 +93,7 @@ impl RouterCommand {
             Self::Route(args) => &args.router,
             Self::Neighbour(args) => &args.router,
             Self::Flow(args) => &args.router,
+            Self::Set(args) => &args.router,
             Self::Do(args) => &args.router,
         }
     }
@@ -104,6 +109,7 @@ impl RouterCommand {
             | Self::Route(_)
             | Self::Neighbour(_)
             | Self::Flow(_)
+            | Self::Set(_)
             | Self::Do(_) => false,
         }
     }
@@ -123,6 +129,7 @@ impl RouterCommand {
             Self::Route(args) => change::route(args, console),
             Self::Neighbour(args) => change::neighbour(args, console),
             Self::Flow(args) => flows::flow(args, console),
+            Self::Set(args) => sets::set(args, console),
             Self::Do(args) => do_::run(&args.call, console),
         }?;
         Ok(ExitCode::SUCCESS)

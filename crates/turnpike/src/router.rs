@@ -29,6 +29,7 @@ mod queues;
 mod reports;
 mod resident;
 pub mod room;
+mod sets;
 mod settings;
 mod signals;
 mod slow_worker;
@@ -76,6 +77,7 @@ use ports::{OpenPort, Opener, Ports};
 use prepare::Workshop;
 use quarantine::PortNames;
 use reports::{Ledger, Retired, SlowViews};
+use sets::NamedSets;
 use signals::{Ended, Signals};
 use slow_worker::{
     ClassRates, EventSender, Orders, Outbox, SlowCounters, SlowWorker, Turns, event_channel,
@@ -319,7 +321,8 @@ impl Router {
             cpus,
         };
         signals.enter("the making of forwarders")?;
-        let mut maker = GraphMaker::new(catalogue, near.clone());
+        let sets = NamedSets::new(&qsbr);
+        let mut maker = GraphMaker::new(catalogue, near.clone(), sets.clone());
         graphs::say_policies(&config);
         let (mut views, mut units, mut ends) = (Vec::new(), Vec::new(), Vec::new());
         signals.check()?;
@@ -369,6 +372,7 @@ impl Router {
             near,
             opener,
             readers: qsbr,
+            sets,
             devices,
         };
         // From here on there are threads that only an orderly end stops.

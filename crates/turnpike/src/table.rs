@@ -15,9 +15,9 @@ use dataplane::words::{count, suggestion};
 use serde_json::Value;
 
 use crate::api::report::{
-    Class, Compiler, Counters, Families, Filter, FilterVerdict, Flows, HostInterface, Multicast,
-    MulticastPort, Neighbour, Offload, Path, Port, Protection, Remote, ResolvedPath, Route,
-    RouteAnswer, RouteSummary, Source, Steps, Vrf,
+    Class, Compiler, Counters, Families, Filter, FilterRule, FilterVerdict, Flows, HostInterface,
+    Multicast, MulticastPort, Neighbour, Offload, Path, Port, PrefixSet, Protection, Remote,
+    ResolvedPath, Route, RouteAnswer, RouteSummary, SetElement, Source, Steps, Vrf,
 };
 
 pub use configurations::{history, plan};
@@ -316,6 +316,47 @@ pub fn neighbours(neighbours: &[Neighbour]) -> String {
     finish(&table)
 }
 
+/// Sets of prefixes with their sizes, or the elements of the one with this name.
+///
+/// # Errors
+/// There is no set of this name.
+pub fn sets(sets: &[PrefixSet], name: Option<&str>) -> Result<String> {
+    let Some(name) = name else { return Ok(sizes(sets)) };
+    let Some(set) = sets.iter().find(|set| set.name == name) else {
+        let known: Vec<_> = sets.iter().map(|set| set.name.as_str()).collect();
+        bail!("prefix_set \"{name}\": unknown{}", suggestion(name, "sets", &known));
+    };
+    let mut table = columns(&["prefix", "by", "remaining"]);
+    for SetElement { prefix, by, remaining_s } in &set.elements {
+        let remaining =
+            remaining_s.map_or_else(|| "-".to_owned(), |seconds| format!("{seconds} s"));
+        table.add_row([prefix.to_string(), by.clone(), remaining]);
+    }
+    right_align(&mut table, 2..3);
+    Ok(finish(&table))
+}
+
+fn sizes(sets: &[PrefixSet]) -> String {
+    if sets.is_empty() {
+        return "no sets; turnpike.prefix_set makes them".to_owned();
+    }
+    let mut table = columns(&["set", "ipv4", "ipv6", "of configuration", "of commands"]);
+    for PrefixSet { name, elements } in sets {
+        let counted = |is: &dyn Fn(&SetElement) -> bool| {
+            elements.iter().filter(|element| is(element)).count().to_string()
+        };
+        table.add_row([
+            name.clone(),
+            counted(&|element| element.prefix.addr().is_ipv4()),
+            counted(&|element| element.prefix.addr().is_ipv6()),
+            counted(&|element| element.by == "configuration"),
+            counted(&|element| element.by == "command"),
+        ]);
+    }
+    right_align(&mut table, 1..5);
+    finish(&table)
+}
+
 /// Flows, and how full their table is.
 pub fn flows(flows: &Flows) -> String {
     if flows.room == 0 {
@@ -417,15 +458,19 @@ pub fn filters(filters: &[Filter], name: Option<&str>) -> Result<String> {
     Ok(chosen.into_iter().map(filter).collect::<Vec<_>>().join("\n\n"))
 }
 
-/// Which rule decides on a packet, in one line.
+/// Which rules a packet meets, a line each; the last one decides.
 pub fn verdict(verdict: &FilterVerdict) -> String {
-    let Some(rule) = &verdict.rule else {
-        return format!("{}: {}", verdict.action, verdict.why);
+    let line = |rule: &FilterRule| {
+        let name = rule.name.as_ref().map_or_else(String::new, |name| format!(" \"{name}\""));
+        let police =
+            rule.police.as_ref().map_or_else(String::new, |police| format!(", up to {police}"));
+        format!("{}{police}: rule {}{name}: {}", rule.action, rule.number, rule.matches)
     };
-    let name = rule.name.as_ref().map_or_else(String::new, |name| format!(" \"{name}\""));
-    let police =
-        rule.police.as_ref().map_or_else(String::new, |police| format!(", up to {police}"));
-    format!("{}{police}: rule {}{name}: {}", verdict.action, rule.number, rule.matches)
+    let end = match &verdict.rule {
+        Some(rule) => line(rule),
+        None => format!("{}: {}", verdict.action, verdict.why),
+    };
+    verdict.before.iter().map(line).chain([end]).collect::<Vec<_>>().join("\n")
 }
 
 fn filter(filter: &Filter) -> String {

@@ -1,17 +1,16 @@
 //! Up to 64 times `W` rules: `W` words for each class, one field after the other, nothing to decide.
 
-use super::{NO_RULE, TooLarge, WORD, layout};
+use super::{NO_RULE, TooLarge, WORD, layout, rules_of, set_field::Field};
 use crate::{
     Filter,
     classes::{AddressClasses, FilterAddress, NumberClasses},
-    conditions::Number,
     fields::{BATCH, Fields},
 };
 
 pub(super) struct Few<A: FilterAddress, const W: usize> {
     source: Option<(AddressClasses<A>, Rows<W>)>,
     destination: Option<(AddressClasses<A>, Rows<W>)>,
-    numbers: Vec<(Number, NumberClasses, Rows<W>)>,
+    numbers: Vec<(Field<A>, NumberClasses, Rows<W>)>,
     /// The rule behind each bit.
     rules: [[u32; WORD]; W],
 }
@@ -25,8 +24,9 @@ impl<A: FilterAddress, const W: usize> Few<A, W> {
         let address = |of: layout::AddressLayout<A>| {
             Ok((layout::classes(&of.prefixes, filter)?, rows(&of.bits)))
         };
-        let number = |of: layout::NumberLayout| {
-            (of.number, NumberClasses::new(of.number, &of.ranges), rows(&of.bits))
+        let number = |of: layout::NumberLayout<A>| {
+            let classes = NumberClasses::new(of.field.values(), &of.ranges);
+            (of.field, classes, rows(&of.bits))
         };
         let mut rules = [[NO_RULE; WORD]; W];
         rules.iter_mut().flatten().zip(layout.rules).for_each(|(bit, rule)| *bit = rule);
@@ -50,14 +50,36 @@ impl<A: FilterAddress, const W: usize> Few<A, W> {
                 restrict(&mut bits, rows, classes);
             }
         }
-        for (number, of, rows) in &self.numbers {
-            fields.numbers(*number, classes);
+        for (field, of, rows) in &self.numbers {
+            field.all(fields, classes);
             of.find(classes);
             restrict(&mut bits, rows, classes);
         }
         for (found, bits) in found.iter_mut().zip(&bits[..fields.len()]) {
             *found = self.first_rule(bits);
         }
+    }
+
+    /// The first rule behind `after` that matches the packet at `place`.
+    pub fn next(&self, fields: &Fields<A>, place: usize, after: u32) -> u32 {
+        let mut bits = [[!0u64; W]];
+        let mut class = [0];
+        let addresses =
+            [(&self.source, fields.source(place)), (&self.destination, fields.destination(place))];
+        for (field, address) in addresses {
+            if let Some((of, rows)) = field {
+                of.find(&[address], &mut class);
+                restrict(&mut bits, rows, &class);
+            }
+        }
+        for (field, of, rows) in &self.numbers {
+            class = [field.one(fields, place)];
+            of.find(&mut class);
+            restrict(&mut bits, rows, &class);
+        }
+        let [bits] = bits;
+        let mut all = self.rules.iter().zip(bits).flat_map(|(rules, bits)| rules_of(rules, bits));
+        all.find(|rule| *rule > after).unwrap_or(NO_RULE)
     }
 
     #[inline(always)]
@@ -77,7 +99,7 @@ fn rows<const W: usize>(bits: &layout::Bitmaps) -> Rows<W> {
 }
 
 #[inline(always)]
-fn restrict<const W: usize>(bits: &mut [[u64; W]; BATCH], rows: &[[u64; W]], classes: &[u16]) {
+fn restrict<const W: usize>(bits: &mut [[u64; W]], rows: &[[u64; W]], classes: &[u16]) {
     for (bits, class) in bits.iter_mut().zip(classes) {
         let row = rows.get(usize::from(*class)).unwrap_or(&[0; W]);
         bits.iter_mut().zip(row).for_each(|(bits, row)| *bits &= row);

@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, HashMap};
 use fib::{Bits, Prefix};
 use ipnet::IpNet;
 
+use super::set_field::{End, Field, LISTS_MAX, SETS_VALUES, SetLists};
 use super::{MORE, NO_RULE, RULES_MAX, TooLarge, WORD};
 use crate::{
-    Filter, Matches,
+    Filter, Matches, SetReaders,
     classes::{AddressClasses, FilterAddress},
-    conditions::Number,
+    conditions::{Number, Ranges},
 };
 
 /// Most classes of addresses: what a route table tells apart.
@@ -26,7 +27,7 @@ pub(super) struct Layout<A: FilterAddress> {
     pub source: Option<AddressLayout<A>>,
     pub destination: Option<AddressLayout<A>>,
     /// Those that some rule asks for.
-    pub numbers: Vec<NumberLayout>,
+    pub numbers: Vec<NumberLayout<A>>,
 }
 
 /// Source or destination.
@@ -37,9 +38,9 @@ pub(super) struct AddressLayout<A: FilterAddress> {
     pub bits: Bitmaps,
 }
 
-/// A number.
-pub(super) struct NumberLayout {
-    pub number: Number,
+/// A number, or the sets of an address.
+pub(super) struct NumberLayout<A: FilterAddress> {
+    pub field: Field<A>,
     /// The first value and the class of each range, from 0 on.
     pub ranges: Vec<(u16, u16)>,
     /// By class.
@@ -50,7 +51,7 @@ pub(super) struct NumberLayout {
 type Pick = fn(&Matches) -> &[IpNet];
 
 impl<A: FilterAddress> Layout<A> {
-    pub fn new(filter: &Filter) -> Result<Self, TooLarge> {
+    pub fn new(filter: &Filter, sets: &SetReaders) -> Result<Self, TooLarge> {
         let possible: Vec<u32> = (0u32..)
             .zip(&filter.rules)
             .filter(|(_, rule)| is_possible::<A>(&rule.matches))
@@ -67,10 +68,25 @@ impl<A: FilterAddress> Layout<A> {
         let matches: Vec<Option<&Matches>> =
             rules.iter().map(|&rule| Some(&filter.rules.get(rule as usize)?.matches)).collect();
         let address = |pick: Pick, what| address_layout(filter, &matches, pick, what);
-        let numbers = Number::ALL.into_iter();
-        let numbers =
-            numbers.filter_map(|number| number_layout::<A>(filter, &matches, number).transpose());
-        let numbers = numbers.collect::<Result<_, _>>()?;
+        let mut numbers = Vec::new();
+        for number in Number::ALL {
+            let allowed = |matches: &Matches| number.allowed(matches);
+            if let Some((ranges, bits)) = ranges::<A>(filter, &matches, number.values(), allowed)? {
+                numbers.push(NumberLayout { field: Field::Number(number), ranges, bits });
+            }
+        }
+        for end in [End::Source, End::Destination] {
+            let of = SetLists::<A>::new(end, &matches, sets);
+            if of.lists.len() > LISTS_MAX {
+                let way_out = "use the same lists in several rules, or split the filter";
+                let (what, count) = (end.what(), of.lists.len());
+                return Err(too_large::<A>(filter, what, count, LISTS_MAX, way_out));
+            }
+            let allowed = |matches: &Matches| of.allowed(matches);
+            if let Some((ranges, bits)) = ranges::<A>(filter, &matches, SETS_VALUES, allowed)? {
+                numbers.push(NumberLayout { field: Field::Sets(of.made), ranges, bits });
+            }
+        }
         Ok(Self {
             source: address(|matches| &matches.from, "different source addresses")?,
             destination: address(|matches| &matches.to, "different destination addresses")?,
@@ -268,17 +284,22 @@ fn address_layout<A: FilterAddress>(
     Ok(Some(AddressLayout { prefixes, bits }))
 }
 
-fn number_layout<A: FilterAddress>(
+/// The first value and the class of each range, and the classes' bits.
+type Ranged = (Vec<(u16, u16)>, Bitmaps);
+
+/// The ranges of a number's values that rules treat alike; `None`: no rule asks for the number.
+fn ranges<A: FilterAddress>(
     filter: &Filter,
     rules: &[Option<&Matches>],
-    number: Number,
-) -> Result<Option<NumberLayout>, TooLarge> {
+    values: usize,
+    allowed: impl Fn(&Matches) -> Option<Ranges>,
+) -> Result<Option<Ranged>, TooLarge> {
     // Where rules begin to allow a value, and where they end.
     let mut changes: BTreeMap<u32, Vec<(u32, bool)>> = BTreeMap::new();
     let mut row = vec![0; rules.len() / WORD];
     for (bit, matches) in (0..).zip(rules) {
         let Some(matches) = matches else { continue };
-        let Some(allowed) = number.allowed(matches) else {
+        let Some(allowed) = allowed(matches) else {
             set(&mut row, bit, true);
             continue;
         };
@@ -294,7 +315,7 @@ fn number_layout<A: FilterAddress>(
     let mut bits = Bitmaps::new(row.len());
     let mut made: HashMap<Vec<u64>, u16> = HashMap::new();
     let mut ranges = Vec::new();
-    for (start, changes) in changes.range(..number.values() as u32) {
+    for (start, changes) in changes.range(..values as u32) {
         changes.iter().for_each(|&(bit, on)| set(&mut row, bit, on));
         let class = match made.get(&row) {
             Some(&class) => class,
@@ -306,5 +327,5 @@ fn number_layout<A: FilterAddress>(
         };
         ranges.push((*start as u16, class));
     }
-    Ok(Some(NumberLayout { number, ranges, bits }))
+    Ok(Some((ranges, bits)))
 }

@@ -1,6 +1,6 @@
 //! More than 256 rules: words of rules, and summaries that say which words to look at.
 
-use super::{NO_RULE, TooLarge, WORD, layout};
+use super::{NO_RULE, TooLarge, WORD, layout, rules_of, set_field::Field};
 use crate::{
     Filter,
     classes::{AddressClasses, FilterAddress, NumberClasses},
@@ -11,15 +11,15 @@ use crate::{
 pub(super) struct Many<A: FilterAddress> {
     source: (AddressClasses<A>, AddressRows),
     destination: (AddressClasses<A>, AddressRows),
-    numbers: Vec<(Number, NumberClasses, NumberRows)>,
+    numbers: Vec<(Field<A>, NumberClasses, NumberRows)>,
     /// The rule behind each bit, [`NO_RULE`] for the bits that fill up a word.
     rules: Vec<u32>,
     /// Words of a summary.
     summary: usize,
 }
 
-/// Fields that packets are looked up by.
-const FIELDS: usize = 2 + Number::ALL.len();
+/// Fields that packets are looked up by: two addresses, their sets, and numbers.
+const FIELDS: usize = 4 + Number::ALL.len();
 
 /// Classes of a batch, by field: source, destination, numbers.
 type Classes = [[u16; BATCH]; FIELDS];
@@ -38,9 +38,9 @@ impl<A: FilterAddress> Many<A> {
                 Ok((classes, AddressRows::new(words, [&all[..]].into_iter())))
             }
         };
-        let number = |of: layout::NumberLayout| {
-            let classes = NumberClasses::new(of.number, &of.ranges);
-            (of.number, classes, NumberRows::new(words, of.bits.rows()))
+        let number = |of: layout::NumberLayout<A>| {
+            let classes = NumberClasses::new(of.field.values(), &of.ranges);
+            (of.field, classes, NumberRows::new(words, of.bits.rows()))
         };
         Ok(Self {
             source: address(layout.source)?,
@@ -69,8 +69,8 @@ impl<A: FilterAddress> Many<A> {
         let [sources, destinations, numbers @ ..] = classes;
         self.source.0.find(fields.sources(), &mut sources[..count]);
         self.destination.0.find(fields.destinations(), &mut destinations[..count]);
-        for ((number, of, _), classes) in self.numbers.iter().zip(numbers) {
-            fields.numbers(*number, &mut classes[..count]);
+        for ((field, of, _), classes) in self.numbers.iter().zip(numbers) {
+            field.all(fields, &mut classes[..count]);
             of.find(&mut classes[..count]);
         }
     }
@@ -91,6 +91,30 @@ impl<A: FilterAddress> Many<A> {
             classes: &classes[2..],
             at,
         }
+    }
+
+    /// The first rule behind `after` that matches the packet at `place`.
+    pub fn next(&self, fields: &Fields<A>, place: usize, after: u32) -> u32 {
+        let mut classes = [[0; BATCH]; FIELDS];
+        let [sources, destinations, numbers @ ..] = &mut classes;
+        self.source.0.find(&[fields.source(place)], &mut sources[..1]);
+        self.destination.0.find(&[fields.destination(place)], &mut destinations[..1]);
+        for ((field, of, _), class) in self.numbers.iter().zip(numbers) {
+            class[0] = field.one(fields, place);
+            of.find(&mut class[..1]);
+        }
+        let rows = self.rows(self.summary, &classes, 0);
+        let mut first = NO_RULE;
+        for part in 0..self.summary {
+            let mut words = self.words(self.summary, part, &rows);
+            while words != 0 {
+                let (word, bits) = self.next_word(self.summary, part, words, &rows);
+                let rules = rules_of(&self.rules[word * WORD..], bits);
+                first = rules.filter(|rule| *rule > after).fold(first, u32::min);
+                words &= words - 1;
+            }
+        }
+        first
     }
 
     /// The first rule of all words that the summaries of a packet's rows have in common.
@@ -131,14 +155,27 @@ impl<A: FilterAddress> Many<A> {
         words: u64,
         rows: &PacketRows<'_>,
     ) -> u32 {
+        let (word, bits) = self.next_word(summary, part, words, rows);
+        let rule = self.rules[word * WORD + bits.trailing_zeros() as usize % WORD];
+        if bits == 0 { NO_RULE } else { rule }
+    }
+
+    /// The first of these words, of which there is one, and the bits that all rows have in it.
+    #[inline(always)]
+    fn next_word(
+        &self,
+        summary: usize,
+        part: usize,
+        words: u64,
+        rows: &PacketRows<'_>,
+    ) -> (usize, u64) {
         let word = part * WORD + words.trailing_zeros() as usize;
         let mut bits = self.source.1.word(rows.source, summary, word);
         bits &= self.destination.1.word(rows.destination, summary, word);
         for ((_, _, numbers), classes) in self.numbers.iter().zip(rows.classes) {
             bits &= numbers.row(classes[rows.at])[summary + word];
         }
-        let rule = self.rules[word * WORD + bits.trailing_zeros() as usize % WORD];
-        if bits == 0 { NO_RULE } else { rule }
+        (word, bits)
     }
 }
 

@@ -1,11 +1,11 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::*;
-use crate::{Action, Key, Matches, Rule, generate, walk};
+use crate::{Action, Key, Matches, Rule, SetReaders, generate, walk, walk::NoSets, walk_from};
 
 /// Compares all answers with the walk's.
 fn compare<A: FilterAddress>(filter: &Filter, keys: &[Key]) {
-    let classifier = Classifier::<A>::new(filter).unwrap();
+    let classifier = Classifier::<A>::new(filter, &SetReaders::none()).unwrap();
     let mut fields = Fields::default();
     let mut found = [0; BATCH];
     // Batches of all lengths.
@@ -18,6 +18,14 @@ fn compare<A: FilterAddress>(filter: &Filter, keys: &[Key]) {
         for (key, found) in batch.iter().zip(found) {
             let walked = walk(filter, A::OF, key).unwrap_or(filter.rules.len());
             assert_eq!(found as usize, walked, "{} {key:?}", filter.name);
+        }
+        // The way on is walked for one packet of each batch.
+        if let Some(key) = batch.last() {
+            let place = batch.len() - 1;
+            let walked = walk_from(filter, &NoSets, (A::OF, key), found[place] as usize + 1);
+            let next = classifier.next(&fields, place, found[place]);
+            let walked = walked.unwrap_or(filter.rules.len());
+            assert_eq!(next as usize, walked, "{} {key:?}", filter.name);
         }
         rest = behind;
         if rest.is_empty() {

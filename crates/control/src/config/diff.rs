@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 
-use dataplane::filters::FILTERS_MAX;
+use dataplane::filters::{FILTERS_MAX, Target};
 use dataplane::interface::{InterfaceId, VRFS_MOST, VrfId};
 use dataplane::port::{MAX_PORTS, PortId};
 use ipnet::IpNet;
@@ -15,6 +15,33 @@ pub use super::settings::Effect;
 use super::settings::{self, Entry, Names};
 use super::{Config, DEFAULT_VRF, Port, Route, Vrf};
 use crate::rib::{self, RouteKind};
+
+/// Elements of a set that come or go and are named one by one; of more there is the number.
+const ELEMENTS_NAMED: usize = 20;
+
+/// Of sets of which many elements come or go there is one setting left that says how many.
+fn sum_up_elements(settings: &mut Vec<Setting>, new: &Config) {
+    for set in &new.sets {
+        let name = format!("prefix_set \"{}\"", set.name);
+        let is_element = |setting: &Setting| {
+            setting.what.strip_prefix(&name).is_some_and(|rest| rest.starts_with(": "))
+        };
+        let changed = settings.iter().filter(|setting| is_element(setting)).count();
+        if changed <= ELEMENTS_NAMED {
+            continue;
+        }
+        let is_new = |setting: &Setting| is_element(setting) && setting.from.is_none();
+        let come = settings.iter().filter(|setting| is_new(setting)).count();
+        settings.retain(|setting| !is_element(setting));
+        settings.push(Setting {
+            what: format!("{name}: elements"),
+            from: Some(format!("{} that go", changed - come)),
+            to: Some(format!("{come} that come")),
+            port: None,
+            effect: Effect::Live,
+        });
+    }
+}
 
 /// What was added to, taken out of and changed in a list.
 #[derive(Clone, Debug, PartialEq)]
@@ -88,6 +115,7 @@ impl Diff {
         let mut settings = compare(&settings::list(old, both), &settings::list(new, both));
         let unsaid = unsaid(old, new);
         settings.retain(|setting| !unsaid.contains(setting));
+        sum_up_elements(&mut settings, new);
         if let (Some(before), Some(after)) = (host_namespace(old), host_namespace(new))
             && before != after
         {
@@ -324,6 +352,11 @@ impl Config {
         }
         let hops = self.next_hops.iter_mut().flat_map(|hop| &mut hop.paths);
         hops.for_each(|path| moved(&mut path.vrf));
+        for target in self.filters.iter_mut().flat_map(|filter| &mut filter.spec.targets) {
+            if let Target::Vrf(vrf) = target {
+                moved(vrf);
+            }
+        }
         self.ports.iter_mut().for_each(|port| moved(&mut port.vrf));
         self.vrfs.iter_mut().for_each(|vrf| moved(&mut vrf.id));
         self.vrfs.sort_by_key(|vrf| vrf.id);

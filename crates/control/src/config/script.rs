@@ -54,6 +54,7 @@ pub(super) enum Keyword {
     Route,
     Neighbour,
     NextHop,
+    PrefixSet,
     Filter,
     Import,
     Multicast,
@@ -74,11 +75,12 @@ pub(super) enum Keyword {
 }
 
 impl Keyword {
-    const ALL: [Self; 22] = [
+    const ALL: [Self; 23] = [
         Self::Port,
         Self::Route,
         Self::Neighbour,
         Self::NextHop,
+        Self::PrefixSet,
         Self::Filter,
         Self::Import,
         Self::Multicast,
@@ -106,6 +108,7 @@ impl Keyword {
             Self::Route => "route",
             Self::Neighbour => "neighbour",
             Self::NextHop => "next_hop",
+            Self::PrefixSet => "prefix_set",
             Self::Filter => "filter",
             Self::Import => "import",
             Self::Multicast => "multicast",
@@ -129,7 +132,7 @@ impl Keyword {
     /// What the name in `turnpike.port "NAME" {…}` is called; `None` for statements without one.
     fn named_by(self) -> Option<&'static str> {
         match self {
-            Self::Vrf | Self::Port | Self::NextHop | Self::Filter => Some("NAME"),
+            Self::Vrf | Self::Port | Self::NextHop | Self::PrefixSet | Self::Filter => Some("NAME"),
             Self::Route => Some("PREFIX"),
             Self::Neighbour => Some("ADDRESS"),
             Self::Multicast => Some("GROUP"),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ::script::{Policy, StepSettings};
 use dataplane::class::ClassLimits;
-use dataplane::filters::{FilterSpec, Treatment};
+use dataplane::filters::{FilterSpec, Target, Treatment};
 use dataplane::flows::FlowSettings;
 use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::plan::Plans;
@@ -15,8 +15,8 @@ use dataplane::reason::PuntClass;
 use super::{
     Advertise, Command, Config, Cores, DEFAULT_VRF, Discovery, Driver, Fib, Filter, Forwarding,
     Fpm, Icmp, Import, KernelRoutes, LinkWish, Log, Memory, MulticastRoute, NamedNextHop,
-    Neighbour, Port, PortFilter, Preference, Prefix, Quarantine, Queues, RoutesFrom, Slowpath,
-    Telnet, Tx, Vrf, action_name,
+    Neighbour, Port, PortFilter, Preference, Prefix, PrefixSet, Quarantine, Queues, RoutesFrom,
+    Slowpath, Telnet, Tx, Vrf, action_name,
 };
 use crate::rib;
 
@@ -66,7 +66,9 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
         vrfs,
         routes: _,
         next_hops,
+        sets,
         filters,
+        categories,
         neighbours,
         imports,
         multicast,
@@ -97,7 +99,8 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
     for NamedNextHop { line: _, name, paths: over } in next_hops {
         list.live(format!("next_hop \"{name}\""), paths(over, names));
     }
-    filters.iter().for_each(|filter| list.filter(filter));
+    sets.iter().for_each(|set| list.set(set));
+    filters.iter().for_each(|filter| list.filter(filter, categories));
     multicast.iter().for_each(|route| list.multicast(route));
     (1..).zip(imports).for_each(|(rank, import)| list.import(rank, import));
     list.sources(routes_from, fpm.as_ref());
@@ -345,11 +348,21 @@ impl List<'_> {
         self.live(format!("neighbour {address} on port \"{port}\""), mac);
     }
 
+    /// Each element by itself, so that a plan says which come and go.
+    fn set(&mut self, set: &PrefixSet) {
+        let PrefixSet { line: _, name, elements } = set;
+        self.live(format!("prefix_set \"{name}\""), "there");
+        for net in elements {
+            self.live(format!("prefix_set \"{name}\": {net}"), "in it");
+        }
+    }
+
     /// Each rule by itself, so that a plan says which changes.
-    fn filter(&mut self, filter: &Filter) {
-        let FilterSpec { filter: acl::Filter { name, rules, default }, treatments } = &filter.spec;
+    fn filter(&mut self, filter: &Filter, categories: &[String]) {
+        let FilterSpec { filter: acl::Filter { name, rules, default }, treatments, targets } =
+            &filter.spec;
         for (place, (rule, treatment)) in rules.iter().zip(treatments).enumerate() {
-            let Treatment { police, mark, mirror, log, class } = treatment;
+            let Treatment { police, mark, mirror, log, class, category, target } = treatment;
             let log = if *log { ", logged" } else { "" };
             let police = police.map_or(String::new(), |police| format!(", police {police}"));
             let mark = mark.map_or(String::new(), |dscp| format!(", dscp {dscp}"));
@@ -357,8 +370,18 @@ impl List<'_> {
                 format!(", mirrored to {}", port_name(self.names, port.into()))
             });
             let class = class.map_or(String::new(), |class| format!(" as {}", class.name()));
+            let category = category.and_then(|number| categories.get(usize::from(number)));
+            let category = category.map_or(String::new(), |name| format!(", category {name}"));
+            let target = target.and_then(|place| targets.get(usize::from(place)));
+            let target = target.map_or(String::new(), |target| match target {
+                Target::NextHop(name) => format!(", next_hop {name}"),
+                Target::Vrf(vrf) => format!(", vrf {}", vrf_name(self.names, *vrf)),
+            });
             let action = action_name(rule.action);
-            let text = format!("{}: {action}{class}{police}{mark}{mirror}{log}", rule.matches);
+            let text = format!(
+                "{}: {action}{class}{category}{target}{police}{mark}{mirror}{log}",
+                rule.matches
+            );
             self.graph(format!("filter \"{name}\": {}", filter.spec.filter.label(place)), text);
         }
         self.graph(format!("filter \"{name}\": default"), action_name(*default));

@@ -110,12 +110,14 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
         &graphs.catalogue.features(),
         &of(Keyword::Filter).map(|statement| statement.name.as_str()).collect::<Vec<_>>(),
     );
-    let filters = filters::read(&mut context, of(Keyword::Filter));
-    filters::tell_ports(&mut ports, &filters);
+    let next_hops = routes::next_hops(&mut context, of(Keyword::NextHop));
+    let sets = filters::sets(&mut context, of(Keyword::PrefixSet));
+    let others = (&*next_hops, &*sets);
+    let (filters, categories) = filters::read(&mut context, of(Keyword::Filter), others);
+    filters::tell_ports(&mut context, &mut ports, &filters);
     let cores = cores::read(&mut context, of(Keyword::Cores), of(Keyword::Forwarders));
     queues::check(&mut context, &ports, &cores);
     let routes = routes::read(&mut context, of(Keyword::Route));
-    let next_hops = routes::next_hops(&mut context, of(Keyword::NextHop));
     let imports = routes::imports(&mut context, of(Keyword::Import), file);
     let others = routes_from.any();
     routes::check_recursion(&mut context, (&routes, &next_hops), &imports, others, &forwarding);
@@ -135,7 +137,9 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
         neighbours: rest::neighbours(&mut context, &routes, of(Keyword::Neighbour)),
         routes,
         next_hops,
+        sets,
         filters,
+        categories,
         imports,
         multicast: multicast::read(&mut context, of(Keyword::Multicast)),
         forwarding,

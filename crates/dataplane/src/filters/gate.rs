@@ -151,10 +151,10 @@ impl<A: Filtered> Reader<A> {
         let mut found = [0; BATCH_MAX];
         A::classifier(table).classify(&self.fields, &mut found);
         let length = frame.len().saturating_sub(ETHERNET);
-        let source = A::source(self.fields.source(0));
-        let packet = Hitting { rule: found[0], source, length, now };
-        let key = || (A::OF, A::key(frame, frame.len(), from));
-        let Judged { judgement, dscp, mirror: _ } = table.judge(hits, &packet, key);
+        let packet = Hitting { fields: &self.fields, place: 0, rule: found[0], length, now };
+        let Judged { judgement, effects } =
+            table.judge(hits, &packet, || A::key(frame, frame.len(), from));
+        let dscp = effects.filter(|_| judgement == Judgement::Pass).and_then(|of| of.dscp);
         if let (Some(dscp), Some(head)) = (dscp, frame.first_chunk_mut::<HEAD>()) {
             set_dscp(A::OF == Family::Ip6, head, dscp);
         }

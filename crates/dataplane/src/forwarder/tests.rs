@@ -263,7 +263,14 @@ fn router_filter() -> Arc<crate::tables::Tables> {
     treatments[2].police = Some(Police { rate: 1, burst: 1, bytes: false, per_source: None });
     treatments[3].class = Some(PuntClass::Link);
     let filter = Filter { name: ROUTER.into(), rules, default: Action::Accept };
-    let table = Arc::new(FilterTable::new(&FilterSpec { filter, treatments }, None).unwrap());
+    let table = Arc::new(
+        FilterTable::new(
+            &FilterSpec { filter, treatments, targets: vec![] },
+            None,
+            &acl::SetReaders::none(),
+        )
+        .unwrap(),
+    );
     let tables = TestTables::every_kind();
     tables.filters.set(Filters { tables: vec![None, Some(table)], flows: None });
     tables
@@ -313,8 +320,8 @@ fn options_do_not_get_around_the_router_s_filter_nor_are_those_of_others_its() {
 fn neighbours_are_found_whatever_the_router_s_filter_says() {
     let tables = router_filter();
     let closed = acl::Filter { name: ROUTER.into(), rules: Vec::new(), default: acl::Action::Drop };
-    let spec = FilterSpec { filter: closed, treatments: Vec::new() };
-    let table = Arc::new(FilterTable::new(&spec, None).unwrap());
+    let spec = FilterSpec { filter: closed, treatments: Vec::new(), targets: vec![] };
+    let table = Arc::new(FilterTable::new(&spec, None, &acl::SetReaders::none()).unwrap());
     tables.filters.set(Filters { tables: vec![Some(table)], flows: None });
     let mut graph = crate::default_graph(&tables).unwrap();
     graph.set_router_filter(RouterFilter::of(&tables));

@@ -42,6 +42,14 @@ pub(crate) fn specs() -> Vec<StepSpec> {
             Box::new(FilterIn::<Ipv4Addr>::new(make.tables))
         })
         .present_if(FILTER_IN),
+        step(
+            "ip4-policy-route",
+            policy_route::OUTPUTS,
+            VALID4,
+            &[("forward", Facts::ROUTED)],
+            |make| policy_route::ip4(make.tables),
+        )
+        .present_if(POLICY_ROUTE),
         step("ip4-lookup", resolve::OUTPUTS4, VALID4, &[("forward", Facts::ROUTED)], |make| {
             Box::new(Ip4Lookup::new(make.tables.clone()))
         }),
@@ -81,6 +89,14 @@ pub(crate) fn specs() -> Vec<StepSpec> {
             Box::new(FilterIn::<Ipv6Addr>::new(make.tables))
         })
         .present_if(FILTER_IN),
+        step(
+            "ip6-policy-route",
+            policy_route::OUTPUTS,
+            VALID6,
+            &[("forward", Facts::ROUTED)],
+            |make| policy_route::ip6(make.tables),
+        )
+        .present_if(POLICY_ROUTE),
         step("ip6-lookup", resolve::OUTPUTS6, VALID6, &[("forward", Facts::ROUTED)], |make| {
             Box::new(Ip6Lookup::new(make.tables.clone()))
         }),

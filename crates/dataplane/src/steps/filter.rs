@@ -28,7 +28,9 @@ use wire::checksum;
 use super::ip6_validate::is_neighbour_discovery;
 use crate::batch::{BATCH_MAX, Batch, ETHERNET, Group, HEAD};
 use crate::features::Feature;
-use crate::filters::{Counted, Filtered, Guard, Guards, Judged, Judgement, Reader, TRACKED, Way};
+use crate::filters::{
+    Counted, Effects, Filtered, Guard, Guards, Judged, Judgement, Reader, TRACKED, Way,
+};
 use crate::flows::{FlowTable, Passed};
 use crate::graph::{Output, Outputs, Step};
 use crate::interface::MAX_INTERFACES;
@@ -109,13 +111,10 @@ impl<A: Filtered> Used<A> {
                 decided[FILTERED] |= Mask::when(true, slot);
                 continue;
             }
-            let Judged { judgement, dscp, mirror } =
-                reader.judge(filter, rule, batch, (place, slot));
-            if let Some(port) = mirror {
-                batch.mirror(Mask::when(true, slot), port);
-            }
-            if let Some(dscp) = dscp {
-                set_dscp(A::OF == Family::Ip6, batch.head_mut(slot), dscp);
+            let Judged { judgement, effects } = reader.judge(filter, rule, batch, (place, slot));
+            if let Some(effects) = effects {
+                let passes = judgement == Judgement::Pass;
+                apply(&effects, batch, (slot, number), passes, A::OF == Family::Ip6);
             }
             decided[judgement as usize] |= Mask::when(true, slot);
         }
@@ -247,6 +246,30 @@ impl<A: Filtered> Step for FilterOut<A> {
     }
 }
 
+/// Does to the packet of this slot what rules of the filter with this number do besides deciding.
+fn apply(
+    effects: &Effects,
+    batch: &mut Batch,
+    (slot, number): (usize, u8),
+    passes: bool,
+    is_ip6: bool,
+) {
+    let &Effects { dscp, mirrors, class: _, categories, target } = effects;
+    for port in mirrors.ports() {
+        batch.mirror(Mask::when(true, slot), port);
+    }
+    if !passes {
+        return;
+    }
+    if let Some(dscp) = dscp {
+        set_dscp(is_ip6, batch.head_mut(slot), dscp);
+    }
+    batch.categories.add(slot, categories);
+    if let Some(target) = target {
+        batch.steering.add(slot, number, target);
+    }
+}
+
 /// Writes the DSCP (RFC 2474 3), and leaves the two bits of ECN beside it. IPv4's checksum follows (RFC 1624,
 /// equation 3).
 pub(crate) fn set_dscp(is_ip6: bool, head: &mut [u8; HEAD], dscp: u8) {
@@ -296,8 +319,8 @@ mod tests {
         let filter = Filter { name: "f".into(), rules, default: Action::Accept };
         let mut treatments = vec![Treatment::default(); 4];
         treatments[3].police = Some(once);
-        let spec = FilterSpec { filter, treatments };
-        let table = Arc::new(FilterTable::new(&spec, None).unwrap());
+        let spec = FilterSpec { filter, treatments, targets: vec![] };
+        let table = Arc::new(FilterTable::new(&spec, None, &acl::SetReaders::none()).unwrap());
         let tables = TestTables::every_kind();
         let filters = vec![None, Some(table.clone())];
         tables.filters.set(Filters { tables: filters, flows: None });
@@ -332,7 +355,7 @@ mod tests {
         let (other, _) = self::tables();
         check(&mut FilterIn::<Ipv6Addr>::new(&other), true, inward);
         let spec = FilterSpec { treatments: vec![Treatment::default(); 4], ..table.spec().clone() };
-        let next = FilterTable::new(&spec, Some(&table)).unwrap();
+        let next = FilterTable::new(&spec, Some(&table), &acl::SetReaders::none()).unwrap();
         assert_eq!(packets(&next), [1, 1, 1, 2, 1], "rules that stay keep what they counted");
     }
 
@@ -403,8 +426,8 @@ mod tests {
                 default: Action::Drop,
             };
             let mark = Treatment { mark: Some(dscp), ..Treatment::default() };
-            let spec = FilterSpec { filter, treatments: vec![mark] };
-            let table = FilterTable::new(&spec, None).unwrap();
+            let spec = FilterSpec { filter, treatments: vec![mark], targets: vec![] };
+            let table = FilterTable::new(&spec, None, &acl::SetReaders::none()).unwrap();
             let tables = TestTables::every_kind();
             let filters = vec![Some(Arc::new(table))];
             tables.filters.set(Filters { tables: filters, flows: None });
@@ -432,5 +455,42 @@ mod tests {
             };
             assert_eq!((&result["ok"], batch.frame(0)), (&vec![0], &expected[..]), "{ip6} {dscp}");
         }
+    }
+
+    #[test]
+    fn a_packet_goes_on_until_a_rule_decides_and_takes_along_what_rules_say() {
+        let to = |ports: std::ops::RangeInclusive<u16>| Matches {
+            protocol: vec![17],
+            to_port: vec![ports],
+            ..Matches::default()
+        };
+        let rules = vec![
+            rule(to(53..=54), Action::Continue),
+            rule(to(54..=55), Action::Continue),
+            rule(to(55..=55), Action::Drop),
+            rule(to(54..=54), Action::Accept),
+        ];
+        let mut treatments = vec![Treatment::default(); 4];
+        treatments[0].category = Some(0);
+        treatments[0].mark = Some(8);
+        treatments[1].category = Some(2);
+        treatments[1].target = Some(0);
+        treatments[3].mark = Some(16);
+        let filter = Filter { name: "f".into(), rules, default: Action::Accept };
+        let spec = FilterSpec { filter, treatments, targets: vec![] };
+        let table = Arc::new(FilterTable::new(&spec, None, &acl::SetReaders::none()).unwrap());
+        let tables = TestTables::every_kind();
+        tables.filters.set(Filters { tables: vec![Some(table.clone())], flows: None });
+        let inward = |batch: &mut Batch| batch.own.features = Features::NONE.with(FILTER_IN, 1);
+        let mut step = FilterIn::<Ipv4Addr>::new(&tables);
+        let (result, batch) = run_step_on(&mut step, &frames(false), inward);
+        // To 53, 54, 55, 56, 56, 57.
+        assert_eq!((&result["ok"], &result["filtered"]), (&vec![0, 1, 3, 4, 5], &vec![2]));
+        let packets = |category| batch.categories.packets(category);
+        assert_eq!([0, 1, 2].map(packets), [Mask(0b11), Mask::EMPTY, Mask(0b10)]);
+        assert_eq!([0, 1, 3].map(|slot| batch.head(slot)[15] >> 2), [8, 16, 0]);
+        assert_eq!(batch.steering.packets(), Mask(0b10));
+        let hits: Vec<_> = table.hits().iter().map(|hits| hits.packets).collect();
+        assert_eq!(hits, [2, 2, 1, 1, 4]);
     }
 }

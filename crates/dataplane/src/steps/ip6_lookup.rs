@@ -43,7 +43,7 @@ impl Step for Ip6Lookup {
     }
 }
 
-fn destination(batch: &Batch, slot: usize) -> u128 {
+pub(super) fn destination(batch: &Batch, slot: usize) -> u128 {
     u128::from_be_bytes(bytes::<38, 16>(batch.head(slot)))
 }
 

@@ -25,7 +25,7 @@ use crate::reason::{DropReason, PuntReason};
 
 pub(super) const FORWARD: usize = 0;
 const LOCAL: usize = 1;
-const NO_ROUTE: usize = 2;
+pub(super) const NO_ROUTE: usize = 2;
 const PROHIBITED: usize = 3;
 const UNREACHABLE: usize = 4;
 pub(super) const GLEAN: usize = 5;
@@ -34,7 +34,7 @@ pub(super) const SCOPE: usize = 7;
 const BLACKHOLE: usize = 8;
 const MARTIAN_DESTINATION: usize = 9;
 pub(super) const L2_BROADCAST: usize = 10;
-const MULTICAST: usize = 11;
+pub(super) const MULTICAST: usize = 11;
 pub(super) const OPTIONS: usize = 12;
 
 /// The outputs of both lookups.

@@ -58,7 +58,7 @@ impl NamedHops {
         });
     }
 
-    fn number(&self, name: &str) -> Arc<AtomicU16> {
+    pub(super) fn number(&self, name: &str) -> Arc<AtomicU16> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.entry(name.to_owned()).or_insert_with(nowhere).clone()
     }

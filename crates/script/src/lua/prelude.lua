@@ -15,6 +15,7 @@ local ffi, jit, debug, host, port_names, text, chunk = ...
 ffi.cdef [[
 typedef struct { uint64_t bits; } tp_mask;
 typedef struct { uint64_t marked; uint32_t values[64]; } tp_marks;
+typedef struct { uint64_t masks[16]; uint64_t used; } tp_categories;
 typedef struct {
     uint8_t **heads;
     const uint16_t *lens;
@@ -28,6 +29,7 @@ typedef struct {
     uint64_t *counters;
     uint64_t *traces;
     uint64_t mirrored[64];
+    const tp_categories *categories;
 } tp_context;
 typedef struct { int32_t unused; } tp_batch;
 typedef struct { const int32_t slot; } tp_ethernet;
@@ -498,6 +500,8 @@ local batches = {}
 
 local port_numbers = {}
 for number, name in pairs(port_names) do port_numbers[name] = number end
+local categories = {}
+for number, name in pairs(host.categories) do categories[name] = number end
 
 local function no_port(name)
     local known = {}
@@ -605,6 +609,19 @@ function batches.set_mark(_, i, value)
     end
     ctx.marks.marked = bor(ctx.marks.marked, lshift(1ULL, i))
     ctx.marks.values[i] = value
+end
+
+local function no_category(name)
+    local known = {}
+    for other in pairs(categories) do known[#known + 1] = other end
+    table.sort(known)
+    error(format("category %q: no rule names it; known: %s", tostring(name), table.concat(known, ", ")), 3)
+end
+
+-- The packets that a filter's rules have put into the category, of those that the step takes.
+function batches.category(_, name)
+    local number = categories[name] or no_category(name)
+    return mask_type(band(ctx.categories.masks[number], ctx.input.bits))
 end
 
 local batch = ffi.metatype("tp_batch", { __index = batches })()

@@ -20,9 +20,16 @@ fn shared() -> &'static Arc<SharedObjects> {
 pub(super) fn load(text: &str) -> Result<ForwarderLua, String> {
     let text = format!("local turnpike = require 'turnpike'\n{text}");
     let ports = ["left", "right"].map(str::to_owned);
+    let categories = ["new", "known"].map(str::to_owned);
     let peers = Arc::default();
-    let source =
-        Source { text: &text, file: "router.lua", ports: &ports, shared: shared(), peers: &peers };
+    let source = Source {
+        text: &text,
+        file: "router.lua",
+        ports: &ports,
+        categories: &categories,
+        shared: shared(),
+        peers: &peers,
+    };
     ForwarderLua::load(&source, watchdog()).map_err(|error| error.to_string())
 }
 
@@ -406,8 +413,14 @@ fn the_sum_of_a_counter_is_that_of_all_forwarders() {
           return mask
         end }";
     let (ports, peers) = (["left".to_owned()], Arc::default());
-    let source =
-        Source { text, file: "router.lua", ports: &ports, shared: shared(), peers: &peers };
+    let source = Source {
+        text,
+        file: "router.lua",
+        ports: &ports,
+        categories: &[],
+        shared: shared(),
+        peers: &peers,
+    };
     let mut steps = [(); 2].map(|()| {
         let lua = ForwarderLua::load(&source, watchdog()).unwrap();
         lua.into_step(&settings(&["next", "many"])).unwrap()
@@ -647,6 +660,27 @@ fn a_mark_is_there_for_the_next_step_and_gone_with_the_batch() {
     assert_eq!(batch.marks.marked, Mask(0b1010));
     let mut wrong = step_of("batch:set_mark(0, -1) return mask", &["next"]);
     assert_eq!(run(&mut wrong, &[udp_to(1)]).0, [0, 1]);
+}
+
+#[test]
+fn categories_are_masks_of_the_packets_that_the_step_takes() {
+    let body = "local new = batch:category 'new' return mask - new, new * batch:category 'known'";
+    let mut step = step_of(body, &["next", "other"]);
+    let frames = vec![FrameBuilder::ip4().build(); 4];
+    let mut batch = batch_of(&frames);
+    batch.categories.add(0, 0b01);
+    batch.categories.add(1, 0b11);
+    batch.categories.add(3, 0b11);
+    let mut out = [Mask::EMPTY; MAX_OUTPUTS];
+    step.process(&mut batch, Mask(0b111), &mut out);
+    assert_eq!((out[0], out[1]), (Mask(0b100), Mask(0b010)));
+    let mut wrong = step_of("return batch:category 'old'", &["next"]);
+    wrong.process(&mut batch, Mask(1), &mut out);
+    let failure = format!("{:?}", wrong.status().last_for_tests());
+    assert!(
+        failure.replace('\\', "").contains("category \"old\": no rule names it; known: known, new"),
+        "{failure}"
+    );
 }
 
 #[test]

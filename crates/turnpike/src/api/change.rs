@@ -5,6 +5,29 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+/// A change of a set of prefixes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum SetChange {
+    /// Adds elements.
+    Add {
+        /// The set's name.
+        set: String,
+        /// No host bits are set.
+        elements: Vec<IpNet>,
+        /// The time after which they go; without it they stay until the router ends.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        seconds: Option<u64>,
+    },
+    /// Takes elements away that [`SetChange::Add`] has added.
+    Del {
+        /// The set's name.
+        set: String,
+        /// No host bits are set.
+        elements: Vec<IpNet>,
+    },
+}
+
 /// A change of the routes of source `command`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

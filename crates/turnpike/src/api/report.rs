@@ -5,6 +5,7 @@ pub mod topology;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 /// A port. Packets and bytes are those that forwarders received and sent, Ethernet frames without
@@ -853,11 +854,34 @@ pub struct RuleInHardware {
     pub why: Vec<String>,
 }
 
+/// A set of prefixes that filters name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PrefixSet {
+    /// Its name.
+    pub name: String,
+    /// Its elements in order.
+    pub elements: Vec<SetElement>,
+}
+
+/// An element of a [`PrefixSet`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetElement {
+    /// The addresses.
+    pub prefix: IpNet,
+    /// By whom it is there: `configuration` or `command`.
+    pub by: String,
+    /// Seconds until it goes by itself; `None`: it does not.
+    pub remaining_s: Option<u64>,
+}
+
 /// What a filter says of a packet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FilterVerdict {
     /// The rule that decides; `None`: the default does.
     pub rule: Option<FilterRule>,
+    /// Rules that it fits before that, which let it go on.
+    #[serde(default)]
+    pub before: Vec<FilterRule>,
     /// What becomes of the packet: `accept`, `drop`, …
     pub action: String,
     /// Why, in words, if no rule decides.

@@ -97,7 +97,7 @@ fn measure<A: FilterAddress>(
 ) -> Result<Vec<Outcome>> {
     let filter = generate::rules(kind, A::OF, rules, 1);
     let start = Instant::now();
-    let classifier = Classifier::<A>::new(&filter)?;
+    let classifier = Classifier::<A>::new(&filter, &acl::SetReaders::none())?;
     let build_ms = start.elapsed().as_secs_f64() * 1e3;
     let peer = peer(eal, &filter, A::OF);
     let packets = generate::packets(&filter, A::OF, PACKETS, 2);

@@ -14,7 +14,7 @@ use super::routes::{self, RoutesArgs};
 use super::{Console, RouterArgs};
 use crate::api::report::{
     Counters, Filter, FilterVerdict, Flows, Forwarders, Graph, Multicast, Neighbour, Port,
-    Protection, RouteAnswer, Rss, Source, Steps, Vrf,
+    PrefixSet, Protection, RouteAnswer, Rss, Source, Steps, Vrf,
 };
 use crate::api::{Flow, Request, Show};
 use crate::{picture, table};
@@ -71,6 +71,11 @@ enum What {
         /// [flags F] [icmp TYPE] [ttl N] [length N] [dscp D] [state S] [fragment]
         #[arg(long, requires = "name")]
         packet: Option<String>,
+    },
+    /// Sets of prefixes that filters name: how many elements each has
+    Sets {
+        /// The elements of one set
+        name: Option<String>,
     },
     /// Connections and other flows that filters with `state` know, the largest first
     Flows {
@@ -155,6 +160,7 @@ pub fn show(args: &ShowArgs, console: &mut Console<'_>) -> Result<()> {
             Show::FilterVerdict { name: name.clone(), packet: packet.clone() }
         }
         What::Filters { .. } => Show::Filters,
+        What::Sets { .. } => Show::Sets,
         What::Flows { of, top } => Show::Flows { of: of.selection(), most: *top },
         What::Counters { .. } => Show::Counters,
         What::Protection => Show::Protection,
@@ -183,6 +189,7 @@ fn text(what: &What, report: Value) -> Result<String> {
         What::Filters { name, .. } => {
             table::filters(&read::<Vec<Filter>>(report)?, name.as_deref())?
         }
+        What::Sets { name } => table::sets(&read::<Vec<PrefixSet>>(report)?, name.as_deref())?,
         What::Flows { .. } => table::flows(&read::<Flows>(report)?),
         What::Counters { all } => table::counters(&read::<Counters>(report)?, *all),
         What::Protection => table::protection(&read::<Protection>(report)?),

@@ -5,6 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use acl::SetReaders;
 use anyhow::{Context, Error, Result, anyhow};
 use control::config::Config;
 use dataplane::catalogue::{Catalogue, Facts};
@@ -21,6 +22,7 @@ use script::{
 };
 
 use super::node_tables::NodeTables;
+use super::sets::NamedSets;
 
 /// Between two reports of a step's failures.
 const REPORT: Duration = Duration::from_secs(1);
@@ -67,19 +69,22 @@ pub struct GraphMaker {
     watchdog: Option<Watchdog>,
     /// The filters that graphs were made with last.
     filters: Filters,
+    /// The sets that filters name.
+    sets: NamedSets,
     /// What Lua steps of all forwarders have together.
     shared: Arc<SharedObjects>,
 }
 
 impl GraphMaker {
     /// Of these steps, for these tables.
-    pub fn new(catalogue: &Catalogue, tables: NodeTables) -> Self {
+    pub fn new(catalogue: &Catalogue, tables: NodeTables, sets: NamedSets) -> Self {
         let filters = Filters::default();
         Self {
             catalogue: catalogue.clone(),
             tables,
             watchdog: None,
             filters,
+            sets,
             shared: Arc::default(),
         }
     }
@@ -103,7 +108,8 @@ impl GraphMaker {
         ports: &[InterfaceInfo],
     ) -> Result<Vec<ForwarderGraph>> {
         self.tables.common().interfaces.set(ports.to_vec());
-        self.filters = filters(config, &self.filters)?;
+        let sets = self.sets.declare(&config.sets)?;
+        self.filters = filters(config, &self.filters, &sets)?;
         self.tables.common().filters.set(self.filters.clone());
         let mut catalogue = self.catalogue.clone();
         for hop in &config.next_hops {
@@ -152,7 +158,8 @@ impl GraphMaker {
         let name =
             config.file.file_name().map_or(file.clone(), |name| name.to_string_lossy().into());
         let shared = &self.shared;
-        let source = Source { text: &config.text, file: &name, ports, shared, peers };
+        let categories = &config.categories;
+        let source = Source { text: &config.text, file: &name, ports, categories, shared, peers };
         let lua = ForwarderLua::load(&source, watchdog)
             .with_context(|| format!("{file}: the script cannot be run on a forwarder"))?;
         let (counters, jit) = (lua.counters(), lua.jit());
@@ -166,7 +173,7 @@ impl GraphMaker {
 
 /// The filters of a configuration by their numbers less one. Those that are as before stay; of others rules
 /// that stay keep what they counted.
-fn filters(config: &Config, before: &Filters) -> Result<Filters> {
+fn filters(config: &Config, before: &Filters, sets: &SetReaders) -> Result<Filters> {
     let most = config.filters.iter().map(|filter| usize::from(filter.number)).max().unwrap_or(0);
     let mut tables = vec![None; most];
     for filter in &config.filters {
@@ -176,7 +183,7 @@ fn filters(config: &Config, before: &Filters) -> Result<Filters> {
         let table = match before {
             Some(table) if *table.spec() == filter.spec => table.clone(),
             _ => {
-                let made = FilterTable::new(&filter.spec, before.map(|table| &**table));
+                let made = FilterTable::new(&filter.spec, before.map(|table| &**table), sets);
                 let file = config.file.display();
                 Arc::new(made.map_err(|why| anyhow!("{file}:{}: {why}", filter.line))?)
             }

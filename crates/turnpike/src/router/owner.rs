@@ -62,6 +62,7 @@ mod meanwhile;
 mod multicast;
 mod packet_filters;
 mod ports;
+mod prefix_sets;
 mod questions;
 mod sources;
 mod topology;
@@ -73,7 +74,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use control::cores::CorePlacement;
@@ -97,6 +98,7 @@ use super::node_tables::NodeTables;
 use super::ports::{OpenPort, Opener, Ports};
 use super::quarantine::PortNames;
 use super::reports::Ledger;
+use super::sets::NamedSets;
 use super::signals::{Signals, Wish};
 use super::slow_worker::{EventReceiver, Orders};
 use super::wiring::{Hurry, Wiring};
@@ -170,6 +172,8 @@ pub struct OwnerParts {
     pub opener: Opener,
     /// The threads that have packets.
     pub readers: Arc<Qsbr>,
+    /// The sets that filters name.
+    pub sets: NamedSets,
     /// What devices say.
     pub devices: DeviceEvents,
 }
@@ -207,6 +211,7 @@ pub struct Owner {
     device_hits: hardware_filters::DeviceHits,
     opener: Opener,
     readers: Arc<Qsbr>,
+    sets: NamedSets,
     devices: DeviceEvents,
     health: Health,
     absentees: Absentees,
@@ -245,6 +250,7 @@ impl Owner {
             near,
             opener,
             readers,
+            sets,
             devices,
         } = parts;
         let (absentees, helpers) = Absentees::new();
@@ -274,6 +280,7 @@ impl Owner {
             device_hits: hardware_filters::DeviceHits::default(),
             opener,
             readers,
+            sets,
             devices,
             health: Health::default(),
             absentees,
@@ -403,6 +410,7 @@ impl Owner {
                         self.sources.finish_audit(&mut self.rib);
                         self.failures.look(self.ledger.lua());
                         self.log_filtered();
+                        self.sets.expire(Instant::now());
                     }
                 }
             }

@@ -1,10 +1,12 @@
 //! `turnpike.filter "NAME" { {…}, {…}, default = "accept" }`: rules for packets, in their order.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 
-use acl::{Action, Classifier, Family, Matches, Rule, text};
-use dataplane::filters::{FILTERS_MAX, FilterSpec, Police, SourceLengths, Treatment};
+use acl::{Action, Classifier, Family, Matches, Rule, SETS_MAX, text};
+use dataplane::category::CATEGORIES_MAX;
+use dataplane::filters::{FILTERS_MAX, FilterSpec, Police, SourceLengths, Target, Treatment};
 use dataplane::port::PortId;
 use dataplane::reason::PuntClass;
 use dataplane::router_filter::ROUTER;
@@ -13,8 +15,8 @@ use ipnet::IpNet;
 use super::super::error::suggestion;
 use super::super::script::Statement;
 use super::super::value::{Fields, Value, whole_number};
-use super::super::{Filter, Port, PortFilter};
-use super::Context;
+use super::super::{Filter, NamedNextHop, Port, PortFilter, PrefixSet, Vrf};
+use super::{Context, NAME_RULE, is_name, vrfs};
 
 const KNOWN: &[&str] = &["default"];
 
@@ -23,6 +25,8 @@ const RULE: &[&str] = &[
     "family",
     "from",
     "to",
+    "from_set",
+    "to_set",
     "proto",
     "from_port",
     "to_port",
@@ -40,12 +44,16 @@ const RULE: &[&str] = &[
     "mirror",
     "log",
     "class",
+    "category",
+    "next_hop",
+    "vrf",
     "action",
 ];
 
 /// Actions by their names.
-pub(in super::super) const ACTIONS: [(&str, Action); 4] = [
+pub(in super::super) const ACTIONS: [(&str, Action); 5] = [
     ("accept", Action::Accept),
+    ("continue", Action::Continue),
     ("drop", Action::Drop),
     ("reject", Action::Reject),
     ("to-host", Action::ToHost),
@@ -78,23 +86,37 @@ pub(super) fn of_port(
     };
     let number = u8::try_from(place + 1).unwrap_or(u8::MAX);
     // What the filter asks for is known when it has been read.
-    Some(PortFilter { name: name.to_owned(), number, hardware: false, asks_for_state: false })
+    let name = name.to_owned();
+    Some(PortFilter { name, number, hardware: false, asks_for_state: false, routes: false })
 }
 
-/// Tells ports what their filters ask for.
-pub(super) fn tell_ports(ports: &mut [Port], filters: &[Filter]) {
-    let asks = |name: &str| {
-        let found = filters.iter().find(|filter| filter.name() == name);
-        found.is_some_and(|filter| filter.spec.asks_for_state())
-    };
-    let of_ports = ports.iter_mut().flat_map(|port| [&mut port.filter_in, &mut port.filter_out]);
-    of_ports.flatten().for_each(|filter| filter.asks_for_state = asks(&filter.name));
+/// Tells ports what their filters ask for, and refuses outward what only inward filters do.
+pub(super) fn tell_ports(context: &mut Context<'_>, ports: &mut [Port], filters: &[Filter]) {
+    for port in ports {
+        for filter in [&mut port.filter_in, &mut port.filter_out].into_iter().flatten() {
+            let Some(found) = filters.iter().find(|found| found.name() == filter.name) else {
+                continue;
+            };
+            filter.asks_for_state = found.spec.asks_for_state();
+            filter.routes = !found.spec.targets.is_empty();
+        }
+        if let Some(PortFilter { name, routes: true, .. }) = &port.filter_out {
+            let message = format!(
+                "port \"{}\": filter outward = \"{name}\": its rules with next_hop or vrf come too late for \
+                 packets that leave; name it inward, or another one here",
+                port.name
+            );
+            context.errors.add(Some(port.line), message);
+        }
+    }
 }
 
 pub(super) fn read<'s>(
     context: &mut Context<'_>,
     statements: impl Iterator<Item = &'s Statement>,
-) -> Vec<Filter> {
+    (next_hops, sets): (&[NamedNextHop], &[PrefixSet]),
+) -> (Vec<Filter>, Vec<String>) {
+    let mut categories = Vec::new();
     let mut filters: Vec<Filter> = Vec::new();
     for (place, statement) in statements.enumerate() {
         let what = format!("filter \"{}\"", statement.name);
@@ -108,7 +130,13 @@ pub(super) fn read<'s>(
             context.errors.add(Some(statement.line), message);
             break;
         };
-        let spec = filter(context, what, statement);
+        let mut named = Named {
+            ports: context.port_names.clone(),
+            next_hops,
+            sets,
+            categories: &mut categories,
+        };
+        let spec = filter(context, what, statement, &mut named);
         for error in spec.filter.check() {
             context.errors.add(Some(statement.line), error.to_string());
         }
@@ -120,8 +148,20 @@ pub(super) fn read<'s>(
         filters.push(Filter { line: statement.line, number, spec });
     }
     bound_tables(context, &filters);
-    filters
+    (filters, categories)
 }
+
+/// What rules name.
+struct Named<'a> {
+    ports: Vec<(String, usize)>,
+    next_hops: &'a [NamedNextHop],
+    sets: &'a [PrefixSet],
+    /// Those that rules before this one have named.
+    categories: &'a mut Vec<String>,
+}
+
+/// Rules of a filter that let packets go on to the next: each costs those packets another search.
+const CONTINUE_MAX: usize = 64;
 
 /// Rules with a table of sources, of all filters: 256 MiB.
 const PER_SOURCE_MAX: usize = 64;
@@ -139,12 +179,21 @@ fn bound_tables(context: &mut Context<'_>, filters: &[Filter]) {
     }
 }
 
-fn filter(context: &mut Context<'_>, what: String, statement: &Statement) -> FilterSpec {
-    let ports: Vec<(String, usize)> = context.port_names.clone();
+fn filter(
+    context: &mut Context<'_>,
+    what: String,
+    statement: &Statement,
+    named: &mut Named<'_>,
+) -> FilterSpec {
+    let vrfs = context.vrfs.clone();
     let is_router = statement.name == ROUTER;
     let mut fields = context.listed(what, statement, KNOWN);
     let default = action(&mut fields, "default").unwrap_or(Action::Accept);
-    let (mut rules, mut treatments) = (Vec::new(), Vec::new());
+    if default == Action::Continue {
+        fields
+            .error("default", "default \"continue\": there is nothing behind it; write \"accept\"");
+    }
+    let (mut rules, mut treatments, mut targets) = (Vec::new(), Vec::new(), Vec::new());
     for (place, item) in fields.items().iter().enumerate() {
         let Value::Table(table) = item else {
             fields.error("", format!("rule {}: expected a table, got {item}", place + 1));
@@ -152,23 +201,33 @@ fn filter(context: &mut Context<'_>, what: String, statement: &Statement) -> Fil
         };
         let mut of = fields.nested(&format!("rule {}", place + 1), table, RULE);
         of.refuse_items();
+        let mut rule = rule(&mut of, statement.line, named);
         treatments.push(Treatment {
             police: policed(&mut of),
             mark: mark(&mut of),
-            mirror: mirror(&mut of, &ports),
+            mirror: mirror(&mut of, &named.ports),
             log: of.flag("log"),
             class: class(&mut of, is_router),
+            category: category(&mut of, named.categories),
+            target: target(&mut of, (named.next_hops, &vrfs), &mut rule, &mut targets),
         });
         if is_router {
             refuse_for_router(&mut of);
         }
-        rules.push(rule(&mut of, statement.line, &ports));
+        rules.push(rule);
+    }
+    let going_on = rules.iter().filter(|rule| rule.action == Action::Continue).count();
+    if going_on > CONTINUE_MAX {
+        fields.error(
+            "",
+            format!("{going_on} rules with action \"continue\"; at most {CONTINUE_MAX}"),
+        );
     }
     let name = statement.name.clone();
-    FilterSpec { filter: acl::Filter { name, rules, default }, treatments }
+    FilterSpec { filter: acl::Filter { name, rules, default }, treatments, targets }
 }
 
-fn rule(fields: &mut Fields<'_, '_>, line: usize, ports: &[(String, usize)]) -> Rule {
+fn rule(fields: &mut Fields<'_, '_>, line: usize, named: &Named<'_>) -> Rule {
     let name = fields.text("name", "a name").map(str::to_owned);
     let family = match fields.text("family", "\"ip4\" or \"ip6\"") {
         None => None,
@@ -183,13 +242,15 @@ fn rule(fields: &mut Fields<'_, '_>, line: usize, ports: &[(String, usize)]) -> 
         family,
         from: prefixes(fields, "from"),
         to: prefixes(fields, "to"),
+        from_set: set_names(fields, "from_set", named.sets),
+        to_set: set_names(fields, "to_set", named.sets),
         protocol: each(fields, "proto", text::protocol),
         from_port: each(fields, "from_port", text::ports),
         to_port: each(fields, "to_port", text::ports),
         dscp: each(fields, "dscp", text::dscp),
         ttl: one(fields, "ttl", text::ttl),
         length: one(fields, "length", text::length),
-        interface: interfaces(fields, ports),
+        interface: interfaces(fields, &named.ports),
         state: each(fields, "state", text::state),
         ..Matches::default()
     };
@@ -230,6 +291,67 @@ fn icmp(fields: &mut Fields<'_, '_>, key: &'static str, family: Family, matches:
     if matches.protocol.is_empty() {
         matches.protocol = vec![if family == Family::Ip4 { 1 } else { 58 }];
     }
+}
+
+/// `turnpike.prefix_set "NAME" { "192.0.2.0/24", … }`
+pub(super) fn sets<'s>(
+    context: &mut Context<'_>,
+    statements: impl Iterator<Item = &'s Statement>,
+) -> Vec<PrefixSet> {
+    let mut sets: Vec<PrefixSet> = Vec::new();
+    for statement in statements {
+        let (line, name) = (statement.line, statement.name.clone());
+        let mut fields = context.listed(format!("prefix_set \"{name}\""), statement, &[]);
+        if !is_name(&name) {
+            fields.error("", format!("not a name; {NAME_RULE}"));
+        }
+        if let Some(first) = sets.iter().find(|set| set.name == name) {
+            fields.error("", format!("given on line {} already; choose another name", first.line));
+        }
+        let elements = elements(&mut fields);
+        if sets.len() == SETS_MAX {
+            fields.error("", format!("there may be {SETS_MAX} sets; take one away"));
+            break;
+        }
+        sets.push(PrefixSet { line, name, elements });
+    }
+    sets
+}
+
+fn elements(fields: &mut Fields<'_, '_>) -> BTreeSet<IpNet> {
+    let read = |(place, item): (usize, &Value)| match item {
+        Value::Text(word) => prefix(word).map_err(|why| format!("element {place}: {why}")),
+        other => {
+            Err(format!("element {place}: expected a prefix as \"192.0.2.0/24\", got {other}"))
+        }
+    };
+    let (mut elements, mut faults) = (BTreeSet::new(), Vec::new());
+    for item in (1..).zip(fields.items()) {
+        match read(item) {
+            Ok(net) => drop(elements.insert(net)),
+            Err(why) => faults.push(why),
+        }
+    }
+    faults.into_iter().for_each(|why| fields.error("", why));
+    elements
+}
+
+/// Names of sets that are there.
+fn set_names(fields: &mut Fields<'_, '_>, key: &'static str, sets: &[PrefixSet]) -> Vec<String> {
+    let names = fields.texts(key, "a set's name or a list of names");
+    let mut found: Vec<String> = Vec::new();
+    for name in names {
+        if !sets.iter().any(|set| set.name == name) {
+            let known: Vec<&str> = sets.iter().map(|set| set.name.as_str()).collect();
+            let known = suggestion(name, "sets", &known);
+            fields.error(key, format!("{key}: prefix_set \"{name}\" unknown{known}"));
+        }
+        found.push(name.to_owned());
+    }
+    // Lists of the same sets are one list.
+    found.sort_unstable();
+    found.dedup();
+    found
 }
 
 fn prefixes(fields: &mut Fields<'_, '_>, key: &'static str) -> Vec<IpNet> {
@@ -337,7 +459,7 @@ fn class(fields: &mut Fields<'_, '_>, is_router: bool) -> Option<PuntClass> {
 
 /// What is of no use for packets that go no further.
 fn refuse_for_router(fields: &mut Fields<'_, '_>) {
-    for key in ["mark", "mirror"] {
+    for key in ["mark", "mirror", "category", "next_hop", "vrf"] {
         if fields.get(key).is_some() {
             fields.error(key, format!("{key}: packets for the router go no further; take it away"));
         }
@@ -347,10 +469,91 @@ fn refuse_for_router(fields: &mut Fields<'_, '_>) {
     {
         fields.error("action", "action \"to-host\": they go there anyway; write \"accept\"");
     }
-    let ends = matches!(fields.get("action"), Some(Value::Text(action)) if action != "accept");
+    let ends = matches!(fields.get("action"), Some(Value::Text(action)) if !matches!(&**action, "accept" | "continue"));
     if ends && fields.get("class").is_some() {
         fields.error("class", "class: the rule lets nothing pass; take it away");
     }
+}
+
+/// `category = "NAME"`: its number.
+fn category(fields: &mut Fields<'_, '_>, known: &mut Vec<String>) -> Option<u8> {
+    let name = fields.text("category", "a category's name")?;
+    if name.is_empty() {
+        fields.error("category", "category: expected a name, got an empty text");
+        return None;
+    }
+    let number = known.iter().position(|known| known == name).unwrap_or(known.len());
+    if number >= CATEGORIES_MAX {
+        let message = format!(
+            "category \"{name}\": there may be {CATEGORIES_MAX}; use one of {}",
+            known.join(", ")
+        );
+        fields.error("category", message);
+        return None;
+    }
+    if number == known.len() {
+        known.push(name.to_owned());
+    }
+    u8::try_from(number).ok()
+}
+
+/// `next_hop = "NAME"` or `vrf = "NAME"`: the place of what it says among the targets. A rule that says nothing of
+/// families is for packets of the one that the next hop's gateways have.
+fn target(
+    fields: &mut Fields<'_, '_>,
+    (next_hops, vrfs): (&[NamedNextHop], &[Vrf]),
+    rule: &mut Rule,
+    targets: &mut Vec<Target>,
+) -> Option<u8> {
+    let target = match (fields.get("next_hop").is_some(), fields.get("vrf").is_some()) {
+        (false, false) => return None,
+        (true, true) => {
+            fields.error("vrf", "vrf: the rule has a next_hop already; take one away");
+            return None;
+        }
+        (true, false) => next_hop(fields, next_hops, &mut rule.matches)?,
+        (false, true) => Target::Vrf(vrfs::named(fields, "vrf", vrfs)?),
+    };
+    if !matches!(rule.action, Action::Accept | Action::Continue) {
+        let message = "next_hop and vrf are for packets that go on; take them away, or write action = \"accept\"";
+        fields.error("action", message);
+    }
+    let place = targets.iter().position(|known| *known == target).unwrap_or(targets.len());
+    let Ok(number) = u8::try_from(place) else {
+        fields.error("", "its filter has 256 next hops and VRFs already; split the filter");
+        return None;
+    };
+    if place == targets.len() {
+        targets.push(target);
+    }
+    Some(number)
+}
+
+fn next_hop(
+    fields: &mut Fields<'_, '_>,
+    next_hops: &[NamedNextHop],
+    matches: &mut Matches,
+) -> Option<Target> {
+    let name = fields.text("next_hop", "the name of a turnpike.next_hop")?;
+    let Some(found) = next_hops.iter().find(|hop| hop.name == name) else {
+        let known: Vec<&str> = next_hops.iter().map(|hop| hop.name.as_str()).collect();
+        let known = suggestion(name, "next hops", &known);
+        fields.error("next_hop", format!("next_hop \"{name}\" unknown{known}"));
+        return None;
+    };
+    let gateway = found.paths.iter().find_map(|path| path.via);
+    match (gateway, matches.family) {
+        (Some(IpAddr::V4(gateway)), Some(Family::Ip6)) => {
+            let message =
+                format!("next_hop \"{name}\": IPv6 packets cannot go to the gateway {gateway}");
+            fields.error("next_hop", message);
+        }
+        (Some(gateway), None) => {
+            matches.family = Some(if gateway.is_ipv4() { Family::Ip4 } else { Family::Ip6 });
+        }
+        _ => {}
+    }
+    Some(Target::NextHop(name.to_owned()))
 }
 
 /// `mirror = "PORT"`

@@ -355,8 +355,12 @@ fn filters_of(more: More) -> Result<Filters> {
         let settings = FlowSettings::default();
         flows = Some(Arc::new(FlowTable::new(settings, dpdk::tsc_hz(), 1)));
     }
-    let spec = FilterSpec { filter, treatments: vec![Treatment::default(); count] };
-    Ok(Filters { tables: vec![Some(Arc::new(FilterTable::new(&spec, None)?))], flows })
+    let spec =
+        FilterSpec { filter, treatments: vec![Treatment::default(); count], targets: vec![] };
+    Ok(Filters {
+        tables: vec![Some(Arc::new(FilterTable::new(&spec, None, &acl::SetReaders::none())?))],
+        flows,
+    })
 }
 
 /// Lets an answer to each packet of the source pass the other way.

@@ -92,7 +92,8 @@ pub fn lua_step(text: &str, watchdog: &Watchdog) -> Result<LuaStep> {
         budget_us: 100_000,
     };
     let (shared, peers) = (Arc::default(), Arc::default());
-    let source = Source { text, file: "bench", ports: &[], shared: &shared, peers: &peers };
+    let source =
+        Source { text, file: "bench", ports: &[], categories: &[], shared: &shared, peers: &peers };
     Ok(ForwarderLua::load(&source, watchdog)?.into_step(&settings)?)
 }
 

@@ -82,7 +82,12 @@ fn filter(ports: &[u16]) -> Wanted {
     };
     let treatments = vec![Treatment::default(); ports.len()];
     let offloads = acl::offload::offload(&filter, |_| None, &acl::offload::Port::default());
-    let table = FilterTable::new(&FilterSpec { filter, treatments }, None).unwrap();
+    let table = FilterTable::new(
+        &FilterSpec { filter, treatments, targets: vec![] },
+        None,
+        &acl::SetReaders::none(),
+    )
+    .unwrap();
     (Arc::new(table), Ok(offloads))
 }
 

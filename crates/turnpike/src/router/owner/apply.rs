@@ -73,6 +73,7 @@ impl Owner {
                 self.warn_of_distance();
                 self.settle(&base, &config);
                 self.filters = self.tables.filters.use_next(&self.tables.interfaces.get());
+                self.sets.retain(&config.sets);
                 self.place_rules(&config);
                 Ok(pause)
             }
@@ -84,6 +85,7 @@ impl Owner {
                     self.exchange_back(exchanged).await;
                 }
                 self.take_back(&base, done.moves).await;
+                self.sets.retain(&base.sets);
                 Err(error.context("nothing was changed"))
             }
         }
@@ -128,6 +130,8 @@ impl Owner {
         }
         let changed = diff.routes.changed.iter().map(|(_, after)| after);
         self.put_routes(diff.routes.added.iter().chain(changed))?;
+        self.sets.declare(&new.sets)?;
+        self.sets.configure(&new.sets)?;
         self.put_next_hops(new)
     }
 
@@ -189,6 +193,7 @@ impl Owner {
             }
         }
         failed = failed.or(self.change_rss(new, old).err());
+        failed = failed.or(self.sets.configure(&old.sets).err());
         if let Some(error) = failed {
             tracing::error!("what was there before cannot be put back: {error:#}");
         }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use acl::Action;
 use anyhow::{Error, Result, anyhow};
-use control::config::{PortFilter, action_name};
-use dataplane::filters::{FilterTable, RuleHits};
+use control::config::{PortFilter, Vrf, action_name};
+use dataplane::filters::{FilterSpec, FilterTable, RuleHits, Target};
 use dataplane::port::PortId;
 use dataplane::router_filter::ROUTER;
 use dataplane::words::suggestion;
@@ -86,14 +86,46 @@ impl Owner {
         };
         let (family, key) = acl::packet::read(packet, port).map_err(Error::msg)?;
         let filter = &table.spec().filter;
-        let rule = acl::walk(filter, family, &key).and_then(|place| {
-            self.filter(table).rules.into_iter().find(|rule| rule.number == place + 1)
+        let rules = self.filter(table).rules;
+        let sets = self.sets.readers();
+        let fits = |first: usize| acl::walk_from(filter, &sets, (family, &key), first);
+        let met = std::iter::successors(fits(0), |place| {
+            let goes_on = !filter.rules[*place].action.is_terminal();
+            goes_on.then(|| fits(place + 1)).flatten()
         });
+        let mut before: Vec<_> = met.filter_map(|place| rules.get(place).cloned()).collect();
+        let decides = |rule: &FilterRule| filter.rules[rule.number - 1].action.is_terminal();
+        let rule = before.pop_if(|rule| decides(rule));
         let (action, why) = match &rule {
             Some(rule) => (rule.action.clone(), String::new()),
-            None => (action_name(filter.default).to_owned(), "no rule fits".to_owned()),
+            None => {
+                let why = if before.is_empty() { "no rule fits" } else { "no other rule fits" };
+                (action_name(filter.default).to_owned(), why.to_owned())
+            }
         };
-        Ok(FilterVerdict { rule, action, why })
+        Ok(FilterVerdict { rule, before, action, why })
+    }
+
+    /// What becomes of a rule's packets.
+    fn action_of(&self, spec: &FilterSpec, place: usize) -> String {
+        let config = &self.configurations.current;
+        let mut said = action_name(spec.filter.rules[place].action).to_owned();
+        let treatment = &spec.treatments[place];
+        if let Some(class) = treatment.class {
+            said += &format!(" as {}", class.name());
+        }
+        let category = treatment.category.map(usize::from);
+        if let Some(name) = category.and_then(|number| config.categories.get(number)) {
+            said += &format!(" in {name}");
+        }
+        match treatment.target.and_then(|place| spec.targets.get(usize::from(place))) {
+            Some(Target::NextHop(name)) => said += &format!(" to {name}"),
+            Some(Target::Vrf(vrf)) => {
+                said += &format!(" to VRF {}", Vrf::name_of(&config.vrfs, *vrf))
+            }
+            None => {}
+        }
+        said
     }
 
     fn filter(&self, table: &Arc<FilterTable>) -> Filter {
@@ -114,10 +146,7 @@ impl Owner {
                 number: place + 1,
                 name: rule.name.clone(),
                 matches: rule.matches.to_string(),
-                action: match spec.treatments[place].class {
-                    Some(class) => format!("{} as {}", action_name(rule.action), class.name()),
-                    None => action_name(rule.action).to_owned(),
-                },
+                action: self.action_of(spec, place),
                 police: spec.treatments[place].police.map(|police| police.to_string()),
                 packets,
                 bytes: hits.bytes + device.bytes,

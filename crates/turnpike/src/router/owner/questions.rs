@@ -78,6 +78,7 @@ impl Owner {
             Request::Route(change) => return json(&self.change_route(change)?),
             Request::Neighbour(change) => return json(&self.change_neighbour(change)?),
             Request::ForgetFlows(of) => return json(&self.forget_flows(&of)?),
+            Request::Set(change) => return json(&self.change_set(&change)?),
             Request::Confirm {} => return json(&self.configurations.confirm()?),
             Request::Plan(_) | Request::Apply(_) | Request::Rollback(_) => {
                 bail!("configurations are prepared first")
@@ -104,6 +105,7 @@ impl Owner {
                 json(&self.filters())
             }
             Show::FilterVerdict { name, packet } => json(&self.verdict(&name, &packet)?),
+            Show::Sets => json(&self.prefix_sets()),
             Show::Sources => json(&self.source_reports()),
             Show::Counters => json(&self.ledger.counters()),
             Show::Protection => {

@@ -1,0 +1,320 @@
+//! `ip4-policy-route`, `ip6-policy-route`: packets that a filter's rule sends elsewhere than their destination's
+//! route leads.
+//!
+//! Take valid packets. A rule names a next hop or a VRF (see [`Target`]); the packet goes to that next hop, or
+//! where its destination's route in that VRF leads. Sets [`Batch::next_hop`], [`Batch::hop`] and
+//! [`Batch::out_interface`] of these packets as the lookups do.
+//!
+//! | output | packets |
+//! |---|---|
+//! | `lookup` | no rule sends them elsewhere; or they are for the router itself or a group, have options, or no path of the named next hop is there |
+//! | the others of a lookup | as in `resolve.rs` |
+//!
+//! Packets for the router itself are found by a lookup in their own VRF: a rule for all packets of a network does
+//! not cut its hosts off from their gateway.
+//!
+//! The steps are in the graph only if the inward filter of an interface has such a rule.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use super::resolve::{self, look_up, resolve};
+use super::{ip4_lookup, ip6_lookup};
+use crate::batch::{BATCH_MAX, Batch};
+use crate::features::Feature;
+use crate::filters::Target;
+use crate::graph::{MAX_OUTPUTS, Output, Outputs, Step};
+use crate::interface::VrfId;
+use crate::mask::Mask;
+use crate::next_hop::NextHop;
+use crate::reason::{DropReason, PuntReason};
+use crate::tables::{Fibs, Tables};
+
+/// The inward filter of an interface has a rule that sends packets elsewhere.
+pub const POLICY_ROUTE: Feature = Feature::number("policy_route", 4);
+
+const LOOKUP: usize = 0;
+
+/// Where those of a lookup begin.
+const OF_LOOKUP: usize = 1;
+
+/// `lookup`, then those of the lookups in the order of `resolve.rs` as far as packets have them that are for nobody
+/// but one host and have no options.
+const fn outputs() -> [Output; OF_LOOKUP + resolve::MULTICAST] {
+    [
+        Output::next("lookup"),
+        Output::next("forward"),
+        Output::Punt(PuntReason::Local),
+        Output::Punt(PuntReason::NoRoute),
+        Output::Punt(PuntReason::Prohibited),
+        Output::Punt(PuntReason::Unreachable),
+        Output::Punt(PuntReason::Glean),
+        Output::Punt(PuntReason::Unresolved),
+        Output::Punt(PuntReason::Scope),
+        Output::Drop(DropReason::Blackhole),
+        Output::Drop(DropReason::MartianDestination),
+        Output::Drop(DropReason::L2Broadcast),
+    ]
+}
+
+pub(super) const OUTPUTS: &[Output] = &outputs();
+
+/// Packets of a batch that rules send elsewhere.
+pub struct Steering {
+    packets: Mask,
+    /// The rule's filter and the place of its target there, by slot; of other packets they mean nothing.
+    targets: [(u8, u8); BATCH_MAX],
+}
+
+impl Steering {
+    /// No packet.
+    pub const NONE: Self = Self { packets: Mask::EMPTY, targets: [(0, 0); BATCH_MAX] };
+
+    /// Forgets all packets.
+    #[inline(always)]
+    pub fn clear(&mut self) {
+        self.packets = Mask::EMPTY;
+    }
+
+    /// Packets that rules send elsewhere.
+    pub fn packets(&self) -> Mask {
+        self.packets
+    }
+
+    /// Sends the packet of a slot to the target at this place of the filter with this number.
+    pub fn add(&mut self, slot: usize, filter: u8, target: u8) {
+        self.targets[slot & (BATCH_MAX - 1)] = (filter, target);
+        self.packets |= Mask::when(true, slot);
+    }
+}
+
+/// An address family that packets are routed by.
+trait Routed {
+    type Bits: Copy + Default;
+    fn destination(batch: &Batch, slot: usize) -> Self::Bits;
+
+    fn look_up(fibs: &Fibs, addresses: &[Self::Bits], answers: &mut [u16]);
+}
+
+impl Routed for Ipv4Addr {
+    type Bits = u32;
+
+    fn destination(batch: &Batch, slot: usize) -> u32 {
+        ip4_lookup::destination(batch, slot)
+    }
+
+    fn look_up(fibs: &Fibs, addresses: &[u32], answers: &mut [u16]) {
+        fibs.fib4.lookup_batch(addresses, answers);
+    }
+}
+
+impl Routed for Ipv6Addr {
+    type Bits = u128;
+
+    fn destination(batch: &Batch, slot: usize) -> u128 {
+        ip6_lookup::destination(batch, slot)
+    }
+
+    fn look_up(fibs: &Fibs, addresses: &[u128], answers: &mut [u16]) {
+        fibs.fib6.lookup_batch(addresses, answers);
+    }
+}
+
+/// Where a rule's packets go.
+enum Way {
+    NextHop(Arc<AtomicU16>),
+    Vrf(VrfId),
+}
+
+/// See the module's documentation. `A`: the packets' family.
+struct PolicyRoute<A> {
+    tables: Arc<Tables>,
+    /// By the filters' numbers less one.
+    ways: Vec<Vec<Way>>,
+    family: std::marker::PhantomData<fn() -> A>,
+}
+
+/// `ip4-policy-route`.
+pub(super) fn ip4(tables: &Arc<Tables>) -> Box<dyn Step> {
+    Box::new(PolicyRoute::<Ipv4Addr>::new(tables))
+}
+
+/// `ip6-policy-route`.
+pub(super) fn ip6(tables: &Arc<Tables>) -> Box<dyn Step> {
+    Box::new(PolicyRoute::<Ipv6Addr>::new(tables))
+}
+
+impl<A: Routed> PolicyRoute<A> {
+    fn new(tables: &Arc<Tables>) -> Self {
+        let way = |target: &Target| match target {
+            Target::NextHop(name) => Way::NextHop(tables.named_hops.number(name)),
+            Target::Vrf(vrf) => Way::Vrf(*vrf),
+        };
+        let filters = tables.filters.get();
+        let of_filter = filters.tables.iter().map(|table| {
+            let targets = table.iter().flat_map(|table| &table.spec().targets);
+            targets.map(way).collect()
+        });
+        let ways = of_filter.collect();
+        Self { tables: tables.clone(), ways, family: std::marker::PhantomData }
+    }
+
+    fn way(&self, (filter, target): (u8, u8)) -> Option<&Way> {
+        self.ways.get(usize::from(filter).wrapping_sub(1))?.get(usize::from(target))
+    }
+
+    /// Those of the packets that are on their way to somebody else: not for the router, a group, or nobody.
+    fn in_transit(&self, batch: &mut Batch, packets: Mask) -> Mask {
+        let mut rest = packets;
+        while let Some((vrf, of_vrf)) = batch.first_of_vrf(rest) {
+            let fibs = self.tables.vrf(vrf);
+            look_up(batch, of_vrf, A::destination, |addresses, answers| {
+                A::look_up(fibs, addresses, answers);
+            });
+            rest = rest.without(of_vrf);
+        }
+        packets.filter(|slot| {
+            let hop = NextHop::from(self.tables.next_hops.get(batch.next_hop[slot]));
+            !matches!(hop, NextHop::Local | NextHop::Multicast | NextHop::Martian)
+        })
+    }
+
+    /// Writes the numbers of the next hops that rules name; the packets that rules send to VRFs.
+    fn give_named(&self, batch: &mut Batch, packets: Mask) -> Mask {
+        packets.filter(|slot| match self.way(batch.steering.targets[slot]) {
+            Some(Way::NextHop(number)) => {
+                batch.next_hop[slot] = number.load(Ordering::Acquire);
+                false
+            }
+            Some(Way::Vrf(_)) => true,
+            // Without its filter: a defect, which must not send packets anywhere.
+            None => false,
+        })
+    }
+
+    fn look_up_in_vrfs(&self, batch: &mut Batch, packets: Mask) {
+        let vrf_of = |batch: &Batch, slot| match self.way(batch.steering.targets[slot]) {
+            Some(Way::Vrf(vrf)) => *vrf,
+            _ => VrfId::DEFAULT,
+        };
+        let mut rest = packets;
+        while let Some(first) = rest.slots().next() {
+            let vrf = vrf_of(batch, first);
+            let same = rest.filter(|slot| vrf_of(batch, slot) == vrf);
+            look_up(batch, same, A::destination, |addresses, answers| {
+                A::look_up(self.tables.vrf(vrf), addresses, answers);
+            });
+            rest = rest.without(same);
+        }
+    }
+}
+
+impl<A: Routed> Step for PolicyRoute<A> {
+    fn outputs(&self) -> &'static [Output] {
+        OUTPUTS
+    }
+
+    fn process(&mut self, batch: &mut Batch, input: Mask, out: &mut Outputs) {
+        let steered = (input & batch.steering.packets).without(batch.options);
+        out[LOOKUP] = input;
+        if steered.is_empty() {
+            return;
+        }
+        let steered = self.in_transit(batch, steered);
+        let in_vrfs = self.give_named(batch, steered);
+        self.look_up_in_vrfs(batch, in_vrfs);
+        let mut found = [Mask::EMPTY; MAX_OUTPUTS];
+        let Tables { next_hops, flows, .. } = &*self.tables;
+        resolve(batch, steered, next_hops, flows, &mut found);
+        // A next hop without a path answers as no route does; then the packet goes where it would.
+        let lost = found[resolve::NO_ROUTE].without(in_vrfs);
+        found[resolve::NO_ROUTE] = found[resolve::NO_ROUTE].without(lost);
+        out[LOOKUP] = input.without(steered) | lost | found[resolve::MULTICAST];
+        out[OF_LOOKUP..OUTPUTS.len()].copy_from_slice(&found[..resolve::MULTICAST]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::filters::{FilterSpec, FilterTable, Filters};
+    use crate::tables::VrfTables;
+    use crate::testing::{FrameBuilder, Sorted, TestTables, run_step_on};
+
+    fn to(net: usize) -> Vec<u8> {
+        FrameBuilder::ip4().destination4(&format!("10.0.{net}.1")).udp(1, 2, b"x").build()
+    }
+
+    /// The number that [`TestTables::every_kind`] has for 10.0.N.0/24.
+    fn number(tables: &Tables, net: u8) -> u16 {
+        let mut answers = [0];
+        let address = u32::from_be_bytes([10, 0, net, 1]);
+        tables.vrf(VrfId::DEFAULT).fib4.lookup_batch(&[address], &mut answers);
+        answers[0]
+    }
+
+    /// VRF 1 drops 10.0.6.0/24, which the default one forwards; filter 2 has two targets.
+    fn tables() -> Arc<Tables> {
+        let mut tables = Tables::clone(&TestTables::every_kind());
+        let default = tables.vrf(VrfId::DEFAULT).clone();
+        let mut fib4 = fib::new_ipv4(fib::Algorithm::Reference, Box::new(fib::NoReaders)).unwrap();
+        fib4.insert("10.0.6.0/24".parse().unwrap(), crate::next_hop::BLACKHOLE).unwrap();
+        let fib6 = default.fib6.clone();
+        tables.vrfs = Arc::new(VrfTables::new(default));
+        tables.vrfs.add(VrfId::new(1), Fibs { fib4: fib4.reader(), fib6 });
+        let filter = acl::Filter { name: "f".into(), rules: vec![], default: acl::Action::Accept };
+        let targets = vec![Target::NextHop("backup".into()), Target::Vrf(VrfId::new(1))];
+        let spec = FilterSpec { filter, treatments: vec![], targets };
+        let table = Arc::new(FilterTable::new(&spec, None, &acl::SetReaders::none()).unwrap());
+        tables.filters.set(Filters { tables: vec![None, Some(table)], flows: None });
+        Arc::new(tables)
+    }
+
+    /// Every packet but the last is sent to the target.
+    fn run(tables: &Arc<Tables>, nets: &[usize], target: u8) -> Sorted {
+        let frames: Vec<_> = nets.iter().map(|net| to(*net)).collect();
+        let steer = |batch: &mut Batch| {
+            (0..nets.len() - 1).for_each(|slot| batch.steering.add(slot, 2, target));
+        };
+        run_step_on(&mut *ip4(tables), &frames, steer).0
+    }
+
+    #[test]
+    fn packets_go_to_the_next_hop_that_a_rule_names_while_it_has_a_path() {
+        let tables = tables();
+        // Nowhere, a blackhole, forwarded, the router's own, a group; and one that no rule fits.
+        let nets = [0, 2, 6, 1, 10, 6];
+        let all: Vec<usize> = (0..6).collect();
+        assert_eq!(run(&tables, &nets, 0)["lookup"], all, "nobody has said where");
+        tables.named_hops.set([("backup", number(&tables, 6))].into_iter());
+        let result = run(&tables, &nets, 0);
+        assert_eq!((&result["forward"], &result["lookup"]), (&vec![0, 1, 2], &vec![3, 4, 5]));
+        tables.named_hops.set([("backup", number(&tables, 8))].into_iter());
+        assert_eq!(run(&tables, &nets, 0)["unresolved"], [0, 1, 2]);
+    }
+
+    #[test]
+    fn packets_are_looked_up_in_the_vrf_that_a_rule_names() {
+        let tables = tables();
+        let result = run(&tables, &[0, 6, 1, 6], 1);
+        assert_eq!(result["no-route"], [0]);
+        assert_eq!(result["blackhole"], [1]);
+        assert_eq!(result["lookup"], [2, 3]);
+    }
+
+    #[test]
+    fn packets_with_options_and_unknown_targets_stay() {
+        let tables = tables();
+        tables.named_hops.set([("backup", number(&tables, 6))].into_iter());
+        let frames = [to(6), to(2), to(2)];
+        let (result, _) = run_step_on(&mut *ip4(&tables), &frames, |batch| {
+            batch.steering.add(0, 2, 7);
+            batch.steering.add(1, 2, 0);
+            batch.steering.add(2, 2, 0);
+            batch.options = Mask(0b100);
+        });
+        // The first one has its own route's next hop, as the lookup would give it.
+        assert_eq!((&result["forward"], &result["lookup"]), (&vec![0, 1], &vec![2]));
+    }
+}
