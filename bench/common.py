@@ -101,7 +101,7 @@ def experiment(documentation, parts, runs=3):
         if not given.no_docs:
             PLOTS.mkdir(exist_ok=True)
             plot(done[part].figure, PLOTS / f"{name}-{part}.svg")
-            record(ROOT / "docs/benchmarks.md", f"{name}-{part}", done[part].line())
+            record(ROOT / "docs/benchmarks.md", f"{name}-{part}", done[part].text())
     write(given.json, about, parts={part: {"figure": d.figure, "line": d.line(), "runs": d.runs} for part, d in done.items()})
 
 
@@ -109,14 +109,18 @@ class Part:
     """What one part of an experiment found.
 
     `figure` is what `turnpike bench plot` draws, `runs` all that was measured, `said` a sentence with the
-    result, `published` what the system's authors say of theirs."""
+    result, `published` what the system's authors say of theirs, `table` the lines of a table to stand above."""
 
-    def __init__(self, figure, runs, said, published):
-        self.figure, self.runs, self.said, self.published = figure, runs, said, published
+    def __init__(self, figure, runs, said, published, table=""):
+        self.figure, self.runs, self.said, self.published, self.table = figure, runs, said, published, table
 
     def line(self):
         """Our result beside the system's."""
         return f"{self.said} Published: {self.published}"
+
+    def text(self):
+        """The part as it stands in the document."""
+        return (f"{self.table}\n" if self.table else "") + wrapped(self.line())
 
 
 def figure(title, x, y, series, words=(), log_x=False, log_y=False):
@@ -137,7 +141,7 @@ def plot(drawn, file):
         subprocess.run([binary(), "bench", "plot", figure_file.name, str(file)], check=True)
 
 
-def record(document, key, line):
+def record(document, key, part):
     """Replaces what stands between a key's marks in a document, if it has them."""
     text = document.read_text()
     begin, end = f"<!-- bench: {key} -->\n", "<!-- end -->"
@@ -145,7 +149,7 @@ def record(document, key, line):
         print(f"{document.name} has no place for {key}", file=sys.stderr)
         return
     start = text.index(begin) + len(begin)
-    document.write_text(text[:start] + wrapped(line) + text[text.index(end, start):])
+    document.write_text(text[:start] + part + text[text.index(end, start):])
 
 
 def wrapped(line, width=108):

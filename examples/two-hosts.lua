@@ -25,4 +25,4 @@ turnpike.neighbour "10.0.2.9" { port = "right", mac = "02:00:00:00:00:09" }
 -- turnpike.import { file = "table.dat.gz", via = { "10.0.1.2", "10.0.2.2" } }
 
 -- One forwarder, on core 1; core 0 stays with the slow path and the rest of the machine.
-turnpike.forwarders { cores = "1" }
+turnpike.cores { control = "0", forward = "1" }

@@ -1,14 +1,18 @@
-"""Other cores, and more or fewer forwarders, for a running router."""
+"""Other cores, and more or fewer forwarders, for a running router; cores that are control's alone."""
 
 import contextlib
+import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from lib.apply import apply, plan, refused, write
-from lib.lab import DRIVERS, PORTS, STATIC_NEIGHBOURS, Hosts, Wires, ports_by
+from lib.lab import DRIVERS, HOST_A_MAC, LEFT_MAC, PORTS, STATIC_NEIGHBOURS, Hosts, Wires, ports_by
 from lib.netns import veth, wait_for
+from lib.packets import ethernet, ipv4, pattern, pcap_file
+from lib.router import binary
 from lib.traffic import Sink, Stream
 
 # Counts and passes on.
@@ -95,7 +99,7 @@ def test_a_plan_says_that_it_is_live_and_a_rollback_goes_back(lab):
     base = PORTS + STATIC_NEIGHBOURS
     report, status = plan(router, base + on("0,1"))
     lines = {(c["what"], c["from"], c["to"], c["live"]) for c in report["changes"]}
-    assert lines == {("forwarders: cores", "0", "0, 1", True)} and status == 2 and not report["restart"]
+    assert lines == {("cores: forward", "0", "0, 1", True)} and status == 2 and not report["restart"]
     assert apply(router, base + on("0,1"))["pause_us"] > 0
     assert run_on(router, "0", "1")
     assert apply(router, base + on("1"))["pause_us"] > 0
@@ -135,4 +139,188 @@ def test_ports_and_forwarders_change_together(lab):
     sent = stream.stop()
     assert [number for number, _ in sink.arrived()] == list(range(sent))
     router.counters()
+    router.stop()
+
+
+# Everything that brings threads of its own: the API, telnet, kernel and zebra listeners, the quarantine's
+# writer, several slow path workers, host interfaces, steps in Lua with their watchdog.
+MANY_THREADS = COUNTING + """
+turnpike.routes_from { "kernel", "fpm" }
+turnpike.fpm { listen = "127.0.0.1:2620" }
+turnpike.telnet {}
+turnpike.slowpath { workers = %d }
+"""
+
+
+def split(control, forward):
+    return f'turnpike.cores {{ control = "{control}", forward = "{forward}" }}\n'
+
+
+def places(router):
+    """The cores that the kernel allows each thread, by the thread's number: name and list."""
+    found = {}
+    for task in Path(f"/proc/{router.process.pid}/task").iterdir():
+        with contextlib.suppress(OSError):
+            text = (task / "status").read_text()
+            name = re.match(r"Name:\s*(\S+)", text)[1]
+            found[int(task.name)] = (name, re.search(r"^Cpus_allowed_list:\s*(\S+)$", text, re.M)[1])
+    return found
+
+
+def assert_apart(router, control, *forward):
+    """Forwarders are on their cores, each thread besides on control's."""
+    assert run_on(router, *forward)
+    threads = places(router).values()
+    assert {cores for name, cores in threads if not name.startswith("forwarder-")} == {control}, threads
+    shown = router.show("forwarders")
+    assert [one["interference"]["allowed"] for one in shown["forwarders"]] == [[int(core)] for core in forward]
+    assert ",".join(map(str, shown["control"])) == control.replace("-", ",")
+    return {name for name, _ in threads}
+
+
+def test_nothing_but_forwarders_runs_on_their_cores(lab):
+    wires = Wires(lab, MANY_THREADS % 2)
+    router = wires.router
+    # The machine's choice: the last core for the forwarder, every other for the rest.
+    names = assert_apart(router, "0", "1")
+    expected = {"turnpike", "signals", "api", "quarantine", "slow-path-0", "slow-path-1", "lua-watchdog", "forwarder-0"}
+    assert expected <= names and len(places(router)) > len(expected), names
+    veth(wires.inside, "tp-third", lab.namespace("third"), "eth0", "02:00:00:00:03:01", "02:00:00:00:03:02")
+    more = 'turnpike.port "third" { device = "tp-third", address = "10.0.3.1/24", host = true }\n'
+    base = PORTS + STATIC_NEIGHBOURS
+    apply(router, base + more + MANY_THREADS % 2)
+    assert_apart(router, "0", "1")
+    # Control and forwarder change places, every old thread with them.
+    report, status = plan(router, base + more + MANY_THREADS % 2 + split(1, 0))
+    lines = {(c["what"], c["to"], c["live"]) for c in report["changes"]}
+    assert {("cores: control", "1", True), ("cores: forward", "0", True)} <= lines and status == 2
+    apply(router, base + more + MANY_THREADS % 2 + split(1, 0))
+    assert_apart(router, "1", "0")
+    router.command("rollback")
+    assert_apart(router, "0", "1")
+    router.stop()
+
+
+def test_where_no_core_is_left_control_shares_and_says_so(lab):
+    wires = Wires(lab, on("1"))
+    router, sentence = wires.router, "control shares core 0-1 with forwarders"
+    assert "cores: forwarders on 1, control on 0" in router.log()
+    assert not any("shares" in line for line in router.show("forwarders")["advice"])
+    apply(router, PORTS + STATIC_NEIGHBOURS + on("0,1"))
+    assert_apart(router, "0-1", "0", "1")
+    assert sentence in router.log() and any(sentence in line for line in router.show("forwarders")["advice"])
+    assert sentence in router.command("show", "forwarders").stdout
+    apply(router, PORTS + STATIC_NEIGHBOURS + split(0, 1))
+    assert_apart(router, "0", "1")
+    router.stop()
+
+
+@contextlib.contextmanager
+def only(core):
+    """Has this process and those that it starts on one core, as taskset does."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def test_on_one_core_both_share_it(lab):
+    with only(1):
+        router = Wires(lab).router
+        assert_apart(router, "1", "1")
+        assert "control shares core 1 with forwarders" in router.log()
+        router.stop()
+
+
+@pytest.mark.parametrize(("cores", "message"), [
+    (split(0, 4000), "forwarders: core 4000 does not exist; this machine has 0, 1"),
+    (split(4000, 1), "control: core 4000 does not exist; this machine has 0, 1"),
+    (split("0-1", 1), "core 1 is for forwarders and for control (line 10); name it once"),
+    (split("", 1), 'cores: control "": "" is not a core or a range; write "1,3-5"'),
+    ('turnpike.cores { control = "0-1" }\n', "control has every core that this process may use (0, 1)"),
+    (split(0, 1) + on("1"), "forwarders: cores given on line 10 already, as forward in turnpike.cores"),
+])
+def test_wrong_cores_are_refused_by_a_running_router(lab, cores, message):
+    router = Wires(lab).router
+    error = refused(router, "apply", write(router, PORTS + STATIC_NEIGHBOURS + cores))
+    assert re.search(r"new\.lua:\d+: ", error) and message in error, error
+    assert_apart(router, "0", "1")
+    router.stop()
+
+
+def test_cores_outside_the_cpuset_are_refused(tmp_path):
+    file = tmp_path / "router.lua"
+    file.write_text('local turnpike = require "turnpike"\nturnpike.port "a" { device = "net_null0" }\n' + split(0, 1))
+    with only(0):
+        done = subprocess.run([binary(), "check", file], capture_output=True, text=True, timeout=60)
+    message = "router.lua:3: forwarders: core 1 is not allowed to this process (cpuset or taskset); allowed: 0"
+    assert done.returncode == 1 and message in done.stderr, done
+
+
+class Hog:
+    """A process that takes all that it gets of one core; `real_time`, in turns with others of that priority."""
+
+    def __init__(self, core, real_time=False):
+        loop = ["taskset", "-c", str(core), "sh", "-c", "while :; do :; done"]
+        self._process = subprocess.Popen(["chrt", "--rr", "1", *loop] if real_time else loop)
+
+    def ran(self):
+        """Seconds that it has run."""
+        return int(Path(f"/proc/{self._process.pid}/schedstat").read_text().split()[0]) / 1e9
+
+    def __enter__(self):
+        assert wait_for(lambda: self.ran() > 0.01)
+        return self
+
+    def __exit__(self, *_):
+        self._process.kill()
+        self._process.wait()
+
+
+def forwarder(router):
+    """The number of the only forwarder's thread."""
+    (thread,) = [thread for thread, (name, _) in places(router).items() if name == "forwarder-0"]
+    return thread
+
+
+def waiting(router, hog, seconds):
+    """The share of the time in which the forwarder was ready to run and others had its core, while the hog runs
+    for so long."""
+    schedule = Path(f"/proc/{router.process.pid}/task/{forwarder(router)}/schedstat")
+    times = lambda: [int(word) for word in schedule.read_text().split()[:2]]
+    (ran, waited), begun = times(), hog.ran()
+    assert wait_for(lambda: hog.ran() > begun + seconds, 60)
+    ran, waited = (after - before for after, before in zip(times(), (ran, waited)))
+    return waited / (ran + waited)
+
+
+@pytest.mark.alone
+def test_a_busy_program_on_the_control_core_leaves_forwarders_alone(lab):
+    packet = ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, ipv4("10.0.1.2", "10.0.2.2", pattern(40)))
+    ports = """
+local turnpike = require "turnpike"
+turnpike.port "left"  { device = "net_pcap0,rx_pcap=in.pcap,infinite_rx=1", address = "10.0.1.1/24", host = false,
+                        mac = "02:00:00:00:01:01" }
+turnpike.port "right" { device = "net_null0", address = "10.0.2.1/24", host = false }
+turnpike.neighbour "10.0.2.2" { port = "right", mac = "02:00:00:00:02:02" }
+"""
+    router = lab.router(lab.namespace("router", quiet=True), ports + split(0, 1),
+                        files={"in.pcap": pcap_file([packet] * 64)})
+    assert wait_for(lambda: router.show("counters")["sent"] > 100_000, 20)
+    # So that the hog counts, and nothing else that the machine does.
+    os.sched_setscheduler(forwarder(router), os.SCHED_RR, os.sched_param(1))
+    with Hog(0, real_time=True) as hog:
+        assert waiting(router, hog, 0.5) < 0.2
+    with Hog(1, real_time=True) as hog:
+        assert waiting(router, hog, 0.5) > 0.3
+    os.sched_setscheduler(forwarder(router), os.SCHED_OTHER, os.sched_param(0))
+    before = router.show("forwarders")["forwarders"][0]["interference"]
+    with Hog(1) as hog:
+        waiting(router, hog, 0.5)
+        assert wait_for(lambda: "other threads took the core from forwarder 0 (core 1)" in router.log(), 20)
+        after = router.show("forwarders")["forwarders"][0]["interference"]
+    assert after["involuntary_switches"] - before["involuntary_switches"] >= 10
+    assert after["waited_us"] - before["waited_us"] > 300_000 and after["major_faults"] == 0
     router.stop()

@@ -18,7 +18,7 @@
 //! turnpike.fpm { listen = "127.0.0.1:2620", keep_s = 120, users = { "zebra" } }
 //! turnpike.port "fast"  { device = "0000:03:00.0", rx_queues = 4, rx_descriptors = 2048, rx_burst = 32,
 //!                          rx_cores = { 1, 3, 4, 5 }, rss = { symmetric = true, skip = { 0 } } }
-//! turnpike.forwarders { cores = "1,3-5" }
+//! turnpike.cores { control = "0", forward = "1,3-5" }
 //! turnpike.forwarding { class_e = false, resolve_via_default = true }
 //! turnpike.tx { burst = 32, flush_us = 50 }
 //! turnpike.slowpath { neighbours = 16384, queue = 16, retries = 3, timeout_s = 30, workers = 1,
@@ -118,7 +118,9 @@ pub struct Config {
     pub routes_from: RoutesFrom,
     /// Where FRR's zebra is listened for; `None` unless [`Self::routes_from`] names it.
     pub fpm: Option<Fpm>,
-    /// Where the forwarders run.
+    /// Where the forwarders run, and everything else.
+    pub cores: Cores,
+    /// How forwarders share the processor with others.
     pub forwarders: Forwarders,
     /// What is forwarded.
     pub forwarding: Forwarding,
@@ -684,13 +686,9 @@ impl Default for Fpm {
     }
 }
 
-/// Where the forwarders run, and how they share the processor with others.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// How forwarders share the processor with others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forwarders {
-    /// The line of the statement, if there is one.
-    pub line: Option<usize>,
-    /// One forwarder for each of these cores, ascending; empty: the router chooses.
-    pub cores: Vec<usize>,
     /// The waiting of forwarders, where a port does not say otherwise.
     pub wait: Wait,
     /// Packets of a round over all sources.
@@ -699,8 +697,22 @@ pub struct Forwarders {
 
 impl Default for Forwarders {
     fn default() -> Self {
-        Self { line: None, cores: Vec::new(), wait: Wait::default(), budget: BUDGET }
+        Self { wait: Wait::default(), budget: BUDGET }
     }
+}
+
+/// Where the forwarders run, and everything else: see [`CorePlacement`](crate::cores::CorePlacement) for what the
+/// configuration leaves out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cores {
+    /// The line of `control`, if it is given.
+    pub control_line: Option<usize>,
+    /// Cores of all threads but forwarders, ascending; empty: the router chooses.
+    pub control: Vec<usize>,
+    /// The line of the forwarders' cores, if they are given.
+    pub forward_line: Option<usize>,
+    /// One forwarder for each of these cores, ascending; empty: the router chooses.
+    pub forward: Vec<usize>,
 }
 
 /// What is forwarded beyond what every router forwards.

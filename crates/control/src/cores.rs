@@ -1,9 +1,16 @@
-//! Lists of cores as users and the kernel write them, `1,3-5`, and cores that the kernel isolates.
+//! Lists of cores as users and the kernel write them, `1,3-5`, the cores that this process may use, and their
+//! division among forwarders and control ([`CorePlacement`]).
 
-use std::fs;
+mod placement;
+
+use std::collections::BTreeSet;
+use std::sync::OnceLock;
+use std::{fs, io};
 
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
+
+pub use placement::{CorePlacement, Supply};
 
 /// Reads a list of cores; they are ascending in the result, however they were written.
 ///
@@ -37,22 +44,54 @@ pub fn parse_cores(text: &str) -> Result<Vec<usize>, String> {
     Ok(cores)
 }
 
-/// Cores that the kernel isolates (`isolcpus`) and this process may use. No thread is allowed to run there
-/// until it asks for it, which is what they are for; one outside the process's cpuset is refused.
-pub fn isolated_cores() -> Vec<usize> {
-    let list = fs::read_to_string("/sys/devices/system/cpu/isolated").unwrap_or_default();
-    let isolated = parse_cores(list.trim()).unwrap_or_default();
-    isolated.into_iter().filter(|&core| can_run_on(core)).collect()
+/// The cores that this process may use, and which of them the kernel isolates, as they were when this was first
+/// called. That has to be before the process confines its own threads. Cores that come to its cpuset later count
+/// after a restart.
+///
+/// Allowed are those of the main thread's affinity, and isolated ones (`isolcpus`), on which no thread runs until
+/// it asks for them, if the cpuset has them.
+///
+/// # Errors
+/// A file of the kernel that cannot be read.
+pub fn supply() -> io::Result<&'static Supply> {
+    static SUPPLY: OnceLock<Supply> = OnceLock::new();
+    if let Some(known) = SUPPLY.get() {
+        return Ok(known);
+    }
+    let isolated = usable(isolated_cores());
+    let mut allowed = affinity_of_process()?;
+    allowed.extend(&isolated);
+    Ok(SUPPLY.get_or_init(|| Supply { allowed, isolated }))
 }
 
-/// May a thread of this process ask for a core?
-fn can_run_on(core: usize) -> bool {
-    let ask = move || {
+/// The affinity of the main thread.
+fn affinity_of_process() -> io::Result<BTreeSet<usize>> {
+    let invalid = |reason: String| io::Error::new(io::ErrorKind::InvalidData, reason);
+    let status = fs::read_to_string("/proc/self/status")?;
+    let list = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))
+        .ok_or_else(|| invalid("/proc/self/status has no Cpus_allowed_list".to_owned()))?;
+    Ok(parse_cores(list.trim()).map_err(invalid)?.into_iter().collect())
+}
+
+/// Cores that the kernel isolates (`isolcpus`).
+fn isolated_cores() -> BTreeSet<usize> {
+    let list = fs::read_to_string("/sys/devices/system/cpu/isolated").unwrap_or_default();
+    parse_cores(list.trim()).unwrap_or_default().into_iter().collect()
+}
+
+/// Those of some cores that a thread of this process may ask for: the kernel refuses one outside the process's
+/// cpuset.
+fn usable(wished: BTreeSet<usize>) -> BTreeSet<usize> {
+    let ask = |&core: &usize| {
         let mut cores = CpuSet::new();
         let this_thread = Pid::from_raw(0);
         cores.set(core).is_ok() && sched_setaffinity(this_thread, &cores).is_ok()
     };
-    std::thread::spawn(ask).join().unwrap_or(false)
+    // A thread of its own, so that nobody else is moved.
+    let asking = std::thread::spawn(move || wished.into_iter().filter(ask).collect());
+    asking.join().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -81,11 +120,16 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_may_ask_for_cores_that_there_are() {
+    fn cores_that_can_be_asked_for_are_found_and_nobody_is_moved() {
         let before = nix::sched::sched_getaffinity(Pid::from_raw(0)).unwrap();
-        let first = (0..CpuSet::count()).find(|&core| before.is_set(core).unwrap()).unwrap();
-        assert!(can_run_on(first) && !can_run_on(1000) && !can_run_on(usize::MAX));
+        let supply = supply().unwrap();
+        let first = *supply.allowed.first().expect("a core to run on");
+        assert!(supply.isolated.is_subset(&supply.allowed));
+        assert_eq!(usable(BTreeSet::from([first, 1000, usize::MAX])), BTreeSet::from([first]));
         assert_eq!(nix::sched::sched_getaffinity(Pid::from_raw(0)).unwrap(), before, "ours stays");
-        assert!(isolated_cores().iter().all(|&core| can_run_on(core)));
+        assert_eq!(
+            affinity_of_process().unwrap(),
+            supply.allowed.difference(&supply.isolated).copied().collect()
+        );
     }
 }

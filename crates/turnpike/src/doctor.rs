@@ -6,11 +6,12 @@
 //! ```text
 //!   memory.rs      hugepages, memory, overcommitment, locked memory
 //!   devices.rs     drivers, IOMMU, its groups, kernel modules
-//!   cores.rs       isolation, tick, RCU, SMT, the control plane's cores
+//!   cores.rs       isolation, tick, RCU, workqueues, SMT, the control plane's cores
+//!   tasks.rs       other threads on forwarders' cores, and what they cost
 //!   power.rs       governor, turbo, idle states
 //!   numa.rs        ports and forwarders on different nodes, balancing
 //!   xdp.rs         AF_XDP, zero copy
-//!   interrupts.rs  interrupts on forwarders' cores, irqbalance, ports without receive interrupts
+//!   interrupts.rs  interrupts and receive steering (RPS) by core, irqbalance, ports without receive interrupts
 //!   system.rs      configuration, versions, processor, privileges
 //! ```
 //!
@@ -25,6 +26,7 @@ mod mend;
 mod numa;
 mod power;
 mod system;
+mod tasks;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -45,7 +47,7 @@ use crate::machine::cpu::Cpus;
 pub use text::text;
 
 /// The checks, in the order in which they are made.
-const CHECKS: [fn(&Patient<'_>) -> Vec<Finding>; 29] = [
+const CHECKS: [fn(&Patient<'_>) -> Vec<Finding>; 34] = [
     system::configuration,
     system::versions,
     system::kernel,
@@ -69,7 +71,12 @@ const CHECKS: [fn(&Patient<'_>) -> Vec<Finding>; 29] = [
     cores::isolated,
     cores::tick,
     cores::rcu,
+    cores::workqueues,
+    tasks::processes,
+    tasks::preemption,
     interrupts::affinity,
+    interrupts::of_ports,
+    interrupts::steering,
     interrupts::irqbalance,
     interrupts::receive,
     power::governor,
@@ -245,6 +252,14 @@ impl Wanted {
         })
     }
 
+    /// Kernel interfaces of ports.
+    fn kernel_interfaces(&self) -> impl Iterator<Item = &str> {
+        self.ports.iter().filter_map(|port| match &port.device {
+            Device::Kernel(interface) => Some(interface.as_str()),
+            _ => None,
+        })
+    }
+
     /// Kernel interfaces with the names of their ports, those left out for which AF_PACKET is asked.
     fn xdp(&self) -> impl Iterator<Item = (&str, &str)> {
         self.ports.iter().filter_map(|port| match (&port.device, port.driver) {
@@ -279,6 +294,14 @@ pub struct Patient<'a> {
     pub dpdk: DpdkVersions,
     /// Asks the kernel for XDP of an interface's driver.
     pub xdp: &'a AskXdp,
+}
+
+impl Patient<'_> {
+    /// Cores that no forwarder has.
+    fn other_cores(&self) -> BTreeSet<usize> {
+        let cores = self.cpus.cores.keys().copied();
+        cores.filter(|core| !self.wanted.cores.contains(core)).collect()
+    }
 }
 
 /// Makes all checks.

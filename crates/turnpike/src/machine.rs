@@ -10,6 +10,7 @@
 //!   nic.rs      driver and node of a network device             Nic
 //!   pci.rs      NICs on the PCI bus, their groups and users     PciNic
 //!   network.rs  interfaces, addresses, sessions                 Network
+//!   tasks.rs    threads, and what else cores do             Task, CoreTimes
 //!   kernel.rs   release, command line, modules, limits
 //! ```
 
@@ -19,6 +20,7 @@ pub mod memory;
 pub mod network;
 pub mod nic;
 pub mod pci;
+pub mod tasks;
 #[cfg(test)]
 pub mod testing;
 
@@ -69,6 +71,11 @@ impl Machine {
     /// A file that holds a list of cores or nodes: `0-3,8`, or nothing.
     pub fn list(&self, path: &str) -> Option<BTreeSet<usize>> {
         parse_list(&self.read(path)?)
+    }
+
+    /// A file that holds a set of cores as a mask: `ff,fffffff0`.
+    pub fn mask(&self, path: &str) -> Option<BTreeSet<usize>> {
+        parse_mask(&self.read(path)?)
     }
 
     /// The names in a directory, in order; none if it is absent.
@@ -126,6 +133,30 @@ pub fn list_text<'a>(numbers: impl IntoIterator<Item = &'a usize>) -> String {
     ranges.iter().map(range).collect::<Vec<_>>().join(",")
 }
 
+/// A mask as the kernel writes it: hexadecimal words of 32 bits, the highest first.
+fn parse_mask(text: &str) -> Option<BTreeSet<usize>> {
+    const WORD: usize = 32;
+    let mut cores = BTreeSet::new();
+    for (number, word) in text.trim().rsplit(',').enumerate() {
+        let word = u32::from_str_radix(word, 16).ok()?;
+        cores.extend((0..WORD).filter(|bit| word >> bit & 1 == 1).map(|bit| WORD * number + bit));
+    }
+    Some(cores)
+}
+
+/// A set of cores as the kernel reads masks.
+pub fn mask_text(cores: &BTreeSet<usize>) -> String {
+    const WORD: usize = 32;
+    let words = cores.last().map_or(0, |last| last / WORD) + 1;
+    let word = |number: usize| {
+        let bits = (0..WORD).filter(|bit| cores.contains(&(WORD * number + bit)));
+        bits.fold(0_u32, |word, bit| word | 1 << bit)
+    };
+    let rest: String =
+        (0..words - 1).rev().map(|number| format!(",{:08x}", word(number))).collect();
+    format!("{:x}{rest}", word(words - 1))
+}
+
 /// The number behind a prefix: `cpu12`.
 fn numbered(name: &str, prefix: &str) -> Option<usize> {
     name.strip_prefix(prefix)?.parse().ok()
@@ -146,6 +177,16 @@ mod tests {
         assert_eq!(parse_list("all"), None);
         assert_eq!(list_text(&parse_list("0-3,5,8-9").unwrap()), "0-3,5,8-9");
         assert_eq!(list_text(&[]), "");
+    }
+
+    #[test]
+    fn masks_are_read_and_written_as_the_kernel_does() {
+        let set = |numbers: &[usize]| numbers.iter().copied().collect::<BTreeSet<_>>();
+        assert_eq!(parse_mask("3\n"), Some(set(&[0, 1])));
+        assert_eq!(parse_mask("00000001,80000000"), Some(set(&[31, 32])));
+        assert_eq!((parse_mask("x"), parse_mask("1ffffffff")), (None, None));
+        assert_eq!(mask_text(&set(&[31, 32])), "1,80000000");
+        assert_eq!(mask_text(&set(&[])), "0");
     }
 
     #[test]
@@ -172,8 +213,13 @@ mod tests {
         }
 
         #[test]
+        fn any_mask_survives_being_written(cores in prop::collection::btree_set(0_usize..300, 0..50)) {
+            prop_assert_eq!(parse_mask(&mask_text(&cores)), Some(cores));
+        }
+
+        #[test]
         fn no_text_makes_a_list_panic(text in "[0-9,\\- a(\u{0}]{0,20}") {
-            let _ = parse_list(&text);
+            let _ = (parse_list(&text), parse_mask(&text));
         }
     }
 }

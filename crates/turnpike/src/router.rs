@@ -42,6 +42,7 @@ use std::thread::{self, JoinHandle};
 
 use anyhow::{Context, Result, bail};
 use control::config::Config;
+use control::cores::CorePlacement;
 use dataplane::catalogue::Catalogue;
 use dataplane::filters::Gate;
 use dataplane::flow::FlowHash;
@@ -102,6 +103,10 @@ pub fn run(
     socket: &Path,
     RunSettings { no_huge, hold }: RunSettings,
 ) -> Result<()> {
+    // Before there are other threads, which go where this one is.
+    let placement = cores::place(&config)?;
+    cores::confine(&placement.control, &[])?;
+    cores::tell(&placement);
     // Before there is any other thread.
     let signals = Signals::block()?;
     resident::stay();
@@ -149,10 +154,11 @@ fn run_on(
     no_huge: bool,
     (bindings, store): (&Arc<Bindings>, &SharedStore),
 ) -> Result<Option<Signal>> {
-    let cores = cores::of_forwarders(&config)?;
+    let placement = cores::place(&config)?;
+    let cores = &placement.forward;
     let machine = Machine::here();
     let cpus = Arc::new(machine.cpus());
-    let plan = buffers::Plan::of(&config, cores.len(), buffers::Nodes::new(machine, &cpus, &cores));
+    let plan = buffers::Plan::of(&config, cores.len(), buffers::Nodes::new(machine, &cpus, cores));
     let memory = memory_for(&plan, cores.len());
     room::check_now(&Machine::here(), memory.0, no_huge, config.memory.mbufs)?;
     let course = signals.course().clone();
@@ -163,7 +169,7 @@ fn run_on(
     let buffers = Buffers::new(&eal, &plan)?;
     drop(progress);
     signals.enter("the opening of the ports")?;
-    let place = (&cores[..], cpus);
+    let place = (placement, cpus);
     let opener = Opener::new(eal.clone(), buffers.clone(), bindings.clone(), store.clone());
     let described = (config, source.clone());
     let router = Router::start(described, catalogue, place, opener, &buffers, &mut signals)?;
@@ -241,11 +247,12 @@ impl Router {
     fn start(
         (config, source): (Config, SourceArgs),
         catalogue: &Catalogue,
-        (cores, cpus): (&[usize], Arc<Cpus>),
+        (placement, cpus): (CorePlacement, Arc<Cpus>),
         opener: Opener,
         buffers: &Buffers,
         signals: &mut Signals,
     ) -> Result<Self> {
+        let cores = &placement.forward;
         let eal = opener.eal().clone();
         let devices = DeviceEvents::listen(&eal)?;
         let (ports, queues) = opener.open_all(&config, cores.len())?;
@@ -360,6 +367,7 @@ impl Router {
             groups,
             ledger,
             wiring,
+            cores: placement,
             configurations,
             ports,
             names,

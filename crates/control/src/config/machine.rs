@@ -8,8 +8,8 @@ use std::path::Path;
 use wire::MacAddr;
 
 use super::error::{Collector, ConfigErrors, suggestion};
-use super::{Config, Device, Port};
-use crate::cores::{isolated_cores, parse_cores};
+use super::{Config, Cores, Device, Port};
+use crate::cores::{CorePlacement, Supply, parse_cores, supply};
 use crate::gate::uid_of;
 
 /// What a machine has, as far as configurations name it.
@@ -17,8 +17,8 @@ use crate::gate::uid_of;
 pub struct Machine {
     /// Cores that are online.
     pub cores: BTreeSet<usize>,
-    /// Cores that this process may run on.
-    pub allowed: BTreeSet<usize>,
+    /// Cores that this process may use.
+    pub supply: Supply,
     /// Kernel interfaces of this process's network namespace.
     pub interfaces: BTreeSet<String>,
     /// Network functions on the PCI bus, with their domains.
@@ -37,16 +37,9 @@ impl Machine {
     pub fn here() -> io::Result<Self> {
         let invalid = |reason: String| io::Error::new(io::ErrorKind::InvalidData, reason);
         let list = |text: &str| parse_cores(text.trim()).map(BTreeSet::from_iter).map_err(invalid);
-        let status = fs::read_to_string("/proc/self/status")?;
-        let allowed = status
-            .lines()
-            .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))
-            .ok_or_else(|| invalid("/proc/self/status has no Cpus_allowed_list".to_owned()))?;
-        let mut allowed = list(allowed)?;
-        allowed.extend(isolated_cores());
         Ok(Self {
             cores: list(&fs::read_to_string("/sys/devices/system/cpu/online")?)?,
-            allowed,
+            supply: supply()?.clone(),
             interfaces: interfaces(&fs::read_to_string("/proc/self/net/dev")?),
             pci: network_functions(),
             netns: names_in(Path::new("/run/netns")),
@@ -218,19 +211,27 @@ fn check_users(config: &Config, errors: &mut Collector) {
 }
 
 fn check_cores(config: &Config, machine: &Machine, errors: &mut Collector) {
-    for core in &config.forwarders.cores {
-        let message = if !machine.cores.contains(core) {
-            let online = list_or_none(machine.cores.iter());
-            format!("forwarders: core {core} does not exist; this machine has {online}")
-        } else if !machine.allowed.contains(core) {
-            let allowed = list_or_none(machine.allowed.iter());
-            format!(
-                "forwarders: core {core} is not allowed to this process (cpuset or taskset); allowed: {allowed}"
-            )
-        } else {
-            continue;
-        };
-        errors.add(config.forwarders.line, message);
+    let Cores { control_line, control, forward_line, forward } = &config.cores;
+    for (what, line, cores) in
+        [("forwarders", forward_line, forward), ("control", control_line, control)]
+    {
+        for core in cores {
+            let message = if !machine.cores.contains(core) {
+                let online = list_or_none(machine.cores.iter());
+                format!("{what}: core {core} does not exist; this machine has {online}")
+            } else if !machine.supply.allowed.contains(core) {
+                let allowed = list_or_none(machine.supply.allowed.iter());
+                format!(
+                    "{what}: core {core} is not allowed to this process (cpuset or taskset); allowed: {allowed}"
+                )
+            } else {
+                continue;
+            };
+            errors.add(*line, message);
+        }
+    }
+    if let Err(reason) = CorePlacement::new(control, forward, &machine.supply) {
+        errors.add(*control_line, format!("cores: {reason}"));
     }
 }
 
@@ -268,7 +269,7 @@ mod tests {
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         Machine {
             cores: BTreeSet::from([0, 1, 2]),
-            allowed: BTreeSet::from([0, 1]),
+            supply: Supply { allowed: BTreeSet::from([0, 1]), isolated: BTreeSet::new() },
             interfaces: names(&["lo", "eth0", "eth1"]),
             pci: BTreeSet::new(),
             netns: names(&["blue"]),
@@ -313,6 +314,16 @@ mod tests {
                  r.lua:3: forwarders: core 3 does not exist; this machine has 0, 1, 2",
             ),
             (
+                "turnpike.port 'a' { device = 'eth0' }\nturnpike.cores { control = '2-3', forward = 1 }",
+                "r.lua:3: control: core 2 is not allowed to this process (cpuset or taskset); allowed: 0, 1\n\
+                 r.lua:3: control: core 3 does not exist; this machine has 0, 1, 2",
+            ),
+            (
+                "turnpike.port 'a' { device = 'eth0' }\nturnpike.cores { control = '0-1' }",
+                "r.lua:3: cores: control has every core that this process may use (0, 1), and none is left for \
+                 forwarders; name fewer, or leave control out on a machine of one core",
+            ),
+            (
                 "turnpike.port 'a' { device = 'eth0', address = '10.0.0.1/24' }\n\
                  turnpike.import { file = '/nonexistent/t', via = '10.0.0.2' }",
                 "r.lua:3: import: file /nonexistent/t cannot be read: No such file or directory (os error 2)",
@@ -344,7 +355,9 @@ mod tests {
     #[test]
     fn this_machine_has_a_core_and_a_loopback_interface() {
         let machine = Machine::here().unwrap();
-        assert!(machine.allowed.is_subset(&machine.cores) && !machine.allowed.is_empty());
+        assert!(
+            machine.supply.allowed.is_subset(&machine.cores) && !machine.supply.allowed.is_empty()
+        );
         assert!(machine.interfaces.contains("lo"), "{machine:?}");
     }
 

@@ -60,6 +60,7 @@ pub(super) enum Keyword {
     Multicast,
     RoutesFrom,
     Fpm,
+    Cores,
     Forwarders,
     Forwarding,
     Tx,
@@ -74,7 +75,7 @@ pub(super) enum Keyword {
 }
 
 impl Keyword {
-    const ALL: [Self; 22] = [
+    const ALL: [Self; 23] = [
         Self::Port,
         Self::Route,
         Self::Neighbour,
@@ -86,6 +87,7 @@ impl Keyword {
         Self::Vrf,
         Self::RoutesFrom,
         Self::Fpm,
+        Self::Cores,
         Self::Forwarders,
         Self::Forwarding,
         Self::Tx,
@@ -112,6 +114,7 @@ impl Keyword {
             Self::Multicast => "multicast",
             Self::RoutesFrom => "routes_from",
             Self::Fpm => "fpm",
+            Self::Cores => "cores",
             Self::Forwarders => "forwarders",
             Self::Forwarding => "forwarding",
             Self::Tx => "tx",

@@ -14,7 +14,7 @@ use dataplane::polling::{QUOTA, Wait};
 use dataplane::reason::PuntClass;
 
 use super::{
-    Advertise, Command, Config, DEFAULT_VRF, Discovery, Driver, Fib, Filter, Forwarders,
+    Advertise, Command, Config, Cores, DEFAULT_VRF, Discovery, Driver, Fib, Filter, Forwarders,
     Forwarding, Fpm, Icmp, Import, KernelRoutes, LinkWish, Log, Memory, MulticastRoute,
     NamedNextHop, Neighbour, Port, PortFilter, Preference, Prefix, PrefixSet, Quarantine, Queues,
     RoutesFrom, Slowpath, Telnet, Tx, Vrf, action_name,
@@ -75,6 +75,7 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
         multicast,
         routes_from,
         fpm,
+        cores,
         forwarders,
         forwarding,
         tx,
@@ -105,11 +106,12 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
     multicast.iter().for_each(|route| list.multicast(route));
     (1..).zip(imports).for_each(|(rank, import)| list.import(rank, import));
     list.sources(routes_from, fpm.as_ref());
-    let Forwarders { line: _, cores, wait, budget } = forwarders;
-    list.live(
-        "forwarders: cores",
-        some(cores.iter().map(ToString::to_string), "the router's choice"),
-    );
+    let Cores { control_line: _, control, forward_line: _, forward } = cores;
+    let chosen =
+        |cores: &[usize]| some(cores.iter().map(ToString::to_string), "the router's choice");
+    list.live("cores: control", chosen(control));
+    list.live("cores: forward", chosen(forward));
+    let Forwarders { wait, budget } = forwarders;
     list.live("forwarders: wait", wait.name());
     list.live("forwarders: budget", budget);
     let Forwarding { class_e, resolve_via_default } = forwarding;

@@ -60,7 +60,7 @@ fn the_example_works_as_it_stands() {
     );
     assert_eq!(config.neighbours[0].port, right);
     assert_eq!(config.neighbours[0].mac, MacAddr([2, 0, 0, 0, 0, 9]));
-    assert_eq!(config.forwarders.cores, [1]);
+    assert_eq!(config.cores.forward, [1]);
 }
 
 #[test]
@@ -1207,7 +1207,7 @@ fn the_other_statements_are_checked_too() {
 
 #[test]
 fn statements_that_are_not_understood_are_explained() {
-    const KNOWN: &str = "known: port, route, neighbour, next_hop, filter, import, multicast, vrf, routes_from, fpm, forwarders, forwarding, tx, slowpath, flows, icmp, memory, fib, log, quarantine, telnet, buckets, command, counter, counters, graph, hash, ip4, ip4_text, ip6, mac, mac_text, mask, new_graph, now, ports, prefix, set, step, table";
+    const KNOWN: &str = "known: port, route, neighbour, next_hop, filter, import, multicast, vrf, routes_from, fpm, cores, forwarders, forwarding, tx, slowpath, flows, icmp, memory, fib, log, quarantine, telnet, buckets, command, counter, counters, graph, hash, ip4, ip4_text, ip6, mac, mac_text, mask, new_graph, now, ports, prefix, set, step, table";
     for (statement, expected) in [
         ("turnpike.prot 'x' { 1 }", format!("turnpike.prot unknown; did you mean \"port\"? {KNOWN}")),
         ("turnpike.interface 'x' { 1 }", format!("turnpike.interface unknown; {KNOWN}")),

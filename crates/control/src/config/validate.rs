@@ -1,6 +1,7 @@
 //! From statements to a [`Config`]: reads every statement, collects everything that is wrong.
 
 mod advertise;
+mod cores;
 mod discovery;
 mod filters;
 mod graphs;
@@ -114,8 +115,9 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
     let others = (&*next_hops, &*sets);
     let (filters, categories) = filters::read(&mut context, of(Keyword::Filter), others);
     filters::tell_ports(&mut context, &mut ports, &filters);
-    let forwarders = rest::forwarders(&mut context, of(Keyword::Forwarders));
-    queues::check(&mut context, &ports, &forwarders);
+    let (cores, forwarders) =
+        cores::read(&mut context, of(Keyword::Cores), of(Keyword::Forwarders));
+    queues::check(&mut context, &ports, &cores);
     let routes = routes::read(&mut context, of(Keyword::Route));
     let imports = routes::imports(&mut context, of(Keyword::Import), file);
     let others = routes_from.any();
@@ -142,6 +144,7 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
         imports,
         multicast: multicast::read(&mut context, of(Keyword::Multicast)),
         forwarding,
+        cores,
         forwarders,
         tx: rest::tx(&mut context, of(Keyword::Tx)),
         slowpath: rest::slowpath(&mut context, of(Keyword::Slowpath)),

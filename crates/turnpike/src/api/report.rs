@@ -84,8 +84,36 @@ pub struct Offload {
 pub struct Forwarders {
     /// By number.
     pub forwarders: Vec<Forwarder>,
+    /// Cores of everything else: slow path workers, the owner, the API, DPDK's own threads.
+    #[serde(default)]
+    pub control: Vec<usize>,
     /// What an operator should know of them, one sentence each.
     pub advice: Vec<String>,
+}
+
+/// What takes a forwarder's core from it, as the kernel counts. Counts and times of the thread since it began, those
+/// of the core since the forwarder came to it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interference {
+    /// Cores on which the kernel lets the thread run: the forwarder's, unless that was refused or taken from the
+    /// process.
+    pub allowed: Vec<usize>,
+    /// Times that the thread gave the core up, which it does to sleep.
+    pub voluntary_switches: u64,
+    /// Times that the scheduler took the core from it for another thread.
+    pub involuntary_switches: u64,
+    /// Page faults that the kernel answered from memory.
+    pub minor_faults: u64,
+    /// Page faults that waited for a disk.
+    pub major_faults: u64,
+    /// Microseconds on a core.
+    pub ran_us: u64,
+    /// Microseconds in which it was ready to run and other threads had the core.
+    pub waited_us: u64,
+    /// Microseconds of interrupts and softirqs on the core, in steps of 10,000.
+    pub interrupts_us: u64,
+    /// Microseconds that the hypervisor took from the core, in steps of 10,000.
+    pub stolen_us: u64,
 }
 
 /// A forwarder. Packets, bursts and cycles since the start.
@@ -118,6 +146,9 @@ pub struct Forwarder {
     pub rx: Vec<String>,
     /// Transmit queues that it has.
     pub tx: Vec<String>,
+    /// What takes the core from it; none: its thread has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interference: Option<Interference>,
 }
 
 /// The waiting of a forwarder. Numbers since the start.

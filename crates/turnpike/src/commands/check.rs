@@ -83,7 +83,7 @@ pub fn check(
         binder.check(&config, None)?;
         quarantine::examine(&config.quarantine.directory)?;
         warnings.extend(binder.taken_over(&config));
-        let cores = router::cores::of_forwarders(&config)?;
+        let cores = router::cores::place(&config)?.forward;
         let (needed_mb, _) = router::packet_memory(&config, &cores);
         let memory = config.memory;
         let machine = Machine::here();

@@ -78,6 +78,6 @@ fn without_file(catalogue: &Catalogue) -> Result<Wanted> {
 }
 
 fn of(config: &Config) -> Result<Wanted> {
-    let cores = router::cores::of_forwarders(config)?;
+    let cores = router::cores::place(config)?.forward;
     Ok(Wanted::of(config, &cores, router::packet_memory(config, &cores)))
 }

@@ -69,10 +69,10 @@ fn devices(config: &Config) -> Devices {
     config.ports.iter().map(|port| (port.name.clone(), port.device.clone())).collect()
 }
 
-/// Is one of the errors about a core for forwarders?
+/// Is one of the errors about a core?
 fn names_core(errors: &ConfigErrors, config: &Config) -> bool {
-    let line = config.forwarders.line;
-    line.is_some() && errors.0.iter().any(|error| error.line == line)
+    let lines = [config.cores.forward_line, config.cores.control_line];
+    errors.0.iter().any(|error| error.line.is_some() && lines.contains(&error.line))
 }
 
 /// Is the machine's set-up the likely cause: its memory, a limit, the IOMMU, a device's driver?

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{Finding, Patient, mend};
-use crate::machine::{list_text, parse_list};
+use crate::machine::{list_text, mask_text, parse_list};
 
 const ISOLATED: &str = "/sys/devices/system/cpu/isolated";
 const NOHZ_FULL: &str = "/sys/devices/system/cpu/nohz_full";
@@ -106,6 +106,32 @@ pub fn rcu(patient: &Patient<'_>) -> Vec<Finding> {
     })
 }
 
+/// Work that the kernel puts off, which runs on any core of a mask.
+pub fn workqueues(patient: &Patient<'_>) -> Vec<Finding> {
+    const CHECK: &str = "workqueues";
+    const MASK: &str = "/sys/devices/virtual/workqueue/cpumask";
+    let forwarders = &patient.wanted.cores;
+    let Some(allowed) = patient.machine.mask(MASK) else {
+        return vec![Finding::unknown(CHECK, MASK)];
+    };
+    let found: BTreeSet<usize> = allowed.intersection(forwarders).copied().collect();
+    if found.is_empty() {
+        return vec![Finding::ok(CHECK, "none on the forwarders' cores")];
+    }
+    let others = patient.other_cores();
+    let finding = Finding::warning(
+        CHECK,
+        format!("the kernel's workqueues may use the forwarders' cores: {}", list_text(&found)),
+    );
+    let finding = finding.cost(
+        "Writing pages back and other work of the kernel takes a forwarder's core for a while.",
+    );
+    vec![match others.is_empty() {
+        true => finding,
+        false => finding.mend([format!("echo {} > {MASK}", mask_text(&others))]),
+    }]
+}
+
 /// Threads of one physical core that two forwarders have, or a forwarder and Linux.
 pub fn smt(patient: &Patient<'_>) -> Vec<Finding> {
     const CHECK: &str = "smt";
@@ -153,8 +179,7 @@ pub fn control_plane(patient: &Patient<'_>) -> Vec<Finding> {
     if online.is_empty() {
         return vec![Finding::unknown(CHECK, "/sys/devices/system/cpu/online")];
     }
-    let left: BTreeSet<usize> =
-        online.keys().copied().filter(|core| !forwarders.contains(core)).collect();
+    let left = patient.other_cores();
     if !left.is_empty() {
         return vec![Finding::ok(
             CHECK,

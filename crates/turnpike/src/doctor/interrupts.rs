@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use control::config::Device;
 
 use super::{Finding, Patient, Port, devices};
-use crate::machine::{list_text, parse_list};
+use crate::machine::{list_text, mask_text, parse_list};
 
 const IRQ: &str = "/proc/irq";
 
@@ -22,7 +22,11 @@ pub fn affinity(patient: &Patient<'_>) -> Vec<Finding> {
     if numbers.is_empty() {
         return vec![Finding::unknown(CHECK, IRQ)];
     }
-    let served = |&number: &usize| !served_by(patient, number).is_disjoint(forwarders);
+    // Those of ports belong there: see `of_ports`.
+    let of_ports: BTreeSet<usize> = interrupts_of_ports(patient).into_iter().collect();
+    let served = |number: &usize| {
+        !of_ports.contains(number) && !served_by(patient, *number).is_disjoint(forwarders)
+    };
     let on_forwarders: BTreeSet<usize> = numbers.into_iter().filter(served).collect();
     if on_forwarders.is_empty() {
         return vec![Finding::ok(CHECK, "none on the forwarders' cores")];
@@ -34,17 +38,91 @@ pub fn affinity(patient: &Patient<'_>) -> Vec<Finding> {
     );
     let cost = "Each one that comes stops a forwarder for some microseconds.";
     let finding = Finding::warning(CHECK, found).cost(cost);
-    let cores = patient.cpus.cores.keys().copied();
-    let others: BTreeSet<usize> = cores.filter(|core| !forwarders.contains(core)).collect();
+    let others = patient.other_cores();
     if others.is_empty() {
         return vec![finding];
     }
-    let numbers: Vec<String> = on_forwarders.iter().map(ToString::to_string).collect();
-    vec![finding.mend([format!(
-        "for i in {}; do echo {} > {IRQ}/$i/smp_affinity_list; done",
-        numbers.join(" "),
-        list_text(&others)
-    )])]
+    vec![finding.mend([move_to(&on_forwarders, &others)])]
+}
+
+/// Has interrupts served by these cores.
+fn move_to(numbers: &BTreeSet<usize>, cores: &BTreeSet<usize>) -> String {
+    let numbers: Vec<String> = numbers.iter().map(ToString::to_string).collect();
+    let (numbers, cores) = (numbers.join(" "), list_text(cores));
+    format!("for i in {numbers}; do echo {cores} > {IRQ}/$i/smp_affinity_list; done")
+}
+
+/// Interrupts of kernel interfaces that are ports. The kernel's part of receiving (AF_XDP, AF_PACKET) runs where
+/// they are served, so that a flood takes that core: it should be a forwarder's.
+pub fn of_ports(patient: &Patient<'_>) -> Vec<Finding> {
+    const CHECK: &str = "port-interrupts";
+    let forwarders = &patient.wanted.cores;
+    let numbers = interrupts_of_ports(patient);
+    if numbers.is_empty() || forwarders.is_empty() {
+        return Vec::new();
+    }
+    let on_control = |number: &usize| !served_by(patient, *number).is_subset(forwarders);
+    let found: BTreeSet<usize> = numbers.into_iter().filter(on_control).collect();
+    if found.is_empty() {
+        return vec![Finding::ok(CHECK, "the forwarders' cores serve those of ports")];
+    }
+    let text = format!("cores of control serve interrupts of ports: IRQ {}", list_text(&found));
+    let cost = "A flood on the port takes the core from routing daemons and slow path.";
+    vec![Finding::warning(CHECK, text).cost(cost).mend([move_to(&found, forwarders)])]
+}
+
+/// Numbers of the interrupts of kernel interfaces that are ports.
+fn interrupts_of_ports(patient: &Patient<'_>) -> Vec<usize> {
+    let of = |interface: &str| {
+        // Those of a virtio device are its bus's.
+        ["device/msi_irqs", "device/../msi_irqs"].map(|place| {
+            let names = patient.machine.names(&format!("/sys/class/net/{interface}/{place}"));
+            names.into_iter().filter_map(|name| name.parse().ok()).collect::<Vec<usize>>()
+        })
+    };
+    patient.wanted.kernel_interfaces().flat_map(of).flatten().collect()
+}
+
+/// Receive packet steering: interfaces whose packets the kernel handles on cores of the other kind.
+pub fn steering(patient: &Patient<'_>) -> Vec<Finding> {
+    const CHECK: &str = "receive-steering";
+    const NET: &str = "/sys/class/net";
+    let forwarders = &patient.wanted.cores;
+    let interfaces = patient.machine.names(NET);
+    if interfaces.is_empty() || forwarders.is_empty() {
+        return Vec::new();
+    }
+    let others = patient.other_cores();
+    let ports: BTreeSet<&str> = patient.wanted.kernel_interfaces().collect();
+    let mut findings = Vec::new();
+    for interface in &interfaces {
+        let queues = patient.machine.names(&format!("{NET}/{interface}/queues"));
+        let masks = queues.iter().filter(|queue| queue.starts_with("rx-")).filter_map(|queue| {
+            patient.machine.mask(&format!("{NET}/{interface}/queues/{queue}/rps_cpus"))
+        });
+        let cores: BTreeSet<usize> = masks.flatten().collect();
+        let is_port = ports.contains(interface.as_str());
+        let (right, whose) =
+            if is_port { (forwarders, "control's") } else { (&others, "forwarders'") };
+        if cores.is_subset(right) {
+            continue;
+        }
+        let wrong: BTreeSet<usize> = cores.difference(right).copied().collect();
+        let text =
+            format!("{interface}: the kernel receives on {whose} cores {}", list_text(&wrong));
+        let cost = match is_port {
+            true => "A flood on the port takes the core from routing daemons and slow path.",
+            false => "Each packet of the interface stops a forwarder.",
+        };
+        findings.push(Finding::warning(CHECK, text).cost(cost).mend([format!(
+            "for q in {NET}/{interface}/queues/rx-*; do echo {} > $q/rps_cpus; done",
+            mask_text(right)
+        )]));
+    }
+    if findings.is_empty() {
+        findings.push(Finding::ok(CHECK, "no interface's packets on cores of the other kind"));
+    }
+    findings
 }
 
 /// Cores that serve an interrupt that somebody handles.

@@ -58,7 +58,7 @@ pub fn load_module(module: &str) -> Vec<String> {
 
 /// The configuration's line for forwarders on these cores.
 pub fn forwarders(cores: &BTreeSet<usize>) -> String {
-    format!("turnpike.forwarders {{ cores = \"{}\" }}", list_text(cores))
+    format!("turnpike.cores {{ forward = \"{}\" }}", list_text(cores))
 }
 
 /// As many cores as the forwarders have now, where they would be better off: one thread of each physical

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
 use super::*;
+use crate::machine::tasks::Task;
 use crate::machine::testing::Tree;
 
 fn pci(name: &str, address: &str) -> Port {
@@ -404,7 +405,7 @@ fn isolation_tick_and_rcu_are_judged_by_core() {
 fn the_first_core_is_left_to_linux() {
     let tree = Tree::two_nodes();
     let first = wanted(&[0], vec![]);
-    assert_eq!(mends(cores::isolated, &tree, &first), ["turnpike.forwarders { cores = \"1\" }"]);
+    assert_eq!(mends(cores::isolated, &tree, &first), ["turnpike.cores { forward = \"1\" }"]);
     let both = wanted(&[0, 1], vec![]);
     assert!(mends(cores::tick, &tree, &both)[1].contains("nohz_full=1\""));
 }
@@ -415,7 +416,7 @@ fn siblings_are_shared_by_forwarders_or_with_linux() {
     let both = wanted(&[1, 9], vec![]);
     let text = "forwarders on cores 1 and 9, which are threads of one physical core";
     assert_eq!(found(cores::smt, &tree, &both), is(Warning, text));
-    assert_eq!(mends(cores::smt, &tree, &both), ["turnpike.forwarders { cores = \"1-2\" }"]);
+    assert_eq!(mends(cores::smt, &tree, &both), ["turnpike.cores { forward = \"1-2\" }"]);
     let one = wanted(&[1], vec![]);
     let text = "Linux may run anything on the siblings of forwarders' cores: 9";
     assert_eq!(found(cores::smt, &tree, &one), is(Warning, text));
@@ -436,8 +437,124 @@ fn the_control_plane_needs_a_core() {
         found(cores::control_plane, &tree, &all),
         is(Warning, "forwarders have every core: 0-1")
     );
-    assert_eq!(mends(cores::control_plane, &tree, &all), ["turnpike.forwarders { cores = \"1\" }"]);
+    assert_eq!(mends(cores::control_plane, &tree, &all), ["turnpike.cores { forward = \"1\" }"]);
     assert_eq!(found(cores::control_plane, &Tree::new(&[]), &all)[0].0, Note);
+}
+
+#[test]
+fn workqueues_belong_on_other_cores() {
+    let tree = Tree::two_nodes();
+    let wanted = wanted(&[1, 2], vec![]);
+    assert_eq!(found(cores::workqueues, &tree, &wanted)[0].0, Note);
+    tree.write("sys/devices/virtual/workqueue/cpumask", "ffff\n");
+    let text = "the kernel's workqueues may use the forwarders' cores: 1-2";
+    assert_eq!(found(cores::workqueues, &tree, &wanted), is(Warning, text));
+    let mend = mends(cores::workqueues, &tree, &wanted);
+    assert_eq!(mend, ["echo fff9 > /sys/devices/virtual/workqueue/cpumask"]);
+    tree.write("sys/devices/virtual/workqueue/cpumask", "fff9\n");
+    assert_eq!(found(cores::workqueues, &tree, &wanted)[0].0, Fine);
+}
+
+fn thread(name: &str, core: usize, allowed: &[usize]) -> Task {
+    let allowed = allowed.iter().copied().collect();
+    Task { name: name.to_owned(), core, allowed, ..Task::default() }
+}
+
+#[test]
+fn threads_beside_forwarders_are_named_with_the_way_out() {
+    let tree = Tree::new(&[("sys/devices/system/cpu/online", "0-2")]);
+    let wanted = wanted(&[1, 2], vec![]);
+    assert_eq!(found(tasks::processes, &tree, &wanted)[0].0, Note);
+    tree.link("proc/self", "50");
+    tree.task(50, 50, &thread("turnpike", 1, &[0, 1, 2]));
+    tree.task(60, 61, &thread("forwarder-0", 1, &[1]));
+    tree.task(60, 60, &thread("turnpike", 0, &[0]));
+    // Bound to its core by the kernel, and one that has been moved away since.
+    tree.task(14, 14, &Task { of_kernel: true, ..thread("ksoftirqd/1", 1, &[1]) });
+    tree.task(70, 70, &thread("moved", 1, &[0]));
+    assert_eq!(found(tasks::processes, &tree, &wanted)[0].0, Fine);
+    tree.task(80, 80, &thread("bgpd", 2, &[0, 1, 2]));
+    tree.task(80, 81, &thread("bgpd_io", 1, &[0, 1, 2]));
+    tree.task(15, 15, &Task { of_kernel: true, ..thread("kswapd0", 1, &[0, 1, 2]) });
+    let all = found(tasks::processes, &tree, &wanted);
+    let expected = [
+        (Warning, "programs that ran last on the forwarders' cores: bgpd (80)".to_owned()),
+        (
+            Note,
+            "the kernel's threads that ran last on the forwarders' cores: kswapd0 (15)".to_owned(),
+        ),
+    ];
+    assert_eq!(all, expected);
+    assert!(
+        mends(tasks::processes, &tree, &wanted)[0]
+            .starts_with("for p in 80; do taskset -acp 0 $p;")
+    );
+    for process in 81..88 {
+        tree.task(process, process, &thread("x", 1, &[1]));
+    }
+    assert!(found(tasks::processes, &tree, &wanted)[0].1.ends_with("x (84), and 3 more"));
+}
+
+#[test]
+fn forwarders_that_lose_their_core_are_named() {
+    let tree = Tree::new(&[]);
+    let none = wanted(&[1], vec![]);
+    assert_eq!(found(tasks::preemption, &tree, &none)[0].0, Note);
+    tree.write("proc/uptime", "110.00 9.00\n");
+    assert_eq!(found(tasks::preemption, &tree, &none), is(Fine, "no router runs now"));
+    let after = |involuntary| {
+        let began = std::time::Duration::from_secs(100);
+        let forwarder = thread("forwarder-3", 7, &[7]);
+        tree.task(60, 61, &Task { began, involuntary, ..forwarder });
+        tree.task(60, 60, &Task { began, involuntary: 9999, ..thread("turnpike", 0, &[0]) });
+        found(tasks::preemption, &tree, &none)
+    };
+    assert_eq!(after(200), is(Fine, "none above 20 times a second"));
+    let text = "other threads take the core from forwarder-3 (core 7) 25 times a second";
+    assert_eq!(after(250), is(Warning, text));
+}
+
+#[test]
+fn what_the_kernel_receives_is_on_the_right_cores() {
+    let tree = Tree::new(&[("sys/devices/system/cpu/online", "0-2")]);
+    let wanted = wanted(&[1, 2], vec![kernel("wan", "eth1")]);
+    assert_eq!(found(interrupts::of_ports, &tree, &wanted), []);
+    assert_eq!(found(interrupts::steering, &tree, &wanted), []);
+    for (number, cores) in [(30, "0-2"), (31, "2"), (32, "1")] {
+        tree.write(&format!("proc/irq/{number}/smp_affinity_list"), cores);
+        tree.write(&format!("proc/irq/{number}/handler/x"), "");
+    }
+    for number in [30, 31] {
+        tree.write(&format!("sys/class/net/eth1/device/msi_irqs/{number}"), "msi\n");
+    }
+    // Only 32 is nobody's port's.
+    assert_eq!(
+        found(interrupts::affinity, &tree, &wanted)[0].1,
+        "1 on the forwarders' cores: IRQ 32"
+    );
+    let text = "cores of control serve interrupts of ports: IRQ 30";
+    assert_eq!(found(interrupts::of_ports, &tree, &wanted), is(Warning, text));
+    let mend = "for i in 30; do echo 1-2 > /proc/irq/$i/smp_affinity_list; done";
+    assert_eq!(mends(interrupts::of_ports, &tree, &wanted), [mend]);
+    tree.write("proc/irq/30/smp_affinity_list", "1");
+    assert_eq!(found(interrupts::of_ports, &tree, &wanted)[0].0, Fine);
+
+    let steer = |interface: &str, mask: &str| {
+        tree.write(&format!("sys/class/net/{interface}/queues/rx-0/rps_cpus"), mask);
+    };
+    steer("eth0", "0\n");
+    steer("eth1", "6\n");
+    assert_eq!(found(interrupts::steering, &tree, &wanted)[0].0, Fine);
+    steer("eth0", "3\n");
+    steer("eth1", "7\n");
+    let expected = [
+        (Warning, "eth0: the kernel receives on forwarders' cores 1".to_owned()),
+        (Warning, "eth1: the kernel receives on control's cores 0".to_owned()),
+    ];
+    assert_eq!(found(interrupts::steering, &tree, &wanted), expected);
+    let mend = mends(interrupts::steering, &tree, &wanted);
+    assert_eq!(mend[0], "for q in /sys/class/net/eth0/queues/rx-*; do echo 1 > $q/rps_cpus; done");
+    assert_eq!(mend[1], "for q in /sys/class/net/eth1/queues/rx-*; do echo 6 > $q/rps_cpus; done");
 }
 
 #[test]
@@ -447,9 +564,9 @@ fn better_cores_are_near_to_the_ports() {
     let far = wanted(&[1, 2], vec![pci("wan", "0000:83:00.0")]);
     let text = "port \"wan\": on node 1; forwarders on other nodes: 1-2";
     assert_eq!(found(numa::ports, &tree, &far), is(Warning, text));
-    assert_eq!(mends(numa::ports, &tree, &far), ["turnpike.forwarders { cores = \"4-5\" }"]);
+    assert_eq!(mends(numa::ports, &tree, &far), ["turnpike.cores { forward = \"4-5\" }"]);
     tree.write("sys/devices/system/cpu/isolated", "2-3,6-7");
-    assert_eq!(mends(numa::ports, &tree, &far), ["turnpike.forwarders { cores = \"6-7\" }"]);
+    assert_eq!(mends(numa::ports, &tree, &far), ["turnpike.cores { forward = \"6-7\" }"]);
     let near = wanted(&[4, 5], vec![pci("wan", "0000:83:00.0")]);
     assert_eq!(found(numa::ports, &tree, &near)[0].0, Fine);
     let one_node = Tree::new(&[("sys/devices/system/cpu/online", "0-1")]);

@@ -119,6 +119,13 @@ impl ForwarderFactory {
     }
 }
 
+/// Writes to as much of the calling thread's stack as a forwarder uses, so that none of it is missing from memory
+/// when packets are there.
+fn touch_stack() {
+    const BYTES: usize = 256 << 10;
+    std::hint::black_box(&mut [0_u8; BYTES]);
+}
+
 /// A forwarder on its thread, which ends with this.
 pub struct Running {
     /// The way to it.
@@ -140,6 +147,7 @@ impl Running {
         let end = stop.clone();
         let body = move || {
             let pinned = cores::pin(core);
+            touch_stack();
             let _registration = super::register(&eal);
             cores::sharpen_timer();
             // Whoever started it may have given it up.
@@ -169,6 +177,11 @@ impl Running {
         let what = || format!("forwarder {}", self.number);
         cores::pin_thread(self.thread.with_context(what)?, core).with_context(what)?;
         Ok(std::mem::replace(&mut self.core, core))
+    }
+
+    /// The kernel's number for the thread, once it runs.
+    pub fn thread(&self) -> Option<Pid> {
+        self.thread
     }
 
     /// Has it end behind its round, and does not wait for that.

@@ -54,6 +54,7 @@ mod health;
 mod history;
 mod hotplug;
 mod initial;
+mod interference;
 mod limiter;
 mod links;
 mod load;
@@ -76,6 +77,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use control::cores::CorePlacement;
 use control::netlink::KernelOrder;
 use control::rib::{Error as RibError, ResolverCommand, Rib};
 use dataplane::filters::Filters;
@@ -104,6 +106,7 @@ use crate::api::server::{Service, Socket};
 use crate::telnet::Telnet;
 use health::Health;
 use hotplug::Absentees;
+use interference::Watched;
 use links::Link;
 use load::Loads;
 use meanwhile::{Inputs, Later};
@@ -158,6 +161,8 @@ pub struct OwnerParts {
     pub ledger: Ledger,
     /// The connections of forwarders, workers and ports.
     pub wiring: Wiring,
+    /// Where forwarders run, and everything else.
+    pub cores: CorePlacement,
     /// The configuration, and what it can be changed by.
     pub configurations: Configurations,
     /// The ports by their numbers.
@@ -195,6 +200,10 @@ pub struct Owner {
     configurations: Configurations,
     failures: FailureLog,
     loads: Loads,
+    /// Where forwarders run, and everything else.
+    cores: CorePlacement,
+    /// The forwarders' threads.
+    watched: Watched,
     /// Ports whose distance from their forwarders' nodes was told, with what was told.
     distances: BTreeMap<PortId, String>,
     /// Ports of which the log says that they have no receive interrupts.
@@ -241,6 +250,7 @@ impl Owner {
             groups,
             ledger,
             wiring,
+            cores,
             configurations,
             ports,
             names,
@@ -267,6 +277,8 @@ impl Owner {
             configurations,
             failures: FailureLog::default(),
             loads: Loads::default(),
+            cores,
+            watched: Watched::default(),
             distances: BTreeMap::new(),
             silent: BTreeSet::new(),
             ports,
@@ -390,6 +402,7 @@ impl Owner {
                     }
                     if count.is_multiple_of(LOAD_TICKS) {
                         self.loads.look(&self.ledger.forwarders);
+                        self.look_at_threads();
                     }
                     if count.is_multiple_of(HEALTH_TICKS) {
                         self.examine();

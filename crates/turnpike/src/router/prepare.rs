@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, anyhow};
 use control::config::{self, Config, Diff, Limits};
+use control::cores::CorePlacement;
 use control::import;
 use dataplane::catalogue::Catalogue;
 use dataplane::interface::InterfaceInfo;
@@ -45,8 +46,8 @@ pub struct Prepared {
     pub graphs: Vec<ForwarderGraph>,
     /// A graph for each forwarder more.
     pub more: Vec<ForwarderGraph>,
-    /// The cores that forwarders are to run on.
-    pub cores: Vec<usize>,
+    /// The cores that forwarders are to run on, and everything else.
+    pub placement: CorePlacement,
     /// What steps need to know of the ports then, by their numbers.
     pub ports: Vec<InterfaceInfo>,
     /// What was opened already of ports that are new or change.
@@ -85,7 +86,8 @@ impl Workshop {
         Binder::here().check(&config, Some(&base))?;
         let diff = Diff::between(&base, &config);
         let made = graphs && diff.fixed().next().is_none();
-        let (before, cores) = (cores::of_forwarders(&base)?, cores::of_forwarders(&config)?);
+        let (before, placement) = (cores::place(&base)?.forward, cores::place(&config)?);
+        let cores = &placement.forward;
         let ready = match made {
             true => open(&self.opener, &base, &diff, known, cores.len())?,
             false => BTreeMap::new(),
@@ -103,7 +105,7 @@ impl Workshop {
             graphs = self.graphs(&[&running[..count], new].concat(), &config, &ports)?;
             more = graphs.split_off(count);
         }
-        Ok(Prepared { base, config, diff, graphs, more, cores, ports, ready })
+        Ok(Prepared { base, config, diff, graphs, more, placement, ports, ready })
     }
 
     /// Opens the device of a port again, for a router that has this configuration and these ports;
@@ -119,7 +121,7 @@ impl Workshop {
         driver: Option<&str>,
     ) -> Result<Reopened> {
         let wanted = config.port(id).context("no such port")?;
-        let cores = cores::of_forwarders(config)?;
+        let cores = cores::place(config)?.forward;
         let forwarders = cores.len();
         // A device that the router has bound itself is bound again when it is opened.
         if let (config::Device::Pci(address), None, Some(driver)) =

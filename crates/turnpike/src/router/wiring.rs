@@ -39,6 +39,7 @@ use dataplane::replicate::Replicas;
 use dataplane::spread::{Input, Spreader};
 use dataplane::wires::{Exit, Inlet, Rewiring, Wires};
 use dpdk::{Consumer, Eal, Producer, Ring, RxQueue, TxQueue};
+use nix::unistd::Pid;
 
 pub use exchanges::{Exchanges, Hurry};
 pub use layout::{CoreMap, Seat};
@@ -201,7 +202,7 @@ impl Wiring {
         // Whoever hears that the router is ready finds every one on its core.
         for running in &mut self.running {
             if let Err(error) = running.wait() {
-                tracing::warn!("{error:#}; it runs on any core");
+                tracing::warn!("{error:#}; it runs on the control cores");
             }
         }
         Ok(())
@@ -210,6 +211,11 @@ impl Wiring {
     /// The number of a forwarder that runs no more although nobody has ended it.
     pub fn dead(&self) -> Option<usize> {
         self.running.iter().position(Running::is_dead)
+    }
+
+    /// The kernel's number for the thread of each forwarder.
+    pub fn threads(&self) -> impl Iterator<Item = Option<Pid>> + '_ {
+        self.running.iter().map(Running::thread)
     }
 
     /// Core and NUMA node of each forwarder.

@@ -7,6 +7,7 @@ use dataplane::words::count;
 
 use super::{columns, finish, right_align};
 use crate::api::report::{Forwarder, Forwarders, Rss};
+use crate::machine::list_text;
 
 /// One line a forwarder, then what an operator should know.
 pub fn forwarders(report: &Forwarders) -> String {
@@ -38,8 +39,10 @@ pub fn forwarders(report: &Forwarders) -> String {
     }
     right_align(&mut table, 0..8);
     let advice = report.advice.iter().map(|sentence| format!("\n\n{sentence}"));
-    let waiting = waiting(&report.forwarders);
-    finish(&table) + "\n\n" + &waiting + &advice.collect::<String>()
+    let control = format!("\n\ncontrol: core {}", list_text(&report.control));
+    let (waiting, interference) = (waiting(&report.forwarders), interference(&report.forwarders));
+    let advice = advice.collect::<String>();
+    finish(&table) + "\n\n" + &waiting + "\n\n" + &interference + &control + &advice
 }
 
 /// One line a forwarder.
@@ -70,6 +73,38 @@ fn waiting(forwarders: &[Forwarder]) -> String {
         ]);
     }
     right_align(&mut table, 3..9);
+    finish(&table)
+}
+
+/// What takes their cores from forwarders.
+fn interference(forwarders: &[Forwarder]) -> String {
+    let mut table = columns(&[
+        "forwarder",
+        "voluntary switches",
+        "involuntary",
+        "minor faults",
+        "major",
+        "ran",
+        "waited",
+        "interrupts",
+        "stolen",
+    ]);
+    for (one, found) in forwarders.iter().filter_map(|one| Some((one, one.interference.as_ref()?)))
+    {
+        let seconds = |micros: u64| format!("{:.2} s", micros as f64 / 1e6);
+        table.add_row([
+            one.number.to_string(),
+            found.voluntary_switches.to_string(),
+            found.involuntary_switches.to_string(),
+            found.minor_faults.to_string(),
+            found.major_faults.to_string(),
+            seconds(found.ran_us),
+            seconds(found.waited_us),
+            seconds(found.interrupts_us),
+            seconds(found.stolen_us),
+        ]);
+    }
+    right_align(&mut table, 0..9);
     finish(&table)
 }
 
@@ -116,7 +151,7 @@ fn port(rss: &Rss) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::report::Waiting;
+    use crate::api::report::{Interference, Waiting};
 
     #[test]
     fn forwarders_are_a_table_with_advice_below() {
@@ -140,14 +175,25 @@ mod tests {
             },
             ..Forwarder::default()
         };
-        let report = Forwarders { forwarders: vec![one], advice: vec!["Mend it.".into()] };
+        let interference = Interference {
+            involuntary_switches: 31,
+            waited_us: 1_250_000,
+            ..Interference::default()
+        };
+        let one = Forwarder { interference: Some(interference), ..one };
+        let advice = vec!["Mend it.".into()];
+        let report = Forwarders { forwarders: vec![one], control: vec![0, 2], advice };
         let text = forwarders(&report);
         let line = text.lines().nth(1).unwrap().split_whitespace().collect::<Vec<_>>();
         let expected = ["0", "3", "1", "42", "%", "1200", "40", "0", "0", "wan:0,", "lan:1", "-"];
         assert_eq!(line, expected);
         let line = text.lines().nth(4).unwrap().split_whitespace().collect::<Vec<_>>();
         assert_eq!(line, ["0", "adaptive", "blocks", "0", "7", "1.2", "s", "4", "2", "1"]);
-        assert!(text.ends_with("\n\nMend it."), "{text}");
+        let line = text.lines().nth(7).unwrap().split_whitespace().collect::<Vec<_>>();
+        let expected =
+            ["0", "0", "31", "0", "0", "0.00", "s", "1.25", "s", "0.00", "s", "0.00", "s"];
+        assert_eq!(line, expected);
+        assert!(text.ends_with("\n\ncontrol: core 0,2\n\nMend it."), "{text}");
     }
 
     #[test]

@@ -145,7 +145,7 @@ fn every_kind_of_setting_is_compared() {
         (
             "turnpike.forwarders { cores = '0' }".to_owned(),
             "turnpike.forwarders { cores = '0-1' }".to_owned(),
-            "forwarders: cores: 0 => 0, 1",
+            "cores: forward: 0 => 0, 1",
         ),
         (
             String::new(),

@@ -6,7 +6,7 @@ use dataplane::port::{RssTable, Thresholds};
 
 use super::super::queues::{Queues, Rss, RssFields, Spread};
 use super::super::value::{Fields, Value, whole_number};
-use super::super::{Forwarders, Port};
+use super::super::{Cores, Port};
 use super::{Context, rest};
 use crate::cores::parse_cores;
 
@@ -209,17 +209,17 @@ fn table(fields: &mut Fields<'_, '_>) -> RssTable {
 }
 
 /// Cores that serve queues are forwarders' cores.
-pub(super) fn check(context: &mut Context<'_>, ports: &[Port], forwarders: &Forwarders) {
+pub(super) fn check(context: &mut Context<'_>, ports: &[Port], forwarders: &Cores) {
     for port in ports {
         let Queues { rx_cores, tx_cores, .. } = &port.queues;
         for (key, cores) in [("rx_cores", rx_cores), ("tx_cores", tx_cores)] {
             let mut stray: Vec<_> =
-                cores.iter().filter(|core| !forwarders.cores.contains(core)).collect();
+                cores.iter().filter(|core| !forwarders.forward.contains(core)).collect();
             stray.dedup();
             let Some(core) = stray.first() else { continue };
-            let known: Vec<_> = forwarders.cores.iter().map(ToString::to_string).collect();
+            let known: Vec<_> = forwarders.forward.iter().map(ToString::to_string).collect();
             let way_out = match known.is_empty() {
-                true => "write turnpike.forwarders { cores = \"…\" } with it".to_owned(),
+                true => "write turnpike.cores { forward = \"…\" } with it".to_owned(),
                 false => format!("the forwarders' cores are {}", known.join(", ")),
             };
             let line = context.source.line_of(port.line, key);
@@ -418,7 +418,7 @@ mod tests {
         let asymmetric = error(&format!("rss = {{ symmetric = true, key = '{plain}' }}"));
         assert!(asymmetric.contains("key: not symmetric"), "{asymmetric}");
         let chosen = with("rx_cores = 1", "nil").unwrap_err().to_string();
-        assert!(chosen.contains("core 1 has no forwarder; write turnpike.forwarders"), "{chosen}");
+        assert!(chosen.contains("core 1 has no forwarder; write turnpike.cores"), "{chosen}");
     }
 
     #[test]

@@ -15,13 +15,12 @@ use wire::MacAddr;
 use super::super::error::suggestion;
 use super::super::network::is_link_local;
 use super::super::script::Statement;
-use super::super::value::{Fields, Value, whole_number};
+use super::super::value::Fields;
 use super::super::{
-    Fib, Forwarders, Forwarding, Icmp, Log, Memory, Neighbour, Quarantine, Route, Slowpath, Tx,
+    Fib, Forwarding, Icmp, Log, Memory, Neighbour, Quarantine, Route, Slowpath, Tx,
 };
 use super::Context;
 use super::routes::{named_port, port_of};
-use crate::cores::parse_cores;
 
 pub(super) fn neighbours<'s>(
     context: &mut Context<'_>,
@@ -141,33 +140,6 @@ pub(super) fn plain<'b, 's>(
     known: &'static [&'static str],
 ) -> Fields<'b, 's> {
     context.fields(statement.keyword.name().to_owned(), statement, known)
-}
-
-pub(super) fn forwarders<'s>(
-    context: &mut Context<'_>,
-    statements: impl Iterator<Item = &'s Statement>,
-) -> Forwarders {
-    const CORES: &str = "cores such as \"1,3-5\"";
-    let Some(statement) = single(context, statements) else { return Forwarders::default() };
-    let mut fields = plain(context, statement, &["cores", "wait", "budget"]);
-    let cores = match fields.get("cores") {
-        None => Ok(Vec::new()),
-        Some(Value::Text(text)) => {
-            parse_cores(text).map_err(|reason| format!("cores \"{text}\": {reason}"))
-        }
-        Some(value) => whole_number(value, &(0..=u64::from(u16::MAX)))
-            .map(|core| vec![core as usize])
-            .ok_or_else(|| format!("cores: expected {CORES}, got {value}")),
-    };
-    let cores = cores.unwrap_or_else(|message| {
-        fields.error("cores", message);
-        Vec::new()
-    });
-    let defaults = Forwarders::default();
-    let wait = wait(&mut fields).unwrap_or(defaults.wait);
-    let budget = fields.number("budget", 1..=u64::from(u16::MAX));
-    let budget = budget.map_or(defaults.budget, |budget| budget as u16);
-    Forwarders { line: Some(fields.line_of("cores")), cores, wait, budget }
 }
 
 /// The waiting of forwarders.

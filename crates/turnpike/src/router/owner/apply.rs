@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use control::config::{Config, Diff, Neighbour, Port, Route};
+use control::cores::CorePlacement;
 use control::netlink::KernelOrder;
 use dataplane::exchange::Replacement;
 use dataplane::features::Features;
@@ -54,12 +55,12 @@ impl Owner {
     /// Makes a change, or none. Returns the longest that a packet was held up on a forwarder, if any
     /// exchanged something.
     pub(super) async fn carry_out(&mut self, prepared: Prepared) -> Result<Option<Duration>> {
-        let Prepared { base, config, diff, graphs, more, cores, ports, ready } = prepared;
+        let Prepared { base, config, diff, graphs, more, placement, ports, ready } = prepared;
         let mut done = Done::default();
         let with = (graphs, ports, ready);
         let made = match self.change((&base, &config, &diff), with, &mut done).await {
             // Nothing behind it can fail, so that nobody has to undo it.
-            Ok(pause) => match self.spread(&cores, more, &config).await {
+            Ok(pause) => match self.spread(&placement, more, &config).await {
                 Ok(between) => Ok(pause.max(between)),
                 Err(error) => Err(error),
             },
@@ -347,15 +348,16 @@ impl Owner {
         self.wiring.as_ref().map_or(0, |wiring| wiring.exchanges.len())
     }
 
-    /// Has a forwarder on each of these cores, which serve queues as the configuration says; those that there
-    /// are too few of have these graphs. Returns how long none received, if queues moved.
+    /// Has a forwarder on each of the cores for them, which serve queues as the configuration says, and every
+    /// other thread on those of control; forwarders that there are too few of have these graphs. Returns how long
+    /// none received, if queues moved.
     async fn spread(
         &mut self,
-        cores: &[usize],
+        placement: &CorePlacement,
         more: Vec<ForwarderGraph>,
         config: &Config,
     ) -> Result<Option<Duration>> {
-        let first = self.forwarders();
+        let (first, cores) = (self.forwarders(), &placement.forward);
         let factory = self.wiring.as_ref().context("no wiring")?.factory();
         let make = |(number, graph): (usize, ForwarderGraph)| {
             let (core, counters) = (cores[number], self.ledger.counters_of(number));
@@ -366,6 +368,7 @@ impl Owner {
         let spread = async |wiring: &mut Wiring| wiring.spread(cores, &plans, more).await;
         let Spread { joined, pause } = self.with_wiring(spread).await?;
         self.ledger.set_forwarders(cores.len(), joined);
+        self.confine(placement);
         Ok(pause)
     }
 }

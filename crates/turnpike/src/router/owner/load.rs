@@ -6,12 +6,14 @@ use control::config::key_text;
 use dataplane::counters::ForwarderCounters;
 use dataplane::polling::Wait;
 
+use super::super::cores;
 use super::super::ports::OpenPort;
 use super::super::reports::ForwarderView;
 use super::super::settings;
 use super::super::wiring::Wiring;
 use super::Owner;
 use crate::api::report::{Forwarder, Forwarders, Rss, Waiting};
+use crate::machine::list_text;
 
 /// A forwarder that is busier than this may have too much.
 const MUCH: f64 = 20.0;
@@ -54,7 +56,7 @@ impl Owner {
     /// What each forwarder does.
     pub(super) fn forwarder_reports(&self) -> Forwarders {
         let Some(wiring) = &self.wiring else {
-            return Forwarders { forwarders: Vec::new(), advice: Vec::new() };
+            return Forwarders { forwarders: Vec::new(), control: Vec::new(), advice: Vec::new() };
         };
         let seats = wiring.seats();
         let report = |(number, view): (usize, &ForwarderView)| {
@@ -86,6 +88,7 @@ impl Owner {
                 spread_in,
                 rx: self.ports.iter().flat_map(rx).collect(),
                 tx: self.ports.iter().filter_map(tx).collect(),
+                interference: self.interference(number),
             })
         };
         let running = self.ledger.forwarders.iter().enumerate().filter(|(_, view)| view.running);
@@ -93,7 +96,9 @@ impl Owner {
         let mut advice: Vec<_> = uneven(&forwarders).into_iter().collect();
         advice.extend(self.ports.iter().filter_map(|port| self.distance(port)));
         advice.extend(self.ports.iter().filter_map(|port| self.silence(port)));
-        Forwarders { forwarders, advice }
+        advice.extend(cores::sharing(&self.cores));
+        advice.extend(forwarders.iter().filter_map(elsewhere));
+        Forwarders { forwarders, control: self.cores.control.clone(), advice }
     }
 
     /// The waiting of one forwarder.
@@ -208,12 +213,24 @@ impl Owner {
             format!(
                 "port \"{}\" is on NUMA node {node}, and its receive queues {} are served from another, which \
                  costs some dozens of nanoseconds a packet; forwarders on cores of node {node} mend it \
-                 (turnpike.forwarders, rx_cores)",
+                 (turnpike.cores, rx_cores)",
                 port.name,
                 queues.join(", ")
             )
         })
     }
+}
+
+/// A forwarder whose core the kernel has refused or taken away, in a sentence.
+fn elsewhere(Forwarder { number, core, interference, .. }: &Forwarder) -> Option<String> {
+    let allowed = &interference.as_ref()?.allowed;
+    (allowed != &[*core]).then(|| {
+        format!(
+            "forwarder {number} runs on core {} instead of {core}, which is outside the process's cpuset; give it \
+             the core (systemd: AllowedCPUs=), or name others in turnpike.cores {{ forward }}",
+            list_text(allowed)
+        )
+    })
 }
 
 /// A forwarder that has much to do beside one that has nothing, in a sentence.
@@ -240,6 +257,7 @@ fn uneven(forwarders: &[Forwarder]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::report::Interference;
 
     fn forwarder(number: usize, busy_percent: f64, rx: &[&str]) -> Forwarder {
         let rx = rx.iter().map(|&queue| queue.to_owned()).collect();
@@ -260,6 +278,18 @@ mod tests {
         assert_eq!(say(15.0, 0.0, &["wan:0"]), None, "there is time enough");
         assert_eq!(say(90.0, 30.0, &["wan:0"]), None, "both work");
         assert_eq!(uneven(&[]), None);
+    }
+
+    #[test]
+    fn a_forwarder_that_is_not_on_its_core_is_named() {
+        let on = |allowed: &[usize]| {
+            let interference =
+                Some(Interference { allowed: allowed.to_vec(), ..Interference::default() });
+            elsewhere(&Forwarder { interference, ..forwarder(0, 0.0, &[]) })
+        };
+        assert_eq!(on(&[1]), None);
+        let said = on(&[0, 2]).unwrap();
+        assert!(said.starts_with("forwarder 0 runs on core 0,2 instead of 1, which"), "{said}");
     }
 
     #[test]

@@ -19,6 +19,7 @@ use dataplane::interface::InterfaceInfo;
 use dataplane::port::PortId;
 use slowpath::Command;
 
+use super::super::cores;
 use super::super::host::HostInterface;
 use super::super::ports::Opened;
 use super::super::prepare::Ready;
@@ -110,7 +111,7 @@ impl Owner {
         expected: InterfaceInfo,
         moves: &mut Moves,
     ) -> Result<()> {
-        let forwarders = config.forwarders.cores.len().max(1);
+        let forwarders = cores::place(config)?.forward.len();
         let mut opened = match ready.device {
             Ok(opened) => opened,
             Err(memory) => self.opener.device(port, forwarders, &memory)?,
@@ -367,7 +368,7 @@ impl Owner {
 
     /// Opens a port's device if it is what the graphs of the forwarders were made for.
     fn open_as_it_was(&self, base: &Config, wanted: &config::Port) -> Result<Opened> {
-        let forwarders = base.forwarders.cores.len().max(1);
+        let forwarders = cores::place(base)?.forward.len();
         let memory = self.opener.memory(wanted, forwarders)?;
         let opened = self.opener.device(wanted, forwarders, &memory)?;
         let known = self.configurations.known.get(&wanted.id).map(|known| known.info);

@@ -1,0 +1,136 @@
+//! Cores of forwarders and of everything else: `turnpike.cores`, and `turnpike.forwarders`, which names those of
+//! the forwarders alone.
+
+use super::super::script::Statement;
+use super::super::value::{Fields, Value, whole_number};
+use super::super::{Cores, Forwarders};
+use super::Context;
+use super::rest::{plain, single, wait};
+use crate::cores::parse_cores;
+
+/// Reads both statements, and how forwarders wait.
+pub(super) fn read<'s>(
+    context: &mut Context<'_>,
+    cores: impl Iterator<Item = &'s Statement>,
+    forwarders: impl Iterator<Item = &'s Statement>,
+) -> (Cores, Forwarders) {
+    let (mut read, mut sharing) = (Cores::default(), Forwarders::default());
+    if let Some(statement) = single(context, cores) {
+        let mut fields = plain(context, statement, &["control", "forward"]);
+        (read.control_line, read.control) = list(&mut fields, "control");
+        (read.forward_line, read.forward) = list(&mut fields, "forward");
+        not_both(&mut fields, &read);
+    }
+    if let Some(statement) = single(context, forwarders) {
+        let mut fields = plain(context, statement, &["cores", "wait", "budget"]);
+        sharing.wait = wait(&mut fields).unwrap_or(sharing.wait);
+        let budget = fields.number("budget", 1..=u64::from(u16::MAX));
+        sharing.budget = budget.map_or(sharing.budget, |budget| budget as u16);
+        let (line, forward) = list(&mut fields, "cores");
+        match read.forward_line.filter(|_| line.is_some()) {
+            Some(given) => fields.error(
+                "cores",
+                format!("cores given on line {given} already, as forward in turnpike.cores; leave one out"),
+            ),
+            None if line.is_some() => {
+                (read.forward_line, read.forward) = (line, forward);
+                not_both(&mut fields, &read);
+            }
+            None => {}
+        }
+    }
+    (read, sharing)
+}
+
+/// A list of cores and its line; empty, with the errors reported, if it is wrong.
+fn list(fields: &mut Fields<'_, '_>, key: &str) -> (Option<usize>, Vec<usize>) {
+    let cores = match fields.get(key) {
+        None => return (None, Vec::new()),
+        Some(Value::Text(text)) => {
+            parse_cores(text).map_err(|reason| format!("{key} \"{text}\": {reason}"))
+        }
+        Some(value) => whole_number(value, &(0..=u64::from(u16::MAX)))
+            .map(|core| vec![core as usize])
+            .ok_or_else(|| format!("{key}: expected cores such as \"1,3-5\", got {value}")),
+    };
+    let line = Some(fields.line_of(key));
+    let cores = cores.unwrap_or_else(|message| {
+        fields.error(key, message);
+        Vec::new()
+    });
+    (line, cores)
+}
+
+/// A core is a forwarder's or control's.
+fn not_both(fields: &mut Fields<'_, '_>, Cores { control, forward, control_line, .. }: &Cores) {
+    let Some(core) = forward.iter().find(|core| control.contains(core)) else { return };
+    let line = control_line.unwrap_or_default();
+    let message = format!(
+        "core {core} is for forwarders and for control (line {line}); name it once, or leave control out where \
+         they have to share it"
+    );
+    fields.error("", message);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use dataplane::catalogue::Catalogue;
+
+    use super::super::super::{Config, ConfigErrors, Limits, parse};
+
+    fn read(text: &str) -> Result<Config, ConfigErrors> {
+        let text = format!(
+            "local turnpike = require 'turnpike'\nturnpike.port 'a' {{ device = 'eth0' }}\n{text}"
+        );
+        parse(Path::new("r.lua"), &text, Limits::default(), &Catalogue::default())
+    }
+
+    #[test]
+    fn both_statements_name_the_forwarders_cores() {
+        let cores = |text| {
+            let cores = read(text).unwrap().cores;
+            (cores.control, cores.forward)
+        };
+        assert_eq!(
+            cores("turnpike.cores { control = '0', forward = '1-3' }"),
+            (vec![0], vec![1, 2, 3])
+        );
+        assert_eq!(cores("turnpike.cores { control = 4 }"), (vec![4], vec![]));
+        assert_eq!(cores("turnpike.forwarders { cores = '2,1' }"), (vec![], vec![1, 2]));
+        let both = "turnpike.cores { control = 0 }\nturnpike.forwarders { cores = 1 }";
+        assert_eq!(cores(both), (vec![0], vec![1]));
+        assert_eq!(cores("turnpike.cores {}\nturnpike.forwarders {}"), (vec![], vec![]));
+    }
+
+    #[test]
+    fn wrong_lists_are_explained() {
+        for (text, expected) in [
+            (
+                "turnpike.cores { control = '' }",
+                "r.lua:3: cores: control \"\": \"\" is not a core or a range; write \"1,3-5\"",
+            ),
+            (
+                "turnpike.cores { control = '0-1',\nforward = '1-3' }",
+                "r.lua:3: cores: core 1 is for forwarders and for control (line 3); name it once, or leave control \
+                 out where they have to share it",
+            ),
+            (
+                "turnpike.cores { control = 2 }\nturnpike.forwarders { cores = '1-3' }",
+                "r.lua:4: forwarders: core 2 is for forwarders and for control (line 3); name it once, or leave \
+                 control out where they have to share it",
+            ),
+            (
+                "turnpike.cores {\nforward = 1 }\nturnpike.forwarders { cores = '2' }",
+                "r.lua:5: forwarders: cores given on line 4 already, as forward in turnpike.cores; leave one out",
+            ),
+            (
+                "turnpike.cores { forward = {} }",
+                "r.lua:3: cores: forward: expected cores such as \"1,3-5\", got a table",
+            ),
+        ] {
+            assert_eq!(read(text).map(drop).unwrap_err().to_string(), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! The division of the machine's cores among forwarders and control, which is everything else: slow path
+//! workers, the owner, the API, DPDK's own threads.
+//!
+//! ```text
+//!   forward given          those cores
+//!   else                   isolated cores, which the operator has set aside for this;
+//!                          else the last core that control is not given
+//!   control given          those cores
+//!   else                   every other core that is not isolated; else every other core;
+//!                          else none is left, and control shares the forwarders' cores
+//! ```
+
+use std::collections::BTreeSet;
+
+/// The cores that a process may use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Supply {
+    /// All of them.
+    pub allowed: BTreeSet<usize>,
+    /// Those that the kernel's scheduler leaves alone (`isolcpus`).
+    pub isolated: BTreeSet<usize>,
+}
+
+/// Cores by use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CorePlacement {
+    /// Where everything but forwarders runs, ascending.
+    pub control: Vec<usize>,
+    /// One forwarder on each, ascending.
+    pub forward: Vec<usize>,
+}
+
+impl CorePlacement {
+    /// Divides the cores; an empty list is one that the configuration leaves to the router. Cores that are given
+    /// are taken as they are: whether they exist is another check.
+    ///
+    /// # Errors
+    /// No core is left for forwarders.
+    pub fn new(control: &[usize], forward: &[usize], supply: &Supply) -> Result<Self, String> {
+        let forward = match forward {
+            [] => forwarders(control, supply)?,
+            given => given.to_vec(),
+        };
+        let control = match control {
+            [] => others(&forward, supply),
+            given => given.to_vec(),
+        };
+        Ok(Self { control, forward })
+    }
+
+    /// Cores that forwarders and control share, ascending.
+    pub fn shared(&self) -> Vec<usize> {
+        self.forward.iter().copied().filter(|core| self.control.contains(core)).collect()
+    }
+}
+
+/// The cores for forwarders where only those of control are given, or none.
+fn forwarders(
+    control: &[usize],
+    Supply { allowed, isolated }: &Supply,
+) -> Result<Vec<usize>, String> {
+    let free: Vec<usize> = allowed.iter().copied().filter(|core| !control.contains(core)).collect();
+    let set_aside: Vec<usize> =
+        free.iter().copied().filter(|core| isolated.contains(core)).collect();
+    let has_control = !control.is_empty() || set_aside.len() < allowed.len();
+    match (set_aside.as_slice(), free.last()) {
+        // Where every core is isolated, the first is for control.
+        ([_, rest @ ..], _) if !has_control && !rest.is_empty() => Ok(rest.to_vec()),
+        ([_, ..], _) => Ok(set_aside),
+        ([], Some(&last)) => Ok(vec![last]),
+        ([], None) => Err(no_core_left(allowed)),
+    }
+}
+
+fn no_core_left(allowed: &BTreeSet<usize>) -> String {
+    let allowed: Vec<String> = allowed.iter().map(ToString::to_string).collect();
+    format!(
+        "control has every core that this process may use ({}), and none is left for forwarders; name fewer, or \
+         leave control out on a machine of one core",
+        allowed.join(", ")
+    )
+}
+
+/// The cores for control where only those of forwarders are known.
+fn others(forward: &[usize], Supply { allowed, isolated }: &Supply) -> Vec<usize> {
+    let free: Vec<usize> = allowed.iter().copied().filter(|core| !forward.contains(core)).collect();
+    let housekeeping: Vec<usize> =
+        free.iter().copied().filter(|core| !isolated.contains(core)).collect();
+    match (housekeeping.is_empty(), free.is_empty()) {
+        (false, _) => housekeeping,
+        (true, false) => free,
+        (true, true) => forward.to_vec(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn supply(allowed: &[usize], isolated: &[usize]) -> Supply {
+        let set = |cores: &[usize]| cores.iter().copied().collect();
+        Supply { allowed: set(allowed), isolated: set(isolated) }
+    }
+
+    fn place(control: &[usize], forward: &[usize], supply: &Supply) -> (Vec<usize>, Vec<usize>) {
+        let placement = CorePlacement::new(control, forward, supply).unwrap();
+        (placement.control, placement.forward)
+    }
+
+    #[test]
+    fn the_machine_decides_what_the_configuration_leaves_out() {
+        let eight: Vec<usize> = (0..8).collect();
+        let plain = supply(&eight, &[]);
+        assert_eq!(place(&[], &[], &plain), ((0..7).collect(), vec![7]));
+        assert_eq!(place(&[7], &[], &plain), (vec![7], vec![6]));
+        assert_eq!(place(&[], &[1, 2], &plain), (vec![0, 3, 4, 5, 6, 7], vec![1, 2]));
+        let isolating = supply(&eight, &[2, 3, 4, 5, 6, 7]);
+        assert_eq!(place(&[], &[], &isolating), (vec![0, 1], (2..8).collect()));
+        assert_eq!(place(&[0, 2], &[], &isolating), (vec![0, 2], (3..8).collect()));
+        // Isolated cores that no forwarder has stay unused rather than control's.
+        assert_eq!(place(&[], &[3], &isolating), (vec![0, 1], vec![3]));
+        assert_eq!(place(&[], &[], &supply(&[4, 5, 6], &[4, 5, 6])), (vec![4], vec![5, 6]));
+        assert_eq!(place(&[], &[4], &supply(&[4, 5], &[4, 5])), (vec![5], vec![4]));
+    }
+
+    #[test]
+    fn where_no_core_is_left_they_share_and_it_can_be_seen() {
+        let one = CorePlacement::new(&[], &[], &supply(&[3], &[])).unwrap();
+        assert_eq!((one.shared(), &one.control), (vec![3], &one.forward));
+        let all = CorePlacement::new(&[], &[0, 1], &supply(&[0, 1], &[])).unwrap();
+        assert_eq!(all.shared(), [0, 1]);
+        let apart = CorePlacement::new(&[], &[], &supply(&[0, 1], &[])).unwrap();
+        assert!(apart.shared().is_empty());
+        let error = CorePlacement::new(&[0, 1], &[], &supply(&[0, 1], &[])).unwrap_err();
+        assert!(error.contains("may use (0, 1), and none is left for forwarders"), "{error}");
+    }
+
+    fn any_supply() -> impl Strategy<Value = Supply> {
+        let allowed = prop::collection::btree_set(0_usize..24, 1..12);
+        allowed.prop_flat_map(|allowed| {
+            let cores: Vec<usize> = allowed.iter().copied().collect();
+            let most = cores.len();
+            prop::sample::subsequence(cores, 0..=most).prop_map(move |isolated| Supply {
+                allowed: allowed.clone(),
+                isolated: isolated.into_iter().collect(),
+            })
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn forwarders_and_control_are_disjoint_allowed_and_cover_the_machine(supply in any_supply()) {
+            let placement = CorePlacement::new(&[], &[], &supply).unwrap();
+            let CorePlacement { control, forward } = &placement;
+            prop_assert!(!control.is_empty() && !forward.is_empty());
+            prop_assert!(control.is_sorted() && forward.is_sorted());
+            prop_assert_eq!(placement.shared().is_empty(), supply.allowed.len() > 1);
+            let used: BTreeSet<usize> = control.iter().chain(forward).copied().collect();
+            prop_assert_eq!(&used, &supply.allowed);
+            // No forwarder is elsewhere while an isolated core is to be had, and control has one only if there
+            // is no other.
+            if supply.isolated.len() < supply.allowed.len() && !supply.isolated.is_empty() {
+                prop_assert_eq!(forward, &supply.isolated.iter().copied().collect::<Vec<_>>());
+            }
+        }
+
+        #[test]
+        fn given_cores_are_kept_and_the_rest_keeps_away(supply in any_supply(), first in 0_usize..24) {
+            let all: Vec<usize> = supply.allowed.iter().copied().collect();
+            let given = [all[first % all.len()]];
+            let placement = CorePlacement::new(&[], &given, &supply).unwrap();
+            prop_assert_eq!(&placement.forward[..], &given[..]);
+            prop_assert_eq!(placement.shared().is_empty(), all.len() > 1);
+            match CorePlacement::new(&given, &[], &supply) {
+                Ok(placement) => {
+                    prop_assert_eq!(&placement.control[..], &given[..]);
+                    prop_assert!(placement.shared().is_empty());
+                    prop_assert!(placement.forward.iter().all(|core| supply.allowed.contains(core)));
+                }
+                Err(_) => prop_assert_eq!(all.len(), 1),
+            }
+        }
+    }
+}
