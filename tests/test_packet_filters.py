@@ -29,6 +29,8 @@ turnpike.filter "edge-in" {
   { name = "web", proto = "udp", to_port = "8000-8100", action = "drop" },
   { name = "seen", proto = "udp", to_port = 4444, mirror = "left", mark = { dscp = "cs5" } },
   { name = "kept", proto = "udp", to_port = 4445, mirror = "right", action = "drop" },
+  { name = "stranger", from_mac = { "02:00:00:00:99:01", "02:00:00:00:99:02" }, action = "drop" },
+  { name = "group", to_mac = "ff:ff:ff:ff:ff:ff", proto = "udp", to_port = 1900, action = "drop" },
   default = "accept",
 }
 turnpike.filter "edge-out" {
@@ -110,6 +112,21 @@ def test_packets_pass(wires, packet, rule):
 ])
 def test_packets_are_dropped(wires, packet, rule):
     dropped(wires, packet / Raw(b"payload of some bytes"), rule)
+
+
+@pytest.mark.provokes("filtered")
+@pytest.mark.parametrize("link, port, rule", [
+    pytest.param({"src": "02:00:00:00:99:02"}, 7777, "stranger", id="from"),
+    pytest.param({"dst": "ff:ff:ff:ff:ff:ff"}, 1900, "group", id="to"),
+])
+def test_frames_are_known_by_their_macs(wires, link, port, rule):
+    wires.drain()
+    for packet in (IP(src=A4, dst=B4) / UDP(dport=port), IPv6(src=A6, dst=B6) / UDP(dport=port)):
+        before, change = hits(wires.router, "edge-in"), Change(wires.router)
+        wires.left.send(bytes(Ether(**({"src": HOST_A_MAC, "dst": LEFT_MAC} | link)) / packet / Raw(b"payload")))
+        assert change(received=1) == {"received": 1, "dropped": {"filtered": 1}}
+        assert fitted(before, hits(wires.router, "edge-in")) == {rule: 1}
+    passes(wires, IP(src=A4, dst=B4) / UDP(dport=port) / Raw(b"payload"))
 
 
 def test_a_refused_connection_is_reset(wires):

@@ -220,9 +220,10 @@ def test_wrong_rules_are_named(tmp_path, rules, said):
     assert done.returncode == 1 and said in done.stderr, done.stderr
 
 
-def test_outward_filters_send_nothing_elsewhere(tmp_path):
+@pytest.mark.parametrize("rule", ['vrf = "blue"', 'from_mac = "02:00:00:00:00:01"'])
+def test_outward_filters_do_not_do_what_is_too_late(tmp_path, rule):
     file = tmp_path / "router.lua"
     ports = PORTS.replace('device = "tp-left",', 'device = "tp-left", filter = { outward = "steer" },')
-    file.write_text(ports + CONFIG)
+    file.write_text(ports + f'turnpike.vrf "blue" {{}}\nturnpike.filter "steer" {{ {{ {rule} }} }}')
     done = subprocess.run([binary(), "check", "--offline", file], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and "come too late" in done.stderr, done.stderr

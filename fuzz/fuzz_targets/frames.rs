@@ -14,7 +14,8 @@ use arbitrary::Arbitrary;
 use dataplane::class::{ByClass, default_limits};
 use dataplane::counters::ForwarderCounters;
 use dataplane::distribution::{TxConfig, TxPath};
-use dataplane::forwarder::{Forwarder, ForwarderParts, IdlePolicy, RxSource};
+use dataplane::forwarder::{Forwarder, ForwarderParts, Settings};
+use dataplane::polling::RxSource;
 use dataplane::graph::{GraphCounters, Shape, Target};
 use dataplane::punts::{ClassQueue, Punts, class_rings};
 use dataplane::quarantine::{Quarantine, Suspect};
@@ -25,7 +26,7 @@ use dataplane::wires::{Exit, Rewiring, Wires};
 use dpdk::qsbr::Qsbr;
 use dpdk::{
     BURST_MAX, Burst, Device, Eal, EalConfig, HugeMode, Mbuf, Mempool, MempoolConfig,
-    PacketList, Port, PortConfig, RxQueue, TxQueue,
+    PacketList, Port, PortConfig, RxQueue, TxQueue, WaitSet,
 };
 use libfuzzer_sys::fuzz_target;
 use slowpath::Packet;
@@ -107,13 +108,13 @@ impl Lab {
         let (edges, shape) = (graph.counters().clone(), graph.shape().clone());
         let mut forwarder = Forwarder::new(ForwarderParts {
             graph,
-            tx: TxConfig { burst: 1, flush: Duration::ZERO },
+            settings: Settings { tx: TxConfig { burst: 1, flush: Duration::ZERO }, ..Settings::default() },
             punts: Punts::new(vec![ways], tables.next_hops.clone(), 1),
             replicator: Replicator::new(pool.clone()),
             quiescent: Qsbr::new(1).register().expect("one reader"),
             counters: counters.clone(),
             quarantine,
-            idle: IdlePolicy::default(),
+            waiting: WaitSet::new().unwrap(),
         });
         forwarder.rewire(&mut Rewiring { wires: connections, ..Rewiring::default() });
         Self { eal, pool, forwarder, counters, edges, shape, tables, wires, sent, punted, suspects }

@@ -14,6 +14,11 @@ use crate::{Family, Key, SetReaders, fields::BATCH, sets::Members};
 /// Range starts that are compared one by one; more make a table.
 const FEW: usize = 48;
 
+/// Ranks of few ranges are less than this.
+pub(crate) const RANKS: usize = 64;
+
+const _: () = assert!(FEW < RANKS);
+
 /// An address family whose packets can be classified: [`Ipv4Addr`] or [`Ipv6Addr`].
 pub trait FilterAddress: Address {
     /// The same family, as rules name it.
@@ -160,12 +165,26 @@ impl<A: FilterAddress> AddressClasses<A> {
     /// The class of each address.
     #[inline]
     pub fn find(&self, addresses: &[A::Bits], found: &mut [u16]) {
+        self.rank(addresses, found);
+        if let Self::Few { classes, .. } = self {
+            translate(classes, found);
+        }
+    }
+
+    /// The rank of each address among few ranges, else its class.
+    #[inline]
+    pub fn rank(&self, addresses: &[A::Bits], found: &mut [u16]) {
         match self {
             Self::Table(table) => table.lookup_batch(addresses, found),
-            Self::Few { starts, classes } => {
-                A::ranks(starts, addresses, found);
-                translate(classes, found);
-            }
+            Self::Few { starts, .. } => A::ranks(starts, addresses, found),
+        }
+    }
+
+    /// The classes by rank, if there are few ranges.
+    pub fn by_rank(&self) -> Option<&[u16]> {
+        match self {
+            Self::Few { classes, .. } => Some(classes),
+            Self::Table(_) => None,
         }
     }
 }
@@ -208,18 +227,21 @@ fn begin<B: Bits>(ranges: &mut Vec<(B, u16)>, start: B, class: u16) {
     }
 }
 
+/// Values of a byte.
+pub(crate) const BYTES: usize = 1 << 8;
+
 /// The classes of numbers.
 pub(crate) enum NumberClasses {
-    Few { starts: Vec<u16>, classes: Vec<u16> },
+    Few { starts: Vec<u16>, classes: Box<[u16]> },
     Table(Box<[u16]>),
 }
 
 impl NumberClasses {
     /// `ranges` are the first value and the class of each range, in order; the first begins at 0.
     pub fn new(values: usize, ranges: &[(u16, u16)]) -> Self {
-        if values == 1 << 16 && ranges.len() <= FEW {
+        if values > BYTES && ranges.len() <= FEW {
             let (starts, classes) = split(ranges);
-            return Self::Few { starts, classes };
+            return Self::Few { starts, classes: classes.into() };
         }
         let mut table = vec![0; values];
         let ends = ranges[1..].iter().map(|range| usize::from(range.0)).chain([values]);
@@ -232,18 +254,31 @@ impl NumberClasses {
     /// Puts the class of each number in its place.
     #[inline]
     pub fn find(&self, numbers: &mut [u16]) {
+        self.rank(numbers);
         match self {
-            Self::Table(classes) => translate(classes, numbers),
-            Self::Few { starts, classes } => {
-                let mut counts = [0u16; BATCH];
-                for start in starts {
-                    for (count, number) in counts.iter_mut().zip(&*numbers) {
-                        *count += u16::from(number >= start);
-                    }
+            Self::Table(classes) | Self::Few { classes, .. } => translate(classes, numbers),
+        }
+    }
+
+    /// Puts the rank of each number among few ranges in its place; where there is a table it stays.
+    #[inline]
+    pub fn rank(&self, numbers: &mut [u16]) {
+        if let Self::Few { starts, .. } = self {
+            let mut counts = [0u16; BATCH];
+            for start in starts {
+                for (count, number) in counts.iter_mut().zip(&*numbers) {
+                    *count += u16::from(number >= start);
                 }
-                numbers.iter_mut().zip(counts).for_each(|(number, count)| *number = count);
-                translate(classes, numbers);
             }
+            numbers.iter_mut().zip(counts).for_each(|(number, count)| *number = count);
+        }
+    }
+
+    /// The classes by rank, or by number where there is a table.
+    pub fn by_rank(&self) -> &[u16] {
+        match self {
+            Self::Table(classes) => classes,
+            Self::Few { classes, .. } => classes,
         }
     }
 }

@@ -15,6 +15,8 @@ impl Display for Matches {
         list(&mut words, "to", &self.to, ToString::to_string);
         list(&mut words, "from_set", &self.from_set, Clone::clone);
         list(&mut words, "to_set", &self.to_set, Clone::clone);
+        list(&mut words, "from_mac", &self.from_mac, ToString::to_string);
+        list(&mut words, "to_mac", &self.to_mac, ToString::to_string);
         list(&mut words, "proto", &self.protocol, ToString::to_string);
         list(&mut words, "from_port", &self.from_port, range);
         list(&mut words, "to_port", &self.to_port, range);
@@ -72,6 +74,8 @@ mod tests {
             to: (0..6).map(|n| format!("10.{n}.0.0/16").parse().unwrap()).collect(),
             from_set: vec!["a".into(), "b".into()],
             to_set: vec!["c".into()],
+            from_mac: vec!["02:00:00:00:00:01".parse().unwrap()],
+            to_mac: vec!["02:00:00:00:00:02".parse().unwrap()],
             protocol: vec![6],
             from_port: vec![1024..=65535],
             to_port: vec![22..=22, 179..=179],
@@ -86,8 +90,8 @@ mod tests {
         };
         assert_eq!(
             matches.to_string(),
-            "IPv4 from 192.0.2.0/24 to 10.0.0.0/16,10.1.0.0/16,10.2.0.0/16,10.3.0.0/16,… (6) from_set a,b to_set c proto 6 \
-             from_port 1024-65535 to_port 22,179 flags 0x02/0x12 icmp 8 no fragment dscp 46 ttl 1-5 length 100 interface 3 \
+            "IPv4 from 192.0.2.0/24 to 10.0.0.0/16,10.1.0.0/16,10.2.0.0/16,10.3.0.0/16,… (6) from_set a,b to_set c from_mac \
+             02:00:00:00:00:01 to_mac 02:00:00:00:00:02 proto 6 from_port 1024-65535 to_port 22,179 flags 0x02/0x12 icmp 8 no fragment dscp 46 ttl 1-5 length 100 interface 3 \
              state established,related"
         );
     }

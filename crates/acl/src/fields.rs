@@ -19,6 +19,8 @@ pub struct Fields<A: FilterAddress> {
     kinds: [u16; BATCH],
     /// From the low end: flags, ICMP type, DSCP and TTL, a byte each, length and interface.
     rest: [u64; BATCH],
+    /// The MACs that frames go to, and come from; `None`: nobody asks for them.
+    macs: Option<Box<[[u64; BATCH]; 2]>>,
     count: usize,
 }
 
@@ -44,12 +46,18 @@ impl<A: FilterAddress> Default for Fields<A> {
             ports: [0; BATCH],
             kinds: [0; BATCH],
             rest: [0; BATCH],
+            macs: None,
             count: 0,
         }
     }
 }
 
 impl<A: FilterAddress> Fields<A> {
+    /// Packets that are added from now on have their MACs: a filter asks for them.
+    pub fn want_macs(&mut self) {
+        self.macs.get_or_insert_with(|| Box::new([[0; BATCH]; 2]));
+    }
+
     /// Forgets all packets.
     pub fn clear(&mut self) {
         self.count = 0;
@@ -79,6 +87,9 @@ impl<A: FilterAddress> Fields<A> {
         let bytes = u32::from_le_bytes([key.flags, key.icmp_type, key.dscp, key.ttl]);
         let words = u64::from(key.length) << 32 | u64::from(key.interface) << 48;
         self.rest[at] = u64::from(bytes) | words;
+        if let Some(macs) = &mut self.macs {
+            macs.iter_mut().zip(key.macs).for_each(|(macs, mac)| macs[at] = mac);
+        }
         self.count += 1;
     }
 
@@ -88,6 +99,7 @@ impl<A: FilterAddress> Fields<A> {
     pub fn push_frame(&mut self, frame: &[u8], length: usize, interface: u16) -> bool {
         // A key in registers: written to memory byte by byte, it cannot be read as words at once.
         if let Some(key) = A::plain_key(frame, length, interface) {
+            let key = if self.macs.is_none() { key } else { key.with_macs(frame) };
             self.push(&key);
             return false;
         }
@@ -145,6 +157,11 @@ impl<A: FilterAddress> Fields<A> {
     /// The destination address of the packet at this place.
     pub(crate) fn destination(&self, place: usize) -> A::Bits {
         self.destinations.get(place).copied().unwrap_or_default()
+    }
+
+    /// The MACs that frames go to (0) or come from (1); none if they were not wanted.
+    pub(crate) fn macs(&self, end: usize) -> &[u64] {
+        self.macs.as_ref().and_then(|macs| macs.get(end)).map_or(&[], |macs| &macs[..self.padded()])
     }
 
     /// One number of the packet at this place.

@@ -27,6 +27,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use wire::{
+    MacAddr,
     ethernet::ETHERNET_LEN,
     ip::{
         AuthenticationHeader, IPV4_MIN_LEN, IPV6_LEN, Ipv4Header, Ipv6ExtensionHeader,
@@ -87,6 +88,19 @@ pub struct Key {
     pub(crate) fragment: u8,
     /// What is known of its connection; a frame does not say it.
     pub(crate) state: State,
+    /// The MACs that the frame goes to and comes from, see [`mac_number`].
+    pub(crate) macs: [u64; 2],
+}
+
+/// A MAC as a number.
+pub(crate) fn mac_number(MacAddr([a, b, c, d, e, f]): MacAddr) -> u64 {
+    u64::from_be_bytes([0, 0, a, b, c, d, e, f])
+}
+
+/// The MAC that a number stands for.
+fn mac_of(number: u64) -> MacAddr {
+    let [_, _, mac @ ..] = number.to_be_bytes();
+    MacAddr(mac)
 }
 
 impl Key {
@@ -124,7 +138,7 @@ impl Key {
     /// `length` is the whole frame's length in bytes. A frame too short for its header gives a key
     /// without addresses that has [`NO_UPPER`] set.
     pub fn of_ip4(frame: &[u8], length: usize, interface: u16) -> Key {
-        let mut key = Key { interface, ..Key::default() };
+        let mut key = Key { interface, ..Key::default() }.with_macs(frame);
         let packet = frame.get(ETHERNET_LEN..).unwrap_or_default();
         let Ok((ip, _)) = Ipv4Header::ref_from_prefix(packet) else {
             return key.without_upper();
@@ -161,7 +175,7 @@ impl Key {
 
     /// The key of an IPv6 frame; arguments as for [`Key::of_ip4`].
     pub fn of_ip6(frame: &[u8], length: usize, interface: u16) -> Key {
-        let mut key = Key { interface, ..Key::default() };
+        let mut key = Key { interface, ..Key::default() }.with_macs(frame);
         let packet = frame.get(ETHERNET_LEN..).unwrap_or_default();
         let Ok((ip, _)) = Ipv6Header::ref_from_prefix(packet) else {
             return key.without_upper();
@@ -177,6 +191,26 @@ impl Key {
             None => key.put_no_upper(),
         }
         key
+    }
+
+    /// The same packet, with the MACs of its frame.
+    #[inline(always)]
+    pub(crate) fn with_macs(self, frame: &[u8]) -> Self {
+        let mac = |at: usize| {
+            let bytes: Option<&[u8; 6]> = frame.get(at..).and_then(<[u8]>::first_chunk);
+            bytes.map_or(0, |mac| mac_number(MacAddr(*mac)))
+        };
+        Self { macs: [mac(0), mac(6)], ..self }
+    }
+
+    /// The MAC that the frame comes from.
+    pub fn from_mac(&self) -> MacAddr {
+        mac_of(self.macs[1])
+    }
+
+    /// The MAC that the frame goes to.
+    pub fn to_mac(&self) -> MacAddr {
+        mac_of(self.macs[0])
     }
 
     /// The same packet, of which this is known.
@@ -465,11 +499,19 @@ mod tests {
             (one[at], other[at]) = (value, value);
             for length in [20, 33, 41, 53, 54, 74, 1514] {
                 if let Some(key) = Key::of_plain_ip4(&one, length, 9) {
-                    assert_eq!(key, Key::of_ip4(&one, length, 9), "{at} {value} {length}");
+                    assert_eq!(
+                        key.with_macs(&one),
+                        Key::of_ip4(&one, length, 9),
+                        "{at} {value} {length}"
+                    );
                     plain4 += 1;
                 }
                 if let Some(key) = Key::of_plain_ip6(&other, length, 9) {
-                    assert_eq!(key, Key::of_ip6(&other, length, 9), "{at} {value} {length}");
+                    assert_eq!(
+                        key.with_macs(&other),
+                        Key::of_ip6(&other, length, 9),
+                        "{at} {value} {length}"
+                    );
                     plain6 += 1;
                 }
             }
@@ -493,10 +535,22 @@ mod tests {
             ttl: 61,
             fragment: 0,
             state: State::New,
+            macs: key.macs,
         };
         assert_eq!(key, wanted);
         assert_eq!(key.source(Family::Ip4).to_string(), "192.0.2.1");
         assert_eq!(key.destination(Family::Ip4).to_string(), "198.51.100.7");
+    }
+
+    #[test]
+    fn macs_are_read() {
+        let mut frame = ip6(58, &[135, 0, 0, 0]);
+        frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 9]);
+        let key = key6(&frame);
+        assert_eq!(
+            (key.to_mac().to_string(), key.from_mac().0[5]),
+            ("02:00:00:00:00:01".into(), 9)
+        );
     }
 
     #[test]

@@ -215,6 +215,8 @@ fn narrowed(matches: &Matches, family: Family) -> Result<Option<Matches>, Kept> 
         to: _,
         from_set,
         to_set,
+        from_mac,
+        to_mac,
         protocol,
         from_port,
         to_port,
@@ -235,6 +237,9 @@ fn narrowed(matches: &Matches, family: Family) -> Result<Option<Matches>, Kept> 
     }
     if !from_set.is_empty() || !to_set.is_empty() {
         return Err(Kept::Condition("sets"));
+    }
+    if !from_mac.is_empty() || !to_mac.is_empty() {
+        return Err(Kept::Condition("MACs"));
     }
     if !state.is_empty() {
         return Err(Kept::Condition("connections"));

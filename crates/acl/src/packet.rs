@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! PROTOCOL SOURCE[:PORT] > DESTINATION[:PORT] [in INTERFACE] [flags syn,ack] [icmp TYPE] [ttl N]
-//!          [length N] [dscp NAME] [state NAME] [fragment]
+//!          [length N] [dscp NAME] [state NAME] [from_mac MAC] [to_mac MAC] [fragment]
 //! ```
 //!
 //! An IPv6 address with a port stands in brackets: `[2001:db8::1]:443`. `length` is that of the IP packet,
@@ -13,7 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use wire::ip::{PROTOCOL_ICMP, PROTOCOL_ICMPV6};
 
-use crate::{Family, Key, State, text};
+use crate::{Family, Key, State, key::mac_number, text};
 
 /// Reads a packet. `interface` gives an interface's number by its name, or the names that there are.
 ///
@@ -24,7 +24,7 @@ pub fn read(
     interface: impl Fn(&str) -> Result<u16, String>,
 ) -> Result<(Family, Key), String> {
     const USAGE: &str = "write PROTOCOL SOURCE[:PORT] > DESTINATION[:PORT] [in INTERFACE] [flags F] [icmp TYPE] \
-                         [ttl N] [length N] [dscp D] [state S] [fragment]";
+                         [ttl N] [length N] [dscp D] [state S] [from_mac M] [to_mac M] [fragment]";
     let mut words = words.split_whitespace();
     let mut next = |what: &str| words.next().ok_or_else(|| format!("{what} missing; {USAGE}"));
     let protocol = text::protocol(next("protocol")?).map_err(|error| error.to_string())?;
@@ -35,7 +35,7 @@ pub fn read(
     }
     let (destination, to_port) = place(next("destination")?)?;
     let mut frame = Frame::new(protocol, (source, destination), (from_port, to_port))?;
-    let (mut from, mut state) = (0, State::New);
+    let (mut from, mut state, mut macs) = (0, State::New, [0; 2]);
     while let Ok(key) = next("") {
         if key == "fragment" {
             frame.fragment = true;
@@ -50,6 +50,8 @@ pub fn read(
             "ttl" => frame.ttl = *text::ttl(value).map_err(told)?.start(),
             "length" => frame.length = Some(*text::length(value).map_err(told)?.start()),
             "state" => state = text::state(value).map_err(told)?,
+            "to_mac" => macs[0] = mac(value)?,
+            "from_mac" => macs[1] = mac(value)?,
             "dscp" => frame.dscp = text::dscp(value).map_err(told)?,
             _ => return Err(format!("\"{key}\" unknown; {USAGE}")),
         }
@@ -59,10 +61,15 @@ pub fn read(
         Family::Ip4 => Key::of_ip4(&bytes, bytes.len(), from),
         Family::Ip6 => Key::of_ip6(&bytes, bytes.len(), from),
     };
-    Ok((family, key.with_state(state)))
+    Ok((family, Key { macs, ..key.with_state(state) }))
 }
 
-/// A packet in the words that [`read`] takes; `interface` is the name of the one that it came by.
+fn mac(word: &str) -> Result<u64, String> {
+    let mac = word.parse().map_err(|_| format!("\"{word}\" is no MAC; write 02:00:00:00:00:01"))?;
+    Ok(mac_number(mac))
+}
+
+/// A packet in the words that [`read`] takes, without its MACs; `interface` is the name of the one that it came by.
 pub fn write(family: Family, key: &Key, interface: &str) -> String {
     let place = |address: IpAddr, port: u16| match (key.ports, address) {
         ([0, 0], _) => address.to_string(),

@@ -3,6 +3,7 @@
 use std::{fmt, ops::RangeInclusive};
 
 use ipnet::IpNet;
+use wire::MacAddr;
 use wire::ip::{
     IPV4_MIN_LEN, IPV6_LEN, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP,
 };
@@ -105,6 +106,10 @@ pub struct Matches {
     pub from_set: Vec<String>,
     /// Names of sets; the destination is in one of them.
     pub to_set: Vec<String>,
+    /// MACs that frames come from.
+    pub from_mac: Vec<MacAddr>,
+    /// MACs that frames come to.
+    pub to_mac: Vec<MacAddr>,
     /// Upper-layer protocols; for IPv6 the one behind the extension headers.
     pub protocol: Vec<u8>,
     /// Source ports; needs protocols that have ports.
@@ -295,6 +300,12 @@ impl Filter {
         faults
             .flat_map(|(at, faults)| faults.into_iter().map(move |fault| self.error(at, fault)))
             .collect()
+    }
+
+    /// A rule asks for MACs: see [`crate::Fields::want_macs`].
+    pub fn asks_for_macs(&self) -> bool {
+        let asks = |of: &Matches| !of.from_mac.is_empty() || !of.to_mac.is_empty();
+        self.rules.iter().any(|rule| asks(&rule.matches))
     }
 
     /// The name of the rule at index `at` for messages: `rule 7 "bogon"`, counted from 1.

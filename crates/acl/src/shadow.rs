@@ -21,6 +21,8 @@ use std::{
 
 use ipnet::IpNet;
 
+use wire::MacAddr;
+
 use crate::{Bits, Family, Filter, Matches, State};
 
 /// Look-ups and comparisons for one family of one filter.
@@ -293,6 +295,8 @@ struct Shape {
     interface: Vec<u16>,
     from_set: Vec<String>,
     to_set: Vec<String>,
+    from_mac: Vec<MacAddr>,
+    to_mac: Vec<MacAddr>,
     state: Vec<State>,
 }
 
@@ -315,6 +319,8 @@ impl Shape {
             interface: matches.interface.clone(),
             from_set: matches.from_set.clone(),
             to_set: matches.to_set.clone(),
+            from_mac: matches.from_mac.clone(),
+            to_mac: matches.to_mac.clone(),
             state: matches.state.clone(),
         }
     }
@@ -335,6 +341,8 @@ impl Shape {
             && list_covers(&self.interface, &other.interface)
             && list_covers(&self.from_set, &other.from_set)
             && list_covers(&self.to_set, &other.to_set)
+            && list_covers(&self.from_mac, &other.from_mac)
+            && list_covers(&self.to_mac, &other.to_mac)
             && list_covers(&self.state, &other.state)
             && nets_cover(&self.from, &other.from, width)
             && nets_cover(&self.to, &other.to, width)
@@ -476,6 +484,8 @@ mod tests {
             interface: vec![3],
             from_set: vec!["a".into()],
             to_set: vec!["b".into(), "c".into()],
+            from_mac: vec![MacAddr([1; 6])],
+            to_mac: vec![MacAddr([2; 6])],
             state: vec![State::New],
         };
         let base = narrow.clone();
@@ -503,6 +513,8 @@ mod tests {
         assert_eq!(change(|m| m.from_set = vec!["b".into()]), 0);
         assert_eq!(change(|m| m.from_set.push("b".into())), 1);
         assert_eq!(change(|m| drop(m.to_set.pop())), 0);
+        assert_eq!(change(|m| m.from_mac = vec![MacAddr([2; 6])]), 0);
+        assert_eq!(change(|m| m.to_mac = vec![MacAddr([1; 6])]), 0);
         assert_eq!(change(|m| m.state = vec![State::Established]), 0);
         assert_eq!(change(|m| m.state = vec![State::Established, State::New]), 1);
         assert_eq!(pair(narrow, Matches::default()).len(), 0);

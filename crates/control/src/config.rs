@@ -69,6 +69,7 @@ use dataplane::filters::{FilterSpec, TRACKED};
 use dataplane::flows::FlowSettings;
 use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::plan::Plans;
+use dataplane::polling::{BUDGET, Wait};
 use dataplane::port::{LinkWish, OffloadWishes, PortId};
 use dataplane::steps::{FILTER_IN, FILTER_OUT, POLICY_ROUTE};
 use dataplane::words::suggestion;
@@ -119,6 +120,8 @@ pub struct Config {
     pub fpm: Option<Fpm>,
     /// Where the forwarders run, and everything else.
     pub cores: Cores,
+    /// How forwarders share the processor with others.
+    pub forwarders: Forwarders,
     /// What is forwarded.
     pub forwarding: Forwarding,
     /// Transmit bursts.
@@ -680,6 +683,21 @@ impl Default for Fpm {
         // The port is the one that FRR's dplane_fpm_nl module uses unless told otherwise.
         let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 2620));
         Self { listen, keep: Duration::from_secs(120), users: Vec::new() }
+    }
+}
+
+/// How forwarders share the processor with others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forwarders {
+    /// The waiting of forwarders, where a port does not say otherwise.
+    pub wait: Wait,
+    /// Packets of a round over all sources.
+    pub budget: u16,
+}
+
+impl Default for Forwarders {
+    fn default() -> Self {
+        Self { wait: Wait::default(), budget: BUDGET }
     }
 }
 

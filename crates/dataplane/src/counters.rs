@@ -95,8 +95,20 @@ pub struct ForwarderCounters {
     pub spread_in: Counter,
     /// Batches run through the graph.
     pub batches: Counter,
-    /// Times the forwarder slept because there was nothing to do.
+    /// Times the forwarder slept for some microseconds because there was nothing to do.
     pub sleeps: Counter,
+    /// Times it blocked because there was nothing to do.
+    pub blocks: Counter,
+    /// TSC cycles for which it blocked, as far as it has woken up.
+    pub blocked: Counter,
+    /// 1 while it blocks.
+    pub blocking: Counter,
+    /// Times that a receive queue woke it.
+    pub woken_by_receive: Counter,
+    /// Times that packets in a ring woke it.
+    pub woken_by_ring: Counter,
+    /// Times that another thread woke it: for an exchange, or to end.
+    pub woken_by_control: Counter,
     /// Rounds of the loop.
     pub rounds: Counter,
     /// TSC cycles of rounds that found packets.
@@ -122,6 +134,12 @@ impl Default for ForwarderCounters {
             spread_in: Counter::default(),
             batches: Counter::default(),
             sleeps: Counter::default(),
+            blocks: Counter::default(),
+            blocked: Counter::default(),
+            blocking: Counter::default(),
+            woken_by_receive: Counter::default(),
+            woken_by_ring: Counter::default(),
+            woken_by_control: Counter::default(),
             rounds: Counter::default(),
             busy: Counter::default(),
             idle: Counter::default(),

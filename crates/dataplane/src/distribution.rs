@@ -23,6 +23,7 @@ use dpdk::{Burst, Consumer, PacketList, Producer, TxQueue};
 use crate::batch::BATCH_MAX;
 use crate::counters::ForwarderCounters;
 use crate::mask::Mask;
+use crate::polling::Polling;
 use crate::port::{MAX_PORTS, PortId};
 use crate::reason::DropReason;
 use crate::wires::Exit;
@@ -131,15 +132,28 @@ impl Distribution {
             .extend(ports().filter_map(|(place, port)| port.priority.as_ref().map(|_| place)));
     }
 
-    /// Sends what has come by the priority rings, as far as the transmit queues take it. Returns how
-    /// many packets were taken from the rings.
+    /// Sends what has come by the priority rings, as far as the transmit queues take it, and at most the
+    /// quota of each port. Returns how many packets were taken from the rings.
     #[inline]
-    pub(crate) fn priority(&mut self, counters: &ForwarderCounters) -> usize {
+    pub(crate) fn priority(&mut self, polling: &Polling, counters: &ForwarderCounters) -> usize {
         let mut taken = 0;
         for &place in &self.priority {
-            taken += self.ports[place].send_express(counters);
+            let port = &mut self.ports[place];
+            taken += port.send_express(polling.quota(Some(port.id)), counters);
         }
         taken
+    }
+
+    /// The rings of what the kernel sends.
+    pub(crate) fn priority_rings(&mut self) -> impl Iterator<Item = &mut Consumer> {
+        self.ports.iter_mut().filter_map(|port| Some(&mut port.priority.as_mut()?.ring))
+    }
+
+    /// Packets wait for a transmit queue, or the device for a call to go on.
+    pub(crate) fn needs_poll(&self) -> bool {
+        let stuck =
+            |port: &PortTx| matches!(&port.path, TxPath::Queue(queue) if queue.needs_poll());
+        self.held() > 0 || self.ports.iter().any(stuck)
     }
 
     /// Takes the packets of `mask` out of `packets`, each to the burst of the port `out_interface` says,
@@ -210,7 +224,7 @@ impl Distribution {
 
     /// Drops what could not be sent, at the end.
     pub(crate) fn shut_down(&mut self, counters: &ForwarderCounters) {
-        while self.priority(counters) > 0 {}
+        while self.priority(&Polling::default(), counters) > 0 {}
         self.flush(counters);
         for (port, burst) in self.ports.iter_mut().zip(&mut self.bursts) {
             port.drop_all(burst, DropReason::Shutdown, counters);
@@ -223,9 +237,9 @@ impl Priority {
         Self { ring, waiting: PacketList::new() }
     }
 
-    /// Takes more from the ring.
-    fn take(&mut self, counters: &ForwarderCounters) -> usize {
-        let taken = self.ring.take(&mut self.waiting, TX_BURST_MAX);
+    /// Takes more from the ring, at most so many.
+    fn take(&mut self, most: usize, counters: &ForwarderCounters) -> usize {
+        let taken = self.ring.take(&mut self.waiting, most.min(TX_BURST_MAX));
         counters.taken_in.add(taken as u64);
         taken
     }
@@ -236,14 +250,14 @@ impl PortTx {
         self.priority.as_ref().map_or(0, |priority| priority.waiting.len())
     }
 
-    /// Sends all of the priority ring, or what the queue takes of it.
-    fn send_express(&mut self, counters: &ForwarderCounters) -> usize {
+    /// Sends at most so many packets of the priority ring, or what the queue takes of it.
+    fn send_express(&mut self, most: usize, counters: &ForwarderCounters) -> usize {
         let (Some(priority), TxPath::Queue(queue)) = (&mut self.priority, &mut self.path) else {
             return 0;
         };
         let mut taken = 0;
-        while priority.waiting.is_empty() {
-            let count = priority.take(counters);
+        while priority.waiting.is_empty() && taken < most {
+            let count = priority.take(most - taken, counters);
             if count == 0 {
                 return taken;
             }
@@ -288,7 +302,7 @@ impl PortTx {
         let begin = dpdk::tsc();
         let patience = (dpdk::tsc_hz() as f64 * PATIENCE.as_secs_f64()) as u64;
         loop {
-            self.send_express(counters);
+            self.send_express(usize::MAX, counters);
             self.send(burst, 1, counters);
             let priority = self.priority.as_ref();
             let more = priority.is_some_and(|e| !e.waiting.is_empty() || !e.ring.is_empty());
@@ -305,7 +319,7 @@ impl PortTx {
         if let Some(priority) = &mut self.priority {
             loop {
                 counters.drops.add(why, priority.waiting.free_tail(0) as u64);
-                if priority.take(counters) == 0 {
+                if priority.take(TX_BURST_MAX, counters) == 0 {
                     break;
                 }
             }

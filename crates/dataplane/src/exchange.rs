@@ -5,15 +5,17 @@
 //!   owner  <- take(old) --  [           ]  --- exchanges new for old --->
 //! ```
 //!
-//! A forwarder looks at one flag a round. When it is set, what lies in the place and what the forwarder
+//! A forwarder looks at one flag a round, and is woken when it blocks. When it is set, what lies in the place and what the forwarder
 //! has change sides, a move of some pointers; the old is left there for the owner, who frees it. If the
 //! owner is just at the place, the forwarder does not wait but looks again a round later. Giving the old
 //! back in the same way undoes an exchange.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::distribution::TxConfig;
+use dpdk::{Cause, Doorbell};
+
+use crate::forwarder::Settings;
 use crate::graph::Graph;
 use crate::interface::InterfaceInfo;
 use crate::wires::Rewiring;
@@ -27,13 +29,14 @@ pub struct Replacement {
     pub ports: Option<Vec<InterfaceInfo>>,
     /// Its connections, or some.
     pub wires: Option<Rewiring>,
-    /// When transmit bursts leave. This one does not change sides: the owner knows what it was.
-    pub tx: Option<TxConfig>,
+    /// When transmit bursts leave, and when it waits.
+    pub settings: Option<Settings>,
 }
 
 /// The place between the owner and one forwarder.
-#[derive(Default)]
 pub struct Exchange {
+    /// Of the forwarder, which may block.
+    doorbell: Arc<Doorbell>,
     /// Something lies there that the forwarder has not taken.
     waiting: AtomicBool,
     place: Mutex<Option<Replacement>>,
@@ -43,12 +46,25 @@ pub struct Exchange {
 }
 
 impl Exchange {
+    /// The place of a forwarder with this doorbell.
+    pub fn new(doorbell: Arc<Doorbell>) -> Self {
+        let (waiting, pause) = (AtomicBool::new(false), AtomicU64::new(0));
+        Self { doorbell, waiting, place: Mutex::new(None), pause }
+    }
+
+    /// Has the forwarder make a round at once, if it blocks.
+    pub fn wake(&self) {
+        self.doorbell.ring(Cause::Control);
+    }
+
     /// Lays something there for the forwarder; what lay there before and was not taken is given back.
     pub fn put(&self, new: Replacement) -> Option<Replacement> {
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         let before = place.replace(new);
         self.pause.store(0, Ordering::Relaxed);
         self.waiting.store(true, Ordering::Release);
+        drop(place);
+        self.wake();
         before
     }
 
@@ -113,6 +129,10 @@ mod tests {
         }
     }
 
+    fn exchange() -> Exchange {
+        Exchange::new(Arc::new(Doorbell::new().unwrap()))
+    }
+
     fn named(name: &str) -> Replacement {
         let mut graph = GraphBuilder::new();
         graph.add(name, Pass).unwrap();
@@ -126,7 +146,7 @@ mod tests {
 
     #[test]
     fn what_is_taken_leaves_the_old_in_its_place() {
-        let (exchange, mut has) = (Exchange::default(), named("old"));
+        let (exchange, mut has) = (exchange(), named("old"));
         assert!(exchange.take().is_none() && !exchange.is_waiting());
         assert!(exchange.put(named("new")).is_none());
         assert!(exchange.is_waiting());
@@ -140,8 +160,16 @@ mod tests {
     }
 
     #[test]
+    fn a_forwarder_that_blocks_is_woken() {
+        let exchange = exchange();
+        exchange.doorbell.listen();
+        exchange.put(named("new"));
+        assert!(exchange.doorbell.ignore().control);
+    }
+
+    #[test]
     fn what_is_taken_back_is_not_exchanged_any_more() {
-        let exchange = Exchange::default();
+        let exchange = exchange();
         exchange.put(named("new"));
         let back = exchange.take().unwrap().err().unwrap();
         assert_eq!(name(&back), "new");
@@ -151,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_forwarder_does_not_wait_for_the_owner() {
-        let (exchange, mut has) = (Exchange::default(), named("old"));
+        let (exchange, mut has) = (exchange(), named("old"));
         exchange.put(named("new"));
         let place = exchange.place.lock().unwrap();
         exchange.serve(|_| unreachable!());
@@ -163,7 +191,7 @@ mod tests {
 
     #[test]
     fn a_panic_of_the_owner_at_the_place_is_not_the_forwarder_s() {
-        let exchange = Exchange::default();
+        let exchange = exchange();
         exchange.put(named("new"));
         let poison = || {
             let _place = exchange.place.lock().unwrap();

@@ -444,6 +444,15 @@ impl<A: Filtered> Default for Reader<A> {
 }
 
 impl<A: Filtered> Reader<A> {
+    /// For packets that are looked up in these filters.
+    pub fn of<'f>(mut filters: impl Iterator<Item = &'f FilterTable>) -> Self {
+        let mut reader = Self::default();
+        if filters.any(|table| table.spec.filter.asks_for_macs()) {
+            reader.fields.want_macs();
+        }
+        reader
+    }
+
     /// Reads the fields of packets of a batch; those that hide what they are.
     #[inline(always)]
     pub fn read(&mut self, batch: &Batch, packets: Mask) -> Mask {

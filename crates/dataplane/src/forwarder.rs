@@ -1,4 +1,4 @@
-//! Forwarders: one thread per core, receive, run the graph, send, never wait.
+//! Forwarders: one thread per core, receive, run the graph, send.
 //!
 //! ```text
 //!            +--------------------- forwarder, one core ----------------------+
@@ -14,14 +14,14 @@
 //! A forwarder owns its queues, its copy of the graph, its bursts and its counters; it shares only
 //! tables that it reads (`tables.rs`), and reports a quiescent state once a round. It takes no
 //! lock, makes no system call of its own and allocates nothing while packets flow. When it finds
-//! nothing to do for a while it sleeps, for some tens of microseconds at most, so that a router and
-//! its hosts can share few cores; under load it polls.
+//! nothing to do it waits as `polling.rs` says: under load it polls, and an idle one blocks until a device, a
+//! ring or the owner wakes it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use dpdk::{Burst, Consumer, RxQueue};
+use dpdk::{Burst, Consumer, Doorbell, WaitSet};
 
 use crate::batch::{BATCH_MAX, Batch};
 use crate::counters::ForwarderCounters;
@@ -31,94 +31,33 @@ use crate::graph::{Ends, Graph, Shape};
 use crate::interface::{InterfaceInfo, MAX_INTERFACES};
 use crate::mask::Mask;
 use crate::mirror::Copies;
+use crate::polling::{self, Idle, Polling, Rest, RxSource, Turns, exchange_infos};
 use crate::port::{MAX_PORTS, PortId, PortSet};
 use crate::punts::Punts;
 use crate::quarantine::{Quarantine, guard};
 use crate::reason::DropReason;
 use crate::replicate::{Replicator, Way};
-use crate::spread::{Input, Spreader};
+use crate::spread::Input;
 use crate::wires::{Inlet, Rewiring};
-
-/// A receive queue, or a ring in its place, and the port it belongs to.
-pub struct RxSource {
-    /// The port.
-    pub port: PortId,
-    /// What the steps need to know of it.
-    pub info: InterfaceInfo,
-    /// The queue or ring, this forwarder's own.
-    pub input: Input,
-    /// Packets taken from it at once, 1 to [`BATCH_MAX`].
-    pub burst: usize,
-    /// Gives received packets to other forwarders.
-    pub spread: Option<Spreader>,
-}
-
-impl RxSource {
-    /// A receive queue whose packets this forwarder keeps.
-    pub fn of_queue(port: PortId, info: InterfaceInfo, queue: RxQueue) -> Self {
-        Self { port, info, input: Input::Queue(queue), burst: BATCH_MAX, spread: None }
-    }
-
-    /// What another forwarder has received and spread.
-    pub fn of_ring(port: PortId, info: InterfaceInfo, ring: Consumer) -> Self {
-        Self { port, info, input: Input::Ring(ring), burst: BATCH_MAX, spread: None }
-    }
-}
 
 /// Rounds timed after an exchange: at full load, 65,536 packets.
 const WATCHED: usize = 1024;
 
-/// Gives each source what is known of its port's own interface now, and the batch what is known of all, and
-/// leaves what was known.
-fn exchange_infos(
-    sources: &mut [RxSource],
-    known: &mut Vec<InterfaceInfo>,
-    infos: &mut [InterfaceInfo],
-) {
-    // There is room for all: see `Forwarder::new`.
-    known.resize(infos.len().max(known.len()), InterfaceInfo::NONE);
-    let mut before = [None; MAX_PORTS];
-    for source in sources {
-        let index = source.port.index();
-        if let Some(new) = infos.get(index) {
-            // A port may have several queues here, which know the same.
-            before[index].get_or_insert(source.info);
-            source.info = *new;
-        }
-    }
-    std::iter::zip(infos.iter_mut(), known).for_each(|(info, known)| std::mem::swap(info, known));
-    for (info, before) in infos.iter_mut().zip(before) {
-        *info = before.unwrap_or(*info);
-    }
-}
-
-/// When an idle forwarder sleeps, and how long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct IdlePolicy {
-    /// Rounds without a packet before the first sleep.
-    pub spin_rounds: u32,
-    /// The first sleep; each next one is twice as long.
-    pub first_sleep: Duration,
-    /// The longest sleep; zero means never to sleep.
-    pub longest_sleep: Duration,
-}
-
-impl Default for IdlePolicy {
-    fn default() -> Self {
-        Self {
-            spin_rounds: 200,
-            first_sleep: Duration::from_micros(2),
-            longest_sleep: Duration::from_micros(50),
-        }
-    }
+/// Settings of a forwarder that can be changed while it runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// When transmit bursts leave.
+    pub tx: TxConfig,
+    /// Quotas of sources, and its waiting.
+    pub polling: Polling,
 }
 
 /// Everything a forwarder owns.
 pub struct ForwarderParts {
     /// The steps.
     pub graph: Graph,
-    /// When packets leave.
-    pub tx: TxConfig,
+    /// When packets leave, and when it waits.
+    pub settings: Settings,
     /// Makes packets to groups as many as they have ports to leave by.
     pub replicator: Replicator,
     /// The way to the slow path.
@@ -129,8 +68,8 @@ pub struct ForwarderParts {
     pub counters: Arc<ForwarderCounters>,
     /// Where packets go over which a step panics.
     pub quarantine: Quarantine,
-    /// When it sleeps.
-    pub idle: IdlePolicy,
+    /// Where it blocks.
+    pub waiting: WaitSet,
 }
 
 /// A forwarder: make it from its parts, then [`Forwarder::run`] it on its thread.
@@ -144,8 +83,8 @@ pub struct Forwarder {
     distribution: Distribution,
     batch: Batch,
     arrivals: Burst,
-    idle_rounds: u32,
-    sleep: Duration,
+    turns: Turns,
+    idle: Idle,
     /// When the last round began and whether it found packets: the time until the next one is busy or idle.
     round_began: u64,
     was_busy: bool,
@@ -165,22 +104,22 @@ impl Forwarder {
 
     /// A forwarder that has not run yet and has no connections: see [`Forwarder::rewire`].
     pub fn new(parts: ForwarderParts) -> Self {
-        let sleep = parts.idle.first_sleep;
+        let exchange = Arc::new(Exchange::new(parts.waiting.doorbell().clone()));
         let mut batch = Batch::new(PortId::FIRST, InterfaceInfo::NONE);
         batch.interfaces.reserve_exact(MAX_INTERFACES);
         batch.copies = Some(Copies::new(parts.replicator.pool().clone()));
         Self {
             rx: Vec::with_capacity(MAX_PORTS),
             inlets: Vec::with_capacity(MAX_PORTS),
-            distribution: Distribution::new(parts.tx),
+            distribution: Distribution::new(parts.settings.tx),
             parts,
             batch,
             arrivals: Burst::new(),
-            idle_rounds: 0,
-            sleep,
+            turns: Turns::default(),
+            idle: Idle::new(),
             round_began: dpdk::tsc(),
             was_busy: false,
-            exchange: Arc::default(),
+            exchange,
         }
     }
 
@@ -189,7 +128,8 @@ impl Forwarder {
         self.exchange.clone()
     }
 
-    /// Runs until `stop` is set, then sends or drops what it holds.
+    /// Runs until `stop` is set, then sends or drops what it holds. Whoever sets `stop` has to wake it:
+    /// [`Exchange::wake`].
     pub fn run(&mut self, stop: &AtomicBool) {
         self.parts.quiescent.online();
         while !stop.load(Ordering::Relaxed) {
@@ -197,10 +137,9 @@ impl Forwarder {
                 self.take_replacement();
             }
             if self.round() > 0 {
-                self.idle_rounds = 0;
-                self.sleep = self.parts.idle.first_sleep;
+                self.idle.found();
             } else {
-                self.rest();
+                self.rest(stop);
             }
         }
         self.parts.quiescent.offline();
@@ -221,8 +160,9 @@ impl Forwarder {
             if let Some(infos) = &mut new.ports {
                 exchange_infos(&mut self.rx, &mut self.batch.interfaces, infos);
             }
-            if let Some(tx) = new.tx {
-                self.distribution.set_config(tx);
+            if let Some(settings) = &mut new.settings {
+                std::mem::swap(settings, &mut self.parts.settings);
+                self.settle();
             }
             if let Some(rewiring) = &mut new.wires {
                 self.rewire(rewiring);
@@ -276,6 +216,21 @@ impl Forwarder {
         self.rx.extend(rx);
         self.inlets.extend(inlets);
         (*stop, *drain, *detach) = back;
+        self.settle();
+    }
+
+    /// Follows other settings, or other sources.
+    fn settle(&mut self) {
+        let ForwarderParts { settings: Settings { tx, polling }, waiting, .. } = &mut self.parts;
+        self.distribution.set_config(*tx);
+        let wait = polling.wait_of(self.rx.iter().map(|source| source.port));
+        let has_descriptor =
+            |source: &RxSource| source.input.is_ring() || source.input.descriptor().is_some();
+        let descriptors = self.rx.iter().filter_map(|source| source.input.descriptor());
+        // A descriptor that the kernel does not wait for is none.
+        let can_block = waiting.watch(descriptors).is_ok() && self.rx.iter().all(has_descriptor);
+        self.idle.set(wait, can_block);
+        self.turns = Turns::default();
     }
 
     /// Forwards what others have received by these ports.
@@ -283,7 +238,7 @@ impl Forwarder {
         let now = dpdk::tsc();
         for source in 0..self.rx.len() {
             if self.rx[source].input.is_ring() && ports.contains(self.rx[source].port) {
-                while self.receive(source, now) > 0 {}
+                while self.receive(source, BATCH_MAX, now) > 0 {}
             }
         }
     }
@@ -294,28 +249,58 @@ impl Forwarder {
         for inlet in 0..self.inlets.len() {
             let mut waiting = self.inlets[inlet].ring.len();
             while waiting > 0 {
-                waiting = waiting.saturating_sub(self.take_in(inlet, now).max(1));
+                waiting = waiting.saturating_sub(self.take_in(inlet, BATCH_MAX, now).max(1));
             }
         }
     }
 
-    /// One round: every receive queue and every inlet once. Returns the packets it found.
+    /// One round: every receive queue and every inlet has its turn. Returns the packets it found.
     pub fn round(&mut self) -> usize {
         self.parts.quiescent.quiescent();
         let now = dpdk::tsc();
         self.count_cycles(now);
-        let mut found = self.distribution.priority(&self.parts.counters);
-        for source in 0..self.rx.len() {
-            found += self.receive(source, now);
-        }
-        for inlet in 0..self.inlets.len() {
-            found += self.take_in(inlet, now);
-        }
+        let Settings { polling, .. } = &self.parts.settings;
+        let mut found = self.distribution.priority(polling, &self.parts.counters);
+        let (sources, budget) = (self.rx.len() + self.inlets.len(), polling.budget.max(1).into());
+        let mut turns = self.turns;
+        let serve = |unit: &mut Self, source, most| unit.serve(source, most, now);
+        found += turns.round(self, (sources, budget), Self::quota, serve);
+        self.turns = turns;
         self.distribution.flush_due(now, &self.parts.counters);
         self.parts.counters.rounds.add(1);
         self.parts.counters.held.set(self.distribution.held() as u64);
         self.was_busy = found > 0;
         found
+    }
+
+    /// Packets of a source's turn; inlets are sources behind the receive queues.
+    #[inline(always)]
+    fn quota(&self, source: usize) -> usize {
+        let port = match self.rx.get(source) {
+            Some(source) => Some(source.port),
+            None => self.inlets.get(source - self.rx.len()).and_then(|inlet| inlet.port),
+        };
+        self.parts.settings.polling.quota(port)
+    }
+
+    /// A source's turn: takes at most so many packets from it, all the way.
+    #[inline(always)]
+    fn serve(&mut self, source: usize, most: usize, now: u64) -> usize {
+        let mut taken = 0;
+        loop {
+            let left = most - taken;
+            let (wanted, count) = match self.rx.get(source).map(|source| source.burst) {
+                Some(burst) => (left.min(burst), self.receive(source, left.min(burst), now)),
+                None => {
+                    let wanted = left.min(BATCH_MAX);
+                    (wanted, self.take_in(source - self.rx.len(), wanted, now))
+                }
+            };
+            taken += count;
+            if count < wanted || taken >= most {
+                return taken;
+            }
+        }
     }
 
     /// What the last round has cost, and the rest behind it.
@@ -328,13 +313,13 @@ impl Forwarder {
         counter.add(cycles);
     }
 
-    /// Receives one batch from a port and takes it all the way.
-    fn receive(&mut self, source: usize, now: u64) -> usize {
+    /// Receives one batch of at most so many packets from a port and takes it all the way.
+    fn receive(&mut self, source: usize, most: usize, now: u64) -> usize {
         let source = &mut self.rx[source];
         let batch = &mut self.batch;
         let counters = &self.parts.counters;
         let unusable = source.input.unusable();
-        let count = source.input.receive(&mut batch.burst, source.burst);
+        let count = source.input.receive(&mut batch.burst, most);
         let unusable = source.input.unusable() - unusable;
         if unusable > 0 {
             counters.rx(source.port).packets.add(unusable);
@@ -424,10 +409,10 @@ impl Forwarder {
         }
     }
 
-    /// Takes packets that only need sending from a ring.
-    fn take_in(&mut self, inlet: usize, now: u64) -> usize {
+    /// Takes at most so many packets that only need sending from a ring.
+    fn take_in(&mut self, inlet: usize, most: usize, now: u64) -> usize {
         let arrivals = &mut self.arrivals;
-        let count = self.inlets[inlet].ring.receive(arrivals, BATCH_MAX);
+        let count = self.inlets[inlet].ring.receive(arrivals, most);
         if count == 0 {
             return 0;
         }
@@ -442,19 +427,91 @@ impl Forwarder {
         count
     }
 
-    /// Nothing to do: sends what waits, and after some rounds sleeps.
-    fn rest(&mut self) {
+    /// Nothing to do: sends what waits in bursts, and waits itself.
+    fn rest(&mut self, stop: &AtomicBool) {
         self.distribution.flush(&self.parts.counters);
-        self.idle_rounds = self.idle_rounds.saturating_add(1);
-        let idle = self.parts.idle;
-        if self.idle_rounds < idle.spin_rounds || idle.longest_sleep.is_zero() {
-            std::hint::spin_loop();
-            return;
+        match self.idle.rest(dpdk::tsc()) {
+            Rest::Poll => std::hint::spin_loop(),
+            Rest::Sleep(sleep) => self.sleep(sleep),
+            // The transmit queue that is full says nothing when it is not.
+            Rest::Block if self.distribution.needs_poll() => {
+                let sleep = self.idle.short_sleep();
+                self.sleep(sleep);
+            }
+            Rest::Block => self.block(stop),
         }
+    }
+
+    fn sleep(&self, sleep: Duration) {
         self.parts.counters.held.set(self.distribution.held() as u64);
         self.parts.counters.sleeps.add(1);
-        std::thread::sleep(self.sleep);
-        self.sleep = (self.sleep * 2).min(idle.longest_sleep);
+        std::thread::sleep(sleep);
+    }
+
+    /// Blocks until a device, a ring or another thread wakes it.
+    #[cold]
+    fn block(&mut self, stop: &AtomicBool) {
+        let doorbell = self.parts.waiting.doorbell().clone();
+        doorbell.listen();
+        self.listen(&doorbell);
+        // What came before it listened wakes nobody.
+        let is_idle = self.round() == 0
+            && !self.exchange.is_waiting()
+            && !stop.load(Ordering::Relaxed)
+            && !self.distribution.needs_poll();
+        if is_idle {
+            self.wait();
+        } else {
+            doorbell.ignore();
+            self.idle.found();
+        }
+        self.ignore();
+    }
+
+    /// Waits until somebody wakes it, with nothing in its hands that anyone else waits for.
+    fn wait(&mut self) {
+        let ForwarderParts { counters, quiescent, waiting, .. } = &mut self.parts;
+        counters.held.set(0);
+        counters.blocks.add(1);
+        counters.blocking.set(1);
+        quiescent.offline();
+        let begin = dpdk::tsc();
+        let may_miss = self.rx.iter().any(|source| source.input.may_miss());
+        let receive = waiting.wait(may_miss.then_some(polling::LOOK));
+        let blocked = dpdk::tsc().wrapping_sub(begin);
+        quiescent.online();
+        let woken = waiting.doorbell().ignore();
+        counters.blocking.set(0);
+        counters.blocked.add(blocked);
+        counters.woken_by_receive.add(receive.into());
+        counters.woken_by_ring.add(woken.ring.into());
+        counters.woken_by_control.add(woken.control.into());
+        self.idle.woke(blocked, receive || woken.ring, receive);
+    }
+
+    /// Has every source wake it.
+    fn listen(&mut self, doorbell: &Arc<Doorbell>) {
+        for source in &mut self.rx {
+            match &mut source.input {
+                Input::Queue(queue) => queue.arm(),
+                // The round behind this finds what it has.
+                Input::Ring(ring) => _ = ring.listen(doorbell),
+            }
+        }
+        let inlets = self.inlets.iter_mut().map(|inlet| &mut inlet.ring);
+        inlets.chain(self.distribution.priority_rings()).for_each(|ring| _ = ring.listen(doorbell));
+    }
+
+    /// Undoes [`Self::listen`].
+    fn ignore(&mut self) {
+        for source in &mut self.rx {
+            match &mut source.input {
+                Input::Queue(queue) => queue.disarm(),
+                Input::Ring(ring) => ring.ignore(),
+            }
+        }
+        let inlets = self.inlets.iter_mut().map(|inlet| &mut inlet.ring);
+        inlets.chain(self.distribution.priority_rings()).for_each(Consumer::ignore);
     }
 
     /// Empties every ring into the distribution, sends what can be sent, drops the rest by name.
@@ -463,7 +520,7 @@ impl Forwarder {
     pub fn shut_down(&mut self) {
         let now = dpdk::tsc();
         for inlet in 0..self.inlets.len() {
-            while self.take_in(inlet, now) > 0 {}
+            while self.take_in(inlet, BATCH_MAX, now) > 0 {}
         }
         let (burst, counters) = (&mut self.batch.burst, &self.parts.counters);
         for source in self.rx.iter_mut().filter(|source| source.input.is_ring()) {

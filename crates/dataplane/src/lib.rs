@@ -27,6 +27,7 @@ pub mod next_hop;
 pub mod own;
 pub mod params;
 pub mod plan;
+pub mod polling;
 pub mod port;
 pub mod punts;
 pub mod quarantine;

@@ -70,7 +70,8 @@ impl RouterFilter {
         let table = all.find(|table| table.spec().filter.name == ROUTER)?.clone();
         let flows = filters.flows.filter(|_| table.spec().asks_for_state());
         let (vrfs, next_hops) = (tables.vrfs.clone(), tables.next_hops.clone());
-        let (ip4, ip6) = (Reader::default(), Reader::default());
+        let of = || std::iter::once(&*table);
+        let (ip4, ip6) = (Reader::of(of()), Reader::of(of()));
         Some(Box::new(Self { filter: Counted::new(table), flows, vrfs, next_hops, ip4, ip6 }))
     }
 

@@ -10,6 +10,8 @@
 //! A flow has one hash, so one forwarder and one ring: its packets keep their order. What is not IP stays
 //! with the forwarder that received it. A full ring drops as `spread-full`.
 
+use std::os::fd::BorrowedFd;
+
 use dpdk::{Burst, Consumer, PacketList, Producer, RxQueue};
 
 use crate::batch::{BATCH_MAX, ETHERNET};
@@ -137,6 +139,19 @@ impl Input {
             Self::Queue(queue) => queue.unusable(),
             Self::Ring(ring) => ring.unusable(),
         }
+    }
+
+    /// As [`RxQueue::descriptor`]; a ring has none, and rings a doorbell.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Queue(queue) => queue.descriptor(),
+            Self::Ring(_) => None,
+        }
+    }
+
+    /// As [`RxQueue::may_miss`].
+    pub fn may_miss(&self) -> bool {
+        matches!(self, Self::Queue(queue) if queue.may_miss())
     }
 
     /// Another forwarder has received it, and counted.

@@ -10,7 +10,7 @@
 use dpdk::Consumer;
 
 use crate::distribution::TxPath;
-use crate::forwarder::RxSource;
+use crate::polling::RxSource;
 use crate::port::{PortId, PortSet};
 use crate::replicate::Replicas;
 

@@ -147,6 +147,14 @@ pub enum Error {
         /// The error number.
         errno: Errno,
     },
+    /// A thread cannot wait for descriptors.
+    #[error("{step}: {errno}")]
+    Wait {
+        /// What was to be done.
+        step: &'static str,
+        /// The error number.
+        errno: Errno,
+    },
     /// A host interface cannot be made.
     #[error("host interface {name}: {problem}")]
     Tap {

@@ -40,6 +40,7 @@ mod ring;
 mod shared;
 mod tap;
 mod time;
+mod wait;
 
 pub use barrier::ProcessBarrier;
 pub use burst::{BURST_MAX, Burst, HEAD, LIST_MAX, PacketList};
@@ -67,6 +68,7 @@ pub use ring::{Consumer, Producer, Ring};
 pub use shared::Shared;
 pub use tap::{Tap, VirtioHeader, interface_exists, interface_index};
 pub use time::{prefetch, tsc, tsc_hz, tsc_ordered};
+pub use wait::{Cause, Doorbell, WaitSet, Woken};
 
 #[cfg(test)]
 mod testing;

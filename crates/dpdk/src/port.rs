@@ -12,6 +12,7 @@ mod bpf;
 mod events;
 mod filter;
 mod flow_rules;
+mod interrupts;
 mod kernel;
 mod link;
 mod multicast;
@@ -27,6 +28,7 @@ mod sockets;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
+use std::os::fd::RawFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -37,6 +39,7 @@ use dpdk_sys as sys;
 pub use self::events::{DeviceEvent, DeviceEvents, Happening};
 use self::filter::Filter;
 pub use self::flow_rules::{FlowCount, FlowRefusal, FlowRule};
+use self::interrupts::RxInterrupts;
 use self::kernel::KernelInterface;
 pub use self::kernel::interface_user;
 pub use self::link::{Fec, LinkDetails, LinkWish, Pause};
@@ -266,6 +269,11 @@ impl OpenPort {
         dropped + self.started.packet_rings.iter().map(given_up).sum::<u64>()
     }
 
+    /// The ways in which its receive queues wake a thread that blocks.
+    pub(crate) fn rx_interrupts(&self) -> &RxInterrupts {
+        &self.started.rx_interrupts
+    }
+
     /// The ring of an AF_PACKET socket by which a queue sends.
     pub(crate) fn packet_ring(&self, queue: u16) -> Option<&PacketRing> {
         self.started.packet_rings.get(usize::from(queue))
@@ -416,6 +424,13 @@ impl Port {
             None if self.open.started.link_interrupts => LinkWatch::Interrupt,
             None => LinkWatch::Nobody,
         }
+    }
+
+    /// Whether a thread that has its receive queues can block until packets come; see
+    /// [`RxQueue::descriptor`].
+    pub fn has_rx_interrupts(&self) -> bool {
+        let queues = usize::from(self.rx_queues());
+        self.open.started.rx_interrupts.has_all(queues)
     }
 
     /// The port's counters. What the kernel could not send by an interface is among the errors: its drivers
@@ -696,6 +711,8 @@ fn start_af_packet(
         config.error(format!("{}: {step}", kernel.name), errno)
     })?;
     let mut started = attached.start(config, pool, want, None)?;
+    started.rx_interrupts =
+        RxInterrupts::of_sockets(rings.iter().map(|ring| ring.socket).collect());
     started.packet_rings = rings;
     Ok(started)
 }
@@ -834,6 +851,7 @@ struct Started {
     rings: Option<Vec<Rings>>,
     /// An AF_PACKET driver's, by its queues; mapped until it is closed.
     packet_rings: Vec<PacketRing>,
+    rx_interrupts: RxInterrupts,
     driver: String,
     negotiated: Negotiated,
     /// It tells of changes of its link.
@@ -926,9 +944,11 @@ impl Attached {
         let driver = unsafe { CStr::from_ptr(info.driver_name) }.to_string_lossy().into_owned();
         let negotiated = self.negotiate(config, &info, &driver, pool, mtu)?;
         let tx_buffers_most = offloads::tx_buffers_most(&driver, &info, queues.tx_desc);
-        self.configure(config, &info, queues, mtu, &negotiated)?;
+        let rx_interrupts = interrupts::are_wanted(&config.device, &driver);
+        self.configure(config, &info, queues, mtu, (&negotiated, rx_interrupts))?;
         let before = pool.in_use();
-        let result = self.set_up_queues(config, &info, queues, pool, &negotiated);
+        let mut sockets = Vec::new();
+        let result = self.set_up_queues(config, &info, queues, pool, (&negotiated, &mut sockets));
         let kept = if self.af_xdp.is_some() { pool.in_use().saturating_sub(before) } else { 0 };
         if let Err(error) = result {
             drop(self);
@@ -941,6 +961,7 @@ impl Attached {
             sockets: Sockets::default(),
             rings: None,
             packet_rings: Vec::new(),
+            rx_interrupts: RxInterrupts::of_sockets(sockets),
             driver,
             negotiated,
             link_interrupts: events::has_link_interrupts(&config.device, &info),
@@ -953,6 +974,10 @@ impl Attached {
             is_estimate: false,
         };
         started.go(config)?;
+        if rx_interrupts {
+            started.rx_interrupts =
+                RxInterrupts::of_device(started.device.id, queues.rx, &started.driver);
+        }
         if let Some(rss) = &config.rss {
             if let Some(mut hash) = Hash::plan(config, &info, queues.rx)? {
                 started.device.ensure_key(config, &mut hash)?;
@@ -987,7 +1012,7 @@ impl Attached {
         info: &sys::rte_eth_dev_info,
         queues: Queues,
         mtu: Option<u16>,
-        negotiated: &Negotiated,
+        (negotiated, rx_interrupts): (&Negotiated, bool),
     ) -> Result<(), Error> {
         let mut settings = sys::rte_eth_conf::default();
         if let Some(mtu) = mtu {
@@ -1008,6 +1033,7 @@ impl Attached {
         settings.txmode.offloads = negotiated.tx;
         settings.link_speeds = config.link.speeds(config, &self.device.to_string_lossy(), info)?;
         settings.intr_conf.set_lsc(events::has_link_interrupts(&config.device, info).into());
+        settings.intr_conf.set_rxq(rx_interrupts.into());
         // SAFETY: the port exists and is not started; the settings, and the key that they point to, live
         // for the call.
         let result =
@@ -1021,18 +1047,21 @@ impl Attached {
         info: &sys::rte_eth_dev_info,
         queues: Queues,
         pool: &Mempool,
-        negotiated: &Negotiated,
+        (negotiated, sockets): (&Negotiated, &mut Vec<RawFd>),
     ) -> Result<(), Error> {
         // SAFETY: the port exists.
         let socket = unsafe { sys::rte_eth_dev_socket_id(self.id) } as u32;
         let rx = config.rx_thresholds.of_rx(info.default_rxconf);
         for queue in 0..queues.rx {
+            let before = self.af_xdp.as_ref().map(|_| Sockets::now());
             // SAFETY: the port is configured with this queue; the pool stays with `Started`.
             let result = unsafe {
                 let pool = pool.as_ptr();
                 sys::rte_eth_rx_queue_setup(self.id, queue, queues.rx_desc, socket, &rx, pool)
             };
             self.check(config, &format!("setting up receive queue {queue}"), result)?;
+            let made = before.map(|before| Sockets::now().difference(&before).copied().collect());
+            sockets.extend(made.into_iter().flat_map(|made: Vec<_>| made));
         }
         let mut tx = config.tx_thresholds.of_tx(info.default_txconf);
         for queue in 0..queues.tx {

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::marker::PhantomData;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use dpdk_sys as sys;
@@ -88,6 +89,29 @@ impl RxQueue {
         self.unusable
     }
 
+    /// Readable when packets may be there, or the device has failed; `None`: the queue has to be looked at
+    /// again and again. To be watched between [`RxQueue::arm`] and [`RxQueue::disarm`].
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.port.rx_interrupts().descriptor(self.queue)
+    }
+
+    /// Has the device report packets by the queue's descriptor. Those that came before may not be reported:
+    /// the caller receives once more before it blocks.
+    pub fn arm(&mut self) {
+        self.port.rx_interrupts().arm(self.port.id(), self.queue);
+    }
+
+    /// Whether the device may fail to report a packet, as a socket of the kernel does not: the caller looks for
+    /// itself from time to time.
+    pub fn may_miss(&self) -> bool {
+        self.port.rx_interrupts().is_armed(self.queue)
+    }
+
+    /// Ends [`RxQueue::arm`].
+    pub fn disarm(&mut self) {
+        self.port.rx_interrupts().disarm(self.port.id(), self.queue);
+    }
+
     /// The number of the queue in its port.
     pub fn index(&self) -> u16 {
         self.queue
@@ -110,6 +134,11 @@ impl TxQueue {
             // SAFETY: the port is open while we hold it, and `&mut self` of the queue's only owner calls.
             unsafe { watch.poll(ring) };
         }
+    }
+
+    /// Whether [`TxQueue::poll`] has something to do, so that its caller must not block.
+    pub fn needs_poll(&self) -> bool {
+        self.watch.as_ref().is_some_and(Watch::is_stuck)
     }
 
     /// Sends up to `max` packets from the front of the list. What the device does not take stays

@@ -1,8 +1,13 @@
-//! Rings between threads: one sends, one receives, neither waits.
+//! Rings between threads: one sends, one receives, neither waits for the other.
+//!
+//! A receiver that has nothing to do may block: while it listens ([`Consumer::listen`]), what is sent rings
+//! its doorbell. The sender pays one fence for each call that sends packets, however many, and a system call
+//! only when the receiver blocks.
 
 use std::marker::PhantomData;
 use std::ptr::{NonNull, null_mut};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use dpdk_sys as sys;
 
@@ -10,7 +15,7 @@ use crate::burst::{BURST_MAX, Burst, PacketList};
 use crate::eal::{Eal, EalRef};
 use crate::mbuf::{Mbuf, RawMbuf, free_bulk};
 use crate::names::serial_name;
-use crate::{Errno, Error};
+use crate::{Cause, Doorbell, Errno, Error};
 
 /// The most packets a ring can hold.
 const SIZE_MAX: usize = 1 << 24;
@@ -19,6 +24,11 @@ const SIZE_MAX: usize = 1 << 24;
 /// the packets in it return to their pools.
 pub struct Ring {
     ring: NonNull<sys::rte_ring>,
+    /// The receiver blocks, or is about to, and wants to be woken.
+    listening: AtomicBool,
+    /// Whom to wake. The receiver changes it when the ring moves to another thread; the sender looks at it
+    /// only when the receiver listens.
+    doorbell: Mutex<Option<Arc<Doorbell>>>,
     _eal: EalRef,
 }
 
@@ -39,6 +49,8 @@ pub struct Consumer {
     ring: Arc<Ring>,
     /// Packets that no burst could take, see [`Consumer::receive`].
     unusable: u64,
+    /// What the ring rings, as far as this end has told it.
+    doorbell: Option<Arc<Doorbell>>,
     not_sync: PhantomData<std::cell::Cell<()>>,
 }
 
@@ -82,14 +94,35 @@ impl Ring {
                 memory: eal.memory().to_string(),
             });
         };
-        let ring = Arc::new(Self { ring, _eal: eal.share() });
+        let (listening, doorbell) = (AtomicBool::new(false), Mutex::new(None));
+        let ring = Arc::new(Self { ring, listening, doorbell, _eal: eal.share() });
         let producer = Producer { ring: ring.clone(), not_sync: PhantomData };
-        Ok((producer, Consumer { ring, unusable: 0, not_sync: PhantomData }))
+        Ok((producer, Consumer { ring, unusable: 0, doorbell: None, not_sync: PhantomData }))
     }
 
     fn len(&self) -> usize {
         // SAFETY: the ring is alive; the count is a snapshot.
         unsafe { sys::rte_ring_count(self.ring.as_ptr()) as usize }
+    }
+
+    /// Wakes the receiver if it blocks. To be called behind what was sent.
+    #[inline]
+    fn wake(&self) {
+        fence(Ordering::SeqCst);
+        if self.listening.load(Ordering::Relaxed) {
+            self.ring_doorbell();
+        }
+    }
+
+    #[cold]
+    fn ring_doorbell(&self) {
+        if !self.listening.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        let doorbell = self.doorbell.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(doorbell) = &*doorbell {
+            doorbell.ring(Cause::Ring);
+        }
     }
 
     /// Takes up to `space.len()` packets out.
@@ -137,6 +170,9 @@ impl Producer {
             sys::rte_ring_enqueue_burst(self.ring.ring.as_ptr(), table, count, null_mut())
         };
         list.forget_front(sent as usize);
+        if sent > 0 {
+            self.ring.wake();
+        }
         sent as usize
     }
 
@@ -156,6 +192,7 @@ impl Producer {
             return Err(packet);
         }
         packet.into_raw();
+        self.ring.wake();
         Ok(())
     }
 
@@ -212,6 +249,24 @@ impl Consumer {
     /// Whether the ring is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// What is sent from now on rings this doorbell, once. The caller listens at the doorbell itself before
+    /// ([`Doorbell::listen`]), and blocks only if the ring is still empty behind this call, which says so.
+    pub fn listen(&mut self, doorbell: &Arc<Doorbell>) -> bool {
+        if !self.doorbell.as_ref().is_some_and(|known| Arc::ptr_eq(known, doorbell)) {
+            let mut place = self.ring.doorbell.lock().unwrap_or_else(PoisonError::into_inner);
+            *place = Some(doorbell.clone());
+            self.doorbell = Some(doorbell.clone());
+        }
+        self.ring.listening.store(true, Ordering::Release);
+        fence(Ordering::SeqCst);
+        self.is_empty()
+    }
+
+    /// Ends [`Consumer::listen`].
+    pub fn ignore(&mut self) {
+        self.ring.listening.store(false, Ordering::Relaxed);
     }
 
     /// How many packets [`Consumer::receive`] freed because no burst could hold them.
@@ -320,6 +375,79 @@ mod tests {
         assert_eq!(consumer.receive(&mut burst, 64), 1);
         assert_eq!((burst.owned(), burst.lens()[0], consumer.unusable()), (1, 64, 1));
         assert_eq!(pool.in_use(), 1);
+    }
+
+    #[test]
+    fn a_ring_rings_the_doorbell_of_whoever_listens_once() {
+        let pool = testing::pool(15);
+        let (mut producer, mut consumer) = Ring::spsc(testing::eal(), "r", 8).unwrap();
+        let bells = [(); 2].map(|()| Arc::new(Doorbell::new().unwrap()));
+        producer.push(pool.alloc().unwrap()).unwrap();
+        assert!(!consumer.listen(&bells[0]), "there is a packet already");
+        consumer.pop().unwrap();
+        for bell in &bells {
+            // The ring moves to another thread.
+            assert!(consumer.listen(bell));
+            assert_eq!(producer.send(&mut list(&pool, 0..2)), 2);
+            assert!(bell.ignore().ring);
+            producer.push(pool.alloc().unwrap()).unwrap();
+            assert!(!bell.ignore().ring, "it was rung already");
+            while consumer.pop().is_some() {}
+        }
+        assert!(consumer.listen(&bells[1]));
+        consumer.ignore();
+        producer.push(pool.alloc().unwrap()).unwrap();
+        assert!(!bells[1].ignore().ring, "nobody listens any more");
+    }
+
+    /// The receiver blocks whenever the ring is empty; a lost wake-up would leave it blocked.
+    #[test]
+    fn a_receiver_that_blocks_misses_no_packet() {
+        use crate::WaitSet;
+        use std::time::{Duration, Instant};
+        const PACKETS: u64 = 50_000;
+        const LONG: Duration = Duration::from_secs(20);
+        let pool = testing::pool(255);
+        let (mut producer, mut consumer) = Ring::spsc(testing::eal(), "r", 32).unwrap();
+        let sender = pool.clone();
+        let thread = std::thread::spawn(move || {
+            for number in 0..PACKETS {
+                let mut packet = loop {
+                    if let Some(packet) = sender.copy_of(&[0; 60]) {
+                        break packet;
+                    }
+                    std::thread::yield_now();
+                };
+                while let Err(back) = producer.push(packet) {
+                    packet = back;
+                    std::thread::yield_now();
+                }
+                if number % 7 == 0 {
+                    // The receiver may catch up, and block.
+                    std::thread::yield_now();
+                }
+            }
+        });
+        let set = WaitSet::new().unwrap();
+        let bell = set.doorbell().clone();
+        let (mut received, mut blocked) = (0, 0);
+        while received < PACKETS {
+            if consumer.pop().is_some() {
+                received += 1;
+                continue;
+            }
+            bell.listen();
+            if consumer.listen(&bell) {
+                let begin = Instant::now();
+                set.wait(Some(LONG));
+                assert!(begin.elapsed() < LONG, "a wake-up behind packet {received} was lost");
+                blocked += 1;
+            }
+            consumer.ignore();
+            bell.ignore();
+        }
+        thread.join().unwrap();
+        assert!(blocked > 0, "it never blocked");
     }
 
     #[test]

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use std::{fs, mem};
 
 use dpdk::{
-    Burst, Device, Driver, Error, HugeMode, Mempool, MempoolConfig, PacketList, Port, PortConfig,
-    Sent,
+    Burst, Device, Driver, Eal, Error, HugeMode, Mempool, MempoolConfig, PacketList, Port,
+    PortConfig, Sent,
 };
 use veth::{Wire, eal, ip, namespace, open, open_as, pass, pool, state};
 
@@ -53,6 +53,49 @@ fn af_xdp_forwards_between_veths() {
 #[test]
 fn af_packet_forwards_between_veths() {
     veth::two_ports_forward(HugeMode::Never, Driver::AfPacket, "net_af_packet");
+}
+
+/// A thread that blocks is woken by a packet of a port of this driver, and by nothing else.
+fn wakes(eal: &Eal, pool: &Mempool, driver: Driver) {
+    const LONG: Duration = Duration::from_secs(20);
+    namespace(&["tpw"]);
+    // Nobody but the test sends.
+    fs::write("/proc/sys/net/ipv6/conf/tpw1/disable_ipv6", "1").unwrap();
+    let mut end = open(eal, pool, "tpw0", Some(driver));
+    assert!(end.port.has_rx_interrupts());
+    let wire = Wire::new("tpw1");
+    let mut set = dpdk::WaitSet::new().unwrap();
+    set.watch(end.rx.descriptor()).unwrap();
+    let mut burst = Burst::new();
+    // What the kernel itself sends on the interface.
+    while set.wait(Some(Duration::from_millis(100))) {
+        while end.rx.receive(&mut burst, 64) > 0 {
+            burst.free(u64::MAX);
+        }
+    }
+    for number in 0..100 {
+        end.rx.arm();
+        assert!(!set.wait(Some(Duration::ZERO)), "packet {number} is not there yet");
+        std::thread::scope(|scope| {
+            scope.spawn(|| wire.send(&veth::frame(number, 60)));
+            assert!(set.wait(Some(LONG)));
+        });
+        end.rx.disarm();
+        assert_eq!(end.rx.receive(&mut burst, 64), 1);
+        assert!(burst.frame(0).ends_with(&veth::frame(number, 60)[14..]));
+        burst.free(u64::MAX);
+    }
+    drop(end);
+}
+
+#[test]
+fn a_packet_wakes_a_thread_that_blocks() {
+    let (eal, _turn) = eal(HugeMode::Never);
+    // The driver of AF_XDP may keep its pool until the process ends.
+    let config = MempoolConfig { count: 5119, data_room: 2048, ..MempoolConfig::default() };
+    let pool = Mempool::new(eal, &config).unwrap();
+    wakes(eal, &pool, Driver::AfXdp);
+    wakes(eal, &pool, Driver::AfPacket);
 }
 
 #[test]

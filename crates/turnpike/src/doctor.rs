@@ -11,7 +11,7 @@
 //!   power.rs       governor, turbo, idle states
 //!   numa.rs        ports and forwarders on different nodes, balancing
 //!   xdp.rs         AF_XDP, zero copy
-//!   interrupts.rs  interrupts and receive steering (RPS) by core, irqbalance
+//!   interrupts.rs  interrupts and receive steering (RPS) by core, irqbalance, ports without receive interrupts
 //!   system.rs      configuration, versions, processor, privileges
 //! ```
 //!
@@ -38,6 +38,7 @@ use std::path::PathBuf;
 
 use control::config::{Config, Device, Driver};
 use control::netlink::netdev::Xdp;
+use dataplane::polling::Wait;
 use serde::Serialize;
 
 use crate::machine::Machine;
@@ -46,7 +47,7 @@ use crate::machine::cpu::Cpus;
 pub use text::text;
 
 /// The checks, in the order in which they are made.
-const CHECKS: [fn(&Patient<'_>) -> Vec<Finding>; 33] = [
+const CHECKS: [fn(&Patient<'_>) -> Vec<Finding>; 34] = [
     system::configuration,
     system::versions,
     system::kernel,
@@ -77,6 +78,7 @@ const CHECKS: [fn(&Patient<'_>) -> Vec<Finding>; 33] = [
     interrupts::of_ports,
     interrupts::steering,
     interrupts::irqbalance,
+    interrupts::receive,
     power::governor,
     power::turbo,
     power::idle_states,
@@ -217,6 +219,8 @@ pub struct Port {
     pub device: Device,
     /// The driver that the configuration asks for.
     pub driver: Option<Driver>,
+    /// Its forwarders are to block when they have nothing to do.
+    pub blocks: bool,
 }
 
 impl Wanted {
@@ -227,6 +231,7 @@ impl Wanted {
             name: port.name.clone(),
             device: port.device.clone(),
             driver: port.driver,
+            blocks: port.queues.wait.unwrap_or(config.forwarders.wait) != Wait::Poll,
         };
         Self {
             file: Some(config.file.clone()),

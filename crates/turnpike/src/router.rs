@@ -329,8 +329,12 @@ impl Router {
         let graphs = signals.unless_ended(maker.make_all(cores, &config, &infos))?;
         for ((number, &core), graph) in cores.iter().enumerate().zip(graphs) {
             signals.check()?;
-            let made =
-                factory.make((number, core), graph, settings::tx(config.tx), Arc::default())?;
+            let made = factory.make(
+                (number, core),
+                graph,
+                settings::of_forwarders(&config),
+                Arc::default(),
+            )?;
             views.push(made.view);
             units.push(made.unit);
             ends.push(made.ends);
@@ -387,6 +391,7 @@ impl Router {
         owner.look_after(alive);
         owner.wiring().context(NO_WIRING)?.start()?;
         owner.warn_of_distance();
+        owner.warn_of_silence();
         Ok(Self { owner, stop_slow_path, slow_path, quarantine: keeper })
     }
 
@@ -404,6 +409,7 @@ impl Router {
         let (mut units, complete) = wiring.end(&course);
         let mut failed = !complete;
         self.stop_slow_path.store(true, Ordering::Relaxed);
+        self.owner.wake_slow_path();
         let mut workers = Vec::new();
         for (number, thread) in self.slow_path.into_iter().enumerate() {
             course.enter(format!("slow path worker {number}"));
@@ -493,10 +499,10 @@ fn slow_workers(
     let (mut workers, mut counters, mut orders) = (Vec::new(), Vec::new(), Vec::new());
     // By forwarder, from each of which every worker takes its own.
     let mut ends: Vec<_> = ends.into_iter().map(Vec::into_iter).collect();
-    for (index, handoff_queue) in handoff_queues(count).into_iter().enumerate() {
+    for (index, handoff_queue) in handoff_queues(count)?.into_iter().enumerate() {
         let ends = ends.iter_mut().filter_map(Iterator::next);
         let (punted, injectors) = ends.map(|ends| (ends.punted, ends.injector)).unzip();
-        let (orders_out, orders_in) = order_queue();
+        let (orders_out, orders_in) = order_queue(handoff_queue.doorbell().clone());
         let config = slow_path_config(&common, (index, count), limits.clone());
         let count = Arc::new(SlowCounters::default());
         orders.push(orders_out);

@@ -3,7 +3,7 @@
 use super::{NO_RULE, TooLarge, WORD, layout, rules_of, set_field::Field};
 use crate::{
     Filter,
-    classes::{AddressClasses, FilterAddress, NumberClasses},
+    classes::{AddressClasses, BYTES, FilterAddress, NumberClasses, RANKS},
     fields::{BATCH, Fields},
 };
 
@@ -15,18 +15,76 @@ pub(super) struct Few<A: FilterAddress, const W: usize> {
     rules: [[u32; WORD]; W],
 }
 
-/// By class: a bit for each rule that allows it.
-type Rows<const W: usize> = Vec<[u64; W]>;
+/// A bit for each rule that allows a value.
+enum Rows<const W: usize> {
+    /// By rank among few ranges.
+    Ranks(Box<[[u64; W]; RANKS]>),
+    /// By the value itself.
+    Values(Box<[[u64; W]; BYTES]>),
+    /// By class.
+    Classes(Vec<[u64; W]>),
+}
+
+impl<const W: usize> Rows<W> {
+    /// Of these rows by class; `by_rank`: the classes of ranks or values, if that is what is looked up.
+    fn new(bits: &layout::Bitmaps, by_rank: Option<&[u16]>) -> Self {
+        let row = |row: &[u64]| std::array::from_fn(|at| row.get(at).copied().unwrap_or(0));
+        let rows: Vec<[u64; W]> = bits.rows().map(row).collect();
+        let Some(classes) = by_rank else { return Self::Classes(rows) };
+        let of = |rank: usize| classes.get(rank).and_then(|class| rows.get(usize::from(*class)));
+        let of = |rank| of(rank).copied().unwrap_or([0; W]);
+        match classes.len() {
+            0..=RANKS => Self::Ranks(Box::new(std::array::from_fn(of))),
+            len if len <= BYTES => Self::Values(Box::new(std::array::from_fn(of))),
+            _ => Self::Classes(rows),
+        }
+    }
+
+    /// The ranks, values or classes that the rows are by, of numbers in their places.
+    #[inline(always)]
+    fn find(&self, of: &NumberClasses, numbers: &mut [u16]) {
+        match self {
+            Self::Classes(_) => of.find(numbers),
+            Self::Ranks(_) | Self::Values(_) => of.rank(numbers),
+        }
+    }
+
+    /// Leaves the bits that the rows of these ranks, values or classes have.
+    #[inline(always)]
+    fn restrict(&self, bits: &mut [[u64; W]], found: &[u16]) {
+        match self {
+            Self::Ranks(rows) => restrict(bits, found, |rank| &rows[rank % RANKS]),
+            Self::Values(rows) => restrict(bits, found, |value| &rows[value % BYTES]),
+            Self::Classes(rows) => {
+                restrict(bits, found, |class| rows.get(class).unwrap_or(&[0; W]))
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn restrict<'r, const W: usize>(
+    bits: &mut [[u64; W]],
+    found: &[u16],
+    row: impl Fn(usize) -> &'r [u64; W],
+) {
+    for (bits, found) in bits.iter_mut().zip(found) {
+        bits.iter_mut().zip(row(usize::from(*found))).for_each(|(bits, row)| *bits &= row);
+    }
+}
 
 impl<A: FilterAddress, const W: usize> Few<A, W> {
     /// `layout` has at most `W` words of rules.
     pub fn new(layout: layout::Layout<A>, filter: &Filter) -> Result<Self, TooLarge> {
         let address = |of: layout::AddressLayout<A>| {
-            Ok((layout::classes(&of.prefixes, filter)?, rows(&of.bits)))
+            let classes = layout::classes(&of.prefixes, filter)?;
+            let rows = Rows::new(&of.bits, classes.by_rank());
+            Ok((classes, rows))
         };
         let number = |of: layout::NumberLayout<A>| {
             let classes = NumberClasses::new(of.field.values(), &of.ranges);
-            (of.field, classes, rows(&of.bits))
+            let rows = Rows::new(&of.bits, Some(classes.by_rank()));
+            (of.field, classes, rows)
         };
         let mut rules = [[NO_RULE; WORD]; W];
         rules.iter_mut().flatten().zip(layout.rules).for_each(|(bit, rule)| *bit = rule);
@@ -38,44 +96,44 @@ impl<A: FilterAddress, const W: usize> Few<A, W> {
         })
     }
 
-    pub fn classify(&self, fields: &Fields<A>, found: &mut [u32; BATCH]) {
+    pub fn classify(&self, fields: &Fields<A>, rules: &mut [u32; BATCH]) {
         let mut bits = [[!0u64; W]; BATCH];
-        let mut classes = [0; BATCH];
-        let classes = &mut classes[..fields.padded()];
+        let mut ranks = [0; BATCH];
+        let found = &mut ranks[..fields.padded()];
         let addresses =
             [(&self.source, fields.sources()), (&self.destination, fields.destinations())];
         for (field, addresses) in addresses {
             if let Some((of, rows)) = field {
-                of.find(addresses, classes);
-                restrict(&mut bits, rows, classes);
+                of.rank(addresses, found);
+                rows.restrict(&mut bits, found);
             }
         }
         for (field, of, rows) in &self.numbers {
-            field.all(fields, classes);
-            of.find(classes);
-            restrict(&mut bits, rows, classes);
+            field.all(fields, found);
+            rows.find(of, found);
+            rows.restrict(&mut bits, found);
         }
-        for (found, bits) in found.iter_mut().zip(&bits[..fields.len()]) {
-            *found = self.first_rule(bits);
+        for (rule, bits) in rules.iter_mut().zip(&bits[..fields.len()]) {
+            *rule = self.first_rule(bits);
         }
     }
 
     /// The first rule behind `after` that matches the packet at `place`.
     pub fn next(&self, fields: &Fields<A>, place: usize, after: u32) -> u32 {
         let mut bits = [[!0u64; W]];
-        let mut class = [0];
+        let mut rank = [0];
         let addresses =
             [(&self.source, fields.source(place)), (&self.destination, fields.destination(place))];
         for (field, address) in addresses {
             if let Some((of, rows)) = field {
-                of.find(&[address], &mut class);
-                restrict(&mut bits, rows, &class);
+                of.rank(&[address], &mut rank);
+                rows.restrict(&mut bits, &rank);
             }
         }
         for (field, of, rows) in &self.numbers {
-            class = [field.one(fields, place)];
-            of.find(&mut class);
-            restrict(&mut bits, rows, &class);
+            rank = [field.one(fields, place)];
+            rows.find(of, &mut rank);
+            rows.restrict(&mut bits, &rank);
         }
         let [bits] = bits;
         let mut all = self.rules.iter().zip(bits).flat_map(|(rules, bits)| rules_of(rules, bits));
@@ -90,18 +148,5 @@ impl<A: FilterAddress, const W: usize> Few<A, W> {
         }
         let rule = self.rules[place][first.trailing_zeros() as usize % WORD];
         if first == 0 { NO_RULE } else { rule }
-    }
-}
-
-fn rows<const W: usize>(bits: &layout::Bitmaps) -> Rows<W> {
-    let row = |row: &[u64]| std::array::from_fn(|at| row.get(at).copied().unwrap_or(0));
-    bits.rows().map(row).collect()
-}
-
-#[inline(always)]
-fn restrict<const W: usize>(bits: &mut [[u64; W]], rows: &[[u64; W]], classes: &[u16]) {
-    for (bits, class) in bits.iter_mut().zip(classes) {
-        let row = rows.get(usize::from(*class)).unwrap_or(&[0; W]);
-        bits.iter_mut().zip(row).for_each(|(bits, row)| *bits &= row);
     }
 }

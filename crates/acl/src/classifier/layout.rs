@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use fib::{Bits, Prefix};
 use ipnet::IpNet;
 
-use super::set_field::{End, Field, LISTS_MAX, SETS_VALUES, SetLists};
+use super::set_field::{End, Field, LISTS_MAX, MACS_MAX, MacField, SETS_VALUES, SetLists};
 use super::{MORE, NO_RULE, RULES_MAX, TooLarge, WORD};
 use crate::{
     Filter, Matches, SetReaders,
@@ -73,6 +73,17 @@ impl<A: FilterAddress> Layout<A> {
             let allowed = |matches: &Matches| number.allowed(matches);
             if let Some((ranges, bits)) = ranges::<A>(filter, &matches, number.values(), allowed)? {
                 numbers.push(NumberLayout { field: Field::Number(number), ranges, bits });
+            }
+        }
+        for end in [End::Source, End::Destination] {
+            let Some(of) = MacField::new(end, &matches) else { continue };
+            if of.len() > MACS_MAX {
+                let way_out = "split the filter, or match addresses";
+                return Err(too_large::<A>(filter, "different MACs", of.len(), MACS_MAX, way_out));
+            }
+            let allowed = |matches: &Matches| of.allowed(matches);
+            if let Some((ranges, bits)) = ranges::<A>(filter, &matches, of.len() + 1, allowed)? {
+                numbers.push(NumberLayout { field: Field::Macs(of), ranges, bits });
             }
         }
         for end in [End::Source, End::Destination] {

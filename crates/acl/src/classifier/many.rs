@@ -18,8 +18,8 @@ pub(super) struct Many<A: FilterAddress> {
     summary: usize,
 }
 
-/// Fields that packets are looked up by: two addresses, their sets, and numbers.
-const FIELDS: usize = 4 + Number::ALL.len();
+/// Fields that packets are looked up by: two addresses, their sets, two MACs, and numbers.
+const FIELDS: usize = 6 + Number::ALL.len();
 
 /// Classes of a batch, by field: source, destination, numbers.
 type Classes = [[u16; BATCH]; FIELDS];

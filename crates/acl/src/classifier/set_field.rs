@@ -1,7 +1,10 @@
-//! The sets of an address as a number: a bit for each list of sets that rules name.
+//! Fields that are made into numbers: the sets of an address, and MACs.
 //!
-//! The sets of an address change while packets are looked up. What a rule asks for does not: one of the sets of its
+//! A MAC is the place that it has among those that rules name, from 1 on; 0 is any other. The sets of an address are a
+//! bit for each list of sets that rules name: the sets of an address change while packets are looked up. What a rule asks for does not: one of the sets of its
 //! list. So the number that packets are classified by has a bit for each different list.
+
+use wire::MacAddr;
 
 use super::super::sets::Members;
 use crate::{
@@ -9,6 +12,7 @@ use crate::{
     classes::FilterAddress,
     conditions::{Number, Ranges, merge},
     fields::{BATCH, Fields},
+    key::mac_number,
 };
 
 /// Most different lists of sets for each end of a packet.
@@ -20,8 +24,8 @@ pub(super) const SETS_VALUES: usize = 1 << LISTS_MAX;
 /// Whose sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    Source,
-    Destination,
+    Destination = 0,
+    Source = 1,
 }
 
 impl End {
@@ -29,6 +33,13 @@ impl End {
         match self {
             Self::Source => &matches.from_set,
             Self::Destination => &matches.to_set,
+        }
+    }
+
+    fn macs(self, matches: &Matches) -> &[MacAddr] {
+        match self {
+            Self::Source => &matches.from_mac,
+            Self::Destination => &matches.to_mac,
         }
     }
 
@@ -89,10 +100,71 @@ impl<A: FilterAddress> SetField<A> {
     }
 }
 
+/// The MACs that rules name for an end.
+pub(super) struct MacField {
+    end: End,
+    /// In order.
+    known: Vec<u64>,
+    /// By a hash: the MAC, and its place from 1 on; 0 for none. Half of them or more are free.
+    slots: Box<[(u64, u16)]>,
+}
+
+/// Most different MACs of a filter's rules for each end.
+pub(super) const MACS_MAX: usize = (1 << 15) - 1;
+
+impl MacField {
+    /// Those of these rules; `None`: no rule asks.
+    pub fn new(end: End, rules: &[Option<&Matches>]) -> Option<Self> {
+        let macs = rules.iter().flatten().flat_map(|of| end.macs(of));
+        let mut known: Vec<u64> = macs.map(|mac| mac_number(*mac)).collect();
+        known.sort_unstable();
+        known.dedup();
+        let mut slots = vec![(0, 0); (known.len() * 2).next_power_of_two()].into_boxed_slice();
+        for (place, mac) in (1..).zip(known.iter().take(MACS_MAX)) {
+            let at = slot_of(&slots, *mac);
+            slots[at] = (*mac, place);
+        }
+        (!known.is_empty()).then_some(Self { end, known, slots })
+    }
+
+    /// Different ones.
+    pub fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// The places of a rule's MACs.
+    pub fn allowed(&self, matches: &Matches) -> Option<Ranges> {
+        let own = self.end.macs(matches);
+        let place = |mac: &MacAddr| self.slots[slot_of(&self.slots, mac_number(*mac))].1;
+        let places = own.iter().map(place).map(|place| place..=place);
+        (!own.is_empty()).then(|| merge(places.collect()))
+    }
+
+    #[inline]
+    fn find(&self, macs: &[u64], out: &mut [u16]) {
+        out.fill(0);
+        for (out, mac) in out.iter_mut().zip(macs) {
+            *out = self.slots[slot_of(&self.slots, *mac)].1;
+        }
+    }
+}
+
+/// The slot of a MAC, or a free one where it would be.
+#[inline(always)]
+fn slot_of(slots: &[(u64, u16)], mac: u64) -> usize {
+    // Fibonacci hashing (Knuth, The Art of Computer Programming 3, 6.4). Nobody but the operator adds MACs.
+    let mut at = (mac.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize & (slots.len() - 1);
+    while slots[at].1 != 0 && slots[at].0 != mac {
+        at = (at + 1) & (slots.len() - 1);
+    }
+    at
+}
+
 /// What a number is made of.
 pub(super) enum Field<A: FilterAddress> {
     Number(Number),
     Sets(SetField<A>),
+    Macs(MacField),
 }
 
 impl<A: FilterAddress> Field<A> {
@@ -101,6 +173,7 @@ impl<A: FilterAddress> Field<A> {
         match self {
             Self::Number(number) => number.values(),
             Self::Sets(_) => SETS_VALUES,
+            Self::Macs(of) => of.len() + 1,
         }
     }
 
@@ -111,6 +184,7 @@ impl<A: FilterAddress> Field<A> {
             Self::Number(number) => fields.numbers(*number, out),
             Self::Sets(of) if of.end == End::Source => of.find(fields.sources(), out),
             Self::Sets(of) => of.find(fields.destinations(), out),
+            Self::Macs(of) => of.find(fields.macs(of.end as usize), out),
         }
     }
 
@@ -123,6 +197,10 @@ impl<A: FilterAddress> Field<A> {
                 of.find(&[fields.source(place)], &mut number)
             }
             Self::Sets(of) => of.find(&[fields.destination(place)], &mut number),
+            Self::Macs(of) => {
+                let macs = fields.macs(of.end as usize);
+                of.find(macs.get(place..).unwrap_or_default(), &mut number);
+            }
         }
         number[0]
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use dataplane::polling::Wait;
 use dataplane::port::{RssTable, Thresholds};
 
 /// Queues of a port. Of what is not given, the driver recommends the size, and the router chooses number
@@ -18,6 +19,10 @@ pub struct Queues {
     pub tx_descriptors: Option<u16>,
     /// Packets taken from a receive queue at once, 1 to 64.
     pub rx_burst: Option<u16>,
+    /// Packets of a turn, see [`dataplane::polling`]; `None`: [`dataplane::polling::QUOTA`].
+    pub quota: Option<u16>,
+    /// The waiting of forwarders that receive from the port; `None`: as that of all forwarders.
+    pub wait: Option<Wait>,
     /// Thresholds of each receive queue.
     pub rx_thresholds: Thresholds,
     /// Thresholds of each transmit queue.

@@ -10,13 +10,14 @@ use dataplane::filters::{FilterSpec, Target, Treatment};
 use dataplane::flows::FlowSettings;
 use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::plan::Plans;
+use dataplane::polling::{QUOTA, Wait};
 use dataplane::reason::PuntClass;
 
 use super::{
-    Advertise, Command, Config, Cores, DEFAULT_VRF, Discovery, Driver, Fib, Filter, Forwarding,
-    Fpm, Icmp, Import, KernelRoutes, LinkWish, Log, Memory, MulticastRoute, NamedNextHop,
-    Neighbour, Port, PortFilter, Preference, Prefix, PrefixSet, Quarantine, Queues, RoutesFrom,
-    Slowpath, Telnet, Tx, Vrf, action_name,
+    Advertise, Command, Config, Cores, DEFAULT_VRF, Discovery, Driver, Fib, Filter, Forwarders,
+    Forwarding, Fpm, Icmp, Import, KernelRoutes, LinkWish, Log, Memory, MulticastRoute,
+    NamedNextHop, Neighbour, Port, PortFilter, Preference, Prefix, PrefixSet, Quarantine, Queues,
+    RoutesFrom, Slowpath, Telnet, Tx, Vrf, action_name,
 };
 use crate::rib;
 
@@ -75,6 +76,7 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
         routes_from,
         fpm,
         cores,
+        forwarders,
         forwarding,
         tx,
         slowpath,
@@ -109,6 +111,9 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
         |cores: &[usize]| some(cores.iter().map(ToString::to_string), "the router's choice");
     list.live("cores: control", chosen(control));
     list.live("cores: forward", chosen(forward));
+    let Forwarders { wait, budget } = forwarders;
+    list.live("forwarders: wait", wait.name());
+    list.live("forwarders: budget", budget);
     let Forwarding { class_e, resolve_via_default } = forwarding;
     list.fixed("forwarding: class_e", class_e);
     list.fixed("forwarding: resolve_via_default", resolve_via_default);
@@ -220,6 +225,8 @@ impl OfPort<'_, '_> {
             rx_descriptors,
             tx_descriptors,
             rx_burst,
+            quota,
+            wait,
             rx_thresholds,
             tx_thresholds,
             rx_cores,
@@ -233,6 +240,8 @@ impl OfPort<'_, '_> {
         self.opened("rx_descriptors", or(*rx_descriptors, "the driver's"));
         self.opened("tx_descriptors", or(*tx_descriptors, "the driver's"));
         self.live("rx_burst", or(*rx_burst, "the driver's"));
+        self.live("quota", quota.unwrap_or(QUOTA));
+        self.live("wait", wait.map_or("as forwarders", Wait::name));
         self.opened("rx_thresholds", rx_thresholds);
         self.opened("tx_thresholds", tx_thresholds);
         self.opened("rx_cores", cores(rx_cores));

@@ -115,7 +115,8 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
     let others = (&*next_hops, &*sets);
     let (filters, categories) = filters::read(&mut context, of(Keyword::Filter), others);
     filters::tell_ports(&mut context, &mut ports, &filters);
-    let cores = cores::read(&mut context, of(Keyword::Cores), of(Keyword::Forwarders));
+    let (cores, forwarders) =
+        cores::read(&mut context, of(Keyword::Cores), of(Keyword::Forwarders));
     queues::check(&mut context, &ports, &cores);
     let routes = routes::read(&mut context, of(Keyword::Route));
     let imports = routes::imports(&mut context, of(Keyword::Import), file);
@@ -144,6 +145,7 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
         multicast: multicast::read(&mut context, of(Keyword::Multicast)),
         forwarding,
         cores,
+        forwarders,
         tx: rest::tx(&mut context, of(Keyword::Tx)),
         slowpath: rest::slowpath(&mut context, of(Keyword::Slowpath)),
         flows: rest::flows(&mut context, of(Keyword::Flows)),

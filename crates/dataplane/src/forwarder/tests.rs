@@ -14,19 +14,20 @@ use crate::graph::{Output, Outputs, Step};
 use crate::interface::InterfaceId;
 use crate::multicast::{MulticastRoute, MulticastRoutes};
 use crate::next_hop::NextHopTable;
+use crate::polling::Wait;
 use crate::punts::{ClassQueue, ClassRing};
 use crate::quarantine::Suspect;
 use crate::reason::{Punt, PuntClass, PuntReason};
 use crate::replicate::Replicas;
 use crate::router_filter::{ROUTER, RouterFilter};
-use crate::spread::{DEFAULT_KEY, TABLE, Toeplitz};
+use crate::spread::{DEFAULT_KEY, Spreader, TABLE, Toeplitz};
 use crate::steps::{FAULTY_ID, Faulty, Ip4Lookup, Ip4Rewrite};
 use crate::testing::{FrameBuilder, TestTables, dpdk as shared, port_mac};
 use crate::wires::{Exit, Wires};
 use dpdk::qsbr::Qsbr;
 use dpdk::{
     Consumer, Device, Mbuf, Mempool, MempoolConfig, PacketList, Port, PortConfig, Producer, Ring,
-    TxQueue,
+    RxQueue, TxQueue,
 };
 
 /// A device whose packets come back, as a wire to itself.
@@ -37,6 +38,10 @@ fn loop_device() -> (TxQueue, RxQueue) {
     let device = Device::Vdev { name: name.clone(), args: String::new() };
     let (_, mut rx, mut tx) = Port::open(eal, &PortConfig::new(&name, device), pool).unwrap();
     (tx.remove(0), rx.remove(0))
+}
+
+fn settings(tx: TxConfig) -> Settings {
+    Settings { tx, ..Settings::default() }
 }
 
 fn ring(size: usize) -> (Producer, Consumer) {
@@ -114,13 +119,13 @@ impl Lab {
         let counters = Arc::new(ForwarderCounters::default());
         let mut forwarder = Forwarder::new(ForwarderParts {
             graph,
-            tx,
+            settings: settings(tx),
             replicator: Replicator::new(shared().1.clone()),
             punts: Punts::new(vec![into_0, into_1], used_before(), 1),
             quiescent: Qsbr::new(1).register().unwrap(),
             counters: counters.clone(),
             quarantine,
-            idle: IdlePolicy::default(),
+            waiting: WaitSet::new().unwrap(),
         });
         let wires = Wires {
             rx: vec![source(0, queue)],
@@ -377,13 +382,14 @@ fn express_packets_leave_before_all_others() {
     lab.forwarder.round();
     assert_eq!(lab.frames_sent(), [to("10.0.1.1")]);
     assert_eq!(lab.counters.taken_in.get(), 1);
-    lab.forwarder.rest();
+    lab.forwarder.rest(&AtomicBool::new(false));
     assert_eq!(lab.frames_sent().len(), 3);
 }
 
 #[test]
 fn express_packets_wait_for_a_full_queue_and_none_is_lost() {
     let mut lab = Lab::default_graph(at_once());
+    lab.forwarder.parts.settings.polling.ports[3].quota = 4096;
     // Data until the queue is full, then more data and the kernel's packets.
     for _ in 0..50 {
         lab.receive(&vec![to("10.0.6.1"); 60]);
@@ -406,8 +412,23 @@ fn express_packets_wait_for_a_full_queue_and_none_is_lost() {
 }
 
 #[test]
+fn express_packets_have_a_quota_of_each_round() {
+    let mut lab = Lab::default_graph(at_once());
+    lab.forwarder.parts.settings.polling.ports[3].quota = 70;
+    for _ in 0..100 {
+        lab.priority.push(mbuf(&to("10.0.1.1"))).unwrap();
+    }
+    assert_eq!(lab.receive(&[to("10.0.6.1")]), 71);
+    assert_eq!(lab.forwarder.round(), 30);
+    let sent = [lab.frames_sent(), lab.frames_sent()].concat();
+    let sent: Vec<_> = sent.iter().map(|frame| *frame == to("10.0.1.1")).collect();
+    assert_eq!((sent.len(), sent.iter().position(|is_express| !is_express)), (101, Some(70)));
+}
+
+#[test]
 fn the_end_drops_express_packets_that_cannot_be_sent_by_name() {
     let mut lab = Lab::default_graph(at_once());
+    lab.forwarder.parts.settings.polling.ports[3].quota = 4096;
     for _ in 0..50 {
         lab.receive(&vec![to("10.0.6.1"); 60]);
     }
@@ -562,7 +583,7 @@ fn an_idle_forwarder_sends_what_waits() {
     let mut lab = Lab::default_graph(tx);
     lab.receive(&[to("10.0.6.1")]);
     assert_eq!(lab.forwarder.round(), 0);
-    lab.forwarder.rest();
+    lab.forwarder.rest(&AtomicBool::new(false));
     assert_eq!(lab.frames_sent().len(), 1);
 }
 
@@ -865,8 +886,8 @@ fn a_running_forwarder_takes_another_graph_between_two_rounds() {
     assert_eq!(lab.receive(&[to("10.0.0.1")]), 1);
     let mut info = TestTables::every_kind().interfaces.get()[0];
     info.features = info.features.with(crate::steps::REDIRECTS, 1);
-    let ports = Some(vec![info]);
-    exchange.put(Replacement { graph: Some(other), ports, wires: None, tx: Some(at_once()) });
+    let (ports, settings) = (Some(vec![info]), Some(settings(at_once())));
+    exchange.put(Replacement { graph: Some(other), ports, wires: None, settings });
     let stop = Arc::new(AtomicBool::new(false));
     let end = stop.clone();
     let owner = std::thread::spawn(move || {
@@ -874,6 +895,7 @@ fn a_running_forwarder_takes_another_graph_between_two_rounds() {
             std::thread::yield_now();
         }
         end.store(true, Ordering::Relaxed);
+        exchange.wake();
         exchange.take()
     });
     lab.forwarder.run(&stop);
@@ -891,7 +913,8 @@ fn other_bursts_hold_from_the_next_packet_on() {
     let mut lab = Lab::default_graph(patient);
     assert_eq!(lab.receive(&[to("10.0.6.1")]), 1);
     assert_eq!(lab.frames_sent().len(), 0, "it waits for others");
-    lab.forwarder.exchange().put(Replacement { tx: Some(at_once()), ..Replacement::default() });
+    let settings = Some(settings(at_once()));
+    lab.forwarder.exchange().put(Replacement { settings, ..Replacement::default() });
     lab.forwarder.take_replacement();
     assert_eq!(lab.receive(&[to("10.0.6.1")]), 1);
     assert_eq!(lab.frames_sent().len(), 2);
@@ -971,11 +994,11 @@ fn what_is_on_the_way_to_a_port_is_sent_before_its_queue_is_given_away() {
     assert!(inlets[0].ring.is_empty() && exits[0].priority.is_some());
     assert_eq!(exits[0].replicas, Replicas { mac: port_mac(3), by_reference: true });
     lab.receive(&[flow(10)]);
-    lab.forwarder.rest();
+    lab.forwarder.rest(&AtomicBool::new(false));
     assert_eq!(lab.drops(DropReason::PortDown), 1);
     lab.forwarder.rewire(&mut rewiring);
     lab.receive(&[flow(11)]);
-    lab.forwarder.rest();
+    lab.forwarder.rest(&AtomicBool::new(false));
     assert_eq!(lab.frames_sent().len(), 1, "it is back");
     assert_eq!(lab.forwarder.inlets.len(), 2);
 }
@@ -1013,6 +1036,183 @@ fn what_is_handed_over_goes_before_its_ring() {
     packet.set_tag(4);
     lab.inject.push(packet).unwrap();
     lab.forwarder.round();
-    lab.forwarder.rest();
+    lab.forwarder.rest(&AtomicBool::new(false));
     assert_eq!(sent.receive(&mut Burst::new(), BATCH_MAX), 1);
+}
+
+/// Waits for something that another thread does.
+fn wait_for(what: &str, is_done: impl Fn() -> bool) {
+    let begin = std::time::Instant::now();
+    while !is_done() {
+        assert!(begin.elapsed() < Duration::from_secs(20), "{what} does not happen");
+        std::thread::yield_now();
+    }
+}
+
+/// A forwarder on a thread that receives from a ring, so that it can block.
+struct Blocking {
+    received: Producer,
+    inject: Producer,
+    priority: Producer,
+    sent: RxQueue,
+    exchange: Arc<Exchange>,
+    counters: Arc<ForwarderCounters>,
+    group: Arc<Qsbr>,
+    stop: Arc<AtomicBool>,
+    thread: std::thread::JoinHandle<Forwarder>,
+}
+
+impl Blocking {
+    fn new(wait: Wait) -> Self {
+        let mut lab = Lab::default_graph(at_once());
+        let group = Qsbr::new(1);
+        lab.forwarder.parts.quiescent = group.register().unwrap();
+        let (received, end) = ring(64);
+        let info = TestTables::every_kind().interfaces.get()[0];
+        // The lab's device wakes nobody.
+        let stop = [port(0)].into_iter().collect();
+        let wires = Wires { rx: vec![RxSource::of_ring(port(0), info, end)], ..Wires::default() };
+        lab.forwarder.rewire(&mut Rewiring { stop, wires, ..Rewiring::default() });
+        let exchange = lab.forwarder.exchange();
+        let mut other = settings(at_once());
+        other.polling.ports[0].wait = wait;
+        exchange.put(Replacement { settings: Some(other), ..Replacement::default() });
+        lab.forwarder.take_replacement();
+        exchange.take().unwrap().ok().unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let end = stop.clone();
+        let Lab { mut forwarder, counters, inject, priority, sent, .. } = lab;
+        let body = move || {
+            forwarder.run(&end);
+            forwarder
+        };
+        let thread = std::thread::spawn(body);
+        Self { received, inject, priority, sent, exchange, counters, group, stop, thread }
+    }
+
+    fn wait_until_it_blocks(&self) {
+        wait_for("blocking", || self.counters.blocking.get() == 1);
+    }
+
+    /// The times that it was woken by receive queues, rings and control.
+    fn woken(&self) -> [u64; 3] {
+        let ForwarderCounters { woken_by_receive, woken_by_ring, woken_by_control, .. } =
+            &*self.counters;
+        [woken_by_receive.get(), woken_by_ring.get(), woken_by_control.get()]
+    }
+
+    fn end(self) -> Forwarder {
+        self.stop.store(true, Ordering::Relaxed);
+        self.exchange.wake();
+        self.thread.join().unwrap()
+    }
+}
+
+#[test]
+fn a_forwarder_that_blocks_is_woken_by_each_ring_by_an_exchange_and_to_end() {
+    for wait in [Wait::Interrupt, Wait::Adaptive] {
+        let mut one = Blocking::new(wait);
+        let mut frame = Burst::new();
+        for (woken, producer) in (1..).zip([&mut one.received, &mut one.inject, &mut one.priority])
+        {
+            wait_for("blocking", || one.counters.blocking.get() == 1);
+            let mut packet = mbuf(&to("10.0.6.1"));
+            packet.set_tag(3);
+            producer.push(packet).unwrap();
+            wait_for("the packet", || one.counters.tx(port(3)).packets.get() == woken);
+            assert_eq!(one.sent.receive(&mut frame, 64), 1);
+            frame.free(u64::MAX);
+        }
+        one.wait_until_it_blocks();
+        assert_eq!(one.woken(), [0, 3, 0]);
+        // Nobody waits for a reader that blocks.
+        one.group.synchronize();
+        let mut poll = settings(at_once());
+        poll.polling.ports[0].wait = Wait::Poll;
+        one.exchange.put(Replacement { settings: Some(poll), ..Replacement::default() });
+        wait_for("the exchange", || !one.exchange.is_waiting());
+        let old = one.exchange.take().unwrap().ok().unwrap().settings.unwrap();
+        assert_eq!(old.polling.ports[0].wait, wait, "what undoes it");
+        // Now it polls, and does not block.
+        let (blocks, rounds) = (one.counters.blocks.get(), one.counters.rounds.get());
+        wait_for("polling", || one.counters.rounds.get() > rounds + 5000);
+        assert_eq!((one.counters.blocks.get(), one.counters.blocking.get()), (blocks, 0));
+        one.exchange.put(Replacement { settings: Some(old), ..Replacement::default() });
+        wait_for("the exchange", || !one.exchange.is_waiting());
+        one.wait_until_it_blocks();
+        let (woken, counters) = (one.woken(), one.counters.clone());
+        one.end();
+        assert_eq!(counters.woken_by_control.get(), woken[2] + 1);
+        assert!(counters.blocked.get() > 0 && counters.sleeps.get() == 0);
+    }
+}
+
+/// Three producers whose packets come when the forwarder is about to block, or blocks: a lost wake-up
+/// would leave packets in a ring.
+#[test]
+fn producers_that_come_while_it_goes_to_sleep_are_heard() {
+    const PACKETS: u64 = 6000;
+    let one = Blocking::new(Wait::Interrupt);
+    let Blocking { received, inject, priority, mut sent, exchange, counters, stop, thread, .. } =
+        one;
+    let producers = [received, inject, priority].map(|mut producer| {
+        let counters = counters.clone();
+        std::thread::spawn(move || {
+            for number in 0..PACKETS {
+                // Packets are few: all wait until the forwarder has sent what came before.
+                let mut packet = loop {
+                    match shared().1.copy_of(&to("10.0.6.1")) {
+                        Some(packet) => break packet,
+                        None => std::thread::yield_now(),
+                    }
+                };
+                packet.set_tag(3);
+                while let Err(back) = producer.push(packet) {
+                    packet = back;
+                    std::thread::yield_now();
+                }
+                if number % 5 == 0 {
+                    wait_for("an empty ring", || producer.is_empty());
+                }
+                if number % 50 == 0 {
+                    wait_for("blocking", || counters.blocking.get() == 1 || !producer.is_empty());
+                }
+            }
+            wait_for("an empty ring", || producer.is_empty());
+        })
+    });
+    let mut burst = Burst::new();
+    while !producers.iter().all(std::thread::JoinHandle::is_finished) {
+        sent.receive(&mut burst, 64);
+        burst.free(u64::MAX);
+        std::thread::yield_now();
+    }
+    producers.into_iter().for_each(|thread| thread.join().unwrap());
+    assert!(counters.blocks.get() > PACKETS / 50, "{} blocks", counters.blocks.get());
+    stop.store(true, Ordering::Relaxed);
+    exchange.wake();
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_quota_of_several_bursts_is_taken_in_one_turn() {
+    let mut lab = Lab::default_graph(at_once());
+    lab.forwarder.parts.settings.polling.ports[0].quota = 20;
+    lab.forwarder.rx[0].burst = 8;
+    let mut list = PacketList::new();
+    for _ in 0..50 {
+        list.push(mbuf(&to("10.0.6.1"))).unwrap();
+    }
+    assert_eq!(lab.wire.send(&mut list, 50).packets, 50);
+    assert_eq!(lab.forwarder.round(), 20);
+    assert_eq!(lab.counters.batches.get(), 3, "bursts of 8, 8 and 4");
+    lab.forwarder.parts.settings.polling.budget = 5;
+    assert_eq!(lab.forwarder.round(), 5);
+    // The injected packet's turn comes when the port has had its quota.
+    let mut packet = mbuf(&to("10.0.6.1"));
+    packet.set_tag(3);
+    lab.inject.push(packet).unwrap();
+    let found: Vec<_> =
+        (0..4).map(|_| (lab.forwarder.round(), lab.counters.taken_in.get())).collect();
+    assert_eq!(found, [(5, 0), (5, 0), (5, 0), (5, 1)]);
 }

@@ -83,7 +83,7 @@ impl<A: Filtered> Used<A> {
         let guards = Guard::all(&filters, &tables.interfaces.get());
         Self {
             filters: Counted::all(&filters),
-            reader: Reader::default(),
+            reader: Reader::of(filters.tables.iter().flatten().map(|table| &**table)),
             tracking: Tracking { way, guards, flows: filters.flows },
         }
     }

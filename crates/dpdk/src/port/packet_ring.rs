@@ -91,6 +91,11 @@ impl Watch {
         Self { next: 0, stuck: None, patience }
     }
 
+    /// A frame waits that the kernel may never send.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.stuck.is_some()
+    }
+
     /// The driver has written so many frames.
     ///
     /// # Safety

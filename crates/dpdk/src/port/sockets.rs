@@ -52,6 +52,12 @@ impl Sockets {
             .any(|&(descriptor, kind)| matches!(kind, Kind::Socket(_)) && is_bound(descriptor))
     }
 
+    /// The AF_XDP sockets there are now.
+    pub(super) fn now() -> BTreeSet<RawFd> {
+        let sockets = all().into_iter().filter(|(_, kind)| matches!(kind, Kind::Socket(_)));
+        sockets.map(|(descriptor, _)| descriptor).collect()
+    }
+
     /// Those that are made meanwhile and still there after it. One thread at a time.
     pub(super) fn of<T>(make: impl FnOnce() -> T) -> (T, Self) {
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());

@@ -20,7 +20,7 @@ pub fn eal(huge: HugeMode) -> (&'static Eal, MutexGuard<'static, ()>) {
     static EAL: OnceLock<Eal> = OnceLock::new();
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let config = EalConfig { memory_mb: 512, huge, ..EalConfig::default() };
+    let config = EalConfig { memory_mb: 640, huge, ..EalConfig::default() };
     (EAL.get_or_init(|| Eal::init(&config).unwrap()), turn)
 }
 

@@ -136,6 +136,8 @@ pub struct Forwarder {
     pub busy_cycles: u64,
     /// TSC cycles of rounds without, and of sleep.
     pub idle_cycles: u64,
+    /// What it does without packets.
+    pub waiting: Waiting,
     /// Packets that it received and software spread to others.
     pub spread_out: u64,
     /// Packets that others received and software spread to it.
@@ -147,6 +149,29 @@ pub struct Forwarder {
     /// What takes the core from it; none: its thread has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interference: Option<Interference>,
+}
+
+/// The waiting of a forwarder. Numbers since the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waiting {
+    /// The least patient setting of the ports that it receives from: `poll`, `adaptive` or `interrupt`.
+    pub wait: String,
+    /// Ports that cannot wake it, because of which it sleeps for some microseconds at a time.
+    pub without_interrupts: Vec<String>,
+    /// It blocks now.
+    pub blocking: bool,
+    /// Times it slept for some microseconds.
+    pub sleeps: u64,
+    /// Times it blocked.
+    pub blocks: u64,
+    /// Milliseconds for which it blocked, as far as it has woken up.
+    pub blocked_ms: u64,
+    /// Times that a receive queue woke it.
+    pub woken_by_receive: u64,
+    /// Times that packets of the slow path, the kernel or other forwarders woke it.
+    pub woken_by_ring: u64,
+    /// Times that the owner woke it: for a change, or to end.
+    pub woken_by_control: u64,
 }
 
 /// The spreading of a port's packets.

@@ -6,6 +6,8 @@
 //! in one process on one core; the median and the minimum over the rounds are reported. What is timed is the
 //! lookup alone: bringing a packet's fields together is not.
 
+mod sets;
+
 use std::hint::black_box;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Instant;
@@ -37,6 +39,9 @@ pub struct FilterArgs {
     /// Rounds in which every structure takes its turn
     #[arg(long, default_value_t = 9)]
     rounds: usize,
+    /// Measure named sets of so many elements instead
+    #[arg(long, value_name = "ELEMENTS", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    set: Option<u32>,
     #[command(flatten)]
     place: Place,
 }
@@ -67,6 +72,13 @@ struct Figures {
 pub fn run(args: &FilterArgs) -> Result<()> {
     ensure!(args.rounds >= 1, "--rounds {}: at least 1", args.rounds);
     meter::pin(args.place.core)?;
+    if let Some(count) = args.set {
+        let outcomes = sets::measure(count as usize, args.rounds)?;
+        return match args.place.json {
+            true => crate::print(&serde_json::to_string_pretty(&outcomes)?),
+            false => crate::print(&sets::table(&outcomes)),
+        };
+    }
     let eal = args.place.eal(512)?;
     let progress = progress::bar((2 * 3 * args.rules.len()) as u64, "filter");
     let mut outcomes = Vec::new();

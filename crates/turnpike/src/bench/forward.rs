@@ -36,7 +36,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use dataplane::forwarder::RxSource;
+use dataplane::polling::RxSource;
 use dataplane::port::PortId;
 use dpdk::{
     Device, Eal, EalConfig, HugeMode, Mempool, MempoolConfig, Port, PortConfig, RxQueue, TxQueue,

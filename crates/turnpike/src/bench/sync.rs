@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use dataplane::counters::Counter;
-use dataplane::forwarder::RxSource;
 use dataplane::next_hop::FIRST_DYNAMIC;
+use dataplane::polling::RxSource;
 use fib::synthetic::Random;
 use serde::Serialize;
 

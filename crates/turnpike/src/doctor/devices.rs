@@ -78,7 +78,7 @@ fn has_iommu(patient: &Patient<'_>) -> bool {
 }
 
 /// The driver by which the router is going to have a device.
-fn driver_of(patient: &Patient<'_>, address: &str) -> Option<String> {
+pub(super) fn driver_of(patient: &Patient<'_>, address: &str) -> Option<String> {
     let wanted = bound_at_start(patient, address).map(str::to_owned);
     wanted.or_else(|| patient.machine.pci_driver(address))
 }

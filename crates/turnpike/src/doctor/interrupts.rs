@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::{Finding, Patient};
+use control::config::Device;
+
+use super::{Finding, Patient, Port, devices};
 use crate::machine::{list_text, mask_text, parse_list};
 
 const IRQ: &str = "/proc/irq";
@@ -168,6 +170,27 @@ pub fn irqbalance(patient: &Patient<'_>) -> Vec<Finding> {
         format!("echo {setting} >> /etc/default/irqbalance"),
         "systemctl restart irqbalance".to_owned(),
     ])]
+}
+
+/// Ports that cannot wake a forwarder that blocks.
+pub fn receive(patient: &Patient<'_>) -> Vec<Finding> {
+    const CHECK: &str = "receive-interrupts";
+    let ports: Vec<_> = patient.wanted.ports.iter().filter(|port| port.blocks).collect();
+    if ports.is_empty() {
+        return Vec::new();
+    }
+    let is_silent = |port: &&&Port| match &port.device {
+        Device::Kernel(_) => false,
+        Device::Vdev(device) => !device.starts_with("net_tap"),
+        Device::Pci(address) => devices::driver_of(patient, address).as_deref() != Some("vfio-pci"),
+    };
+    let silent: Vec<_> = ports.iter().filter(is_silent).map(|port| port.name.as_str()).collect();
+    if silent.is_empty() {
+        return vec![Finding::ok(CHECK, "of all ports")];
+    }
+    let cost = "Their forwarders sleep for up to 50 us at a time when they have nothing to do, and do not block: \
+                some percent of a core.";
+    vec![Finding::note(CHECK, format!("not of {}", silent.join(", "))).cost(cost)]
 }
 
 /// The cores that irqbalance's settings keep it away from.

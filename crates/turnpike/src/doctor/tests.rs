@@ -8,11 +8,21 @@ use crate::machine::tasks::Task;
 use crate::machine::testing::Tree;
 
 fn pci(name: &str, address: &str) -> Port {
-    Port { name: name.to_owned(), device: Device::Pci(address.to_owned()), driver: None }
+    Port {
+        name: name.to_owned(),
+        device: Device::Pci(address.to_owned()),
+        driver: None,
+        blocks: true,
+    }
 }
 
 fn kernel(name: &str, interface: &str) -> Port {
-    Port { name: name.to_owned(), device: Device::Kernel(interface.to_owned()), driver: None }
+    Port {
+        name: name.to_owned(),
+        device: Device::Kernel(interface.to_owned()),
+        driver: None,
+        blocks: true,
+    }
 }
 
 /// A router with forwarders on these cores that needs 300 MB.
@@ -875,4 +885,23 @@ fn odd() -> impl Strategy<Value = Option<Vec<u8>>> {
         Just(Some(b"-1".to_vec())),
         Just(Some(b"0-4095".to_vec())),
     ]
+}
+
+#[test]
+fn ports_without_receive_interrupts_are_named() {
+    let tree = Tree::new(&[]);
+    let vdev = |name: &str, device: &str| {
+        let device = Device::Vdev(device.to_owned());
+        Port { name: name.to_owned(), device, driver: None, blocks: true }
+    };
+    let found = |ports| found(interrupts::receive, &tree, &wanted(&[1], ports));
+    assert_eq!(found(vec![]), []);
+    assert_eq!(
+        found(vec![kernel("lan", "eth0"), vdev("tap", "net_tap0")]),
+        is(Fine, "of all ports")
+    );
+    let ports = vec![vdev("link", "net_memif0"), kernel("lan", "eth0"), vdev("sink", "net_null1")];
+    assert_eq!(found(ports.clone()), is(Note, "not of link, sink"));
+    let polled = ports.into_iter().map(|port| Port { blocks: false, ..port }).collect();
+    assert_eq!(found(polled), []);
 }

@@ -8,15 +8,14 @@ use std::thread::{self, JoinHandle};
 use anyhow::{Context, Result};
 use dataplane::class::{ByClass, ClassLimits};
 use dataplane::counters::ForwarderCounters;
-use dataplane::distribution::TxConfig;
 use dataplane::exchange::Exchange;
-use dataplane::forwarder::{Forwarder, ForwarderParts, IdlePolicy};
+use dataplane::forwarder::{Forwarder, ForwarderParts, Settings};
 use dataplane::next_hop::NextHopTable;
 use dataplane::quarantine::Quarantine;
 use dataplane::replicate::Replicator;
 use dataplane::wires::{Rewiring, Wires};
-use dpdk::Eal;
 use dpdk::qsbr::Qsbr;
+use dpdk::{Eal, WaitSet};
 use nix::unistd::Pid;
 
 use super::buffers::Buffers;
@@ -74,17 +73,17 @@ impl ForwarderFactory {
         &self,
         (number, core): (usize, usize),
         graph: ForwarderGraph,
-        tx: TxConfig,
+        settings: Settings,
         counters: Arc<ForwarderCounters>,
     ) -> Result<Made> {
         if !self.cpus.is_numa() {
-            return self.make_here((number, core), graph, tx, counters);
+            return self.make_here((number, core), graph, settings, counters);
         }
         thread::scope(|scope| {
             let body = || {
                 // A core that cannot be used is an error when the forwarder is to run on it.
                 let _ = cores::pin(core);
-                self.make_here((number, core), graph, tx, counters)
+                self.make_here((number, core), graph, settings, counters)
             };
             let made = scope.spawn(body).join();
             made.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -95,24 +94,25 @@ impl ForwarderFactory {
         &self,
         (number, core): (usize, usize),
         (graph, lua): ForwarderGraph,
-        tx: TxConfig,
+        settings: Settings,
         counters: Arc<ForwarderCounters>,
     ) -> Result<Made> {
         let node = self.seats(&[core])[0].node;
         let Self { eal, classes, next_hops, workers, seed, .. } = self;
         let ways = SlowPathWays::new(eal, (number, node), *workers, classes, next_hops, *seed)?;
         let edges = graph.counters().clone();
-        let view = ForwarderView { counters: counters.clone(), edges, lua, running: true };
         let mut unit = Forwarder::new(ForwarderParts {
             graph,
-            tx,
+            settings,
             punts: ways.forwarder.punts,
             replicator: Replicator::new(self.buffers.largest_near(node).clone()),
             quiescent: self.qsbr.register()?,
-            counters,
+            counters: counters.clone(),
             quarantine: self.quarantine.clone(),
-            idle: IdlePolicy::default(),
+            waiting: WaitSet::new()?,
         });
+        let exchange = unit.exchange();
+        let view = ForwarderView { counters, exchange, edges, lua, running: true };
         let wires = Wires { inlets: ways.forwarder.inlets, ..Wires::default() };
         unit.rewire(&mut Rewiring { wires, ..Rewiring::default() });
         Ok(Made { unit, view, ends: ways.workers })
@@ -187,6 +187,7 @@ impl Running {
     /// Has it end behind its round, and does not wait for that.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
+        self.exchange.wake();
     }
 
     /// Ends it, and gives back what it holds; `None` if it panicked.

@@ -70,7 +70,7 @@ mod turn;
 mod vrfs;
 mod watch;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
@@ -121,6 +121,13 @@ pub use sources::Sources;
 
 /// How often it is looked at what nobody says anything of.
 const TICK: Duration = Duration::from_millis(10);
+
+/// Ticks without anything else to do after which only one in [`QUIET_STEP`] is made, so that an idle router
+/// hardly uses the processor.
+const QUIET_TICKS: u32 = 100;
+
+/// A multiple of [`SLOW_TICKS`], of which the others are multiples.
+const QUIET_STEP: u32 = 20;
 
 /// Ticks between two looks at what the RIB has put off, at devices that do not say when their link changes,
 /// and for those that are absent.
@@ -199,6 +206,8 @@ pub struct Owner {
     watched: Watched,
     /// Ports whose distance from their forwarders' nodes was told, with what was told.
     distances: BTreeMap<PortId, String>,
+    /// Ports of which the log says that they have no receive interrupts.
+    silent: BTreeSet<PortId>,
     ports: Ports,
     names: PortNames,
     /// By the ports' numbers.
@@ -254,6 +263,7 @@ impl Owner {
             devices,
         } = parts;
         let (absentees, helpers) = Absentees::new();
+        sets.retain(&configurations.current.sets);
         let filters = tables.filters.use_next(&tables.interfaces.get());
         let mut owner = Self {
             rib,
@@ -270,6 +280,7 @@ impl Owner {
             cores,
             watched: Watched::default(),
             distances: BTreeMap::new(),
+            silent: BTreeSet::new(),
             ports,
             names,
             links: [Link::default(); MAX_PORTS],
@@ -338,7 +349,7 @@ impl Owner {
         self.follow_interfaces().await;
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut count = 0u32;
+        let (mut count, mut quiet) = (0u32, 0u32);
         let ended_by = loop {
             self.see_to_later().await;
             if self.later.ended.is_some() {
@@ -356,6 +367,7 @@ impl Owner {
                 () = std::future::ready(()) => {}
             }
             let busy = self.is_busy();
+            let mut ticked = false;
             let Some(Inputs { signals, watch, questions }) = &mut self.inputs else { break None };
             tokio::select! {
                 wish = signals.next() => match wish {
@@ -374,7 +386,12 @@ impl Owner {
                 () = self.groups.changed() => self.groups.publish(),
                 () = std::future::ready(()), if busy => self.work(),
                 _ = ticks.tick() => {
+                    ticked = true;
                     count = count.wrapping_add(1);
+                    if quiet >= QUIET_TICKS {
+                        count = count.next_multiple_of(QUIET_STEP);
+                        ticks.reset_after(TICK * QUIET_STEP);
+                    }
                     self.watch_first_synchronisation();
                     self.watch_confirmation();
                     // Often: the next of several changes may need the memory of the one before.
@@ -414,6 +431,10 @@ impl Owner {
                     }
                 }
             }
+            if !ticked && quiet >= QUIET_TICKS {
+                ticks.reset_after(TICK);
+            }
+            quiet = if ticked { quiet.saturating_add(1) } else { 0 };
             self.sources.say_what_waits(&mut self.rib);
             self.pass_commands();
             // The API's tasks run, and signals and sockets are looked at.
@@ -554,6 +575,11 @@ impl Owner {
                 self.sources.order(KernelOrder::Resolve { port, address });
             }
         }
+    }
+
+    /// Has slow path workers see at once that they are to end.
+    pub fn wake_slow_path(&self) {
+        self.orders.wake();
     }
 
     /// The ports, when nothing else is wanted any more.

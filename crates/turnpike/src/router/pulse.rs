@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Error, Result};
 use dataplane::counters::ForwarderCounters;
+use dataplane::exchange::Exchange;
 
 /// The longest that a forwarder is waited for: a step may run for as long as its budget says.
 pub const PATIENCE: Duration = Duration::from_secs(5);
@@ -19,12 +20,12 @@ pub fn stuck(forwarder: usize) -> Error {
     )
 }
 
-/// The rounds of forwarders.
-pub struct Pulse(Vec<Arc<ForwarderCounters>>);
+/// The rounds of forwarders. One that blocks is woken to make one.
+pub struct Pulse(Vec<(Arc<ForwarderCounters>, Arc<Exchange>)>);
 
 impl Pulse {
     /// Of the forwarders that count here, by their numbers.
-    pub fn new(forwarders: impl Iterator<Item = Arc<ForwarderCounters>>) -> Self {
+    pub fn new(forwarders: impl Iterator<Item = (Arc<ForwarderCounters>, Arc<Exchange>)>) -> Self {
         Self(forwarders.collect())
     }
 
@@ -38,8 +39,9 @@ impl Pulse {
 
     fn wait_for(&self, patience: Duration) -> Result<()> {
         let begin = Instant::now();
-        let rounds: Vec<u64> = self.0.iter().map(|counters| counters.rounds.get()).collect();
-        for (number, (counters, before)) in self.0.iter().zip(rounds).enumerate() {
+        let rounds: Vec<u64> = self.0.iter().map(|(counters, _)| counters.rounds.get()).collect();
+        self.0.iter().for_each(|(_, exchange)| exchange.wake());
+        for (number, ((counters, _), before)) in self.0.iter().zip(rounds).enumerate() {
             while counters.rounds.get() == before {
                 if begin.elapsed() > patience {
                     return Err(stuck(number));
@@ -56,6 +58,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_forwarder_that_blocks_is_woken() {
+        let set = dpdk::WaitSet::new().unwrap();
+        let exchange = Arc::new(Exchange::new(set.doorbell().clone()));
+        let counters = Arc::<ForwarderCounters>::default();
+        let pulse = Pulse::new([(counters.clone(), exchange)].into_iter());
+        set.doorbell().listen();
+        let thread = std::thread::spawn(move || {
+            set.wait(None);
+            counters.rounds.add(1);
+        });
+        assert!(pulse.wait().is_ok());
+        thread.join().unwrap();
+    }
+
+    #[test]
     fn a_forwarder_that_stands_still_is_named() {
         let (turning, still) = (Arc::<ForwarderCounters>::default(), Arc::default());
         let turn = turning.clone();
@@ -67,8 +84,9 @@ mod tests {
                 sleep(Duration::from_micros(50));
             }
         });
-        assert!(Pulse::new([turning.clone()].into_iter()).wait().is_ok());
-        let both = Pulse::new([turning, still].into_iter());
+        let exchange = || Arc::new(Exchange::new(Arc::new(dpdk::Doorbell::new().unwrap())));
+        assert!(Pulse::new([(turning.clone(), exchange())].into_iter()).wait().is_ok());
+        let both = Pulse::new([(turning, exchange()), (still, exchange())].into_iter());
         let error = both.wait_for(Duration::ZERO).unwrap_err().to_string();
         assert!(error.contains("forwarder "), "{error}");
         let error = both.wait_for(Duration::from_millis(50)).unwrap_err().to_string();

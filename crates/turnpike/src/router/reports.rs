@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use control::config;
 use dataplane::counters::{ClassCounters, Counter, ForwarderCounters};
+use dataplane::exchange::Exchange;
 use dataplane::graph::{GraphCounters, Shape, StepShape, Target};
 use dataplane::port::{MAX_PORTS, PortId};
 use dataplane::reason::{DropReason, PuntClass};
@@ -19,6 +20,8 @@ use crate::api::report::{self, Counters, Edge, Graph, Protection, Step};
 pub struct ForwarderView {
     /// Outside the graph.
     pub counters: Arc<ForwarderCounters>,
+    /// The way to it.
+    pub exchange: Arc<Exchange>,
     /// On the graph's edges.
     pub edges: Arc<GraphCounters>,
     /// Of its Lua steps, if there are some.

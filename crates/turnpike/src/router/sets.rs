@@ -31,6 +31,8 @@ struct State {
 /// Where the elements of a set come from.
 #[derive(Default)]
 struct Kept {
+    /// Filters of forwarders may name it. Otherwise it was declared for a change that may never be made.
+    is_in_use: bool,
     configured: BTreeSet<IpNet>,
     /// Of commands, and until when.
     added: BTreeMap<IpNet, Option<Instant>>,
@@ -71,10 +73,13 @@ impl NamedSets {
     pub fn declare(&self, wanted: &[PrefixSet]) -> Result<SetReaders> {
         self.with(|state| {
             for set in wanted {
+                if state.kept.get(&set.name).is_some_and(|kept| kept.is_in_use) {
+                    continue;
+                }
                 if !state.kept.contains_key(&set.name) {
                     state.add_set(&set.name)?;
-                    state.configure(set)?;
                 }
+                state.configure(set)?;
             }
             Ok(state.sets.as_ref().map_or_else(SetReaders::none, Sets::readers))
         })
@@ -88,7 +93,7 @@ impl NamedSets {
         self.with(|state| wanted.iter().try_for_each(|set| state.configure(set)))
     }
 
-    /// Forgets sets that the configuration does not have. No filter names them any more.
+    /// A change was made or given up: forwarders have filters that name these sets, and no filter names others.
     pub fn retain(&self, wanted: &[PrefixSet]) {
         self.with(|state| {
             let is_wanted = |name: &String| wanted.iter().any(|set| set.name == *name);
@@ -98,6 +103,7 @@ impl NamedSets {
                     tracing::error!("prefix_set \"{name}\": stays: {error}");
                 }
             }
+            state.kept.values_mut().for_each(|kept| kept.is_in_use = true);
         });
     }
 
@@ -281,8 +287,8 @@ mod tests {
         assert_eq!(held(&sets, "a"), [1, 2, 4, 5, 8]);
         assert_eq!(sets.remove("a", &nets(&["10.0.0.4/31", "10.0.0.7/32"])).unwrap(), 1);
         assert_eq!(held(&sets, "a"), [1, 2, 8]);
-        let unknown = sets.add("b", &nets(&["10.0.0.0/8"]), None).unwrap_err().to_string();
-        assert_eq!(unknown, "prefix_set \"b\": unknown; sets: a");
+        let unknown = sets.add("nothing", &nets(&["10.0.0.0/8"]), None).unwrap_err().to_string();
+        assert_eq!(unknown, "prefix_set \"nothing\": unknown; sets: a");
     }
 
     #[test]
@@ -308,8 +314,10 @@ mod tests {
         sets.declare(&[a.clone(), b]).unwrap();
         sets.retain(std::slice::from_ref(&a));
         assert_eq!(sets.list().len(), 1);
-        sets.declare(&[a, set("c", &[])]).unwrap();
-        assert_eq!((held(&sets, "a"), held(&sets, "c")), (vec![1], vec![]));
+        sets.declare(&[a.clone(), set("c", &["10.0.0.7/32"])]).unwrap();
+        // The change was given up before it began; the next one has other elements.
+        sets.declare(&[set("a", &[]), set("c", &["10.0.0.8/32"])]).unwrap();
+        assert_eq!((held(&sets, "a"), held(&sets, "c")), (vec![1], vec![8]));
         let many: Vec<_> = (0..SETS_MAX).map(|n| set(&format!("s{n}"), &[])).collect();
         let error = sets.declare(&many).unwrap_err().to_string();
         assert!(error.contains("more than 64"), "{error}");

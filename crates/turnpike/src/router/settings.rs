@@ -3,12 +3,26 @@
 use super::ports::OpenPort;
 use control::config::{self, Config};
 use dataplane::distribution::TxConfig;
+use dataplane::forwarder::Settings;
+use dataplane::polling::{Polling, PortPolling, QUOTA};
 use dataplane::steps::REDIRECTS;
 use slowpath::{Advertise, Discovery, InterfaceSettings, Preference, Prefix};
 
-/// When transmit bursts leave.
-pub fn tx(wanted: config::Tx) -> TxConfig {
-    TxConfig { burst: usize::from(wanted.burst), flush: wanted.flush }
+/// What forwarders mind.
+pub fn of_forwarders(config: &Config) -> Settings {
+    let config::Tx { burst, flush } = config.tx;
+    Settings { tx: TxConfig { burst: burst.into(), flush }, polling: polling(config) }
+}
+
+fn polling(config: &Config) -> Polling {
+    let config::Forwarders { wait, budget, .. } = config.forwarders;
+    let mut polling = Polling { wait, budget, ..Polling::default() };
+    for port in &config.ports {
+        let wait = port.queues.wait.unwrap_or(wait);
+        let quota = port.queues.quota.unwrap_or(QUOTA);
+        polling.ports[port.id.index()] = PortPolling { wait, quota };
+    }
+    polling
 }
 
 /// The router's own ICMP.

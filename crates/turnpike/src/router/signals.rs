@@ -10,7 +10,7 @@
 //! | SIGURG | the watchdog's of steps in Lua, see crate `script` |
 //! | SIGTSTP, SIGTTIN, SIGTTOU, SIGCONT, SIGSTOP | stop the process and let it go on, as any other |
 //! | SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS | a defect: the process ends |
-//! | any other but SIGKILL | ignored, with a line in the log; SIGCHLD, SIGPIPE and SIGWINCH without |
+//! | any other but SIGKILL | ignored, with a line in the log; SIGCHLD, SIGPIPE, SIGWINCH and real-time signals without |
 
 use std::io;
 use std::os::fd::AsFd;
@@ -226,14 +226,14 @@ fn wish(number: u32) -> Option<Wish> {
     match signal(number) {
         Some(Signal::SIGHUP) => Some(Wish::Reload),
         Some(signal) if ENDING.contains(&signal) => Some(Wish::End(signal)),
-        other => {
-            let name =
-                other.map_or_else(|| format!("signal {number}"), |signal| signal.to_string());
+        Some(signal) => {
             tracing::warn!(
-                "{name}: ignored; SIGHUP applies the configuration file, SIGTERM ends the router"
+                "{signal}: ignored; SIGHUP applies the configuration file, SIGTERM ends the router"
             );
             None
         }
+        // DPDK's TAP driver has the kernel send one for each packet.
+        None => None,
     }
 }
 

@@ -54,11 +54,18 @@ const MAIL_TURN: usize = 256;
 /// Orders obeyed before packets have their turn.
 const ORDER_TURN: usize = 1024;
 
-/// The longest sleep of an idle worker: what a first ping waits at most.
+/// The longest sleep of a worker with nothing to do that cannot block, since packets wait for a rate, or the
+/// kernel's for a ring.
 const LONGEST_SLEEP: Duration = Duration::from_micros(200);
 
-/// How often the engine looks at its timers.
+/// A worker that has slept for so long at once and can block does so.
+const PATIENCE: Duration = Duration::from_micros(40);
+
+/// The time between two looks of the engine at its timers.
 const TICK: Duration = Duration::from_millis(10);
+
+/// The same while the worker blocks and no packet waits for a neighbour. Other timers count seconds.
+const IDLE_TICK: Duration = Duration::from_millis(100);
 
 /// Everything the thread owns.
 pub struct SlowWorker {
@@ -96,17 +103,33 @@ impl SlowWorker {
             if tick || found > 0 {
                 self.outbox.counters.held.set(self.engine.held() as u64);
             }
-            sleep = if found > 0 {
-                Duration::ZERO
-            } else {
-                (sleep * 2).clamp(Duration::from_micros(5), LONGEST_SLEEP)
-            };
-            if !sleep.is_zero() {
+            if found > 0 {
+                sleep = Duration::ZERO;
+            } else if sleep < PATIENCE || !self.block(start, stop) {
+                sleep = (sleep * 2).clamp(Duration::from_micros(5), LONGEST_SLEEP);
                 self.outbox.wait(sleep);
             }
         }
         self.quiescent.offline();
         self.shut_down();
+    }
+
+    /// Blocks until somebody has something for the worker, or the engine's timers are to be looked at. False
+    /// if it cannot block, because something waits here that no doorbell tells of.
+    fn block(&mut self, start: Instant, stop: &AtomicBool) -> bool {
+        let doorbell = self.outbox.handoff_queue.doorbell().clone();
+        doorbell.listen();
+        let empty = self.turns.listen(&doorbell) && self.outbox.has_room();
+        // What came before it listened rings for nobody.
+        let found = self.round(start.elapsed());
+        if empty && found == 0 && !stop.load(Ordering::Relaxed) {
+            self.quiescent.offline();
+            self.outbox.wait(if self.engine.held() > 0 { TICK } else { IDLE_TICK });
+            self.quiescent.online();
+        }
+        self.turns.ignore();
+        doorbell.ignore();
+        empty
     }
 
     /// One turn of everybody; returns how much there was to do.

@@ -30,8 +30,9 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 use dataplane::distribution::TxPath;
 use dataplane::exchange::Replacement;
-use dataplane::forwarder::{Forwarder, RxSource};
+use dataplane::forwarder::Forwarder;
 use dataplane::interface::InterfaceInfo;
+use dataplane::polling::RxSource;
 use dataplane::port::PortId;
 use dataplane::port::PortSet;
 use dataplane::replicate::Replicas;
@@ -397,7 +398,7 @@ impl Wiring {
     /// Rewires each forwarder, or none. What comes back undoes it.
     async fn rewire(&self, all: impl IntoIterator<Item = Rewiring>) -> Result<Vec<Rewiring>> {
         let new = all.into_iter().map(replacement).collect();
-        Ok(rewirings(self.exchanges.exchange(new, None).await?))
+        Ok(rewirings(self.exchanges.exchange(new).await?))
     }
 
     /// Makes the connections of a new port, which wait to be plugged in.

@@ -1,6 +1,7 @@
 //! Forwarders, and the spreading of packets over them.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use dataplane::words::count;
 
@@ -39,11 +40,40 @@ pub fn forwarders(report: &Forwarders) -> String {
     right_align(&mut table, 0..8);
     let advice = report.advice.iter().map(|sentence| format!("\n\n{sentence}"));
     let control = format!("\n\ncontrol: core {}", list_text(&report.control));
+    let (waiting, interference) = (waiting(&report.forwarders), interference(&report.forwarders));
+    let advice = advice.collect::<String>();
+    finish(&table) + "\n\n" + &waiting + "\n\n" + &interference + &control + &advice
+}
+
+/// One line a forwarder.
+fn waiting(forwarders: &[Forwarder]) -> String {
+    let mut table = columns(&[
+        "forwarder",
+        "wait",
+        "now",
+        "sleeps",
+        "blocks",
+        "blocked",
+        "by receive",
+        "by ring",
+        "by control",
+    ]);
+    for Forwarder { number, waiting, .. } in forwarders {
+        let blocked = Duration::from_millis(waiting.blocked_ms);
+        table.add_row([
+            number.to_string(),
+            waiting.wait.clone(),
+            if waiting.blocking { "blocks" } else { "runs" }.to_owned(),
+            waiting.sleeps.to_string(),
+            waiting.blocks.to_string(),
+            format!("{:.1} s", blocked.as_secs_f64()),
+            waiting.woken_by_receive.to_string(),
+            waiting.woken_by_ring.to_string(),
+            waiting.woken_by_control.to_string(),
+        ]);
+    }
+    right_align(&mut table, 3..9);
     finish(&table)
-        + "\n\n"
-        + &interference(&report.forwarders)
-        + &control
-        + &advice.collect::<String>()
 }
 
 /// What takes their cores from forwarders.
@@ -121,7 +151,7 @@ fn port(rss: &Rss) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::report::Interference;
+    use crate::api::report::{Interference, Waiting};
 
     #[test]
     fn forwarders_are_a_table_with_advice_below() {
@@ -133,6 +163,16 @@ mod tests {
             packets: 1200,
             bursts: 40,
             rx: vec!["wan:0".into(), "lan:1".into()],
+            waiting: Waiting {
+                wait: "adaptive".into(),
+                blocking: true,
+                blocks: 7,
+                blocked_ms: 1250,
+                woken_by_receive: 4,
+                woken_by_ring: 2,
+                woken_by_control: 1,
+                ..Waiting::default()
+            },
             ..Forwarder::default()
         };
         let interference = Interference {
@@ -148,6 +188,8 @@ mod tests {
         let expected = ["0", "3", "1", "42", "%", "1200", "40", "0", "0", "wan:0,", "lan:1", "-"];
         assert_eq!(line, expected);
         let line = text.lines().nth(4).unwrap().split_whitespace().collect::<Vec<_>>();
+        assert_eq!(line, ["0", "adaptive", "blocks", "0", "7", "1.2", "s", "4", "2", "1"]);
+        let line = text.lines().nth(7).unwrap().split_whitespace().collect::<Vec<_>>();
         let expected =
             ["0", "0", "31", "0", "0", "0.00", "s", "1.25", "s", "0.00", "s", "0.00", "s"];
         assert_eq!(line, expected);

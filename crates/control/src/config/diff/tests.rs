@@ -149,6 +149,16 @@ fn every_kind_of_setting_is_compared() {
         ),
         (
             String::new(),
+            "turnpike.forwarders { wait = 'interrupt' }".to_owned(),
+            "forwarders: wait: adaptive => interrupt",
+        ),
+        (
+            "turnpike.forwarders { budget = 100 }".to_owned(),
+            String::new(),
+            "forwarders: budget: 100 => 512",
+        ),
+        (
+            String::new(),
             "turnpike.command 'x' { help = 'A', run = print }".to_owned(),
             "command \"x\": - => A",
         ),
@@ -314,6 +324,8 @@ const CHANGES: &[(&str, &str)] = &[
     ("rx_descriptors", "rx_descriptors = 512"),
     ("tx_descriptors", "tx_descriptors = 512"),
     ("rx_burst", "rx_burst = 9"),
+    ("quota", "quota = 9"),
+    ("wait", "wait = 'poll'"),
     ("rx_thresholds", "rx_thresholds = { free = 1 }"),
     ("tx_thresholds", "tx_thresholds = { free = 1 }"),
     ("rx_cores", "rx_cores = { 1, 2 }"),

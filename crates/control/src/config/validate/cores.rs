@@ -1,20 +1,20 @@
 //! Cores of forwarders and of everything else: `turnpike.cores`, and `turnpike.forwarders`, which names those of
 //! the forwarders alone.
 
-use super::super::Cores;
 use super::super::script::Statement;
 use super::super::value::{Fields, Value, whole_number};
+use super::super::{Cores, Forwarders};
 use super::Context;
-use super::rest::{plain, single};
+use super::rest::{plain, single, wait};
 use crate::cores::parse_cores;
 
-/// Reads both statements.
+/// Reads both statements, and how forwarders wait.
 pub(super) fn read<'s>(
     context: &mut Context<'_>,
     cores: impl Iterator<Item = &'s Statement>,
     forwarders: impl Iterator<Item = &'s Statement>,
-) -> Cores {
-    let mut read = Cores::default();
+) -> (Cores, Forwarders) {
+    let (mut read, mut sharing) = (Cores::default(), Forwarders::default());
     if let Some(statement) = single(context, cores) {
         let mut fields = plain(context, statement, &["control", "forward"]);
         (read.control_line, read.control) = list(&mut fields, "control");
@@ -22,7 +22,10 @@ pub(super) fn read<'s>(
         not_both(&mut fields, &read);
     }
     if let Some(statement) = single(context, forwarders) {
-        let mut fields = plain(context, statement, &["cores"]);
+        let mut fields = plain(context, statement, &["cores", "wait", "budget"]);
+        sharing.wait = wait(&mut fields).unwrap_or(sharing.wait);
+        let budget = fields.number("budget", 1..=u64::from(u16::MAX));
+        sharing.budget = budget.map_or(sharing.budget, |budget| budget as u16);
         let (line, forward) = list(&mut fields, "cores");
         match read.forward_line.filter(|_| line.is_some()) {
             Some(given) => fields.error(
@@ -36,7 +39,7 @@ pub(super) fn read<'s>(
             None => {}
         }
     }
-    read
+    (read, sharing)
 }
 
 /// A list of cores and its line; empty, with the errors reported, if it is wrong.

@@ -11,6 +11,7 @@ use dataplane::port::PortId;
 use dataplane::reason::PuntClass;
 use dataplane::router_filter::ROUTER;
 use ipnet::IpNet;
+use wire::MacAddr;
 
 use super::super::error::suggestion;
 use super::super::script::Statement;
@@ -27,6 +28,8 @@ const RULE: &[&str] = &[
     "to",
     "from_set",
     "to_set",
+    "from_mac",
+    "to_mac",
     "proto",
     "from_port",
     "to_port",
@@ -100,10 +103,14 @@ pub(super) fn tell_ports(context: &mut Context<'_>, ports: &mut [Port], filters:
             filter.asks_for_state = found.spec.asks_for_state();
             filter.routes = !found.spec.targets.is_empty();
         }
-        if let Some(PortFilter { name, routes: true, .. }) = &port.filter_out {
+        let Some(PortFilter { name, routes, .. }) = &port.filter_out else { continue };
+        let asks_for_macs = |found: &Filter| found.spec.filter.asks_for_macs();
+        let macs = filters.iter().any(|found| found.name() == name && asks_for_macs(found));
+        let too_late = [(*routes, "next_hop or vrf"), (macs, "from_mac or to_mac")];
+        for (_, what) in too_late.into_iter().filter(|(has, _)| *has) {
             let message = format!(
-                "port \"{}\": filter outward = \"{name}\": its rules with next_hop or vrf come too late for \
-                 packets that leave; name it inward, or another one here",
+                "port \"{}\": filter outward = \"{name}\": its rules with {what} come too late for packets that \
+                 leave; name it inward, or another one here",
                 port.name
             );
             context.errors.add(Some(port.line), message);
@@ -244,6 +251,8 @@ fn rule(fields: &mut Fields<'_, '_>, line: usize, named: &Named<'_>) -> Rule {
         to: prefixes(fields, "to"),
         from_set: set_names(fields, "from_set", named.sets),
         to_set: set_names(fields, "to_set", named.sets),
+        from_mac: macs(fields, "from_mac"),
+        to_mac: macs(fields, "to_mac"),
         protocol: each(fields, "proto", text::protocol),
         from_port: each(fields, "from_port", text::ports),
         to_port: each(fields, "to_port", text::ports),
@@ -334,6 +343,22 @@ fn elements(fields: &mut Fields<'_, '_>) -> BTreeSet<IpNet> {
     }
     faults.into_iter().for_each(|why| fields.error("", why));
     elements
+}
+
+fn macs(fields: &mut Fields<'_, '_>, key: &'static str) -> Vec<MacAddr> {
+    let mut macs = Vec::new();
+    for word in fields.texts(key, "a MAC or a list of MACs") {
+        match word.parse() {
+            Ok(mac) => macs.push(mac),
+            Err(_) => {
+                fields.error(
+                    key,
+                    format!("{key}: \"{word}\" is no MAC; write \"02:00:00:00:00:01\""),
+                );
+            }
+        }
+    }
+    macs
 }
 
 /// Names of sets that are there.

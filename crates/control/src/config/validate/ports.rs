@@ -18,7 +18,7 @@ use super::{
     Context, NAME_RULE, advertise, discovery, filters, host, is_name, link, offloads, queues, vrfs,
 };
 
-const KNOWN: [&str; 29] = [
+const KNOWN: [&str; 31] = [
     "device",
     "driver",
     "take_over",
@@ -34,6 +34,8 @@ const KNOWN: [&str; 29] = [
     "rx_descriptors",
     "tx_descriptors",
     "rx_burst",
+    "quota",
+    "wait",
     "rx_thresholds",
     "tx_thresholds",
     "rx_cores",

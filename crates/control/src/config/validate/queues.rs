@@ -1,12 +1,13 @@
 //! The keys of `turnpike.port` that are about queues.
 
 use dataplane::batch::BATCH_MAX;
+use dataplane::polling::QUOTA_MOST;
 use dataplane::port::{RssTable, Thresholds};
 
 use super::super::queues::{Queues, Rss, RssFields, Spread};
 use super::super::value::{Fields, Value, whole_number};
 use super::super::{Cores, Port};
-use super::Context;
+use super::{Context, rest};
 use crate::cores::parse_cores;
 
 /// The most queues of a port each way.
@@ -29,6 +30,8 @@ pub(super) fn read(fields: &mut Fields<'_, '_>) -> Queues {
         rx_descriptors: number(fields, "rx_descriptors", DESCRIPTORS_MOST),
         tx_descriptors: number(fields, "tx_descriptors", DESCRIPTORS_MOST),
         rx_burst: number(fields, "rx_burst", BATCH_MAX as u64),
+        quota: number(fields, "quota", QUOTA_MOST.into()),
+        wait: rest::wait(fields),
         rx_thresholds: thresholds(
             fields,
             "rx_thresholds",
@@ -259,6 +262,7 @@ mod tests {
     use std::path::Path;
 
     use dataplane::catalogue::Catalogue;
+    use dataplane::polling::Wait;
 
     use super::super::super::{Config, ConfigErrors, Diff, Limits, parse};
     use super::*;
@@ -285,6 +289,7 @@ mod tests {
     fn every_key_is_read() {
         let read = queues(
             "rx_queues = 4, tx_queues = 2, rx_descriptors = 2048, tx_descriptors = 512, rx_burst = 32,
+             quota = 256, wait = 'interrupt',
              rx_thresholds = { prefetch = 8, host = 0, write_back = 4, free = 32 },
              tx_thresholds = { free = 64, report = 32 }, rx_cores = { 2, 1, 1 }, tx_cores = '1,3',
              rss = { fields = 'l3', symmetric = true, skip = 0 }, spread = 'software'",
@@ -295,6 +300,8 @@ mod tests {
             rx_descriptors: Some(2048),
             tx_descriptors: Some(512),
             rx_burst: Some(32),
+            quota: Some(256),
+            wait: Some(Wait::Interrupt),
             rx_thresholds: Thresholds {
                 prefetch: Some(8),
                 host: Some(0),
@@ -358,6 +365,14 @@ mod tests {
             (
                 "rx_cores = { 1, 'x' }",
                 "r.lua:3: port \"wan\": rx_cores: expected cores such as { 1, 2 } or \"1-2\" (0 to 65535), got string \"x\"",
+            ),
+            (
+                "quota = 4097",
+                "r.lua:3: port \"wan\": quota: expected a whole number from 1 to 4096, got number 4097",
+            ),
+            (
+                "wait = 'interupt'",
+                "r.lua:3: port \"wan\": wait \"interupt\" unknown; known: poll, adaptive, interrupt",
             ),
             (
                 "rx_burst = 65",

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use dataplane::class::ClassLimits;
 use dataplane::flows::FlowSettings;
+use dataplane::polling::Wait;
 use dataplane::punts::WORKERS_MAX;
 use dataplane::reason::PuntClass;
 use fib::Algorithm;
@@ -139,6 +140,18 @@ pub(super) fn plain<'b, 's>(
     known: &'static [&'static str],
 ) -> Fields<'b, 's> {
     context.fields(statement.keyword.name().to_owned(), statement, known)
+}
+
+/// The waiting of forwarders.
+pub(super) fn wait(fields: &mut Fields<'_, '_>) -> Option<Wait> {
+    let known = Wait::ALL.map(Wait::name);
+    let text = fields.text("wait", "\"poll\", \"adaptive\" or \"interrupt\"")?;
+    let wait = Wait::ALL.into_iter().find(|wait| wait.name() == text);
+    if wait.is_none() {
+        let message = format!("wait \"{text}\" unknown; known: {}", known.join(", "));
+        fields.error("wait", message);
+    }
+    wait
 }
 
 pub(super) fn forwarding<'s>(

@@ -13,9 +13,10 @@ use dataplane::features::Features;
 use dataplane::filters::{FilterSpec, FilterTable, FilterTables, Filters, Gate, Treatment};
 use dataplane::flow::FlowHash;
 use dataplane::flows::{FlowSettings, FlowTable};
-use dataplane::forwarder::{Forwarder, ForwarderParts, IdlePolicy, RxSource};
+use dataplane::forwarder::{Forwarder, ForwarderParts, Settings};
 use dataplane::interface::{InterfaceId, InterfaceInfo, InterfaceInfos, Mtus, VrfId};
 use dataplane::next_hop::{FIRST_DYNAMIC, NextHop, NextHopTable};
+use dataplane::polling::RxSource;
 use dataplane::port::PortId;
 use dataplane::punts::{Punts, class_rings};
 use dataplane::quarantine::Quarantine;
@@ -23,6 +24,7 @@ use dataplane::replicate::Replicator;
 use dataplane::steps::FILTER_IN;
 use dataplane::tables::{Fibs, Tables, VrfTables};
 use dataplane::wires::{Exit, Rewiring, Wires};
+use dpdk::WaitSet;
 use dpdk::qsbr::Qsbr;
 use dpdk::{Burst, PacketList, TxQueue};
 use script::{JitStatus, StepStatus, Watchdog};
@@ -231,15 +233,16 @@ impl Router {
             }
         }
         let tx = TxConfig { burst: bursts.tx, ..TxConfig::default() };
+        let settings = Settings { tx, ..Settings::default() };
         let mut forwarder = Forwarder::new(ForwarderParts {
             graph: steps.build()?,
-            tx,
+            settings,
             replicator: Replicator::new(bench.pool()),
             punts: Punts::new(vec![rings], Arc::default(), 1),
             quiescent: Qsbr::new(1).register()?,
             counters: counters.clone(),
             quarantine: Quarantine::new().0,
-            idle: IdlePolicy::default(),
+            waiting: WaitSet::new()?,
         });
         let wires = Wires { exits, ..Wires::default() };
         forwarder.rewire(&mut Rewiring { wires, ..Rewiring::default() });

@@ -17,9 +17,9 @@ use anyhow::{Context, Result};
 use control::config::{Config, Diff, Neighbour, Port, Route};
 use control::cores::CorePlacement;
 use control::netlink::KernelOrder;
-use dataplane::distribution::TxConfig;
 use dataplane::exchange::Replacement;
 use dataplane::features::Features;
+use dataplane::forwarder::Settings;
 use dataplane::interface::{InterfaceInfo, VrfId};
 use dataplane::port::PortId;
 use ipnet::IpNet;
@@ -48,7 +48,6 @@ struct Done {
 /// What forwarders had before.
 pub(super) struct Exchanged {
     old: Vec<Replacement>,
-    tx: Option<TxConfig>,
     graphs: Option<Former>,
 }
 
@@ -103,9 +102,9 @@ impl Owner {
         let infos = (base.ports.iter().map(what_steps_see))
             .ne(config.ports.iter().map(what_steps_see))
             .then_some(ports);
-        let tx = (base.tx != config.tx).then(|| settings::tx(config.tx));
-        let tx = (tx, settings::tx(base.tx));
-        let (pause, exchanged) = self.exchange_all(config, graphs, infos, tx).await?;
+        let other = settings::of_forwarders(config);
+        let other = (other != settings::of_forwarders(base)).then_some(other);
+        let (pause, exchanged) = self.exchange_all(config, graphs, infos, other).await?;
         done.exchanged = exchanged;
         done.entered = true;
         self.enter_ports(diff, &done.moves)?;
@@ -290,16 +289,16 @@ impl Owner {
         }
     }
 
-    /// Gives each forwarder what is other: its graph, what steps know of ports, when bursts leave (and
-    /// when they left before). Returns the pause, and what undoes it.
+    /// Gives each forwarder what is other: its graph, what steps know of ports, its settings. Returns the
+    /// pause, and what undoes it.
     pub(super) async fn exchange_all(
         &mut self,
         new: &Config,
         mut graphs: Vec<ForwarderGraph>,
         infos: Option<Vec<InterfaceInfo>>,
-        (tx, tx_before): (Option<TxConfig>, TxConfig),
+        settings: Option<Settings>,
     ) -> Result<(Option<Duration>, Option<Exchanged>)> {
-        if graphs.is_empty() && infos.is_none() && tx.is_none() {
+        if graphs.is_empty() && infos.is_none() && settings.is_none() {
             return Ok((None, None));
         }
         let shape = graphs.first().map(|(graph, _)| graph.shape().clone());
@@ -310,13 +309,12 @@ impl Owner {
         let replacement = |_| Replacement {
             graph: graphs.next(),
             ports: infos.clone(),
-            tx,
+            settings: settings.clone(),
             ..Replacement::default()
         };
         let replacements = (0..count).map(replacement).collect();
-        let before = tx.map(|_| tx_before);
         let exchange = async |wiring: &mut Wiring| {
-            let old = wiring.exchanges.exchange(replacements, before).await?;
+            let old = wiring.exchanges.exchange(replacements).await?;
             Ok((old, wiring.exchanges.pause().await))
         };
         let (old, pause) = self.with_wiring(exchange).await?;
@@ -328,14 +326,13 @@ impl Owner {
             let names = script.map(|script| script.counters.clone()).unwrap_or_default();
             self.ledger.replace_graphs(shape, views, names)
         });
-        Ok((pause, Some(Exchanged { old, tx: before, graphs })))
+        Ok((pause, Some(Exchanged { old, graphs })))
     }
 
     /// Gives each forwarder what it had before.
     async fn exchange_back(&mut self, exchanged: Exchanged) {
-        let Exchanged { old, tx, graphs } = exchanged;
-        let old = old.into_iter().map(|old| Replacement { tx, ..old }).collect();
-        let exchange = async |wiring: &mut Wiring| wiring.exchanges.exchange(old, None).await;
+        let Exchanged { old, graphs } = exchanged;
+        let exchange = async |wiring: &mut Wiring| wiring.exchanges.exchange(old).await;
         if let Err(error) = self.with_wiring(exchange).await {
             tracing::error!("what forwarders had before cannot be put back: {error:#}");
             return;
@@ -364,7 +361,7 @@ impl Owner {
         let factory = self.wiring.as_ref().context("no wiring")?.factory();
         let make = |(number, graph): (usize, ForwarderGraph)| {
             let (core, counters) = (cores[number], self.ledger.counters_of(number));
-            factory.make((number, core), graph, settings::tx(config.tx), counters)
+            factory.make((number, core), graph, settings::of_forwarders(config), counters)
         };
         let more = (first..).zip(more).map(make).collect::<Result<Vec<_>>>()?;
         let plans = queues::plans(config);

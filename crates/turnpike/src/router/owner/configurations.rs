@@ -324,6 +324,7 @@ impl Owner {
             back: base,
             expired: false,
         });
+        self.warn_of_silence();
         let condition =
             confirm_s.map_or_else(String::new, |s| format!("; to be confirmed within {s} s"));
         tracing::info!(
@@ -361,7 +362,7 @@ impl Owner {
     /// The pulse of the forwarders that run.
     fn pulse(&self) -> Pulse {
         let running = self.ledger.forwarders.iter().filter(|view| view.running);
-        Pulse::new(running.map(|view| view.counters.clone()))
+        Pulse::new(running.map(|view| (view.counters.clone(), view.exchange.clone())))
     }
 }
 

@@ -26,7 +26,6 @@ use tokio::sync::mpsc;
 use super::super::host::HostInterface;
 use super::super::ports::{Known, OpenPort};
 use super::super::prepare::Reopened;
-use super::super::settings;
 use super::Owner;
 use super::watch::Word;
 
@@ -322,8 +321,7 @@ impl Owner {
     async fn let_return(&mut self, base: &Config, id: PortId, reopened: Reopened) -> Result<()> {
         let Reopened { opened, graphs, infos } = reopened;
         if !graphs.is_empty() {
-            let tx = (None, settings::tx(base.tx));
-            self.exchange_all(base, graphs, Some(infos), tx).await?;
+            self.exchange_all(base, graphs, Some(infos), None).await?;
         }
         let wanted = base.port(id).context("no such port")?;
         let Some(Absent { host, last, .. }) = self.absentees.ports.remove(&id) else {

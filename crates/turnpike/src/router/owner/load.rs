@@ -3,12 +3,16 @@
 use std::collections::BTreeMap;
 
 use control::config::key_text;
+use dataplane::counters::ForwarderCounters;
+use dataplane::polling::Wait;
 
 use super::super::cores;
 use super::super::ports::OpenPort;
 use super::super::reports::ForwarderView;
+use super::super::settings;
+use super::super::wiring::Wiring;
 use super::Owner;
-use crate::api::report::{Forwarder, Forwarders, Rss};
+use crate::api::report::{Forwarder, Forwarders, Rss, Waiting};
 use crate::machine::list_text;
 
 /// A forwarder that is busier than this may have too much.
@@ -79,6 +83,7 @@ impl Owner {
                 bursts: counters.batches.get(),
                 busy_cycles: counters.busy.get(),
                 idle_cycles: counters.idle.get(),
+                waiting: self.waiting(wiring, number, counters),
                 spread_out,
                 spread_in,
                 rx: self.ports.iter().flat_map(rx).collect(),
@@ -90,9 +95,31 @@ impl Owner {
         let forwarders: Vec<_> = running.filter_map(report).collect();
         let mut advice: Vec<_> = uneven(&forwarders).into_iter().collect();
         advice.extend(self.ports.iter().filter_map(|port| self.distance(port)));
+        advice.extend(self.ports.iter().filter_map(|port| self.silence(port)));
         advice.extend(cores::sharing(&self.cores));
         advice.extend(forwarders.iter().filter_map(elsewhere));
         Forwarders { forwarders, control: self.cores.control.clone(), advice }
+    }
+
+    /// The waiting of one forwarder.
+    fn waiting(&self, wiring: &Wiring, number: usize, counters: &ForwarderCounters) -> Waiting {
+        let settings = settings::of_forwarders(&self.configurations.current);
+        let receives = |port: &&OpenPort| wiring.receivers(port.id).contains(&number);
+        let ports = || self.ports.iter().filter(receives);
+        let wait = settings.polling.wait_of(ports().map(|port| port.id));
+        let silent = ports().filter(|port| wait != Wait::Poll && !port.port.has_rx_interrupts());
+        let blocked = counters.blocked.get() as f64 / dpdk::tsc_hz() as f64;
+        Waiting {
+            wait: wait.name().to_owned(),
+            without_interrupts: silent.map(|port| port.name.clone()).collect(),
+            blocking: counters.blocking.get() > 0,
+            sleeps: counters.sleeps.get(),
+            blocks: counters.blocks.get(),
+            blocked_ms: (blocked * 1000.0) as u64,
+            woken_by_receive: counters.woken_by_receive.get(),
+            woken_by_ring: counters.woken_by_ring.get(),
+            woken_by_control: counters.woken_by_control.get(),
+        }
     }
 
     /// How each port's packets are spread.
@@ -148,6 +175,32 @@ impl Owner {
             }
         }
         self.distances = now;
+    }
+
+    /// Says once of each port that has no receive interrupts that its forwarder cannot block.
+    pub(crate) fn warn_of_silence(&mut self) {
+        let said = |port: &OpenPort| Some((port.id, self.silence(port)?));
+        let now: BTreeMap<_, _> = self.ports.iter().filter_map(said).collect();
+        for (port, sentence) in &now {
+            if !self.silent.contains(port) {
+                tracing::info!("{sentence}");
+            }
+        }
+        self.silent = now.into_keys().collect();
+    }
+
+    /// A port that cannot wake a forwarder although it should, in a sentence.
+    fn silence(&self, port: &OpenPort) -> Option<String> {
+        let settings = settings::of_forwarders(&self.configurations.current);
+        let polls = settings.polling.wait_of([port.id].into_iter()) == Wait::Poll;
+        (!polls && !port.port.has_rx_interrupts()).then(|| {
+            format!(
+                "port \"{}\" ({}) has no receive interrupts: its forwarder cannot block, and sleeps for up to \
+                 50 us at a time, which takes some percent of a core",
+                port.name,
+                port.port.driver()
+            )
+        })
     }
 
     /// The queues of a port that are served from far, in a sentence.

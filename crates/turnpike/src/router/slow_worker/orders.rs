@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use dataplane::class::{ByClass, ClassLimits};
 use dataplane::interface::InterfaceId;
 use dataplane::punts::owner;
+use dpdk::{Cause, Doorbell};
 use slowpath::{Command, InterfaceConfig, NeighbourInfo};
 use tokio::sync::oneshot;
 
@@ -106,6 +107,8 @@ impl OrderQueue {
 pub struct OrderSender {
     orders: Sender<Order>,
     waiting: Arc<AtomicUsize>,
+    /// The worker's, which may block.
+    doorbell: Arc<Doorbell>,
 }
 
 impl OrderSender {
@@ -113,7 +116,9 @@ impl OrderSender {
     pub fn send(&self, order: Order) -> Result<(), Ended> {
         // Before the worker may take it.
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        self.orders.send(order).map_err(|_| Ended)
+        self.orders.send(order).map_err(|_| Ended)?;
+        self.doorbell.ring(Cause::Control);
+        Ok(())
     }
 }
 
@@ -121,11 +126,12 @@ impl OrderSender {
 #[derive(Debug)]
 pub struct Ended;
 
-/// The way to a worker, both ends.
-pub fn order_queue() -> (OrderSender, OrderQueue) {
+/// The way to a worker that has this doorbell, both ends.
+pub fn order_queue(doorbell: Arc<Doorbell>) -> (OrderSender, OrderQueue) {
     let (sender, orders) = channel();
     let waiting = Arc::new(AtomicUsize::new(0));
-    (OrderSender { orders: sender, waiting: waiting.clone() }, OrderQueue { orders, waiting })
+    let sender = OrderSender { orders: sender, waiting: waiting.clone(), doorbell };
+    (sender, OrderQueue { orders, waiting })
 }
 
 /// The way to all workers.
@@ -136,6 +142,11 @@ impl Orders {
     /// To these workers.
     pub fn new(workers: Vec<OrderSender>) -> Self {
         Self(workers)
+    }
+
+    /// Has every worker make a round at once, if it blocks.
+    pub fn wake(&self) {
+        self.0.iter().for_each(|worker| worker.doorbell.ring(Cause::Control));
     }
 
     /// Whether no worker has so many orders that more should wait where they come from.

@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::net::IpAddr;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -17,7 +18,7 @@ use dataplane::port::MAX_PORTS;
 use dataplane::punts::owner;
 use dataplane::reason::{DropReason, Punt};
 use dataplane::tables::Tables;
-use dpdk::{Mbuf, Producer};
+use dpdk::{Cause, Doorbell, Mbuf, Producer};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use slowpath::{Event, Output, Packet, RouteAnswer, Waiting};
 use wire::MacAddr;
@@ -110,9 +111,10 @@ impl Handoff {
 
 /// A worker's way to and from the others.
 pub struct HandoffQueue {
-    /// To each worker, itself included.
-    to: Vec<SyncSender<Handoff>>,
+    /// To each worker, itself included, with its doorbell.
+    to: Vec<(SyncSender<Handoff>, Arc<Doorbell>)>,
     from: Receiver<Handoff>,
+    doorbell: Arc<Doorbell>,
 }
 
 impl HandoffQueue {
@@ -121,21 +123,39 @@ impl HandoffQueue {
         self.from.try_recv().ok()
     }
 
+    /// The worker's own doorbell.
+    pub fn doorbell(&self) -> &Arc<Doorbell> {
+        &self.doorbell
+    }
+
     /// Sends to the worker that owns the handoff's port.
     fn send(&self, handoff: Handoff) -> Result<(), Handoff> {
         use std::sync::mpsc::TrySendError::{Disconnected, Full};
-        match self.to[owner(handoff.to.0.index(), self.to.len())].try_send(handoff) {
-            Ok(()) => Ok(()),
+        let (way, doorbell) = &self.to[owner(handoff.to.0.index(), self.to.len())];
+        match way.try_send(handoff) {
+            Ok(()) => {
+                doorbell.ring(Cause::Ring);
+                Ok(())
+            }
             Err(Full(handoff) | Disconnected(handoff)) => Err(handoff),
         }
     }
 }
 
-/// The queues of so many workers, at least one.
-pub fn handoff_queues(workers: usize) -> Vec<HandoffQueue> {
-    let (to, from): (Vec<_>, Vec<_>) =
-        (0..workers.max(1)).map(|_| std::sync::mpsc::sync_channel(MAILBOX)).unzip();
-    from.into_iter().map(|from| HandoffQueue { to: to.clone(), from }).collect()
+/// The queues of so many workers, at least one, and their doorbells.
+///
+/// # Errors
+/// The kernel makes no descriptor for a doorbell.
+pub fn handoff_queues(workers: usize) -> Result<Vec<HandoffQueue>, dpdk::Error> {
+    let (mut to, mut from) = (Vec::new(), Vec::new());
+    for _ in 0..workers.max(1) {
+        let (sender, receiver) = std::sync::mpsc::sync_channel(MAILBOX);
+        let doorbell = Arc::new(Doorbell::new()?);
+        to.push((sender, doorbell.clone()));
+        from.push((receiver, doorbell));
+    }
+    let queue = |(from, doorbell)| HandoffQueue { to: to.clone(), from, doorbell };
+    Ok(from.into_iter().map(queue).collect())
 }
 
 /// A packet as the engine sees it. One that is dropped by a panic leaves its bytes in
@@ -259,17 +279,19 @@ impl Outbox {
         }
     }
 
-    /// Waits until the kernel sends something, at most so long.
+    /// Waits until the kernel sends something or the doorbell rings, at most so long.
     pub fn wait(&self, longest: Duration) {
         let links = self.hosts.iter().flatten().filter(|link| room(link) > 0);
         let fds = links.filter_map(|link| link.interface.poll_fd());
+        let fds = fds.chain([self.handoff_queue.doorbell.as_fd()]);
         let mut polled: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-        if polled.is_empty() {
-            std::thread::sleep(longest);
-        } else {
-            // An error (a signal) ends the wait early, which harms nothing.
-            let _ = ppoll(&mut polled, Some(longest.into()), None);
-        }
+        // An error (a signal) ends the wait early, which harms nothing.
+        let _ = ppoll(&mut polled, Some(longest.into()), None);
+    }
+
+    /// Whether everything that the kernel may send can be taken.
+    pub fn has_room(&self) -> bool {
+        self.hosts.iter().flatten().all(|link| room(link) > 0)
     }
 }
 

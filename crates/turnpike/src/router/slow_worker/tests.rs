@@ -165,7 +165,8 @@ impl Lab {
             flow: FlowHash::new(1),
             seed: 1,
         });
-        let (orders, orders_in) = order_queue();
+        let handoff_queue = handoff_queues(1).unwrap().remove(0);
+        let (orders, orders_in) = order_queue(handoff_queue.doorbell().clone());
         let (quarantine, suspects) = Quarantine::new();
         let mut worker = SlowWorker {
             engine,
@@ -178,7 +179,7 @@ impl Lab {
                 events: event_channel().0,
                 tables: Arc::new(tables),
                 hosts: std::array::from_fn(|_| None),
-                handoff_queue: handoff_queues(1).remove(0),
+                handoff_queue,
                 gate: Gate::default(),
             },
             orders: orders_in,

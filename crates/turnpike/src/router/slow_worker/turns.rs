@@ -24,7 +24,7 @@ use dataplane::class::{ByClass, ClassLimits};
 use dataplane::port::{MAX_PORTS, PortId};
 use dataplane::punts::ClassQueue;
 use dataplane::reason::{Punt, PuntClass};
-use dpdk::Mbuf;
+use dpdk::{Doorbell, Mbuf};
 use slowpath::TokenBucket;
 
 /// Packets of a round in which every class has all that it may have.
@@ -118,6 +118,19 @@ impl Turns {
         rates: Arc<ClassRates>,
     ) -> Self {
         Self { rings, waiting: ByClass::default(), quanta: quanta(limits), rates }
+    }
+
+    /// Packets that are put into the rings from now on ring this doorbell. False if there are packets, also
+    /// such as have to wait for their class's rate.
+    pub fn listen(&mut self, doorbell: &Arc<Doorbell>) -> bool {
+        let none = self.waiting.iter().all(|waiting| waiting.count == 0);
+        let queues = self.rings.iter_mut().flatten();
+        queues.fold(none, |none, queue| queue.ring.listen(doorbell) && none)
+    }
+
+    /// Ends [`Self::listen`].
+    pub fn ignore(&mut self) {
+        self.rings.iter_mut().flatten().for_each(|queue| queue.ring.ignore());
     }
 
     /// Other shares from the next round on.

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use dataplane::distribution::TxConfig;
 use dataplane::exchange::{Exchange, Replacement};
 
 use super::super::pulse::{self, PATIENCE};
@@ -60,12 +59,7 @@ impl Exchanges {
     }
 
     /// Gives each forwarder something for something else, which comes back; or nothing is exchanged.
-    /// `tx_before` is what goes back with the transmit settings that [`Replacement::tx`] brings.
-    pub async fn exchange(
-        &self,
-        new: Vec<Replacement>,
-        tx_before: Option<TxConfig>,
-    ) -> Result<Vec<Replacement>> {
+    pub async fn exchange(&self, new: Vec<Replacement>) -> Result<Vec<Replacement>> {
         for (exchange, new) in self.0.iter().zip(new) {
             exchange.put(new);
         }
@@ -76,7 +70,7 @@ impl Exchanges {
         };
         for (exchange, outcome) in self.0.iter().zip(outcomes) {
             if let Some(Ok(old)) = outcome {
-                exchange.put(Replacement { tx: tx_before, ..old });
+                exchange.put(old);
             }
         }
         self.wait(PATIENCE).await;

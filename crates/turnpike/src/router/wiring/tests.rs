@@ -10,8 +10,8 @@ use dataplane::batch::{BATCH_MAX, Batch};
 use dataplane::builder::GraphBuilder;
 use dataplane::class::default_limits;
 use dataplane::counters::ForwarderCounters;
-use dataplane::distribution::TxConfig;
 use dataplane::features::Features;
+use dataplane::forwarder::Settings;
 use dataplane::graph::{Graph, Output, Outputs, Step};
 use dataplane::interface::VrfId;
 use dataplane::mask::Mask;
@@ -88,7 +88,7 @@ fn graph() -> Graph {
 }
 
 fn make(factory: &ForwarderFactory, number: usize) -> Made {
-    factory.make((number, core()), (graph(), None), TxConfig::default(), Arc::default()).unwrap()
+    factory.make((number, core()), (graph(), None), Settings::default(), Arc::default()).unwrap()
 }
 
 /// One that this process may use.

@@ -45,7 +45,7 @@ impl Bench {
         let fib4 = fib::new_ipv4(fib::Algorithm::default(), grace()).unwrap();
         let fib6 = fib::new_ipv6(fib::Algorithm::default(), grace()).unwrap();
         let rib = Rib::new(vec![port], fib4, fib6, Arc::new(NextHopTable::new()), grace()).unwrap();
-        let (orders, told) = order_queue();
+        let (orders, told) = order_queue(Arc::new(dpdk::Doorbell::new().unwrap()));
         let orders = Orders::new(vec![orders]);
         let mut sources = Sources::of(mpsc::channel(1), None, None, true);
         sources.hosts = [InterfaceId::FIRST].into_iter().collect();

@@ -1,0 +1,338 @@
+//! Blocking until there is something to do: a doorbell that other threads ring, and a set of descriptors.
+//!
+//! A thread that finds nothing to do listens at its [`Doorbell`], looks once more at everything that others
+//! may have left for it, and only then blocks in [`WaitSet::wait`]:
+//!
+//! ```text
+//!   consumer                               producer
+//!     listening = true                       publishes a packet
+//!     full fence                             full fence
+//!     looks for packets: none                listening? yes: writes the eventfd
+//!     epoll_wait  <--------------------------------+
+//! ```
+//!
+//! Of the two looks at least one sees the other's store, so no wake-up is lost; and a producer makes a system
+//! call only while the consumer blocks, one for each time that it does. Rings have the flag themselves
+//! ([`Consumer::listen`](crate::Consumer::listen)), so that a producer looks at memory that it has at hand.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
+use std::time::Duration;
+
+use crate::{Errno, Error};
+
+/// Why a doorbell was rung.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Cause {
+    /// Packets are in a ring.
+    Ring = 1,
+    /// Another thread wants something: an exchange, an order, the end.
+    Control = 2,
+}
+
+/// Why a thread woke up; several may be true at once, and none after a signal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Woken {
+    /// A descriptor of the set is readable, or has failed.
+    pub receive: bool,
+    /// See [`Cause::Ring`].
+    pub ring: bool,
+    /// See [`Cause::Control`].
+    pub control: bool,
+}
+
+/// An eventfd by which other threads wake one that blocks. It costs them a fence and a look as long as that
+/// one is awake.
+#[derive(Debug)]
+pub struct Doorbell {
+    signal: OwnedFd,
+    listening: AtomicBool,
+    causes: AtomicU8,
+}
+
+impl Doorbell {
+    /// A doorbell at which nobody listens.
+    ///
+    /// # Errors
+    /// [`Error::Wait`] if the kernel makes no eventfd.
+    pub fn new() -> Result<Self, Error> {
+        // SAFETY: makes a descriptor.
+        let signal = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        let signal = owned(signal, "making an eventfd")?;
+        Ok(Self { signal, listening: AtomicBool::new(false), causes: AtomicU8::new(0) })
+    }
+
+    /// Wakes the thread if it blocks or is about to. What it is to find must have been stored before.
+    pub fn ring(&self, cause: Cause) {
+        self.causes.fetch_or(cause as u8, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if self.listening.load(Ordering::Relaxed) && self.listening.swap(false, Ordering::AcqRel) {
+            let one = 1u64;
+            // SAFETY: a descriptor of ours and eight bytes. Should the counter be full, it is readable.
+            unsafe {
+                libc::write(self.signal.as_raw_fd(), (&raw const one).cast(), size_of::<u64>())
+            };
+        }
+    }
+
+    /// From now on [`Doorbell::ring`] wakes. The caller looks once more at everything before it blocks.
+    pub fn listen(&self) {
+        // Of what was rung for before, the caller finds whatever is left.
+        self.causes.store(0, Ordering::Relaxed);
+        self.listening.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Ends [`Doorbell::listen`]. Returns why it was rung since then.
+    pub fn ignore(&self) -> Woken {
+        if !self.listening.swap(false, Ordering::AcqRel) {
+            let mut count = 0u64;
+            // SAFETY: a descriptor of ours and room for eight bytes; it does not block.
+            unsafe {
+                libc::read(self.signal.as_raw_fd(), (&raw mut count).cast(), size_of::<u64>())
+            };
+        }
+        let causes = self.causes.swap(0, Ordering::Relaxed);
+        let has = |cause: Cause| causes & cause as u8 != 0;
+        Woken { receive: false, ring: has(Cause::Ring), control: has(Cause::Control) }
+    }
+}
+
+impl AsFd for Doorbell {
+    /// For threads that wait by other means than a [`WaitSet`]: readable once it was rung for a listener.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.signal.as_fd()
+    }
+}
+
+/// Descriptors that a thread waits for, and its doorbell.
+#[derive(Debug)]
+pub struct WaitSet {
+    epoll: OwnedFd,
+    doorbell: Arc<Doorbell>,
+    watched: Vec<RawFd>,
+}
+
+/// Marks the doorbell among the descriptors of a set.
+const DOORBELL: u64 = u64::MAX;
+
+/// Descriptors that one call of the kernel reports.
+const EVENTS: usize = 16;
+
+impl WaitSet {
+    /// A set with a doorbell of its own only.
+    ///
+    /// # Errors
+    /// [`Error::Wait`] if the kernel makes none.
+    pub fn new() -> Result<Self, Error> {
+        let doorbell = Arc::new(Doorbell::new()?);
+        // SAFETY: makes a descriptor.
+        let epoll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        let epoll = owned(epoll, "making an epoll instance")?;
+        let set = Self { epoll, doorbell, watched: Vec::new() };
+        set.put(set.doorbell.signal.as_raw_fd(), DOORBELL)?;
+        Ok(set)
+    }
+
+    /// The doorbell, for other threads to ring and for the set's own to listen at.
+    pub fn doorbell(&self) -> &Arc<Doorbell> {
+        &self.doorbell
+    }
+
+    /// Waits for these descriptors from now on, and for no others. One whose file is closed is waited for no
+    /// more.
+    ///
+    /// # Errors
+    /// [`Error::Wait`] if the kernel does not wait for one of them; it waits for those before it.
+    pub fn watch<'a>(
+        &mut self,
+        descriptors: impl IntoIterator<Item = BorrowedFd<'a>>,
+    ) -> Result<(), Error> {
+        for descriptor in self.watched.drain(..) {
+            let (epoll, none) = (self.epoll.as_raw_fd(), std::ptr::null_mut());
+            // SAFETY: numbers of descriptors. One that was closed, and may be another's now, is not in the set.
+            unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, descriptor, none) };
+        }
+        for descriptor in descriptors {
+            let descriptor = descriptor.as_raw_fd();
+            self.put(descriptor, descriptor as u64)?;
+            self.watched.push(descriptor);
+        }
+        Ok(())
+    }
+
+    fn put(&self, descriptor: RawFd, mark: u64) -> Result<(), Error> {
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: mark };
+        // SAFETY: descriptors, and an event that lives for the call.
+        let result = unsafe {
+            libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, descriptor, &mut event)
+        };
+        if result < 0 {
+            return Err(Error::Wait {
+                step: "waiting for a descriptor",
+                errno: Errno::of_system(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Blocks until a descriptor is readable, the doorbell rings or a signal comes; for so long at most, if a
+    /// time is given. Returns whether a descriptor other than the doorbell's is readable or has failed; the
+    /// error that a socket reports (its interface went down) is taken from it, so that it is reported once.
+    pub fn wait(&self, longest: Option<Duration>) -> bool {
+        let millis = longest.map_or(-1, |time| {
+            i32::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX)
+        });
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
+        // SAFETY: a descriptor of ours and room for as many events as are asked for.
+        let count = unsafe {
+            libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), EVENTS as i32, millis)
+        };
+        let events = &events[..usize::try_from(count).unwrap_or(0)];
+        let mut readable = false;
+        for &libc::epoll_event { events, u64: mark } in events {
+            if mark == DOORBELL {
+                continue;
+            }
+            readable = true;
+            if events & (libc::EPOLLERR | libc::EPOLLHUP) as u32 != 0 {
+                take_error(mark as RawFd);
+            }
+        }
+        readable
+    }
+}
+
+/// Takes the pending error of a socket; does nothing to other files.
+fn take_error(descriptor: RawFd) {
+    let (mut error, mut length) = (0i32, size_of::<i32>() as libc::socklen_t);
+    // SAFETY: a number that may be a descriptor's, a number for the answer and its length.
+    unsafe {
+        let error = (&raw mut error).cast();
+        libc::getsockopt(descriptor, libc::SOL_SOCKET, libc::SO_ERROR, error, &mut length)
+    };
+}
+
+fn owned(descriptor: RawFd, step: &'static str) -> Result<OwnedFd, Error> {
+    if descriptor < 0 {
+        return Err(Error::Wait { step, errno: Errno::of_system() });
+    }
+    // SAFETY: a descriptor that the kernel has just made for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+    use std::sync::atomic::AtomicU64;
+
+    use super::*;
+
+    /// Far longer than any wait of these tests.
+    const LONG: Option<Duration> = Some(Duration::from_secs(20));
+
+    fn is_readable(doorbell: &Doorbell) -> bool {
+        let fd = doorbell.signal.as_raw_fd();
+        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one structure that lives for the call, which does not wait.
+        unsafe { libc::poll(&mut poll, 1, 0) == 1 }
+    }
+
+    #[test]
+    fn a_doorbell_writes_only_while_somebody_listens_and_once() {
+        let bell = Doorbell::new().unwrap();
+        bell.ring(Cause::Ring);
+        assert!(!is_readable(&bell), "nobody listens");
+        bell.listen();
+        bell.ring(Cause::Control);
+        assert!(is_readable(&bell) && !bell.listening.load(Ordering::Relaxed));
+        bell.ring(Cause::Ring);
+        assert_eq!(bell.ignore(), Woken { receive: false, ring: true, control: true });
+        assert!(!is_readable(&bell));
+        bell.listen();
+        assert_eq!(bell.ignore(), Woken::default());
+    }
+
+    #[test]
+    fn a_set_waits_for_the_doorbell_and_for_descriptors() {
+        let mut set = WaitSet::new().unwrap();
+        let bell = set.doorbell().clone();
+        let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+        set.watch([ours.as_fd()]).unwrap();
+        assert!(!set.wait(Some(Duration::ZERO)));
+        bell.listen();
+        let ringer = bell.clone();
+        let thread = std::thread::spawn(move || ringer.ring(Cause::Control));
+        assert!(!set.wait(LONG), "the doorbell is no descriptor of the set");
+        assert!(bell.ignore().control);
+        thread.join().unwrap();
+        theirs.write_all(b"x").unwrap();
+        assert!(set.wait(LONG));
+        set.watch([]).unwrap();
+        assert!(!set.wait(Some(Duration::ZERO)), "it is watched no more");
+        set.watch([ours.as_fd()]).unwrap();
+        assert!(set.wait(Some(Duration::ZERO)));
+        ours.read_exact(&mut [0]).unwrap();
+        assert!(!set.wait(Some(Duration::ZERO)));
+        drop((ours, theirs));
+        assert!(!set.wait(Some(Duration::ZERO)), "a file that is closed leaves the set");
+        set.watch([]).unwrap();
+    }
+
+    #[test]
+    fn the_error_of_a_socket_is_reported_once() {
+        let mut set = WaitSet::new().unwrap();
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        // A port at which nobody listens: that of a socket that is gone.
+        let gone = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        socket.connect(gone).unwrap();
+        set.watch([socket.as_fd()]).unwrap();
+        socket.send(b"x").unwrap();
+        assert!(set.wait(LONG), "the port is unreachable");
+        assert!(!set.wait(Some(Duration::ZERO)));
+        let file = std::fs::File::open("/proc/self/maps").unwrap();
+        let directory = std::fs::File::open("/").unwrap();
+        let error = set.watch([file.as_fd(), directory.as_fd()]).unwrap_err().to_string();
+        assert!(error.starts_with("waiting for a descriptor: "), "{error}");
+    }
+
+    /// Each of many numbers is stored by one thread, rung for, and seen by another that blocks whenever it
+    /// has seen all: a lost wake-up would leave it blocked.
+    #[test]
+    fn no_wake_up_is_lost() {
+        const LAST: u64 = 200_000;
+        let (set, number) = (WaitSet::new().unwrap(), Arc::new(AtomicU64::new(0)));
+        let bell = set.doorbell().clone();
+        let (ringer, stored) = (bell.clone(), number.clone());
+        let seen = Arc::new(AtomicU64::new(0));
+        let acknowledged = seen.clone();
+        let thread = std::thread::spawn(move || {
+            for next in 1..=LAST {
+                stored.store(next, Ordering::Relaxed);
+                ringer.ring(Cause::Ring);
+                // Sometimes ahead of the other thread, sometimes waiting for it to be about to block.
+                while next % 3 == 0 && acknowledged.load(Ordering::Relaxed) < next {
+                    std::hint::spin_loop();
+                    std::thread::yield_now();
+                }
+            }
+        });
+        let mut last = 0;
+        while last < LAST {
+            bell.listen();
+            let now = number.load(Ordering::Relaxed);
+            if now == last {
+                let begin = std::time::Instant::now();
+                set.wait(LONG);
+                assert!(begin.elapsed() < LONG.unwrap(), "a wake-up behind {last} was lost");
+            }
+            bell.ignore();
+            last = number.load(Ordering::Relaxed);
+            seen.store(last, Ordering::Relaxed);
+        }
+        thread.join().unwrap();
+    }
+}
