@@ -46,7 +46,7 @@ def test_every_case_of_the_binary_is_counted():
 def test_a_result_replaces_the_one_before(tmp_path):
     document = tmp_path / "doc.md"
     document.write_text("a\n<!-- bench: x -->\nold\n<!-- end -->\nb\n<!-- bench: y -->\nstays\n<!-- end -->\n")
-    common.record(document, "x", "new " * 40)
+    common.record(document, "x", common.wrapped("new " * 40))
     lines = document.read_text().splitlines()
     assert lines[:2] == ["a", "<!-- bench: x -->"] and "old" not in lines
     assert max(map(len, lines)) <= 110

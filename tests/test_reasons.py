@@ -39,7 +39,8 @@ def named_by(mark):
         return set(mark.args)
     if mark.name != "parametrize":
         return set()
-    arguments = [word.strip() for word in mark.args[0].split(",")]
+    named = mark.args[0]
+    arguments = [word.strip() for word in (named.split(",") if isinstance(named, str) else named)]
     if "reason" not in arguments:
         return set()
     place = arguments.index("reason")
