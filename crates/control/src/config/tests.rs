@@ -1624,7 +1624,7 @@ fn what_is_wrong_with_a_graph_is_said_with_its_line() {
         when,
         [
             "5: graph: when = \"redirect\" unknown; did you mean \"redirects\"? known: reverse_path, \
-          filter_in, redirects, filter_out"
+          filter_in, policy_route, redirects, filter_out"
         ]
     );
     assert_eq!(
