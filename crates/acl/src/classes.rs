@@ -239,7 +239,17 @@ pub(crate) enum NumberClasses {
 impl NumberClasses {
     /// `ranges` are the first value and the class of each range, in order; the first begins at 0.
     pub fn new(values: usize, ranges: &[(u16, u16)]) -> Self {
-        if values > BYTES && ranges.len() <= FEW {
+        Self::made(values, ranges, 1 << 16)
+    }
+
+    /// As [`Self::new`], for [`Self::rank`]: without a class behind it, comparing beats all but the smallest tables.
+    pub fn ranked(values: usize, ranges: &[(u16, u16)]) -> Self {
+        Self::made(values, ranges, BYTES + 1)
+    }
+
+    /// Few ranges of this many values or more are compared.
+    fn made(values: usize, ranges: &[(u16, u16)], compared: usize) -> Self {
+        if values >= compared && ranges.len() <= FEW {
             let (starts, classes) = split(ranges);
             return Self::Few { starts, classes: classes.into() };
         }

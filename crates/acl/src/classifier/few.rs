@@ -82,7 +82,7 @@ impl<A: FilterAddress, const W: usize> Few<A, W> {
             Ok((classes, rows))
         };
         let number = |of: layout::NumberLayout<A>| {
-            let classes = NumberClasses::new(of.field.values(), &of.ranges);
+            let classes = NumberClasses::ranked(of.field.values(), &of.ranges);
             let rows = Rows::new(&of.bits, Some(classes.by_rank()));
             (of.field, classes, rows)
         };
