@@ -25,6 +25,7 @@ use wire::MacAddr;
 use super::super::buffers::Buffers;
 use super::super::cores;
 use super::super::queues::{self, Plans};
+use super::super::schedulers::Buckets;
 use super::*;
 
 fn shared() -> &'static (Arc<Eal>, Mempool) {
@@ -88,7 +89,8 @@ fn graph() -> Graph {
 }
 
 fn make(factory: &ForwarderFactory, number: usize) -> Made {
-    factory.make((number, core()), (graph(), None), Settings::default(), Arc::default()).unwrap()
+    let settings = (Settings::default(), &[][..]);
+    factory.make((number, core()), (graph(), None), settings, Arc::default()).unwrap()
 }
 
 /// One that this process may use.
@@ -147,6 +149,7 @@ impl Lab {
             next_hops: Arc::default(),
             seed: 1,
             cpus: Arc::default(),
+            buckets: Buckets::default(),
         };
         let (mut units, mut counters, mut ends) = (Vec::new(), Vec::new(), Vec::new());
         for number in 0..cores.len() {
