@@ -107,7 +107,9 @@ def test_forward_has_all_cases_and_keys():
     small = ("--rounds", 1, "--packets", 10_000, "--destinations", 4096, "--table", "synthetic:50000", "--table6", "synthetic:1000")
     outcomes = bench("forward", *small)
     assert {outcome["case"] for outcome in outcomes} == {
-        "4r1e", "4r4e", "filter-10", "filter-1000", "filter-10000", "filter-state", "full4", "full6", "lua-empty", "lua-flushed", "lua-voip", "mixed", "noop", "rust-voip"
+        "4r1e", "4r4e", "filter-10", "filter-1000", "filter-10000", "filter-state", "full4", "full6", "lua-empty",
+        "lua-flushed", "lua-voip", "mixed", "noop", "queue-codel", "queue-drr", "queue-fifo", "queue-red",
+        "queue-shape", "rust-voip",
     }
     for outcome in outcomes:
         assert set(outcome) == {

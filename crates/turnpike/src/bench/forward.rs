@@ -18,6 +18,8 @@
 //! | `rust-voip` | the same step in Rust | 1 | IPv4 |
 //! | `filter-10`, `filter-1000`, `filter-10000` | as `4r1e`, with a filter of so many made-up rules | 1 | IPv4 |
 //! | `filter-state` | as `filter-10`, the first rule accepts what is of known connections, as all packets are | 1 | IPv4 |
+//! | `queue-fifo`, `queue-red`, `queue-codel`, `queue-drr` | as `4r1e`, with a queue in software before the port, which is empty behind each burst | 1 | IPv4 |
+//! | `queue-shape` | as `queue-fifo`, with a rate that is never reached | 1 | IPv4 |
 //! | `4r4e` | 4 of /2 | 4 | IPv4 |
 //! | `full4` | a full table and a default route | 4 | IPv4 |
 //! | `full6` | the same of IPv6 | 4 | IPv6, random prefixes of the table, random host bits |
