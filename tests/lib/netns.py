@@ -150,6 +150,17 @@ def stop_process(process, timeout=5):
 
 
 @contextlib.contextmanager
+def on_core(core):
+    """Has this process and those that it starts on one core, as taskset does."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@contextlib.contextmanager
 def held_thread(thread):
     """Stops one thread of a process, by its number, while its others run on. The main thread has the process's."""
     _ptrace(_PTRACE_SEIZE, thread)
