@@ -10,7 +10,7 @@ import pytest
 
 from lib.apply import apply, plan, refused, write
 from lib.lab import DRIVERS, HOST_A_MAC, LEFT_MAC, PORTS, STATIC_NEIGHBOURS, Hosts, Wires, ports_by
-from lib.netns import veth, wait_for
+from lib.netns import on_core, veth, wait_for
 from lib.packets import ethernet, ipv4, pattern, pcap_file
 from lib.router import binary
 from lib.traffic import Sink, Stream
@@ -215,19 +215,8 @@ def test_where_no_core_is_left_control_shares_and_says_so(lab):
     router.stop()
 
 
-@contextlib.contextmanager
-def only(core):
-    """Has this process and those that it starts on one core, as taskset does."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {core})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
-
-
 def test_on_one_core_both_share_it(lab):
-    with only(1):
+    with on_core(1):
         router = Wires(lab).router
         assert_apart(router, "1", "1")
         assert "control shares core 1 with forwarders" in router.log()
@@ -253,7 +242,7 @@ def test_wrong_cores_are_refused_by_a_running_router(lab, cores, message):
 def test_cores_outside_the_cpuset_are_refused(tmp_path):
     file = tmp_path / "router.lua"
     file.write_text('local turnpike = require "turnpike"\nturnpike.port "a" { device = "net_null0" }\n' + split(0, 1))
-    with only(0):
+    with on_core(0):
         done = subprocess.run([binary(), "check", file], capture_output=True, text=True, timeout=60)
     message = "router.lua:3: forwarders: core 1 is not allowed to this process (cpuset or taskset); allowed: 0"
     assert done.returncode == 1 and message in done.stderr, done

