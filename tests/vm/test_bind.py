@@ -252,6 +252,7 @@ def test_ports_bind_their_nics_and_give_them_back(machine, hosts):
     assert "UP" in link(machine, left.name)["flags"]
 
 
+@pytest.mark.long
 def test_after_a_kill_they_are_given_back(machine, hosts):
     text = ports(*hosts) + FORWARDERS
 
@@ -287,6 +288,7 @@ def test_after_a_kill_they_are_given_back(machine, hosts):
     assert all(is_back(machine, host) for host in hosts)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_ports_by_uio_get_a_domain_that_does_not_translate(machine, kind):
     hosts = [Taken(machine, machine.nic(kind, index), index + 1, "uio_pci_generic") for index in (0, 1)]
@@ -303,6 +305,7 @@ def test_ports_by_uio_get_a_domain_that_does_not_translate(machine, kind):
     assert [domain(machine, host.nic) for host in hosts] == domains
 
 
+@pytest.mark.long
 def test_check_says_what_run_says_and_nothing_stays_bound(machine, hosts):
     left, right = hosts
     text = ports(*hosts) + FORWARDERS

@@ -149,7 +149,9 @@ impl Queue {
         let length = config.length as usize;
         match config.discipline {
             Discipline::Fifo => Self::Fifo(Lane::new(length)),
-            Discipline::Red(red) => Self::Red(Red::new(length, red, packet_time(shape, hz), hz)),
+            Discipline::Red(red) => {
+                Self::Red(Red::new(length, red, packet_time(shape, hz), dpdk::tsc()))
+            }
             Discipline::Codel(codel) => Self::Codel(Codel::new(length, codel, hz)),
             Discipline::Drr(weights) => Self::Drr(Drr::new(length, weights)),
         }

@@ -26,7 +26,7 @@ pub(super) fn read<'s>(
         sharing.wait = wait(&mut fields).unwrap_or(sharing.wait);
         let budget = fields.number("budget", 1..=u64::from(u16::MAX));
         sharing.budget = budget.map_or(sharing.budget, |budget| budget as u16);
-        sharing.rebalance = fields.flag("rebalance").unwrap_or(sharing.rebalance);
+        sharing.rebalance = fields.flag_or("rebalance", sharing.rebalance);
         let (line, forward) = list(&mut fields, "cores");
         match read.forward_line.filter(|_| line.is_some()) {
             Some(given) => fields.error(

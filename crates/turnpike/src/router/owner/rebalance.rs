@@ -49,7 +49,9 @@ fn plan(mut queues: Vec<QueueLoad>, mut busy: Vec<f64>) -> Vec<Move> {
     let mut moves: Vec<Move> = Vec::new();
     for _ in 0..queues.len() {
         let all = busy.iter().copied().enumerate();
-        let Some((busiest, most)) = all.max_by(|one, other| one.1.total_cmp(&other.1)) else { break };
+        let Some((busiest, most)) = all.max_by(|one, other| one.1.total_cmp(&other.1)) else {
+            break;
+        };
         let outcome = |place: usize, to: usize| {
             let QueueLoad { percent, .. } = queues[place];
             (most - percent).max(busy[to] + percent)
@@ -172,13 +174,17 @@ impl Owner {
         let wanted = self.configurations.current.forwarders.rebalance && forwarders > 1;
         let busy: Vec<_> = (0..forwarders).map(|forwarder| self.loads.percent(forwarder)).collect();
         let moves = match wanted && busy.iter().any(|&percent| percent > BUSY) {
-            true => plan(loads(wiring, &ports, &intake[..forwarders.min(intake.len())], &busy), busy.clone()),
+            true => plan(
+                loads(wiring, &ports, &intake[..forwarders.min(intake.len())], &busy),
+                busy.clone(),
+            ),
             false => Vec::new(),
         };
         if !self.balance.is_time(!moves.is_empty(), Instant::now()) {
             return;
         }
-        let outcome = self.with_wiring(async |wiring: &mut Wiring| wiring.move_queues(&moves).await).await;
+        let outcome =
+            self.with_wiring(async |wiring: &mut Wiring| wiring.move_queues(&moves).await).await;
         self.balance.has_moved(if outcome.is_ok() { moves.len() } else { 0 }, Instant::now());
         match outcome {
             Ok(pause) => self.say_moved(&moves, &busy, pause),
@@ -224,9 +230,10 @@ mod tests {
     #[test]
     fn a_queue_goes_where_it_takes_most_from_the_busiest() {
         let queues = vec![
-            load(0, 0, 50.0, &[0, 1, 2]),
+            load(0, 0, 20.0, &[0, 1, 2]),
             load(1, 0, 40.0, &[0, 1, 2]),
-            load(2, 1, 30.0, &[0, 1, 2]),
+            load(2, 0, 30.0, &[0, 1, 2]),
+            load(3, 1, 30.0, &[0, 1, 2]),
         ];
         let busy = busy(&queues, 3);
         assert_eq!(plan(queues, busy), [Move { port: id(1), queue: 0, from: 0, to: 2 }]);
@@ -252,7 +259,7 @@ mod tests {
         let mut moved = Vec::new();
         for second in 0..1000 {
             let now = start + Duration::from_secs(second);
-            if balance.is_time(second < 100 || second > 900, now) {
+            if balance.is_time(!(100..=900).contains(&second), now) {
                 moved.push(second);
                 balance.has_moved(1, now);
             }
@@ -264,7 +271,8 @@ mod tests {
     #[test]
     fn a_look_without_need_begins_anew() {
         let (mut balance, now) = (Balance::default(), Instant::now());
-        let times = [true, true, false, true, true, true].map(|wanted| balance.is_time(wanted, now));
+        let times =
+            [true, true, false, true, true, true].map(|wanted| balance.is_time(wanted, now));
         assert_eq!(times, [false, false, false, false, false, true]);
     }
 

@@ -50,7 +50,8 @@ impl Wiring {
     pub async fn move_queues(&mut self, moves: &[Move]) -> Result<Duration> {
         let ports: PortSet = moves.iter().map(|one| one.port).collect();
         let begin = Instant::now();
-        let stopped = self.rewire(self.each(|| Rewiring { stop: ports, ..Rewiring::default() })).await?;
+        let stopped =
+            self.rewire(self.each(|| Rewiring { stop: ports, ..Rewiring::default() })).await?;
         let drain = self.each(|| Rewiring { drain: ports, ..Rewiring::default() });
         if let Err(error) = self.rewire(drain).await {
             self.take_back(vec![stopped]).await;
