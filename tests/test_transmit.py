@@ -20,13 +20,13 @@ ECT, CE = 2, 3
 EF, AF41, CS6, LE = 46, 34, 48, 1
 
 
-def packet(number, dscp=0, ecn=0, family=4):
+def packet(number, dscp=0, ecn=0, family=4, sport=7):
     """A frame of 1,000 bytes from the left host to the right one, with its number."""
     data = number.to_bytes(4, "big").ljust(PAYLOAD[family], b"\0")
     if family == 4:
-        payload = ipv4("10.0.1.2", "10.0.2.2", udp("10.0.1.2", "10.0.2.2", 7, 9, data), tos=dscp << 2 | ecn)
+        payload = ipv4("10.0.1.2", "10.0.2.2", udp("10.0.1.2", "10.0.2.2", sport, 9, data), tos=dscp << 2 | ecn)
         return ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, payload)
-    content = udp("fd00:1::2", "fd00:2::2", 7, 9, data)
+    content = udp("fd00:1::2", "fd00:2::2", sport, 9, data)
     payload = ipv6("fd00:1::2", "fd00:2::2", content, traffic_class=dscp << 2 | ecn)
     return ethernet(LEFT_MAC, HOST_A_MAC, 0x86DD, payload)
 
@@ -142,6 +142,27 @@ def test_a_shaped_port_keeps_its_rate(lab, driver, family):
     # It blocks while packets wait for their time.
     (forwarder,) = wires.router.show("forwarders")["forwarders"]
     assert forwarder["waiting"]["blocks"] > 20, forwarder
+    wires.router.stop()
+
+
+def test_a_rate_is_one_for_all_forwarders(lab):
+    """Two forwarders forward; the one without a transmit queue hands its packets over."""
+    ports = queued(queued(PORTS, RATE), 'spread = "software"', "left")
+    wires = Wires(lab, 'turnpike.forwarders { cores = "0,1" }\n', ports + STATIC_NEIGHBOURS)
+    count, begin = 400, time.monotonic()
+    wires.left.send(*(packet(n, sport=n % 16 + 1) for n in range(count)))
+    came = arrivals(wires.right, count)
+    taken = came[-1][0] - begin
+    assert sorted(number(frame) for _, frame in came) == list(range(count))
+    assert taken >= (count * BITS - 8 * (10_000 + 2 * (1522 + 1000))) / 2_000_000 * 0.98, taken
+    for flow in range(16):
+        numbers = [number(frame) for _, frame in came if number(frame) % 16 == flow]
+        assert numbers == sorted(numbers)
+    (row,) = offered(wires.router, count, "others")
+    assert (row["sent"], drops(row)) == (count, 0)
+    forwarders = wires.router.show("forwarders")["forwarders"]
+    assert all(one["packets"] > 50 for one in forwarders), forwarders
+    wires.router.counters()
     wires.router.stop()
 
 
@@ -331,7 +352,7 @@ def ping_beside_a_stream(lab, what):
 @pytest.mark.alone
 def test_a_ping_waits_less_beside_a_stream_with_codel_than_with_a_long_fifo(lab):
     """The queue is what makes a stream's packets, and everything else's, wait: bufferbloat."""
-    shape = 'shape = { rate = "4mbit", burst = "10kb" }'
+    shape = 'shape = { rate = "2mbit", burst = "10kb" }'
     long, fifo = ping_beside_a_stream(lab, f'queue = {{ length = 300 }}, {shape}')
     short, codel = ping_beside_a_stream(lab, f'queue = {{ discipline = "codel" }}, {shape}')
     assert codel["codel"] + codel["marked"] > 0 and fifo["codel"] == 0
