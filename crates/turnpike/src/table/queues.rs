@@ -69,9 +69,9 @@ mod tests {
         };
         assert_eq!(
             queues(&[queue]),
-            "wan: codel, length 1000; shape 2000000 bit, burst 3036 bytes, overhead 0\n\
-             class    waiting   bytes   most   sent   full   red   codel   marked   delay ms   longest ms\n\
-             others        12   18168     40   1000      0     0       3        0        5.2          0.0"
+            "wan: codel, length 1000; shape 2000000 bit, burst 3036 bytes, overhead 0\n \
+             CLASS   WAITING  BYTES  MOST  SENT  FULL  RED  CODEL  MARKED  DELAY MS  LONGEST MS\n \
+             others       12  18168    40  1000     0    0      3       0       5.2         0.0"
         );
         assert!(queues(&[]).starts_with("no port has a queue in software"));
     }
