@@ -247,9 +247,9 @@ def test_codel_drops_or_marks_when_packets_wait_too_long(lab, ecn, family):
     router = wires.router
     # 2 Mbit/s at most come for 1 Mbit/s.
     overload(wires, 600, 0.003, ecn, family).join()
-    (row,) = offered(router, 600, "others")
-    counters = router.counters()
-    (row,) = offered(router, 600, "others")
+    offered(router, 600, "others")
+    assert wait_for(lambda: queue(router)["waiting"] == 0, 60), queue(router)
+    row, counters = queue(router), router.counters()
     came = wires.right.receive(0.5)
     came = [frame for frame in came if is_numbered(frame)]
     assert len(came) == row["sent"] == 600 - row["codel"], row
