@@ -207,9 +207,12 @@ mod tests {
         let mut codel = codel(false);
         fill(&mut codel, 100, false);
         assert_eq!(drops(&mut codel, 1..104), [0u64; 0]);
-        // Never more than a frame behind the one that leaves: no drop, however long it waits.
-        fill(&mut codel, 2, false);
-        assert_eq!(drops(&mut codel, 5000..5002), [0u64; 0]);
+        // Never more than a frame behind the one that leaves: no drop, however long each waits.
+        for ms in 5000..5400 {
+            let waiting = Waiting::new(numbered(ms, 1514), (ms - 10) * MS);
+            codel.offer(waiting, &mut |_, _| panic!("it has room"));
+            assert_eq!(drops(&mut codel, ms..ms + 1), [0u64; 0]);
+        }
     }
 
     #[test]
@@ -218,6 +221,7 @@ mod tests {
         codel.law = Law { count: 10, last_count: 4, drop_next: 1000 * MS, ..codel.law };
         codel.law.begin_dropping(1500 * MS);
         assert_eq!((codel.law.count, codel.law.last_count), (6, 6));
+        codel.law.count = 12;
         codel.law.begin_dropping(9000 * MS);
         assert_eq!(codel.law.count, 1, "too long ago");
     }
