@@ -297,7 +297,7 @@ impl Scheduler {
         self.queued() + self.out.len()
     }
 
-    /// Whether none waits.
+    /// True if none waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -86,7 +86,7 @@ impl<P: Packet> Drr<P> {
         self.len
     }
 
-    /// Whether there is none.
+    /// True if there is none.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -1,4 +1,4 @@
-//! What queues look at in a frame that leaves: its class by DSCP, and the ECN bits.
+//! The fields of a leaving frame that decide in queues: its class by DSCP, and the ECN bits.
 
 use dpdk::Mbuf;
 use wire::ethernet::{ETHERNET_LEN, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN};
@@ -31,7 +31,7 @@ impl Class {
     pub const ALL: [Self; 6] =
         [Self::Control, Self::Voice, Self::Video, Self::Data, Self::Default, Self::Background];
 
-    /// How many there are.
+    /// The number of classes.
     pub const COUNT: usize = Self::ALL.len();
 
     /// Its place in [`Self::ALL`].

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// What a discipline has to know of a packet.
+/// A packet as disciplines see it.
 pub trait Packet {
     /// Bytes of the frame, without FCS.
     fn bytes(&self) -> u32;
@@ -89,7 +89,7 @@ impl<P: Packet> Lane<P> {
         self.packets.len()
     }
 
-    /// Whether there is none.
+    /// True if there is none.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.packets.is_empty()

@@ -34,7 +34,7 @@ pub struct Red<P> {
     ecn: bool,
 }
 
-/// What RED does with a packet.
+/// The decision about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Pass,
@@ -44,7 +44,7 @@ enum Verdict {
     Forced,
 }
 
-/// The decision, apart from the packets.
+/// The state of the decisions, apart from the packets.
 #[derive(Debug)]
 struct Choice {
     least: f64,

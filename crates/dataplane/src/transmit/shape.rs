@@ -5,8 +5,9 @@
 //! thousand times a second at any rate; it gives back what it has left when its queue is empty.
 //!
 //! A packet leaves as long as the forwarder has credit at all, and may overdraw it by less than itself; the
-//! next quantum, made as much larger, pays. In any time t a port so sends at most `rate · t + burst` bytes, and for each forwarder a
-//! quantum and a frame more. The rate itself is exact: nothing is sent that was not taken from the bucket.
+//! next quantum, made as much larger, pays. In any time t a port so sends at most `rate · t + burst` bytes, and
+//! for each forwarder a quantum and a frame more. The rate itself is exact: nothing is sent that was not taken
+//! from the bucket.
 
 use std::fmt;
 use std::sync::Arc;
@@ -44,7 +45,7 @@ const QUANTA: u64 = 4000;
 /// Fraction bits of [`Bucket::cost`].
 const SHIFT: u32 = 16;
 
-/// What is left of a rate, for all forwarders.
+/// The rest of a rate, for all forwarders.
 #[derive(Debug)]
 pub struct Bucket {
     /// When the bucket is full again, in TSC cycles.
@@ -115,7 +116,7 @@ impl Shaper {
         Self { bucket, overhead, credit: 0, due: 0 }
     }
 
-    /// Whether a packet may leave now.
+    /// True if a packet may leave now.
     #[inline]
     pub fn may_send(&mut self, now: u64) -> bool {
         if self.credit > 0 {
