@@ -340,8 +340,9 @@ def ping_beside_a_stream(lab, what):
     stream = Stream(hosts)
     try:
         assert wait_for(lambda: stream.received > 1_000_000, 60)
-        times = delays(hosts.left, "10.0.2.2", 30)
-        assert len(times) > 10, times
+        times = delays(hosts.left, "10.0.2.2", 50)
+        # A full fifo drops pings as it drops the stream's packets.
+        assert len(times) >= 3, times
         row = queue(hosts.router)
     finally:
         stream.close()

@@ -25,6 +25,8 @@
 //! | `full6` | the same of IPv6 | 4 | IPv6, random prefixes of the table, random host bits |
 //! | `mixed` | both | 4 | the two by turns, so a batch is half of each |
 //!
+//! The cases of queues run only by name (`--case`).
+//!
 //! With `--l3fwd`, DPDK's own example takes its turns with the cases of IPv4 ([`l3fwd`]); then one case
 //! is measured after the other, because each has an l3fwd of its own, with its own memory.
 
