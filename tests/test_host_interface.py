@@ -15,6 +15,7 @@ import time
 
 import pytest
 
+from lib.kernel import pings
 from lib.lab import DRIVERS, HOST_A_MAC, HOST_B_MAC, LEFT_MAC, Hosts, Lab, Wires
 from lib.netns import veth, wait_for
 from lib.packets import ethernet, icmp, ipv4, mac_bytes, pattern, pcap_file, udp
@@ -188,8 +189,7 @@ def test_after_a_kill_the_next_start_goes_on_with_the_same_interface(lab):
     after = link(machine.space, "left")
     assert after["ifindex"] == before["ifindex"] and "LOWER_UP" in after["flags"]
     assert "192.0.2.0/24 via 10.0.1.2" in machine.space.run("ip", "route").stdout
-    said = machine.left.run("ping", "-n", "-c", 2, "-i", 0.1, "-W", 5, "10.0.1.1").stdout
-    assert "2 received" in said
+    assert pings(machine.left, "10.0.1.1", 2, 5)
     router.stop()
 
 
@@ -208,8 +208,7 @@ def test_two_routers_have_interfaces_of_the_same_names(lab):
 def test_the_kernel_answers_arp_nd_and_ping(machine, target):
     machine.left.run("ip", "neighbour", "flush", "dev", "eth0")
     before = machine.router.show("ports")[0]["host"]
-    said = machine.left.run("ping", "-n", "-c", 3, "-i", "0.05", "-W", 5, target).stdout
-    assert "3 received, 0% packet loss" in said
+    assert pings(machine.left, target, 3, 5)
     after = machine.router.show("ports")[0]["host"]
     for way in ("up", "down"):
         packets = after[f"{way}_packets"] - before[f"{way}_packets"]
@@ -224,14 +223,12 @@ def test_the_kernel_answers_arp_nd_and_ping(machine, target):
 @pytest.mark.parametrize("target", ["10.0.1.2", "fd00:1::2"])
 def test_programs_of_the_machine_reach_hosts(machine, target):
     machine.space.run("ip", "neighbour", "flush", "dev", "left")
-    said = machine.space.run("ping", "-n", "-c", 3, "-i", "0.05", "-W", 5, target).stdout
-    assert "3 received, 0% packet loss" in said
+    assert pings(machine.space, target, 3, 5)
 
 
 def test_the_kernel_puts_fragments_together(machine):
     for target, size in (("10.0.1.1", 1800), ("fd00:1::1", 4000)):
-        said = machine.left.run("ping", "-n", "-c", 2, "-i", "0.05", "-W", 5, "-s", size, target).stdout
-        assert "2 received, 0% packet loss" in said
+        assert pings(machine.left, target, 2, 5, size)
     assert machine.router.counters()["dropped"]["local-fragment"] == 0
 
 
@@ -277,8 +274,7 @@ def test_tcp_both_ways_with_the_router_as_server_and_as_client(machine, family, 
 def test_neighbours_of_forwarded_packets_are_found_by_the_kernel(machine, target):
     machine.space.run("ip", "neighbour", "flush", "dev", "right")
     assert wait_for(lambda: not machine.router.neighbour(target))
-    said = machine.left.run("ping", "-n", "-c", 3, "-i", "0.05", "-W", 5, target).stdout
-    assert "3 received, 0% packet loss" in said
+    assert pings(machine.left, target, 3, 5)
     found = machine.router.neighbour(target)
     assert found["mac"] == HOST_B_MAC and found["state"] == "kernel"
     assert HOST_B_MAC in machine.space.run("ip", "neighbour", "show", target).stdout

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from lib.kernel import pings
 from lib.lab import DRIVERS, Hosts, ports_by
 from lib.netns import stop_process, wait_for
 
@@ -33,28 +34,24 @@ def sum_closes(hosts):
 @pytest.mark.parametrize("target", ["10.0.2.2", "fd00:2::2"])
 def test_ping(hosts, target):
     # The first one waits for address resolution on both sides and must not be lost.
-    said = hosts.left.run("ping", "-n", "-c", 5, "-i", "0.05", "-W", 3, target).stdout
-    assert "5 received, 0% packet loss" in said
+    assert pings(hosts.left, target, 5, 5)
 
 
 @pytest.mark.parametrize("target", ["10.0.2.2", "fd00:2::2"])
 @pytest.mark.parametrize("size", [0, 56, 1400, 1472, 4000, 8000, 20000])
 def test_ping_of_many_sizes(hosts, target, size):
     # Above the MTU the sender fragments and the receiver reassembles.
-    said = hosts.left.run("ping", "-n", "-c", 3, "-i", "0.05", "-W", 3, "-s", size, target).stdout
-    assert "3 received, 0% packet loss" in said
+    assert pings(hosts.left, target, 3, 5, size)
 
 
 @pytest.mark.parametrize("target", ["10.0.1.1", "10.0.2.1", "fd00:1::1", "fd00:2::1"])
 def test_ping_the_router(hosts, target):
-    said = hosts.left.run("ping", "-n", "-c", 3, "-i", "0.05", "-W", 3, target).stdout
-    assert "3 received, 0% packet loss" in said
+    assert pings(hosts.left, target, 3, 5)
 
 
 def test_ping_the_router_by_its_link_local_address(hosts):
     for address in link_locals(hosts):
-        said = hosts.left.run("ping", "-n", "-c", 3, "-i", "0.05", "-W", 3, f"{address}%eth0").stdout
-        assert "3 received, 0% packet loss" in said
+        assert pings(hosts.left, f"{address}%eth0", 3, 5)
 
 
 def link_locals(hosts):

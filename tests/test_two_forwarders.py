@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from lib.kernel import pings
 from lib.lab import DRIVERS, HOST_A_MAC, HOST_B_MAC, LEFT_MAC, RIGHT_MAC, STATIC_NEIGHBOURS
 from lib.lab import Hosts, Wires, ports_by
 from lib.netns import stop_process, wait_for
@@ -48,8 +49,7 @@ def test_each_has_its_core_and_the_queues_there_are(hosts):
 @pytest.mark.parametrize("target", ["10.0.2.2", "fd00:2::2", "10.0.1.1", "10.0.2.1", "fd00:2::1"])
 def test_ping(hosts, target):
     for host, aim in ((hosts.left, target), (hosts.right, target.replace("2::", "1::").replace("0.2.", "0.1."))):
-        said = host.run("ping", "-n", "-c", 5, "-i", "0.02", "-W", 3, aim).stdout
-        assert "5 received, 0% packet loss" in said, hosts.router.show("counters")["dropped"]
+        assert pings(host, aim, 5, 5), hosts.router.show("counters")["dropped"]
 
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["up", "down"])

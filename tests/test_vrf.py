@@ -60,7 +60,7 @@ class Net:
 
     def answer(self, name, *words):
         """What `ping` says on a host."""
-        return self.hosts[name].run("ping", "-n", "-c", 1, "-W", 2, *words, check=False).stdout
+        return self.hosts[name].run("ping", "-n", "-c", 1, "-W", 5, *words, check=False).stdout
 
     def finish(self):
         self.router.counters()

@@ -172,11 +172,11 @@ def takes_everything(space, interface="eth0"):
         space.run("ip", family, "rule", "add", "iif", interface, "lookup", 7, "priority", 100)
 
 
-def pings(space, address, count=1, timeout=1):
-    """Do all of some echo requests come back?"""
-    return f" {count} received" in space.run(
-        "ping", "-n", "-c", count, "-i", 0.05, "-W", timeout, address, check=False
-    ).stdout
+def pings(space, address, count=1, timeout=1, size=56):
+    """Do all of some echo requests come back, each within `timeout` seconds?"""
+    # A process for each: for its last answer ping waits no longer than two of the round trips before.
+    ping = ["ping", "-n", "-c", 1, "-W", timeout, "-s", size, address]
+    return all(space.run(*ping, check=False).returncode == 0 for _ in range(count))
 
 
 def reaches(space, address, seconds=10):
