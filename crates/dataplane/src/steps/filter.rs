@@ -295,7 +295,8 @@ mod tests {
     use crate::features::Features;
     use crate::filters::{FilterSpec, FilterTable, Filters, Police, Treatment};
     use crate::interface::{InterfaceId, InterfaceInfo};
-    use crate::testing::{FrameBuilder, TestTables, run_step_on};
+    use crate::steps::Classify;
+    use crate::testing::{FrameBuilder, PORT_MAC, TestTables, run_step_on};
 
     fn rule(matches: Matches, action: Action) -> Rule {
         Rule { name: None, line: 0, matches, action }
@@ -315,7 +316,7 @@ mod tests {
             rule(to(55), Action::ToHost),
             rule(to(56), Action::Accept),
         ];
-        let once = Police { rate: 1, burst: 1, bytes: false, per_source: None };
+        let once = Police { rate: 1, burst: 1, bytes: false, per_source: None, colours: None };
         let filter = Filter { name: "f".into(), rules, default: Action::Accept };
         let mut treatments = vec![Treatment::default(); 4];
         treatments[3].police = Some(once);
@@ -492,5 +493,60 @@ mod tests {
         assert_eq!(batch.steering.packets(), Mask(0b10));
         let hits: Vec<_> = table.hits().iter().map(|hits| hits.packets).collect();
         assert_eq!(hits, [2, 2, 1, 1, 4]);
+    }
+
+    #[test]
+    fn frames_that_are_no_ip_packets_are_judged_where_they_are_sorted() {
+        let of = |ethertype: u16, action| {
+            rule(Matches { ethertype: vec![ethertype], ..Matches::default() }, action)
+        };
+        let mut of_stranger = of(0x88cc, Action::Drop);
+        of_stranger.matches.from_mac = vec!["02:00:00:00:99:01".parse().unwrap()];
+        let rules = vec![
+            of_stranger,
+            of(0x88cc, Action::ToHost),
+            of(0x8847, Action::Accept),
+            of(0x8847, Action::Drop),
+            of(0x9000, Action::Accept),
+            of(0x0806, Action::Drop),
+            rule(Matches::default(), Action::Drop),
+        ];
+        let once = Police { rate: 1, burst: 1, bytes: false, per_source: None, colours: None };
+        let mut treatments = vec![Treatment::default(); rules.len()];
+        treatments[4].police = Some(once);
+        let filter = Filter { name: "f".into(), rules, default: Action::Drop };
+        let spec = FilterSpec { filter, treatments, targets: vec![] };
+        let table = Arc::new(FilterTable::new(&spec, None, &acl::SetReaders::none()).unwrap());
+        let tables = TestTables::every_kind();
+        tables.filters.set(Filters { tables: vec![None, Some(table.clone())], flows: None });
+        let frame = |ethertype, from| {
+            let mut frame = FrameBuilder::ethernet(PORT_MAC, ethertype).payload(&[0; 46]).build();
+            frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0x99, from]);
+            frame
+        };
+        let frames = [
+            frame(0x88cc, 1),
+            frame(0x88cc, 2),
+            frame(0x8847, 1),
+            frame(0x9000, 1),
+            frame(0x9000, 1),
+            frame(0x0806, 1),
+            frame(0x88f7, 1),
+            FrameBuilder::ip4().build(),
+        ];
+        let with = |number| {
+            let prepare = move |batch: &mut Batch| {
+                batch.own.features = Features::NONE.with(FILTER_IN, number);
+            };
+            run_step_on(&mut Classify::new(&tables), &frames, prepare).0
+        };
+        let result = with(2);
+        assert_eq!((&result["filtered"], &result["frame-to-host"]), (&vec![0, 5], &vec![1]));
+        assert_eq!((&result["policed"], &result["unknown-ethertype"]), (&vec![4], &vec![2, 3, 6]));
+        assert_eq!(result["ip4"], [7], "its filter is behind the sorting");
+        let packets: Vec<u64> = table.hits().iter().map(|hit| hit.packets).collect();
+        assert_eq!(packets, [1, 1, 1, 0, 2, 1, 0, 0]);
+        let free = with(0);
+        assert_eq!((free["filtered"].len(), free["arp"].len()), (0, 1));
     }
 }
