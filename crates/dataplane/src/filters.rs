@@ -19,6 +19,7 @@ use acl::{Action, Classifier, Fields, Filter, FilterAddress, Key, SetReaders, To
 
 pub(crate) use self::frames::FrameFilters;
 pub use self::gate::Gate;
+pub(crate) use self::gate::{Leaving, mark};
 use self::police::Policer;
 pub use self::police::{Colour, Colours, Meter, Police, Source, SourceLengths};
 pub use self::samples::Sample;

@@ -26,10 +26,10 @@ use acl::Family;
 use wire::checksum;
 
 use super::ip6_validate::is_neighbour_discovery;
-use crate::batch::{BATCH_MAX, Batch, ETHERNET, Group, HEAD};
+use crate::batch::{BATCH_MAX, Batch, ETHERNET, Group};
 use crate::features::Feature;
 use crate::filters::{
-    Counted, Effects, Filtered, Guard, Guards, Judged, Judgement, Reader, TRACKED, Way,
+    Counted, Effects, Filtered, Guard, Guards, Judged, Judgement, Reader, TRACKED, Way, mark,
 };
 use crate::flows::{FlowTable, Passed};
 use crate::graph::{Output, Outputs, Step};
@@ -114,7 +114,7 @@ impl<A: Filtered> Used<A> {
             let Judged { judgement, effects } = reader.judge(filter, rule, batch, (place, slot));
             if let Some(effects) = effects {
                 let passes = judgement == Judgement::Pass;
-                apply(&effects, batch, (slot, number), passes, A::OF == Family::Ip6);
+                apply(&effects, batch, (slot, number), passes);
             }
             decided[judgement as usize] |= Mask::when(true, slot);
         }
@@ -247,13 +247,7 @@ impl<A: Filtered> Step for FilterOut<A> {
 }
 
 /// Does to the packet of this slot what rules of the filter with this number do besides deciding.
-fn apply(
-    effects: &Effects,
-    batch: &mut Batch,
-    (slot, number): (usize, u8),
-    passes: bool,
-    is_ip6: bool,
-) {
+fn apply(effects: &Effects, batch: &mut Batch, (slot, number): (usize, u8), passes: bool) {
     let &Effects { dscp, mirrors, class: _, categories, target } = effects;
     for port in mirrors.ports() {
         batch.mirror(Mask::when(true, slot), port);
@@ -262,7 +256,7 @@ fn apply(
         return;
     }
     if let Some(dscp) = dscp {
-        set_dscp(is_ip6, batch.head_mut(slot), dscp);
+        mark(batch.head_mut(slot), dscp);
     }
     batch.categories.add(slot, categories);
     if let Some(target) = target {
@@ -270,15 +264,18 @@ fn apply(
     }
 }
 
+/// Bytes of a frame up to the end of IPv4's checksum: what a DSCP changes.
+const DSCP_HEAD: usize = ETHERNET + 12;
+
 /// Writes the DSCP (RFC 2474 3), and leaves the two bits of ECN beside it. IPv4's checksum follows (RFC 1624,
 /// equation 3).
-pub(crate) fn set_dscp(is_ip6: bool, head: &mut [u8; HEAD], dscp: u8) {
+pub(crate) fn set_dscp(is_ip6: bool, head: &mut [u8; DSCP_HEAD], dscp: u8) {
     if is_ip6 {
         head[ETHERNET] = head[ETHERNET] & 0xf0 | dscp >> 2;
         head[ETHERNET + 1] = head[ETHERNET + 1] & 0x3f | dscp << 6;
         return;
     }
-    let word = |head: &[u8; HEAD], at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
+    let word = |head: &[u8; DSCP_HEAD], at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
     let before = word(head, ETHERNET);
     head[ETHERNET + 1] = head[ETHERNET + 1] & 3 | dscp << 2;
     let sum = checksum::update(word(head, ETHERNET + 10), before, word(head, ETHERNET));
