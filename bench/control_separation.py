@@ -17,7 +17,6 @@ that the original's authors wished for.
 Client and server run on the control core in all rows: they work in turns, and there is no third machine.
 """
 
-import contextlib
 import os
 import statistics
 import subprocess
@@ -26,7 +25,7 @@ import time
 
 import common
 from lib.lab import Lab
-from lib.netns import veth
+from lib.netns import on_core, veth
 
 ROWS = ["idle", "shared", "separated"]
 PUBLISHED = (
@@ -78,17 +77,6 @@ def placed(row):
     if row == "shared":
         return f'forward = "{control},{listed}"', control, 1 + len(others)
     return f'control = "{control}", forward = "{listed}"', control, len(others)
-
-
-@contextlib.contextmanager
-def on_core(core):
-    """Has what is started meanwhile on this core."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {core})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 def transactions(server_side, client_side, core, seconds):

@@ -10,7 +10,7 @@ import pytest
 
 from lib.apply import apply, plan, refused, write
 from lib.lab import DRIVERS, HOST_A_MAC, LEFT_MAC, PORTS, STATIC_NEIGHBOURS, Hosts, Wires, ports_by
-from lib.netns import veth, wait_for
+from lib.netns import on_core, veth, wait_for
 from lib.packets import ethernet, ipv4, pattern, pcap_file
 from lib.router import binary
 from lib.traffic import Sink, Stream
@@ -215,19 +215,8 @@ def test_where_no_core_is_left_control_shares_and_says_so(lab):
     router.stop()
 
 
-@contextlib.contextmanager
-def only(core):
-    """Has this process and those that it starts on one core, as taskset does."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {core})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
-
-
 def test_on_one_core_both_share_it(lab):
-    with only(1):
+    with on_core(1):
         router = Wires(lab).router
         assert_apart(router, "1", "1")
         assert "control shares core 1 with forwarders" in router.log()
@@ -253,7 +242,7 @@ def test_wrong_cores_are_refused_by_a_running_router(lab, cores, message):
 def test_cores_outside_the_cpuset_are_refused(tmp_path):
     file = tmp_path / "router.lua"
     file.write_text('local turnpike = require "turnpike"\nturnpike.port "a" { device = "net_null0" }\n' + split(0, 1))
-    with only(0):
+    with on_core(0):
         done = subprocess.run([binary(), "check", file], capture_output=True, text=True, timeout=60)
     message = "router.lua:3: forwarders: core 1 is not allowed to this process (cpuset or taskset); allowed: 0"
     assert done.returncode == 1 and message in done.stderr, done
@@ -323,4 +312,41 @@ turnpike.neighbour "10.0.2.2" { port = "right", mac = "02:00:00:00:02:02" }
         after = router.show("forwarders")["forwarders"][0]["interference"]
     assert after["involuntary_switches"] - before["involuntary_switches"] >= 10
     assert after["waited_us"] - before["waited_us"] > 300_000 and after["major_faults"] == 0
+    router.stop()
+
+
+@pytest.mark.flood
+def test_a_queue_of_a_busy_forwarder_goes_to_an_idle_one(lab):
+    # Two sources that never rest have come to one forwarder, since ports are dealt out by turns.
+    packets = [ethernet(f"02:70:63:61:70:{number:02x}", HOST_A_MAC, 0x0800,
+                        ipv4(f"10.0.{number}.2", "10.0.4.2", pattern(40))) for number in (1, 2)]
+    text = """
+local turnpike = require "turnpike"
+local function source(name, net, device)
+  turnpike.port(name, { device = device, address = "10.0." .. net .. ".1/24", host = false,
+                        mac = "02:70:63:61:70:0" .. net, rx_queues = 1 })
+end
+source("one", 1, "net_pcap0,rx_pcap=1.pcap,infinite_rx=1")
+source("quiet", 3, "net_null0,no-rx=1")
+source("two", 2, "net_pcap1,rx_pcap=2.pcap,infinite_rx=1")
+source("out", 4, "net_null1,no-rx=1")
+turnpike.neighbour "10.0.4.2" { port = "out", mac = "02:00:00:00:04:02" }
+turnpike.forwarders { cores = "0,1", rebalance = %s }
+"""
+    files = {f"{number}.pcap": pcap_file([packet] * 64) for number, packet in enumerate(packets, 1)}
+    router = lab.router(lab.namespace("router", quiet=True), text % "false", files=files)
+    shown = lambda: router.show("forwarders")  # noqa: E731
+    served = lambda: [one["rx"] for one in shown()["forwarders"]]  # noqa: E731
+    assert wait_for(lambda: shown()["forwarders"][0]["busy_percent"] > 90, 20), shown()
+    assert served() == [["one:0", "two:0"], ["quiet:0", "out:0"]] and shown()["moved"] == 0
+    apply(router, text % "true")
+    assert wait_for(lambda: shown()["moved"] == 1, 30), shown()
+    # The one that still has its queue, and the other: both work.
+    assert sorted(len([queue for queue in rx if queue in ("one:0", "two:0")]) for rx in served()) == [1, 1]
+    assert wait_for(lambda: all(one["busy_percent"] > 60 for one in shown()["forwarders"]), 20), shown()
+    assert re.search(r"port \"(one|two)\": receive queue 0 goes from forwarder 0 \(busy \d+ %\) to forwarder 1", router.log())
+    assert "1 receive queue went to a less busy forwarder" in router.command("show", "forwarders").stdout
+    # Another apply leaves it there.
+    apply(router, text % "true" + 'turnpike.route "10.9.0.0/16" { via = "10.0.4.2" }\n')
+    assert sorted(len([queue for queue in rx if queue in ("one:0", "two:0")]) for rx in served()) == [1, 1]
     router.stop()

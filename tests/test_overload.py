@@ -11,7 +11,7 @@ import time
 import pytest
 
 from lib.lab import DRIVERS, HOST_A_MAC, HOST_B_MAC, LEFT_MAC, PORTS, Wires
-from lib.netns import wait_for
+from lib.netns import held_thread, wait_for
 from lib.packets import ethernet, icmp, ipv4, pattern, pcap_file, udp
 
 pytestmark = pytest.mark.flood
@@ -100,24 +100,25 @@ def test_spread_full(lab):
     stop(router)
 
 
-# The queue has to fill in the 10 ms before the link is known to be down.
-@pytest.mark.alone
 @pytest.mark.provokes("tx-full")
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_tx_full(lab, driver):
-    # The device takes nothing while it is down; until that is noticed, every 10 ms, packets fill
-    # its queue and the forwarder's burst.
+    # A device that is down takes nothing. The router would notice, and look for another way, before its queue is
+    # full: the thread that hears of links is held for that time.
     wires = flood(lab, [frame(ipv4("10.0.1.2", "10.0.2.2", pattern(40)))] * 64, driver=driver)
 
     def full():
-        wires.inside.run("ip", "link", "set", "tp-right", "down")
-        time.sleep(0.05)
+        with held_thread(wires.router.process.pid):
+            wires.inside.run("ip", "link", "set", "tp-right", "down")
+            time.sleep(0.2)
         wires.inside.run("ip", "link", "set", "tp-right", "up")
         return "tx-full" in reasons(wires.router)
 
     assert wait_for(full, 20)
     # Noticed: the network behind the port is gone.
-    assert reasons(wires.router) <= {"tx-full", "no-route", "unreachable", "neighbour-failed", "refused-errors", "refused-resolve"}
+    assert reasons(wires.router) <= {
+        "tx-full", "no-route", "unreachable", "neighbour-failed", "refused-errors", "refused-resolve"
+    }
     stop(wires.router)
 
 

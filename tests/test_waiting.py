@@ -30,6 +30,10 @@ def blocks(router):
     return waiting(router)
 
 
+def ports_up(router):
+    return [port["name"] for port in router.show("ports") if port["link"] == "up"]
+
+
 def reaches(host, address):
     """One packet there and one back."""
     return host.run("ping", "-n", "-c", 1, "-W", 5, address, check=False).returncode == 0
@@ -213,7 +217,7 @@ def test_an_interface_is_deleted_and_comes_back_while_it_blocks(lab, driver):
     resolve(hosts)
     blocks(router)
     hosts.inside.run("ip", "link", "delete", "tp-right")
-    assert wait_for(lambda: [p["name"] for p in router.show("ports") if p["link"] == "up"] == ["left"], 20)
+    assert wait_for(lambda: ports_up(router) == ["left"], 20)
     blocks(router)
     assert reaches(hosts.left, "10.0.1.1")
     veth(hosts.inside, "tp-right", hosts.right, "eth0", RIGHT_MAC, "02:00:00:00:02:02")
@@ -233,7 +237,7 @@ def test_an_interface_that_is_down_for_a_while_wakes_it_again(lab, driver):
     for _ in range(3):
         blocks(router)
         hosts.inside.run("ip", "link", "set", "tp-right", "down")
-        assert wait_for(lambda: [p["name"] for p in router.show("ports") if p["link"] == "up"] == ["left"], 20)
+        assert wait_for(lambda: ports_up(router) == ["left"], 20)
         hosts.inside.run("ip", "link", "set", "tp-right", "up")
         assert wait_for(lambda: reaches(hosts.left, "10.0.2.2"), 20), router.log()
         blocks(router)

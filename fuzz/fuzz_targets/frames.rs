@@ -15,8 +15,8 @@ use dataplane::class::{ByClass, default_limits};
 use dataplane::counters::ForwarderCounters;
 use dataplane::distribution::{TxConfig, TxPath};
 use dataplane::forwarder::{Forwarder, ForwarderParts, Settings};
-use dataplane::polling::RxSource;
 use dataplane::graph::{GraphCounters, Shape, Target};
+use dataplane::polling::RxSource;
 use dataplane::punts::{ClassQueue, Punts, class_rings};
 use dataplane::quarantine::{Quarantine, Suspect};
 use dataplane::reason::{DropReason, Punt};
@@ -25,14 +25,14 @@ use dataplane::tables::Tables;
 use dataplane::wires::{Exit, Rewiring, Wires};
 use dpdk::qsbr::Qsbr;
 use dpdk::{
-    BURST_MAX, Burst, Device, Eal, EalConfig, HugeMode, Mbuf, Mempool, MempoolConfig,
-    PacketList, Port, PortConfig, RxQueue, TxQueue, WaitSet,
+    BURST_MAX, Burst, Device, Eal, EalConfig, HugeMode, Mbuf, Mempool, MempoolConfig, PacketList,
+    Port, PortConfig, RxQueue, TxQueue, WaitSet,
 };
 use libfuzzer_sys::fuzz_target;
 use slowpath::Packet;
+use turnpike_fuzz::check;
 use turnpike_fuzz::frame::Frame;
 use turnpike_fuzz::world::{self, PORTS, World};
-use turnpike_fuzz::check;
 
 #[derive(Arbitrary, Debug)]
 struct Input {
@@ -86,7 +86,13 @@ impl Lab {
     fn new() -> Self {
         let config = EalConfig { huge: HugeMode::Never, memory_mb: 64, ..EalConfig::default() };
         let eal = Eal::init(&config).expect("DPDK starts without hugepages");
-        let config = MempoolConfig { name: "fuzz".into(), count: 2047, cache: 0, data_room: 2048, node: None };
+        let config = MempoolConfig {
+            name: "fuzz".into(),
+            count: 2047,
+            cache: 0,
+            data_room: 2048,
+            node: None,
+        };
         let pool = Mempool::new(&eal, &config).expect("64 MB hold 2047 packets");
         let tables = world::tables();
         let (mut connections, mut wires, mut sent) = (Wires::default(), vec![], vec![]);
@@ -98,7 +104,11 @@ impl Lab {
             let (queue, out) = loop_device(&eal, &pool, PORTS + number);
             // One port takes packets of several buffers, the others do not.
             let replicas = Replicas { mac: world::port_mac(number), by_reference: number == 3 };
-            connections.exits.push(Exit { path: TxPath::Queue(queue), replicas, ..Exit::none(port) });
+            connections.exits.push(Exit {
+                path: TxPath::Queue(queue),
+                replicas,
+                ..Exit::none(port)
+            });
             sent.push(out);
         }
         let (ways, punted) = class_rings(&eal, "fuzz", &default_limits()).expect("rings");
@@ -108,7 +118,10 @@ impl Lab {
         let (edges, shape) = (graph.counters().clone(), graph.shape().clone());
         let mut forwarder = Forwarder::new(ForwarderParts {
             graph,
-            settings: Settings { tx: TxConfig { burst: 1, flush: Duration::ZERO }, ..Settings::default() },
+            settings: Settings {
+                tx: TxConfig { burst: 1, flush: Duration::ZERO },
+                ..Settings::default()
+            },
             punts: Punts::new(vec![ways], tables.next_hops.clone(), 1),
             replicator: Replicator::new(pool.clone()),
             quiescent: Qsbr::new(1).register().expect("one reader"),
@@ -136,7 +149,8 @@ impl Lab {
             panic!("{}: {:02x?}", suspect.message, suspect.frame);
         }
         let after = self.count();
-        let moved: Vec<u64> = after.iter().zip(before).map(|(after, before)| after - before).collect();
+        let moved: Vec<u64> =
+            after.iter().zip(before).map(|(after, before)| after - before).collect();
         assert_eq!(moved[0], received.len() as u64, "received");
         let gone = moved[1] + moved[2] + moved[3];
         assert_eq!(moved[0] + moved[4], gone, "received + replicated = sent + punted + dropped");

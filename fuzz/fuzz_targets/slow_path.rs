@@ -66,7 +66,13 @@ fuzz_target!(|input: Input| {
                 // Those that the tables have, and some that they have not.
                 let next_hop = u16::from(next_hop % 48);
                 let port = world::port(frame.port());
-                let punt = Punt { reason, port, interface: port.into(), next_hop, generation: u16::from(*generation) };
+                let punt = Punt {
+                    reason,
+                    port,
+                    interface: port.into(),
+                    next_hop,
+                    generation: u16::from(*generation),
+                };
                 engine.packet(frame.bytes(), punt, now, &mut world);
                 given += 1;
             }

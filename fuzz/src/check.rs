@@ -69,7 +69,11 @@ pub fn passes(port: usize, frame: &[u8]) {
             assert!(!small, "addresses: {packet:02x?}");
         }
         assert!(source[0] != 0xff, "source: {packet:02x?}");
-        assert_eq!(destination[0] == 0xff, frame[..2] == [0x33, 0x33], "MAC of a group: {frame:02x?}");
+        assert_eq!(
+            destination[0] == 0xff,
+            frame[..2] == [0x33, 0x33],
+            "MAC of a group: {frame:02x?}"
+        );
         assert!(destination[0] != 0xff || destination[1] & 0xf > 2, "scope: {packet:02x?}");
     }
 }

@@ -95,10 +95,30 @@ enum To {
 
 #[derive(Arbitrary, Clone, Debug)]
 enum Body {
-    Ip4 { source: u8, destination: u8, ttl: Ttl, fragment: Option<u16>, options: Vec<u8>, load: Load },
-    Ip6 { source: u8, destination: u8, ttl: Ttl, headers: Vec<Header>, load: Load },
-    Arp { operation: u8, sender: u8, target: u8 },
-    Tagged { ethertype: u16, data: Vec<u8> },
+    Ip4 {
+        source: u8,
+        destination: u8,
+        ttl: Ttl,
+        fragment: Option<u16>,
+        options: Vec<u8>,
+        load: Load,
+    },
+    Ip6 {
+        source: u8,
+        destination: u8,
+        ttl: Ttl,
+        headers: Vec<Header>,
+        load: Load,
+    },
+    Arp {
+        operation: u8,
+        sender: u8,
+        target: u8,
+    },
+    Tagged {
+        ethertype: u16,
+        data: Vec<u8>,
+    },
     Raw(Vec<u8>),
 }
 
@@ -121,13 +141,28 @@ enum Header {
 
 #[derive(Arbitrary, Clone, Debug)]
 enum Load {
-    Udp { length: u16 },
+    Udp {
+        length: u16,
+    },
     Tcp,
-    Echo { length: u16 },
+    Echo {
+        length: u16,
+    },
     /// An ICMP or ICMPv6 message; the checksum is made right.
-    Icmp { kind: u8, code: u8, data: Vec<u8> },
-    Neighbour { kind: u8, target: u8, options: Vec<u8> },
-    Other { protocol: u8, data: Vec<u8> },
+    Icmp {
+        kind: u8,
+        code: u8,
+        data: Vec<u8>,
+    },
+    Neighbour {
+        kind: u8,
+        target: u8,
+        options: Vec<u8>,
+    },
+    Other {
+        protocol: u8,
+        data: Vec<u8>,
+    },
 }
 
 impl Frame {

@@ -16,19 +16,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dataplane::features::Features;
+use dataplane::filters::Judgement;
 use dataplane::flow::FlowHash;
+use dataplane::interface::{InterfaceId, InterfaceInfo, InterfaceInfos, Mtus, VrfId};
 use dataplane::multicast::{MulticastRoute, MulticastRoutes, MulticastTable, Replication};
 use dataplane::next_hop::{self, NextHop, NextHopTable};
 use dataplane::own::OwnAddresses;
-use dataplane::interface::{InterfaceId, InterfaceInfo, InterfaceInfos, Mtus, VrfId};
 use dataplane::port::PortId;
 use dataplane::reason::{DropReason, Punt};
 use dataplane::steps::{REDIRECTS, REVERSE_PATH, ReversePath};
 use dataplane::tables::{self, Tables};
 use fib::{Algorithm, NoReaders, Table};
 use slowpath::{
-    Command, Config, Event, Icmp, Limits, Output, Packet, InterfaceConfig, InterfaceSettings, RouteAnswer,
-    SlowPath, Waiting,
+    Command, Config, Event, Icmp, InterfaceConfig, InterfaceSettings, Limits, Output, Packet,
+    RouteAnswer, SlowPath, Waiting,
 };
 use wire::MacAddr;
 
@@ -168,7 +169,10 @@ fn own() -> Arc<OwnAddresses> {
     let own = OwnAddresses::new(false);
     let of = |number| addresses(number).iter().map(|net| net.parse().expect("a prefix")).collect();
     let all: Vec<(_, Vec<_>)> = (0..PORTS).map(|number| (port(number), of(number))).collect();
-    own.publish(all.iter().map(|(port, nets)| (InterfaceId::from(*port), VrfId::DEFAULT, &nets[..])), []);
+    own.publish(
+        all.iter().map(|(port, nets)| (InterfaceId::from(*port), VrfId::DEFAULT, &nets[..])),
+        [],
+    );
     Arc::new(own)
 }
 
@@ -208,13 +212,18 @@ pub fn engine<P: Packet>(small: bool, out: &mut impl Output<P>) -> SlowPath<P> {
         owned: true,
     });
     let icmp = Icmp::default();
-    let config = Config { interfaces: ports.collect(), limits, icmp, flow: FlowHash::new(1), seed: 1 };
+    let config =
+        Config { interfaces: ports.collect(), limits, icmp, flow: FlowHash::new(1), seed: 1 };
     let mut engine = SlowPath::new(config);
     let now = Duration::ZERO;
     for number in 0..PORTS {
         for address in [host4(number), host6(number)] {
             let (port, mac) = (port(number), host_mac(number));
-            engine.command(Command::AddStaticNeighbour { interface: port.into(), address, mac }, now, out);
+            engine.command(
+                Command::AddStaticNeighbour { interface: port.into(), address, mac },
+                now,
+                out,
+            );
         }
     }
     for (id, address) in [(GATEWAY4, "10.0.4.254"), (GATEWAY6, "fd00:4::fe")] {
@@ -323,6 +332,10 @@ impl<P: Packet> Output<P> for World {
         bytes: usize,
     ) -> Option<Replication> {
         self.tables.multicast.replicate(pair, arrival, bytes)
+    }
+
+    fn judge(&mut self, _: &mut [u8], _: InterfaceId, _: InterfaceId) -> Judgement {
+        Judgement::Pass
     }
 
     fn time_of_day(&self) -> Duration {

@@ -19,6 +19,9 @@ from pathlib import Path
 _libc = ctypes.CDLL(None, use_errno=True)
 _CLONE_NEWNET = 0x40000000
 _SO_NETNS_COOKIE = 71
+# Of linux/ptrace.h and linux/wait.h.
+_PTRACE_DETACH, _PTRACE_SEIZE, _PTRACE_INTERRUPT = 17, 0x4206, 0x4207
+_WALL = 0x40000000
 _numbers = itertools.count()
 
 
@@ -144,6 +147,34 @@ def stop_process(process, timeout=5):
         if stream is not None:
             stream.close()
     return process.returncode
+
+
+@contextlib.contextmanager
+def on_core(core):
+    """Has this process and those that it starts on one core, as taskset does."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@contextlib.contextmanager
+def held_thread(thread):
+    """Stops one thread of a process, by its number, while its others run on. The main thread has the process's."""
+    _ptrace(_PTRACE_SEIZE, thread)
+    try:
+        _ptrace(_PTRACE_INTERRUPT, thread)
+        os.waitpid(thread, _WALL)
+        yield
+    finally:
+        _ptrace(_PTRACE_DETACH, thread)
+
+
+def _ptrace(request, thread):
+    if _libc.ptrace(request, thread, None, None) != 0:
+        raise OSError(ctypes.get_errno(), f"ptrace {request:#x} of thread {thread}")
 
 
 def wait_for(condition, timeout=5.0, interval=0.02):

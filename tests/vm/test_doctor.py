@@ -104,7 +104,7 @@ def test_forwarders_are_moved_to_the_node_of_their_nic(machine):
     assert severity(findings, "numa") == "warning"
     assert findings["numa"][0]["found"] == 'port "e1000e1": on node 1; forwarders on other nodes: 1'
     (line,) = findings["numa"][0]["mend"]
-    cores = re.fullmatch(r'turnpike\.forwarders { cores = "(.*)" }', line)[1]
+    cores = re.fullmatch(r'turnpike\.cores { forward = "(.*)" }', line)[1]
     assert severity(examine(machine, configuration(far, cores=cores)), "numa") == "ok"
 
 

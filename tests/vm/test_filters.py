@@ -63,10 +63,12 @@ def test_a_group_that_nobody_joined_stays_on_the_wire(machine, kind):
         assert wait_for(lambda: has_list(router), 10), router.details()
         router.send("239.77.77.77", "01:00:5e:4d:4d:4d")
         assert router.received("239.77.77.77", "01:00:5e:4d:4d:4d") < COUNT / 2
-        assert router.router.show("counters")["dropped"]["multicast-not-routed"] == 0
+        # A host may send to other groups meanwhile.
+        assert router.router.show("counters")["dropped"]["multicast-not-routed"] < COUNT / 2
         router.router.stop()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [*LISTING, "vmxnet3"])
 def test_all_multicasts_come_in_when_they_are_asked_for(machine, kind):
     with Groups(machine, kind, ", all_multicast = true") as router:
@@ -101,6 +103,7 @@ def test_a_group_comes_in_while_a_routing_daemon_is_in_it(machine, kind):
         assert wait_for(lambda: OSPF_MAC not in router.details()["groups"], 10)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", LISTING)
 @pytest.mark.parametrize("host", ["false", "true"], ids=["alone", "with a host interface"])
 def test_neighbour_discovery_finds_the_router(machine, kind, host):

@@ -98,6 +98,7 @@ def test_nics_and_kernel_interfaces_share_a_router(machine):
             host.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_an_iommu_a_nic_gets_physical_addresses(machine, kind):
     """By uio_pci_generic, which knows no IOMMU: the device's accesses are not translated."""

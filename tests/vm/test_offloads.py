@@ -69,6 +69,7 @@ class Between:
         assert self.receiver.expect(len(frames), timeout=20) == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", CHECKING)
 @pytest.mark.parametrize("used", [True, False], ids=["by the NIC", "by the router"])
 def test_header_checksums_count_the_same_whoever_checks_them(machine, kind, used):
@@ -126,6 +127,7 @@ def send_bulk(machine, host, family):
     return digest.hexdigest(), length
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", SENDING)
 @pytest.mark.parametrize("used", [True, False], ids=["by the NIC", "by the router"])
 def test_what_the_kernel_sends_is_finished_and_segmented(machine, kind, used):

@@ -74,6 +74,7 @@ def test_a_table_skips_a_queue(spread):
     spread.router.stop()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["igb", "vmxnet3", "virtio"])
 def test_queues_are_served_near_to_their_nic(machine, kind):
     hosts = [Outside(machine, machine.nic(kind, index), index + 1) for index in (0, 1)]

@@ -693,11 +693,13 @@ pub struct Forwarders {
     pub wait: Wait,
     /// Packets of a round over all sources.
     pub budget: u16,
+    /// Receive queues go from busy forwarders to idle ones while they run.
+    pub rebalance: bool,
 }
 
 impl Default for Forwarders {
     fn default() -> Self {
-        Self { wait: Wait::default(), budget: BUDGET }
+        Self { wait: Wait::default(), budget: BUDGET, rebalance: true }
     }
 }
 

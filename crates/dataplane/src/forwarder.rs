@@ -204,8 +204,12 @@ impl Forwarder {
         self.receive_all(*drain);
         let drained = |source: &mut RxSource| source.input.is_ring() && drain.contains(source.port);
         wires.rx.extend(self.rx.extract_if(.., drained));
-        if !detach.is_empty() || !wires.exits.is_empty() {
+        if !drain.is_empty() || !detach.is_empty() || !wires.exits.is_empty() {
             self.take_in_all();
+        }
+        if !stop.is_empty() || !drain.is_empty() {
+            // What comes later by another forwarder is not to overtake it.
+            self.distribution.flush(&self.parts.counters);
         }
         let detached = |inlet: &mut Inlet| inlet.port.is_some_and(|port| detach.contains(port));
         wires.inlets.extend(self.inlets.extract_if(.., detached));

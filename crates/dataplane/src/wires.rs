@@ -56,10 +56,10 @@ impl Exit {
 /// What changes of a forwarder's connections; afterwards, what undoes it.
 #[derive(Default)]
 pub struct Rewiring {
-    /// The receive queues of these ports are given back.
+    /// The receive queues of these ports are given back, and what waits for a transmit burst is sent.
     pub stop: PortSet,
     /// The rings with packets that others received by these ports are emptied and given back. Nobody fills
-    /// them any more.
+    /// them any more. What others have handed over, for any port, is sent.
     pub drain: PortSet,
     /// The rings with packets for these ports are given back, empty. Nobody fills them any more.
     pub detach: PortSet,

@@ -17,7 +17,7 @@
 //! happens.
 
 mod check;
-mod give;
+pub mod give;
 pub mod kernel;
 pub mod list;
 pub mod ports;

@@ -24,13 +24,17 @@ def emulates(device):
     return f'name "{device}"' in listed
 
 
-def accelerator():
-    """Arguments for the fastest way that works here. `TURNPIKE_VM_ACCEL`: kvm or tcg, without a trial."""
-    chosen = os.environ.get("TURNPIKE_VM_ACCEL") or ("kvm" if _kvm_works() else "tcg")
-    return {
-        "kvm": ["-accel", "kvm", "-cpu", "host"],
-        "tcg": ["-accel", "tcg,thread=multi", "-cpu", "max"],
-    }[chosen]
+# QEMU's arguments for each accelerator.
+ACCELERATORS = {
+    "kvm": ["-accel", "kvm", "-cpu", "host"],
+    "tcg": ["-accel", "tcg,thread=multi", "-cpu", "max"],
+}
+
+
+def accelerators():
+    """The accelerators worth a boot, the fastest first. `TURNPIKE_VM_ACCEL` (kvm or tcg) names the only one."""
+    chosen = os.environ.get("TURNPIKE_VM_ACCEL")
+    return [chosen] if chosen else ["kvm", "tcg"] if _kvm_works() else ["tcg"]
 
 
 def _kvm_works():

@@ -1005,6 +1005,25 @@ fn what_is_on_the_way_to_a_port_is_sent_before_its_queue_is_given_away() {
 }
 
 #[test]
+fn what_was_received_is_sent_before_another_forwarder_receives() {
+    let patient = TxConfig { burst: 64, flush: Duration::from_secs(3600) };
+    let mut lab = Lab::default_graph(patient);
+    let ports: PortSet = [port(0)].into_iter().collect();
+    lab.receive(&vec![to("10.0.6.1"); 5]);
+    let mut stop = Rewiring { stop: ports, ..Rewiring::default() };
+    lab.forwarder.rewire(&mut stop);
+    assert_eq!((stop.wires.rx.len(), lab.frames_sent().len()), (1, 5));
+    // What the one that received them has handed over.
+    for _ in 0..3 {
+        let mut packet = mbuf(&to("10.0.6.1"));
+        packet.set_tag(3);
+        lab.inject.push(packet).unwrap();
+    }
+    lab.forwarder.rewire(&mut Rewiring { drain: ports, ..Rewiring::default() });
+    assert_eq!((lab.counters.taken_in.get(), lab.frames_sent().len()), (3, 3));
+}
+
+#[test]
 fn what_a_full_queue_refuses_when_it_is_given_away_is_dropped_by_name() {
     let mut lab = Lab::default_graph(at_once());
     for _ in 0..50 {

@@ -18,6 +18,8 @@ fn shared() -> &'static Arc<SharedObjects> {
 }
 
 pub(super) fn load(text: &str) -> Result<ForwarderLua, String> {
+    // Buckets and tables measure time by the TSC, whose rate DPDK knows once it runs.
+    dataplane::testing::dpdk();
     let text = format!("local turnpike = require 'turnpike'\n{text}");
     let ports = ["left", "right"].map(str::to_owned);
     let categories = ["new", "known"].map(str::to_owned);

@@ -80,13 +80,16 @@ pub struct Offload {
 }
 
 /// The forwarders that run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Forwarders {
     /// By number.
     pub forwarders: Vec<Forwarder>,
     /// Cores of everything else: slow path workers, the owner, the API, DPDK's own threads.
     #[serde(default)]
     pub control: Vec<usize>,
+    /// Receive queues that went from a busy forwarder to an idle one.
+    #[serde(default)]
+    pub moved: u64,
     /// What an operator should know of them, one sentence each.
     pub advice: Vec<String>,
 }

@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
+use crate::bind::give::Returned;
 use crate::bind::{Binder, Bound, DEFAULT_DRIVER, Wish};
 use crate::table;
 
@@ -31,11 +32,12 @@ pub struct BindArgs {
     remember: bool,
 }
 
-/// The device to give back.
+/// The devices to give back.
 #[derive(Debug, Args)]
 pub struct UnbindArgs {
-    /// Its PCI address
-    pci: String,
+    /// PCI addresses
+    #[arg(required = true)]
+    pci: Vec<String>,
 }
 
 /// NICs, and kernel interfaces that are none.
@@ -71,10 +73,24 @@ pub fn bind(args: &BindArgs) -> Result<String> {
     Ok(lines.join("\n"))
 }
 
-/// Gives a device back; says what was done, a line each.
+/// Gives devices back, also those after one that cannot be; says what was done, a line each.
 pub fn unbind(args: &UnbindArgs) -> Result<String> {
-    let address = address(&args.pci)?;
-    let returned = Binder::here().unbind(&address)?;
+    let addresses = args.pci.iter().map(|text| address(text)).collect::<Result<Vec<_>>>()?;
+    let binder = Binder::here();
+    let (mut lines, mut faults) = (Vec::new(), Vec::new());
+    for address in &addresses {
+        match binder.unbind(address) {
+            Ok(returned) => lines.extend(given_back(address, returned)),
+            Err(fault) => faults.push(format!("{fault:#}")),
+        }
+    }
+    if !faults.is_empty() {
+        bail!("{}", [faults, lines].concat().join("\n"));
+    }
+    Ok(lines.join("\n"))
+}
+
+fn given_back(address: &str, returned: Returned) -> Vec<String> {
     let driver = returned.driver.unwrap_or_default();
     let mut lines = vec![match returned.unchanged {
         true => format!("{address}: bound to {driver} already, which is the kernel's"),
@@ -82,7 +98,7 @@ pub fn unbind(args: &UnbindArgs) -> Result<String> {
     }];
     lines.extend(returned.rule.map(|rule| format!("{address}: removed: {}", rule.display())));
     lines.extend(returned.lost.iter().map(|lost| format!("{address}: not as it was: {lost}")));
-    Ok(lines.join("\n"))
+    lines
 }
 
 /// A PCI address with its domain, as the kernel writes it.

@@ -64,6 +64,7 @@ mod packet_filters;
 mod ports;
 mod prefix_sets;
 mod questions;
+mod rebalance;
 mod sources;
 mod topology;
 mod turn;
@@ -200,6 +201,7 @@ pub struct Owner {
     configurations: Configurations,
     failures: FailureLog,
     loads: Loads,
+    balance: rebalance::Balance,
     /// Where forwarders run, and everything else.
     cores: CorePlacement,
     /// The forwarders' threads.
@@ -277,6 +279,7 @@ impl Owner {
             configurations,
             failures: FailureLog::default(),
             loads: Loads::default(),
+            balance: rebalance::Balance::default(),
             cores,
             watched: Watched::default(),
             distances: BTreeMap::new(),
@@ -403,6 +406,7 @@ impl Owner {
                     if count.is_multiple_of(LOAD_TICKS) {
                         self.loads.look(&self.ledger.forwarders);
                         self.look_at_threads();
+                        self.rebalance().await;
                     }
                     if count.is_multiple_of(HEALTH_TICKS) {
                         self.examine();

@@ -20,6 +20,7 @@
 
 mod exchanges;
 mod layout;
+mod moves;
 mod slow_path;
 mod spread;
 #[cfg(test)]
@@ -44,6 +45,7 @@ use nix::unistd::Pid;
 pub use exchanges::{Exchanges, Hurry};
 pub use layout::{CoreMap, Seat};
 use layout::{Demand, Layout};
+pub use moves::Move;
 pub use slow_path::{SlowPathWays, WorkerEnds};
 pub use spread::Spread;
 
@@ -161,6 +163,8 @@ pub struct Wiring {
     ports: BTreeMap<PortId, Wired>,
     /// The forwarders' places.
     seats: Vec<Seat>,
+    /// Queues have been moved for the load, so that their numbers need not be even.
+    is_by_load: bool,
 }
 
 impl Wiring {
@@ -174,7 +178,7 @@ impl Wiring {
         let exchanges = Exchanges::new(units.iter().map(Forwarder::exchange).collect());
         let (running, ports) = (Vec::new(), BTreeMap::new());
         let seats = factory.seats(cores);
-        Self { exchanges, units, running, factory, workers, ports, seats }
+        Self { exchanges, units, running, factory, workers, ports, seats, is_by_load: false }
     }
 
     /// Connects ports with forwarders that do not run yet.

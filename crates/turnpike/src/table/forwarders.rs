@@ -42,7 +42,12 @@ pub fn forwarders(report: &Forwarders) -> String {
     let control = format!("\n\ncontrol: core {}", list_text(&report.control));
     let (waiting, interference) = (waiting(&report.forwarders), interference(&report.forwarders));
     let advice = advice.collect::<String>();
-    finish(&table) + "\n\n" + &waiting + "\n\n" + &interference + &control + &advice
+    let moved = match report.moved {
+        0 => String::new(),
+        1 => "\n\n1 receive queue went to a less busy forwarder".to_owned(),
+        moved => format!("\n\n{moved} receive queues went to less busy forwarders"),
+    };
+    finish(&table) + "\n\n" + &waiting + "\n\n" + &interference + &control + &moved + &advice
 }
 
 /// One line a forwarder.
@@ -182,7 +187,7 @@ mod tests {
         };
         let one = Forwarder { interference: Some(interference), ..one };
         let advice = vec!["Mend it.".into()];
-        let report = Forwarders { forwarders: vec![one], control: vec![0, 2], advice };
+        let report = Forwarders { forwarders: vec![one], control: vec![0, 2], moved: 2, advice };
         let text = forwarders(&report);
         let line = text.lines().nth(1).unwrap().split_whitespace().collect::<Vec<_>>();
         let expected = ["0", "3", "1", "42", "%", "1200", "40", "0", "0", "wan:0,", "lan:1", "-"];
@@ -193,7 +198,9 @@ mod tests {
         let expected =
             ["0", "0", "31", "0", "0", "0.00", "s", "1.25", "s", "0.00", "s", "0.00", "s"];
         assert_eq!(line, expected);
-        assert!(text.ends_with("\n\ncontrol: core 0,2\n\nMend it."), "{text}");
+        let end =
+            "\n\ncontrol: core 0,2\n\n2 receive queues went to less busy forwarders\n\nMend it.";
+        assert!(text.ends_with(end), "{text}");
     }
 
     #[test]

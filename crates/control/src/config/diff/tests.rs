@@ -158,6 +158,11 @@ fn every_kind_of_setting_is_compared() {
             "forwarders: budget: 100 => 512",
         ),
         (
+            "turnpike.forwarders { rebalance = false }".to_owned(),
+            String::new(),
+            "forwarders: rebalance: false => true",
+        ),
+        (
             String::new(),
             "turnpike.command 'x' { help = 'A', run = print }".to_owned(),
             "command \"x\": - => A",

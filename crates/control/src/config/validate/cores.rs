@@ -22,10 +22,11 @@ pub(super) fn read<'s>(
         not_both(&mut fields, &read);
     }
     if let Some(statement) = single(context, forwarders) {
-        let mut fields = plain(context, statement, &["cores", "wait", "budget"]);
+        let mut fields = plain(context, statement, &["cores", "wait", "budget", "rebalance"]);
         sharing.wait = wait(&mut fields).unwrap_or(sharing.wait);
         let budget = fields.number("budget", 1..=u64::from(u16::MAX));
         sharing.budget = budget.map_or(sharing.budget, |budget| budget as u16);
+        sharing.rebalance = fields.flag_or("rebalance", sharing.rebalance);
         let (line, forward) = list(&mut fields, "cores");
         match read.forward_line.filter(|_| line.is_some()) {
             Some(given) => fields.error(

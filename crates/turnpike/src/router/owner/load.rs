@@ -47,7 +47,7 @@ impl Loads {
         self.last = now;
     }
 
-    fn percent(&self, forwarder: usize) -> f64 {
+    pub(super) fn percent(&self, forwarder: usize) -> f64 {
         self.shares.get(forwarder).copied().unwrap_or_default()
     }
 }
@@ -56,7 +56,7 @@ impl Owner {
     /// What each forwarder does.
     pub(super) fn forwarder_reports(&self) -> Forwarders {
         let Some(wiring) = &self.wiring else {
-            return Forwarders { forwarders: Vec::new(), control: Vec::new(), advice: Vec::new() };
+            return Forwarders::default();
         };
         let seats = wiring.seats();
         let report = |(number, view): (usize, &ForwarderView)| {
@@ -98,7 +98,12 @@ impl Owner {
         advice.extend(self.ports.iter().filter_map(|port| self.silence(port)));
         advice.extend(cores::sharing(&self.cores));
         advice.extend(forwarders.iter().filter_map(elsewhere));
-        Forwarders { forwarders, control: self.cores.control.clone(), advice }
+        Forwarders {
+            forwarders,
+            control: self.cores.control.clone(),
+            moved: self.balance.moves,
+            advice,
+        }
     }
 
     /// The waiting of one forwarder.

@@ -90,7 +90,8 @@ impl Wiring {
             self.ports.get(port).is_some_and(|wired| wired.layout != terms.layout)
         };
         let now = self.ports.values().map(|wired| &wired.layout);
-        let uneven = layout::is_uneven(now, self.seats.len())
+        let uneven = !self.is_by_load
+            && layout::is_uneven(now, self.seats.len())
             && !layout::is_uneven(terms.iter().map(|(_, terms)| &terms.layout), seats.len());
         seats.len() != self.seats.len()
             || terms.iter().any(|(port, terms)| planned(port, terms))
@@ -140,6 +141,7 @@ impl Wiring {
         self.exchanges.set(self.running.iter().chain(&joining).map(|running| &running.exchange));
         self.running.extend(joining);
         self.deal_out(seats.len(), planned, parts).await;
+        self.is_by_load = false;
         let pause = begin.elapsed();
         let homes =
             self.ports.iter().map(|(&port, wired)| (port.into(), wired.layout.home)).collect();

@@ -10,6 +10,7 @@ use dataplane::batch::{BATCH_MAX, Batch};
 use dataplane::builder::GraphBuilder;
 use dataplane::class::default_limits;
 use dataplane::counters::ForwarderCounters;
+use dataplane::distribution::TxConfig;
 use dataplane::features::Features;
 use dataplane::forwarder::Settings;
 use dataplane::graph::{Graph, Output, Outputs, Step};
@@ -88,7 +89,10 @@ fn graph() -> Graph {
 }
 
 fn make(factory: &ForwarderFactory, number: usize) -> Made {
-    factory.make((number, core()), (graph(), None), Settings::default(), Arc::default()).unwrap()
+    // Packets wait for a burst for longer than an exchange takes.
+    let tx = TxConfig { flush: Duration::from_millis(2), ..TxConfig::default() };
+    let settings = Settings { tx, ..Settings::default() };
+    factory.make((number, core()), (graph(), None), settings, Arc::default()).unwrap()
 }
 
 /// One that this process may use.
@@ -406,9 +410,15 @@ fn a_forwarder_that_does_not_come_to_the_end_of_a_batch_keeps_everything() {
     let error = lab.spread(1).err().unwrap().to_string();
     assert!(error.contains("forwarder 0 has not come to the end of a batch"), "{error}");
     assert_eq!(lab.wiring.exchanges.len(), 2);
+    let moves = [Move { port: id(0), queue: 0, from: 0, to: 1 }];
+    let error = lab.runtime.block_on(lab.wiring.move_queues(&moves)).unwrap_err().to_string();
+    assert!(error.contains("forwarder 0 has not come to the end of a batch"), "{error}");
+    assert_eq!(lab.wiring.receivers(id(0)), [0]);
     HELD.store(false, Ordering::Relaxed);
     let stream = Stream::start(1, at_left.into.remove(0), at_right.out.remove(0));
     std::thread::sleep(Duration::from_millis(5));
+    lab.runtime.block_on(lab.wiring.move_queues(&moves)).unwrap();
+    stream.goes_on();
     lab.spread(1).unwrap();
     let (sent, arrived) = stream.end();
     assert_eq!(arrived, (0..sent).collect::<Vec<_>>());
@@ -440,6 +450,51 @@ fn another_map_moves_queues_and_loses_nothing() {
     let (sent, arrived) = stream.end();
     assert_eq!(arrived, (0..sent).collect::<Vec<_>>());
     assert_eq!(lab.end(), (sent.into(), sent.into()));
+}
+
+#[test]
+fn single_queues_move_and_lose_nothing() {
+    let ports = vec![port(0, 1, 1), port(1, 2, 2), port(2, 1, 1)];
+    let (queues, mut wires): (Vec<_>, Vec<_>) = ports.into_iter().unzip();
+    let mut lab = Lab::new(3, queues);
+    // One crosses to a port whose only transmit queue is another forwarder's, one comes by a port that stays.
+    let mut streams = Vec::new();
+    for (from, to) in [(1, 0), (2, 2)] {
+        let (into, out) = (wires[from].into.remove(0), wires[to].out.remove(0));
+        streams.push(Stream::start(to as u8, into, out));
+    }
+    let stays = lab.wiring.receivers(id(2)).to_vec();
+    for to in [2, 0, 1].repeat(10) {
+        let from = lab.wiring.receivers(id(1))[0];
+        let moves = [Move { port: id(1), queue: 0, from, to }];
+        lab.runtime.block_on(lab.wiring.move_queues(&moves)).unwrap();
+        assert_eq!(lab.wiring.receivers(id(1))[0], to);
+        assert_eq!(lab.wiring.receivers(id(2)), stays);
+        streams.iter().for_each(Stream::goes_on);
+    }
+    // An apply that asks for nothing else leaves them where they are, also if their numbers are uneven.
+    let home = lab.wiring.receivers(id(0))[0];
+    let moves = [0, 1].map(|queue| Move {
+        port: id(1),
+        queue,
+        from: lab.wiring.receivers(id(1))[queue],
+        to: home,
+    });
+    lab.runtime.block_on(lab.wiring.move_queues(&moves)).unwrap();
+    assert_eq!(lab.wiring.receivers(id(1)), [home; 2]);
+    assert!(lab.spread(3).unwrap().pause.is_none());
+    streams.iter().for_each(Stream::goes_on);
+    let mut all = 0;
+    for stream in streams {
+        let (sent, arrived) = stream.end();
+        assert_eq!(arrived, (0..sent).collect::<Vec<_>>());
+        all += u64::from(sent);
+    }
+    for (n, (rx, tx)) in [(1, 1), (2, 2), (1, 1)].into_iter().enumerate() {
+        let queues = lab.disconnect(n as u16);
+        assert_eq!((queues.rx.len(), queues.tx.len()), (rx, tx), "no queue is lost");
+    }
+    assert_eq!(lab.end(), (all, all));
 }
 
 #[test]

@@ -1,0 +1,317 @@
+//! Receive queues go from busy forwarders to idle ones.
+//!
+//! Once a second the load of each queue is estimated: a forwarder's busy time, divided by the packets of its ports,
+//! and evenly between queues of one port that it has. While one forwarder is busy for more than [`BUSY`] of the
+//! time, and other places for queues would take at least [`GAIN`] from it, in [`LOOKS`] looks in sequence, queues
+//! move (see `wiring/moves.rs`). Then nothing moves for a rest, which doubles with each move that another follows
+//! soon: traffic that changes faster than queues move does not have them move all the time.
+//!
+//! One queue is served by one forwarder. What comes by one queue alone stays a single forwarder's: more receive
+//! queues, or `spread = "software"`, divide it.
+
+use std::time::{Duration, Instant};
+
+use dataplane::port::PortId;
+
+use super::super::reports::ForwarderView;
+use super::super::wiring::{Move, Wiring};
+use super::Owner;
+
+/// A forwarder that is less busy than this has time enough, in percent.
+const BUSY: f64 = 60.0;
+
+/// The least that a move takes from the busiest forwarder, in percent of its core.
+const GAIN: f64 = 10.0;
+
+/// Looks in sequence that find the same forwarder too busy.
+const LOOKS: u32 = 3;
+
+/// The shortest rest after a move.
+const REST: Duration = Duration::from_secs(10);
+
+/// The longest rest after a move.
+const REST_MOST: Duration = Duration::from_secs(320);
+
+/// A receive queue and what it costs its forwarder.
+#[derive(Clone, Debug, PartialEq)]
+struct QueueLoad {
+    port: PortId,
+    queue: usize,
+    forwarder: usize,
+    /// Percent of a core.
+    percent: f64,
+    /// Forwarders that it may go to.
+    ways: Vec<usize>,
+}
+
+/// The moves that take most from the busiest forwarder, one after the other. `busy`: percent, by forwarder.
+fn plan(mut queues: Vec<QueueLoad>, mut busy: Vec<f64>) -> Vec<Move> {
+    let mut moves: Vec<Move> = Vec::new();
+    for _ in 0..queues.len() {
+        let all = busy.iter().copied().enumerate();
+        let Some((busiest, most)) = all.max_by(|one, other| one.1.total_cmp(&other.1)) else {
+            break;
+        };
+        let outcome = |place: usize, to: usize| {
+            let QueueLoad { percent, .. } = queues[place];
+            (most - percent).max(busy[to] + percent)
+        };
+        let own = (0..queues.len()).filter(|&place| queues[place].forwarder == busiest);
+        let choices = own.flat_map(|place| queues[place].ways.iter().map(move |&to| (place, to)));
+        let best = choices
+            .filter(|&(_, to)| to != busiest)
+            .map(|(place, to)| (outcome(place, to), place, to))
+            .min_by(|one, other| one.0.total_cmp(&other.0));
+        let Some((after, place, to)) = best else { break };
+        if most < BUSY || after > most - GAIN {
+            break;
+        }
+        let QueueLoad { port, queue, percent, .. } = queues[place];
+        busy[busiest] -= percent;
+        busy[to] += percent;
+        queues[place].forwarder = to;
+        match moves.iter_mut().find(|one| (one.port, one.queue) == (port, queue)) {
+            Some(one) => one.to = to,
+            None => moves.push(Move { port, queue, from: busiest, to }),
+        }
+    }
+    moves.retain(|one| one.from != one.to);
+    moves
+}
+
+/// What is known of the past.
+#[derive(Default)]
+pub(super) struct Balance {
+    /// Packets of each port that each forwarder had received, and all it had, at the last look.
+    last: Vec<Intake>,
+    /// Looks in sequence that found one too busy.
+    looks: u32,
+    rest: Duration,
+    /// The last move.
+    moved: Option<Instant>,
+    /// Queues that have moved so far.
+    pub(super) moves: u64,
+}
+
+/// Packets that a forwarder has had.
+#[derive(Clone, Default)]
+struct Intake {
+    ports: Vec<u64>,
+    spread: u64,
+}
+
+impl Balance {
+    /// Whether it is time to move queues, of which there are some to move or none.
+    fn is_time(&mut self, wanted: bool, now: Instant) -> bool {
+        if self.moved.is_some_and(|moved| now.duration_since(moved) < self.rest) {
+            return false;
+        }
+        self.looks = if wanted { self.looks + 1 } else { 0 };
+        self.looks >= LOOKS
+    }
+
+    fn has_moved(&mut self, queues: usize, now: Instant) {
+        // One that comes soon after the rest of the one before.
+        let soon = self.moved.is_some_and(|moved| now.duration_since(moved) < 2 * self.rest);
+        self.rest = if soon { (2 * self.rest).min(REST_MOST) } else { REST };
+        (self.looks, self.moved) = (0, Some(now));
+        self.moves += queues as u64;
+    }
+
+    /// What each forwarder has received since the last look.
+    fn since(&mut self, views: &[ForwarderView], ports: &[PortId]) -> Vec<Intake> {
+        let received = |view: &ForwarderView| Intake {
+            ports: ports.iter().map(|&port| view.counters.rx(port).packets.get()).collect(),
+            spread: view.counters.spread_in.get(),
+        };
+        let now: Vec<_> = views.iter().map(received).collect();
+        let last = std::mem::replace(&mut self.last, now);
+        let since = |(number, now): (usize, &Intake)| {
+            let before = last.get(number).cloned().unwrap_or_default();
+            let more = |(place, &now): (usize, &u64)| {
+                now.saturating_sub(before.ports.get(place).copied().unwrap_or(now))
+            };
+            Intake {
+                ports: now.ports.iter().enumerate().map(more).collect(),
+                spread: now.spread.saturating_sub(before.spread),
+            }
+        };
+        self.last.iter().enumerate().map(since).collect()
+    }
+}
+
+/// What each queue costs its forwarder, of which `busy` says how busy it is in percent.
+fn loads(wiring: &Wiring, ports: &[PortId], intake: &[Intake], busy: &[f64]) -> Vec<QueueLoad> {
+    let mut loads = Vec::new();
+    for (place, &port) in ports.iter().enumerate() {
+        let served = wiring.receivers(port);
+        let free = wiring.is_movable(port);
+        for (queue, &forwarder) in served.iter().enumerate() {
+            let (Some(Intake { ports, spread }), Some(&busy)) =
+                (intake.get(forwarder), busy.get(forwarder))
+            else {
+                continue;
+            };
+            let all = ports.iter().sum::<u64>() + spread;
+            let beside = served.iter().filter(|&&other| other == forwarder).count();
+            let part = ports[place] as f64 / (all.max(1) as f64 * beside as f64);
+            let near = wiring.is_near(port, forwarder);
+            let may_go = |&to: &usize| free && (!near || wiring.is_near(port, to));
+            let ways = (0..intake.len()).filter(may_go).collect();
+            loads.push(QueueLoad { port, queue, forwarder, percent: busy * part, ways });
+        }
+    }
+    loads
+}
+
+impl Owner {
+    /// Moves queues if it is time; to be called after each look at the loads.
+    pub(super) async fn rebalance(&mut self) {
+        let ports: Vec<_> = self.ports.iter().map(|port| port.id).collect();
+        let intake = self.balance.since(&self.ledger.forwarders, &ports);
+        let Some(wiring) = &self.wiring else { return };
+        let forwarders = wiring.seats().len();
+        let wanted = self.configurations.current.forwarders.rebalance && forwarders > 1;
+        let busy: Vec<_> = (0..forwarders).map(|forwarder| self.loads.percent(forwarder)).collect();
+        let moves = match wanted && busy.iter().any(|&percent| percent > BUSY) {
+            true => plan(
+                loads(wiring, &ports, &intake[..forwarders.min(intake.len())], &busy),
+                busy.clone(),
+            ),
+            false => Vec::new(),
+        };
+        if !self.balance.is_time(!moves.is_empty(), Instant::now()) {
+            return;
+        }
+        let outcome =
+            self.with_wiring(async |wiring: &mut Wiring| wiring.move_queues(&moves).await).await;
+        self.balance.has_moved(if outcome.is_ok() { moves.len() } else { 0 }, Instant::now());
+        match outcome {
+            Ok(pause) => self.say_moved(&moves, &busy, pause),
+            Err(error) => tracing::warn!("queues stay with their forwarders: {error:#}"),
+        }
+    }
+
+    fn say_moved(&self, moves: &[Move], busy: &[f64], pause: Duration) {
+        for &Move { port, queue, from, to } in moves {
+            let name = self.ports.iter().find(|open| open.id == port).map_or("", |open| &open.name);
+            let percent = |forwarder: usize| busy.get(forwarder).copied().unwrap_or_default();
+            tracing::info!(
+                "port \"{name}\": receive queue {queue} goes from forwarder {from} (busy {:.0} %) to forwarder {to} \
+                 ({:.0} %); its port was not served for {} us",
+                percent(from),
+                percent(to),
+                pause.as_micros()
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn id(number: u16) -> PortId {
+        PortId::new(number).unwrap()
+    }
+
+    fn load(port: u16, forwarder: usize, percent: f64, ways: &[usize]) -> QueueLoad {
+        QueueLoad { port: id(port), queue: 0, forwarder, percent, ways: ways.to_vec() }
+    }
+
+    fn busy(queues: &[QueueLoad], forwarders: usize) -> Vec<f64> {
+        let mut busy = vec![0.0; forwarders];
+        queues.iter().for_each(|queue| busy[queue.forwarder] += queue.percent);
+        busy
+    }
+
+    #[test]
+    fn a_queue_goes_where_it_takes_most_from_the_busiest() {
+        let queues = vec![
+            load(0, 0, 20.0, &[0, 1, 2]),
+            load(1, 0, 40.0, &[0, 1, 2]),
+            load(2, 0, 30.0, &[0, 1, 2]),
+            load(3, 1, 30.0, &[0, 1, 2]),
+        ];
+        let busy = busy(&queues, 3);
+        assert_eq!(plan(queues, busy), [Move { port: id(1), queue: 0, from: 0, to: 2 }]);
+    }
+
+    #[test]
+    fn nothing_moves_without_need_gain_or_leave() {
+        let all = [0, 1];
+        for (queues, why) in [
+            (vec![load(0, 0, 30.0, &all), load(1, 0, 25.0, &all)], "there is time enough"),
+            (vec![load(0, 0, 100.0, &all)], "the other would have it all"),
+            (vec![load(0, 0, 94.0, &all), load(1, 0, 6.0, &all)], "it would gain six percent"),
+            (vec![load(0, 0, 50.0, &[0]), load(1, 0, 50.0, &[])], "they have to stay"),
+        ] {
+            let busy = busy(&queues, 2);
+            assert_eq!(plan(queues, busy), [], "{why}");
+        }
+    }
+
+    #[test]
+    fn rests_grow_while_moves_follow_each_other() {
+        let (mut balance, start) = (Balance::default(), Instant::now());
+        let mut moved = Vec::new();
+        for second in 0..1000 {
+            let now = start + Duration::from_secs(second);
+            if balance.is_time(!(100..=900).contains(&second), now) {
+                moved.push(second);
+                balance.has_moved(1, now);
+            }
+        }
+        assert_eq!(moved, [2, 14, 36, 78, 903, 915, 937, 979]);
+        assert_eq!(balance.moves, 8);
+    }
+
+    #[test]
+    fn a_look_without_need_begins_anew() {
+        let (mut balance, now) = (Balance::default(), Instant::now());
+        let times =
+            [true, true, false, true, true, true].map(|wanted| balance.is_time(wanted, now));
+        assert_eq!(times, [false, false, false, false, false, true]);
+    }
+
+    proptest! {
+        #[test]
+        fn moves_lower_the_maximum_and_each_queue_stays_one(
+            queues in prop::collection::vec((0usize..4, 0.0..40.0f64, 0usize..16), 0..12)
+        ) {
+            let queues: Vec<_> = (0..).zip(queues).map(|(port, (forwarder, percent, ways))| {
+                let ways: Vec<_> = (0..4).filter(|way| ways >> way & 1 == 1).collect();
+                load(port, forwarder, percent, &ways)
+            }).collect();
+            let before = busy(&queues, 4);
+            let moves = plan(queues.clone(), before.clone());
+            let mut after = queues.clone();
+            for one in &moves {
+                let queue = &mut after[one.port.index()];
+                prop_assert_eq!(queue.forwarder, one.from);
+                prop_assert!(queue.ways.contains(&one.to));
+                queue.forwarder = one.to;
+            }
+            let most = |queues: &[QueueLoad]| busy(queues, 4).into_iter().fold(0.0, f64::max);
+            let (first, last) = (most(&queues), most(&after));
+            prop_assert!(moves.is_empty() || first >= BUSY);
+            // Two that are equally busy are relieved one after the other, or one of them alone.
+            prop_assert!(last <= first + 1e-9);
+            let unique = |other: &&Move| moves.iter().filter(|one| one.port == other.port).count() == 1;
+            prop_assert!(moves.iter().all(|one| unique(&one)));
+            // No single move is left that would have been worth it.
+            let rest = busy(&after, 4);
+            let most = (0..4).max_by(|&a, &b| rest[a].total_cmp(&rest[b])).unwrap_or(0);
+            if rest[most] >= BUSY && moves.len() < queues.len() {
+                for queue in after.iter().filter(|queue| queue.forwarder == most) {
+                    for &to in queue.ways.iter().filter(|&&to| to != most) {
+                        let then = (rest[most] - queue.percent).max(rest[to] + queue.percent);
+                        prop_assert!(then > rest[most] - GAIN - 1e-9);
+                    }
+                }
+            }
+        }
+    }
+}
