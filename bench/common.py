@@ -257,7 +257,8 @@ class Veths:
     """Hosts on veth pairs and between them Turnpike or the kernel's own forwarding; a generator has the
     hosts' ends. `count` ports, of addresses 10.n.0.1/24; hosts are 10.n.0.2 and known."""
 
-    def __init__(self, lab, by, count=2, config=""):
+    def __init__(self, lab, by, count=2, config="", settings=None):
+        """`settings`: more of a port, by its number; `config`: more of the router."""
         from lib.netns import veth
 
         self.router_side = lab.namespace("router", quiet=True)
@@ -267,8 +268,9 @@ class Veths:
         for port in range(1, count + 1):
             mac, host = f"02:00:00:00:{port:02x}:01", f"02:00:00:00:{port:02x}:02"
             self.macs[port] = mac
+            more = (settings or {}).get(port, "")
             veth(self.router_side, f"tp-{port}", self.tester, f"g-{port}", mac, host)
-            lines.append(f'turnpike.port "p{port}" {{ device = "tp-{port}", address = "10.{port}.0.1/24" }}')
+            lines.append(f'turnpike.port "p{port}" {{ device = "tp-{port}", address = "10.{port}.0.1/24"{more} }}')
             lines.append(f'turnpike.neighbour "10.{port}.0.2" {{ port = "p{port}", mac = "{host}" }}')
             if by == "kernel":
                 self.router_side.run("ip", "address", "add", f"10.{port}.0.1/24", "dev", f"tp-{port}")
