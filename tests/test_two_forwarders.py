@@ -49,7 +49,7 @@ def test_each_has_its_core_and_the_queues_there_are(hosts):
 def test_ping(hosts, target):
     for host, aim in ((hosts.left, target), (hosts.right, target.replace("2::", "1::").replace("0.2.", "0.1."))):
         said = host.run("ping", "-n", "-c", 5, "-i", "0.02", "-W", 3, aim).stdout
-        assert "5 received, 0% packet loss" in said
+        assert "5 received, 0% packet loss" in said, hosts.router.show("counters")["dropped"]
 
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["up", "down"])

@@ -112,7 +112,7 @@ class Router:
                 return first
             return None
 
-        counters = wait_for(settled, 5.0) or self.show("counters")
+        counters = wait_for(settled, 20.0) or self.show("counters")
         check_sum(counters)
         return counters
 
