@@ -30,7 +30,8 @@ FUNCTIONS = {"io": "*BareLoop*turn*", "router": "*Router*turn*"}
 SOURCES = {"4r1e": "ip4", "noop": "ip4", "4r4e": "ip4", "full4": "ip4", "full6": "ip6", "mixed": "both"}
 # Cases with a step in Lua, whose machine code is made while it runs and is another in each run, and the
 # one in Rust that they are compared with.
-UNCOUNTED = {"lua-empty", "lua-flushed", "lua-voip", "rust-voip", "filter-10", "filter-1000", "filter-10000", "filter-state"}
+UNCOUNTED = {"lua-empty", "lua-flushed", "lua-voip", "rust-voip", "filter-10", "filter-1000", "filter-10000", "filter-state",
+             "queue-fifo", "queue-red", "queue-codel", "queue-drr", "queue-shape"}
 # A larger change of a case, as a share of what is recorded, has to be explained.
 LIMIT = 0.03
 

@@ -107,9 +107,13 @@ def test_forward_has_all_cases_and_keys():
     small = ("--rounds", 1, "--packets", 10_000, "--destinations", 4096, "--table", "synthetic:50000", "--table6", "synthetic:1000")
     outcomes = bench("forward", *small)
     assert {outcome["case"] for outcome in outcomes} == {
-        "4r1e", "4r4e", "filter-10", "filter-1000", "filter-10000", "filter-state", "full4", "full6", "lua-empty", "lua-flushed", "lua-voip", "mixed", "noop", "rust-voip"
+        "4r1e", "4r4e", "filter-10", "filter-1000", "filter-10000", "filter-state", "full4", "full6", "lua-empty",
+        "lua-flushed", "lua-voip", "mixed", "noop", "rust-voip",
     }
-    for outcome in outcomes:
+    queues = ["queue-codel", "queue-drr", "queue-fifo", "queue-red", "queue-shape"]
+    named = bench("forward", *small[:6], *(word for name in queues for word in ("--case", name)))
+    assert sorted(outcome["case"] for outcome in named) == queues
+    for outcome in outcomes + named:
         assert set(outcome) == {
             "case", "cycles_io_median", "cycles_above_io_median", "cycles_above_io_min", "instructions",
             "branch_misses", "mpps",

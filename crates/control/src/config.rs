@@ -18,6 +18,8 @@
 //! turnpike.fpm { listen = "127.0.0.1:2620", keep_s = 120, users = { "zebra" } }
 //! turnpike.port "fast"  { device = "0000:03:00.0", rx_queues = 4, rx_descriptors = 2048, rx_burst = 32,
 //!                          rx_cores = { 1, 3, 4, 5 }, rss = { symmetric = true, skip = { 0 } } }
+//! turnpike.port "wan"   { device = "eth4", shape = { rate = "95mbit", burst = "64kb", overhead = 24 },
+//!                          queue = { discipline = "codel", length = 1000 } }
 //! turnpike.cores { control = "0", forward = "1,3-5" }
 //! turnpike.forwarding { class_e = false, resolve_via_default = true }
 //! turnpike.tx { burst = 32, flush_us = 50 }
@@ -72,6 +74,8 @@ use dataplane::plan::Plans;
 use dataplane::polling::{BUDGET, Wait};
 use dataplane::port::{LinkWish, OffloadWishes, PortId};
 use dataplane::steps::{FILTER_IN, FILTER_OUT, POLICY_ROUTE};
+use dataplane::transmit::QueueConfig;
+use dataplane::transmit::shape::Shape;
 use dataplane::words::suggestion;
 use fib::Algorithm;
 use ipnet::{IpNet, Ipv6Net};
@@ -303,6 +307,10 @@ pub struct Port {
     pub mtu: Option<u16>,
     /// Its queues.
     pub queues: Queues,
+    /// What waits for it in software; `None`: its device's ring only, unless it has a shape.
+    pub queue: Option<QueueConfig>,
+    /// The rate at which it sends at most.
+    pub shape: Option<Shape>,
     /// Work that its device must do, or must not; the rest as it helps.
     pub offloads: OffloadWishes,
     /// What its link is to be.
@@ -334,6 +342,12 @@ pub struct Port {
 }
 
 impl Port {
+    /// Its queue in software and its rate, if it has either: what has a rate has a queue.
+    pub fn queue_in_software(&self) -> Option<(QueueConfig, Option<Shape>)> {
+        let Self { queue, shape, .. } = self;
+        (queue.is_some() || shape.is_some()).then(|| (queue.unwrap_or_default(), *shape))
+    }
+
     /// The least TTL with which packets of near peers' protocols may come by it; 0: any.
     pub fn least_ttl(&self) -> u8 {
         self.ttl_security.map_or(0, |hops| u8::MAX - (hops - 1))
@@ -368,6 +382,8 @@ impl Port {
             mac: None,
             mtu: None,
             queues: Queues::default(),
+            queue: None,
+            shape: None,
             offloads: OffloadWishes::new(),
             link: LinkWish::default(),
             promiscuous: false,

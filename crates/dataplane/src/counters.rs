@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::port::{MAX_PORTS, PortId};
 use crate::reason::{DropReason, PuntClass};
+use crate::transmit::frame::Class;
 
 /// A number that one thread raises and others read: a load and a store, no locked instruction.
 #[derive(Debug, Default)]
@@ -71,11 +72,39 @@ pub struct ClassCounters {
     pub full: Counter,
 }
 
+/// One class of a port's queue in software on a forwarder, see [`crate::transmit`].
+#[derive(Debug, Default)]
+pub struct ClassQueueCounters {
+    /// Packets that wait now.
+    pub waiting: Counter,
+    /// Their bytes.
+    pub waiting_bytes: Counter,
+    /// The most packets that have waited.
+    pub most: Counter,
+    /// Packets that have left the queue.
+    pub sent: Counter,
+    /// Their bytes.
+    pub sent_bytes: Counter,
+    /// Dropped because there was no room.
+    pub full: Counter,
+    /// Dropped by RED.
+    pub red: Counter,
+    /// Dropped by CoDel.
+    pub codel: Counter,
+    /// Marked by RED or CoDel (ECN).
+    pub marked: Counter,
+    /// The time in the queue of packets that left, a moving average in TSC cycles.
+    pub delay: Counter,
+    /// The longest such time, in TSC cycles.
+    pub delay_most: Counter,
+}
+
 /// What one forwarder counted.
 #[derive(Debug)]
 pub struct ForwarderCounters {
     rx: [Traffic; MAX_PORTS],
     tx: [Traffic; MAX_PORTS],
+    queues: Box<[[ClassQueueCounters; Class::COUNT]]>,
     /// Drops outside the graph: rings, transmit queues, defects. Drops inside the graph are counted
     /// by its edges.
     pub drops: Drops,
@@ -115,7 +144,7 @@ pub struct ForwarderCounters {
     pub busy: Counter,
     /// TSC cycles of rounds that found none, and of sleep.
     pub idle: Counter,
-    /// Packets it holds now in transmit bursts that are not full yet.
+    /// Packets it holds now in transmit bursts that are not full yet, and in ports' queues.
     pub held: Counter,
 }
 
@@ -124,6 +153,7 @@ impl Default for ForwarderCounters {
         Self {
             rx: std::array::from_fn(|_| Traffic::default()),
             tx: std::array::from_fn(|_| Traffic::default()),
+            queues: (0..MAX_PORTS).map(|_| Default::default()).collect(),
             drops: Drops::default(),
             punted: Counter::default(),
             classes: std::array::from_fn(|_| ClassCounters::default()),
@@ -153,6 +183,12 @@ impl ForwarderCounters {
     #[inline(always)]
     pub fn rx(&self, port: PortId) -> &Traffic {
         &self.rx[port.index()]
+    }
+
+    /// A class of this port's queue in software.
+    #[inline(always)]
+    pub fn queue(&self, port: PortId, class: Class) -> &ClassQueueCounters {
+        &self.queues[port.index()][class.index()]
     }
 
     /// Sent by this port.

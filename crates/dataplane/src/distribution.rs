@@ -11,6 +11,9 @@
 //!          +--> burst of port 1 --> ring --> the forwarder that owns port 1's queue
 //! ```
 //!
+//! Where the configuration asks for it, a [`Scheduler`] is between burst and transmit queue: see
+//! [`crate::transmit`]. What the kernel sends goes through it too, by its class.
+//!
 //! What the kernel sends by a port's host interface comes by a ring of the port's own and leaves
 //! before any burst: routing protocols do not wait behind the traffic they route. When the transmit
 //! queue is full these packets stay, first in line, until it has room; nothing more is taken from
@@ -26,6 +29,7 @@ use crate::mask::Mask;
 use crate::polling::Polling;
 use crate::port::{MAX_PORTS, PortId};
 use crate::reason::DropReason;
+use crate::transmit::Scheduler;
 use crate::wires::Exit;
 
 /// The largest transmit burst that can be configured.
@@ -63,6 +67,8 @@ struct PortTx {
     id: PortId,
     path: TxPath,
     priority: Option<Priority>,
+    /// Its queue in software, if the configuration asks for one.
+    scheduler: Option<Box<Scheduler>>,
     /// When the burst's oldest packet came, in TSC cycles; meaningful while the burst has packets.
     since: u64,
 }
@@ -83,7 +89,12 @@ pub struct Distribution {
     hands_over: bool,
     /// The ports that have a priority ring, by their place in `ports`.
     priority: Vec<usize>,
+    /// The ports that have a scheduler, by their place in `ports`.
+    scheduled: Vec<usize>,
 }
+
+/// The schedulers of a forwarder's ports, one of them or none.
+pub type Schedulers = Vec<(PortId, Option<Box<Scheduler>>)>;
 
 impl Distribution {
     /// Knows no port yet.
@@ -93,6 +104,7 @@ impl Distribution {
             ports: Vec::with_capacity(MAX_PORTS),
             bursts: Vec::with_capacity(MAX_PORTS),
             priority: Vec::with_capacity(MAX_PORTS),
+            scheduled: Vec::with_capacity(MAX_PORTS),
             hands_over: false,
             burst: 1,
             flush_cycles: 0,
@@ -112,13 +124,7 @@ impl Distribution {
     /// Packets leave by this way from now on. Afterwards `exit` has the way before it, by which everything
     /// has been sent that was on it; what a queue does not take in [`PATIENCE`] is dropped.
     pub(crate) fn exchange(&mut self, exit: &mut Exit, counters: &ForwarderCounters) {
-        let place = exit.port.index();
-        while self.ports.len() <= place
-            && let Some(id) = PortId::new(self.ports.len() as u16)
-        {
-            self.ports.push(PortTx { id, path: TxPath::None, priority: None, since: 0 });
-            self.bursts.push(PacketList::new());
-        }
+        let place = self.place_of(exit.port);
         let (port, burst) = (&mut self.ports[place], &mut self.bursts[place]);
         port.empty(burst, counters);
         std::mem::swap(&mut port.path, &mut exit.path);
@@ -130,6 +136,64 @@ impl Distribution {
         self.priority.clear();
         self.priority
             .extend(ports().filter_map(|(place, port)| port.priority.as_ref().map(|_| place)));
+    }
+
+    /// The place of a port, which has one from now on.
+    fn place_of(&mut self, port: PortId) -> usize {
+        let place = port.index();
+        while self.ports.len() <= place
+            && let Some(id) = PortId::new(self.ports.len() as u16)
+        {
+            let (path, priority, scheduler) = (TxPath::None, None, None);
+            self.ports.push(PortTx { id, path, priority, scheduler, since: 0 });
+            self.bursts.push(PacketList::new());
+        }
+        place
+    }
+
+    /// These ports have these schedulers from now on; afterwards `schedulers` has those before, empty. What
+    /// waits goes over to the new one. Where there is none any more it is sent; what the device does not take
+    /// in [`PATIENCE`] is dropped.
+    pub(crate) fn exchange_schedulers(
+        &mut self,
+        schedulers: &mut Schedulers,
+        counters: &ForwarderCounters,
+    ) {
+        for (port, scheduler) in schedulers {
+            let place = self.place_of(*port);
+            let (port, burst) = (&mut self.ports[place], &mut self.bursts[place]);
+            match (&mut port.scheduler, &mut *scheduler) {
+                (Some(old), Some(new)) => new.take_over(old, dpdk::tsc(), (port.id, counters)),
+                (Some(old), None) => {
+                    let shaper = old.unshape();
+                    port.empty(burst, counters);
+                    if let Some(old) = &mut port.scheduler {
+                        old.shape_again(shaper);
+                    }
+                }
+                (None, _) => (),
+            }
+            std::mem::swap(&mut port.scheduler, scheduler);
+        }
+        self.scheduled.clear();
+        let scheduled = (0..).zip(&self.ports).filter(|(_, port)| port.scheduler.is_some());
+        self.scheduled.extend(scheduled.map(|(place, _)| place));
+    }
+
+    /// Sends from the ports' queues what may leave now. Returns how many packets left.
+    #[inline]
+    pub(crate) fn serve(&mut self, now: u64, counters: &ForwarderCounters) -> usize {
+        let mut sent = 0;
+        for &place in &self.scheduled {
+            sent += self.ports[place].serve(now, counters);
+        }
+        sent
+    }
+
+    /// When the first packet may leave that waits for its port's rate, in TSC cycles; `None` if none does.
+    pub(crate) fn due(&self) -> Option<u64> {
+        let due = |&place: &usize| self.ports[place].scheduler.as_ref()?.due();
+        self.scheduled.iter().filter_map(due).min()
     }
 
     /// Sends what has come by the priority rings, as far as the transmit queues take it, and at most the
@@ -151,9 +215,13 @@ impl Distribution {
 
     /// Packets wait for a transmit queue, or the device for a call to go on.
     pub(crate) fn needs_poll(&self) -> bool {
-        let stuck =
-            |port: &PortTx| matches!(&port.path, TxPath::Queue(queue) if queue.needs_poll());
-        self.held() > 0 || self.ports.iter().any(stuck)
+        let stuck = |port: &PortTx| match &port.path {
+            TxPath::Queue(queue) => {
+                queue.needs_poll() || port.scheduler.as_ref().is_some_and(|queue| queue.is_stuck())
+            }
+            TxPath::Handover(_) | TxPath::None => false,
+        };
+        self.in_bursts() > 0 || self.ports.iter().any(stuck)
     }
 
     /// Takes the packets of `mask` out of `packets`, each to the burst of the port `out_interface` says,
@@ -215,8 +283,14 @@ impl Distribution {
         }
     }
 
-    /// Packets that wait in bursts.
+    /// Packets that wait in bursts and in queues.
     pub(crate) fn held(&self) -> usize {
+        let queued = |&place: &usize| self.ports[place].scheduler.as_ref().map_or(0, |q| q.len());
+        self.in_bursts() + self.scheduled.iter().map(queued).sum::<usize>()
+    }
+
+    /// Packets that wait in bursts.
+    fn in_bursts(&self) -> usize {
         let waiting = |&place: &usize| self.ports[place].waiting();
         self.bursts.iter().map(PacketList::len).sum::<usize>()
             + self.priority.iter().map(waiting).sum::<usize>()
@@ -255,6 +329,20 @@ impl PortTx {
         let (Some(priority), TxPath::Queue(queue)) = (&mut self.priority, &mut self.path) else {
             return 0;
         };
+        if let Some(scheduler) = &mut self.scheduler {
+            let (now, of) = (dpdk::tsc(), (self.id, counters));
+            let mut taken = 0;
+            while taken < most {
+                let count = priority.take(most - taken, counters);
+                if priority.waiting.is_empty() {
+                    break;
+                }
+                taken += count;
+                scheduler.offer(&mut priority.waiting, now, of);
+                scheduler.serve(queue, now, of);
+            }
+            return taken;
+        }
         let mut taken = 0;
         while priority.waiting.is_empty() && taken < most {
             let count = priority.take(most - taken, counters);
@@ -278,6 +366,12 @@ impl PortTx {
         let full = self.waiting() > 0;
         match &mut self.path {
             TxPath::Queue(queue) => {
+                if let Some(scheduler) = &mut self.scheduler {
+                    let (now, of) = (dpdk::tsc(), (self.id, counters));
+                    scheduler.offer(burst, now, of);
+                    scheduler.serve(queue, now, of);
+                    return;
+                }
                 while !full && burst.len() >= least.max(1) {
                     if send_by(queue, burst, self.id, counters) == 0 {
                         break;
@@ -297,6 +391,16 @@ impl PortTx {
         }
     }
 
+    /// Sends what may leave of its queue. Returns how many packets left.
+    fn serve(&mut self, now: u64, counters: &ForwarderCounters) -> usize {
+        match (&mut self.scheduler, &mut self.path) {
+            (Some(scheduler), TxPath::Queue(queue)) if !scheduler.is_empty() => {
+                scheduler.serve(queue, now, (self.id, counters))
+            }
+            _ => 0,
+        }
+    }
+
     /// Sends all that is on the way, as long as the queue takes it; drops the rest.
     fn empty(&mut self, burst: &mut PacketList, counters: &ForwarderCounters) {
         let begin = dpdk::tsc();
@@ -304,8 +408,10 @@ impl PortTx {
         loop {
             self.send_express(usize::MAX, counters);
             self.send(burst, 1, counters);
+            self.serve(dpdk::tsc(), counters);
             let priority = self.priority.as_ref();
-            let more = priority.is_some_and(|e| !e.waiting.is_empty() || !e.ring.is_empty());
+            let more = priority.is_some_and(|e| !e.waiting.is_empty() || !e.ring.is_empty())
+                || self.scheduler.as_ref().is_some_and(|queue| !queue.is_empty());
             if !more && burst.is_empty() || dpdk::tsc() - begin > patience {
                 break;
             }
@@ -316,6 +422,9 @@ impl PortTx {
     /// Drops what is on the way.
     fn drop_all(&mut self, burst: &mut PacketList, why: DropReason, counters: &ForwarderCounters) {
         counters.drops.add(why, burst.free_tail(0) as u64);
+        if let Some(scheduler) = &mut self.scheduler {
+            scheduler.drop_all(why, self.id, counters);
+        }
         if let Some(priority) = &mut self.priority {
             loop {
                 counters.drops.add(why, priority.waiting.free_tail(0) as u64);
@@ -328,7 +437,7 @@ impl PortTx {
 }
 
 /// Sends and counts as much of a list as the queue takes, one maximal burst at most.
-fn send_by(
+pub(crate) fn send_by(
     queue: &mut TxQueue,
     list: &mut PacketList,
     port: PortId,

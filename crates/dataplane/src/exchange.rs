@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use dpdk::{Cause, Doorbell};
 
+use crate::distribution::Schedulers;
 use crate::forwarder::Settings;
 use crate::graph::Graph;
 use crate::interface::InterfaceInfo;
@@ -31,6 +32,8 @@ pub struct Replacement {
     pub wires: Option<Rewiring>,
     /// When transmit bursts leave, and when it waits.
     pub settings: Option<Settings>,
+    /// Queues of ports in software, or that there is none.
+    pub schedulers: Schedulers,
 }
 
 /// The place between the owner and one forwarder.

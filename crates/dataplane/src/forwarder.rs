@@ -25,7 +25,7 @@ use dpdk::{Burst, Consumer, Doorbell, WaitSet};
 
 use crate::batch::{BATCH_MAX, Batch};
 use crate::counters::ForwarderCounters;
-use crate::distribution::{Distribution, TxConfig};
+use crate::distribution::{Distribution, Schedulers, TxConfig};
 use crate::exchange::Exchange;
 use crate::graph::{Ends, Graph, Shape};
 use crate::interface::{InterfaceInfo, MAX_INTERFACES};
@@ -167,6 +167,7 @@ impl Forwarder {
             if let Some(rewiring) = &mut new.wires {
                 self.rewire(rewiring);
             }
+            self.exchange_schedulers(&mut new.schedulers);
         });
         if !taken {
             return;
@@ -183,6 +184,12 @@ impl Forwarder {
             begin = end;
         }
         exchange.set_pause(longest);
+    }
+
+    /// Changes the queues of ports: before it runs, or between two rounds. Afterwards `schedulers` has those
+    /// before, empty.
+    pub fn exchange_schedulers(&mut self, schedulers: &mut Schedulers) {
+        self.distribution.exchange_schedulers(schedulers, &self.parts.counters);
     }
 
     /// Changes its connections: before it runs, or between two rounds. What it holds for ports whose exits
@@ -271,6 +278,7 @@ impl Forwarder {
         found += turns.round(self, (sources, budget), Self::quota, serve);
         self.turns = turns;
         self.distribution.flush_due(now, &self.parts.counters);
+        found += self.distribution.serve(now, &self.parts.counters);
         self.parts.counters.rounds.add(1);
         self.parts.counters.held.set(self.distribution.held() as u64);
         self.was_busy = found > 0;
@@ -476,13 +484,15 @@ impl Forwarder {
     /// Waits until somebody wakes it, with nothing in its hands that anyone else waits for.
     fn wait(&mut self) {
         let ForwarderParts { counters, quiescent, waiting, .. } = &mut self.parts;
-        counters.held.set(0);
+        counters.held.set(self.distribution.held() as u64);
         counters.blocks.add(1);
         counters.blocking.set(1);
         quiescent.offline();
         let begin = dpdk::tsc();
         let may_miss = self.rx.iter().any(|source| source.input.may_miss());
-        let receive = waiting.wait(may_miss.then_some(polling::LOOK));
+        let due = self.distribution.due().map(|due| time_of(due.saturating_sub(begin)));
+        let longest = due.into_iter().chain(may_miss.then_some(polling::LOOK)).min();
+        let receive = waiting.wait(longest);
         let blocked = dpdk::tsc().wrapping_sub(begin);
         quiescent.online();
         let woken = waiting.doorbell().ignore();
@@ -538,6 +548,11 @@ impl Forwarder {
         self.distribution.shut_down(counters);
         self.parts.counters.held.set(0);
     }
+}
+
+/// So many TSC cycles, at least a microsecond.
+fn time_of(cycles: u64) -> Duration {
+    Duration::from_secs_f64(cycles as f64 / dpdk::tsc_hz() as f64).max(Duration::from_micros(1))
 }
 
 #[cfg(test)]

@@ -40,6 +40,7 @@ pub mod steps;
 pub mod tables;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+pub mod transmit;
 pub mod wires;
 pub mod words;
 

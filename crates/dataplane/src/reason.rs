@@ -89,6 +89,9 @@ reasons! {
         // transmit and rings
         PortDown = "port-down", "The route leads to a port that this router does not have.";
         TxFull = "tx-full", "The port's transmit queue was full.";
+        QueueFull = "queue-full", "The port's queue in software had no room (show queues).";
+        QueueRed = "queue-red", "RED chose it: the port's queue is long on average (show queues).";
+        QueueCodel = "queue-codel", "CoDel chose it: packets have waited too long for the port (show queues).";
         TxTooLong = "tx-too-long", "The frame is longer than the port's interface sends: its MTU has been lowered in the kernel (show ports), or a copy of a longer frame was to leave by it.";
         RefusedNeighbour = "refused-neighbour", "More ARP and neighbour discovery came than the slow path takes (show protection).";
         RefusedLink = "refused-link", "More packets of the links' own protocols came than the slow path takes (show protection).";

@@ -706,6 +706,14 @@ impl PacketList {
         self.len -= count;
     }
 
+    /// Takes all packets out, in order.
+    pub fn drain(&mut self, mut take: impl FnMut(Mbuf)) {
+        self.rework(|packet| {
+            take(packet);
+            None
+        });
+    }
+
     /// Replaces each packet by what `work` makes of it, in order; returns how many it made nothing of.
     pub(crate) fn rework(&mut self, mut work: impl FnMut(Mbuf) -> Option<Mbuf>) -> usize {
         // Nobody owns them meanwhile: a panic loses packets, and frees none twice.

@@ -182,14 +182,8 @@ impl WaitSet {
     /// time is given. Returns whether a descriptor other than the doorbell's is readable or has failed; the
     /// error that a socket reports (its interface went down) is taken from it, so that it is reported once.
     pub fn wait(&self, longest: Option<Duration>) -> bool {
-        let millis = longest.map_or(-1, |time| {
-            i32::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX)
-        });
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
-        // SAFETY: a descriptor of ours and room for as many events as are asked for.
-        let count = unsafe {
-            libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), EVENTS as i32, millis)
-        };
+        let count = wait_for(&self.epoll, &mut events, longest);
         let events = &events[..usize::try_from(count).unwrap_or(0)];
         let mut readable = false;
         for &libc::epoll_event { events, u64: mark } in events {
@@ -203,6 +197,36 @@ impl WaitSet {
         }
         readable
     }
+}
+
+/// `epoll_pwait2`, which counts nanoseconds; before Linux 5.11 `epoll_wait`, which counts milliseconds and waits
+/// longer rather than shorter. Returns the number of events, or less than 0.
+fn wait_for(
+    epoll: &OwnedFd,
+    events: &mut [libc::epoll_event; EVENTS],
+    longest: Option<Duration>,
+) -> i32 {
+    let epoll = epoll.as_raw_fd();
+    if let Some(time) = longest {
+        let time = libc::timespec {
+            tv_sec: libc::time_t::try_from(time.as_secs()).unwrap_or(libc::time_t::MAX),
+            tv_nsec: time.subsec_nanos().into(),
+        };
+        let mask = std::ptr::null::<libc::sigset_t>();
+        // SAFETY: a descriptor of ours, room for as many events as are asked for, a time that lives for the
+        // call, and no mask.
+        let count = unsafe {
+            let events = events.as_mut_ptr();
+            libc::syscall(libc::SYS_epoll_pwait2, epoll, events, EVENTS, &raw const time, mask, 0)
+        };
+        if count >= 0 || Errno::of_system() != Errno(libc::ENOSYS) {
+            return count as i32;
+        }
+    }
+    let millis = longest
+        .map_or(-1, |time| i32::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX));
+    // SAFETY: as above.
+    unsafe { libc::epoll_wait(epoll, events.as_mut_ptr(), EVENTS as i32, millis) }
 }
 
 /// Takes the pending error of a socket; does nothing to other files.

@@ -145,6 +145,8 @@ pub enum Show {
     Forwarders,
     /// `Vec<`[`report::Rss`]`>`: how received packets are spread, by port.
     Rss,
+    /// `Vec<`[`report::PortQueue`]`>`: the queues in software, by port.
+    Queues,
     /// [`report::Counters`].
     Counters,
     /// [`report::Protection`]: classes of punted packets and their bounds.

@@ -29,6 +29,7 @@ mod queues;
 mod reports;
 mod resident;
 pub mod room;
+mod schedulers;
 mod sets;
 mod settings;
 mod signals;
@@ -77,6 +78,7 @@ use ports::{OpenPort, Opener, Ports};
 use prepare::Workshop;
 use quarantine::PortNames;
 use reports::{Ledger, Retired, SlowViews};
+use schedulers::Buckets;
 use sets::NamedSets;
 use signals::{Ended, Signals};
 use slow_worker::{
@@ -319,7 +321,9 @@ impl Router {
             next_hops: tables.next_hops.clone(),
             seed,
             cpus,
+            buckets: Buckets::default(),
         };
+        buffers.check_queues(&config, count)?;
         signals.enter("the making of forwarders")?;
         let sets = NamedSets::new(&qsbr);
         let mut maker = GraphMaker::new(catalogue, near.clone(), sets.clone());
@@ -332,7 +336,7 @@ impl Router {
             let made = factory.make(
                 (number, core),
                 graph,
-                settings::of_forwarders(&config),
+                (settings::of_forwarders(&config), &schedulers::all(&config)),
                 Arc::default(),
             )?;
             views.push(made.view);

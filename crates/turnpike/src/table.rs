@@ -4,6 +4,7 @@ mod configurations;
 mod devices;
 mod forwarders;
 mod hardware;
+mod queues;
 
 use std::collections::BTreeSet;
 
@@ -23,6 +24,7 @@ use crate::api::report::{
 pub use configurations::{history, plan};
 pub use devices::devices;
 pub use forwarders::{forwarders, rss};
+pub use queues::queues;
 
 fn columns(header: &[&str]) -> Table {
     let mut table = Table::new();

@@ -299,6 +299,8 @@ impl List<'_> {
             mac,
             mtu,
             queues,
+            queue,
+            shape,
             offloads,
             link,
             promiscuous,
@@ -329,6 +331,8 @@ impl List<'_> {
         of.opened("mac", or(*mac, "the device's"));
         of.opened("mtu", or(*mtu, "the device's"));
         of.queues(queues);
+        of.live("queue", or(*queue, "the device's"));
+        of.live("shape", or(*shape, "none"));
         let offloads = offloads.iter().map(|(offload, on)| format!("{offload} {on}"));
         of.opened("offloads", some(offloads, "those of the device that help"));
         let wished = (*link != LinkWish::default()).then_some(link);

@@ -15,6 +15,7 @@ mod rest;
 mod routes;
 mod sources;
 mod telnet;
+mod transmit;
 mod vrfs;
 
 pub(super) use filters::ACTIONS;

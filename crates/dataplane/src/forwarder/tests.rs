@@ -23,6 +23,9 @@ use crate::router_filter::{ROUTER, RouterFilter};
 use crate::spread::{DEFAULT_KEY, Spreader, TABLE, Toeplitz};
 use crate::steps::{FAULTY_ID, Faulty, Ip4Lookup, Ip4Rewrite};
 use crate::testing::{FrameBuilder, TestTables, dpdk as shared, port_mac};
+use crate::transmit::frame::Class;
+use crate::transmit::shape::{Bucket, Shape};
+use crate::transmit::{QueueConfig, Scheduler};
 use crate::wires::{Exit, Wires};
 use dpdk::qsbr::Qsbr;
 use dpdk::{
@@ -888,7 +891,7 @@ fn a_running_forwarder_takes_another_graph_between_two_rounds() {
     let mut info = TestTables::every_kind().interfaces.get()[0];
     info.features = info.features.with(crate::steps::REDIRECTS, 1);
     let (ports, settings) = (Some(vec![info]), Some(settings(at_once())));
-    exchange.put(Replacement { graph: Some(other), ports, wires: None, settings });
+    exchange.put(Replacement { graph: Some(other), ports, settings, ..Replacement::default() });
     let stop = Arc::new(AtomicBool::new(false));
     let end = stop.clone();
     let owner = std::thread::spawn(move || {
@@ -1061,7 +1064,7 @@ fn what_is_handed_over_goes_before_its_ring() {
 }
 
 /// Waits for something that another thread does.
-fn wait_for(what: &str, is_done: impl Fn() -> bool) {
+fn wait_for(what: &str, mut is_done: impl FnMut() -> bool) {
     let begin = std::time::Instant::now();
     while !is_done() {
         assert!(begin.elapsed() < Duration::from_secs(20), "{what} does not happen");
@@ -1165,6 +1168,109 @@ fn a_forwarder_that_blocks_is_woken_by_each_ring_by_an_exchange_and_to_end() {
         assert_eq!(counters.woken_by_control.get(), woken[2] + 1);
         assert!(counters.blocked.get() > 0 && counters.sleeps.get() == 0);
     }
+}
+
+/// A queue of port 3 that sends 1,000 packets of 1,000 bytes in a second.
+fn slow_queue() -> Schedulers {
+    let shape = Shape { rate: 1_000_000, burst: 2_000, overhead: 0 };
+    let bucket = Arc::new(Bucket::new(shape, dpdk::tsc_hz()));
+    let scheduler = Scheduler::new(QueueConfig::default(), Some((shape, bucket)));
+    vec![(port(3), Some(Box::new(scheduler)))]
+}
+
+/// For 10.0.6.1, with this number.
+fn numbered(number: u16) -> Vec<u8> {
+    FrameBuilder::ip4().destination4("10.0.6.1").udp(number, 2, &[0; 958]).build()
+}
+
+#[test]
+fn a_forwarder_that_blocks_wakes_for_packets_whose_time_has_come() {
+    let mut one = Blocking::new(Wait::Interrupt);
+    one.exchange.put(Replacement { schedulers: slow_queue(), ..Replacement::default() });
+    wait_for("the exchange", || !one.exchange.is_waiting());
+    for number in 0..20 {
+        let mut packet = mbuf(&numbered(number));
+        packet.set_tag(3);
+        one.inject.push(packet).unwrap();
+    }
+    wait_for("the packets", || one.counters.tx(port(3)).packets.get() == 20);
+    let (mut burst, mut numbers) = (Burst::new(), Vec::new());
+    one.sent.receive(&mut burst, 64);
+    (0..burst.len()).for_each(|slot| numbers.push(u16::from(burst.frame(slot)[35])));
+    assert_eq!(numbers, (0..20).collect::<Vec<_>>());
+    one.wait_until_it_blocks();
+    let counters = one.counters.clone();
+    // It has blocked, not slept for some microseconds, and held what waited.
+    assert!(counters.blocks.get() > 5 && counters.sleeps.get() == 0);
+    assert_eq!(counters.held.get(), 0);
+    one.end();
+}
+
+#[test]
+fn what_waits_for_a_rate_is_held_and_leaves_with_the_next_queue_or_without_one() {
+    let mut lab = Lab::default_graph(at_once());
+    let mut schedulers = slow_queue();
+    lab.forwarder.exchange_schedulers(&mut schedulers);
+    assert!(schedulers[0].1.is_none(), "there was none before");
+    lab.receive(&(0..40).map(numbered).collect::<Vec<_>>());
+    let (sent, held) = (lab.frames_sent().len(), lab.counters.held.get());
+    assert!(sent < 10 && sent as u64 + held == 40, "{sent} sent, {held} held");
+    // Into a shorter one.
+    let config = QueueConfig { length: 20, ..QueueConfig::default() };
+    let never = Shape { rate: 1, burst: 1518, overhead: 0 };
+    let bucket = Arc::new(Bucket::new(never, 1));
+    let mut shorter =
+        vec![(port(3), Some(Box::new(Scheduler::new(config, Some((never, bucket))))))];
+    lab.forwarder.exchange_schedulers(&mut shorter);
+    assert!(shorter[0].1.as_ref().is_some_and(|old| old.is_empty()));
+    let dropped = lab.drops(DropReason::QueueFull);
+    let of = lab.counters.queue(port(3), Class::Default);
+    assert_eq!((dropped, of.full.get()), (held - 20, held - 20));
+    // And without any: everything leaves at once.
+    let mut none = vec![(port(3), None)];
+    lab.forwarder.exchange_schedulers(&mut none);
+    assert!(none[0].1.as_ref().is_some_and(|old| old.is_empty()));
+    lab.forwarder.round();
+    assert_eq!(lab.counters.held.get(), 0);
+    assert_eq!(lab.counters.tx(port(3)).packets.get(), 40 - dropped);
+}
+
+#[test]
+fn what_the_kernel_sends_waits_in_the_queue_by_its_class() {
+    let mut lab = Lab::default_graph(at_once());
+    lab.forwarder.exchange_schedulers(&mut slow_queue());
+    lab.receive(&(0..40).map(numbered).collect::<Vec<_>>());
+    lab.frames_sent();
+    let mut keepalive = numbered(99);
+    keepalive[15] = 48 << 2;
+    lab.priority.push(mbuf(&keepalive)).unwrap();
+    lab.priority.push(mbuf(&numbered(98))).unwrap();
+    let mut after = Vec::new();
+    wait_for("the keepalive", || {
+        lab.forwarder.round();
+        after.extend(lab.frames_sent().iter().map(|frame| frame[35]));
+        after.contains(&99)
+    });
+    assert!(after.len() <= 4 && !after.contains(&98), "{after:?}");
+    wait_for("the rest", || {
+        lab.forwarder.round();
+        after.extend(lab.frames_sent().iter().map(|frame| frame[35]));
+        after.contains(&98)
+    });
+    assert_eq!(after.last(), Some(&98), "it came last");
+}
+
+#[test]
+fn a_port_that_goes_takes_what_waits_for_it_along() {
+    let mut lab = Lab::default_graph(at_once());
+    lab.forwarder.exchange_schedulers(&mut slow_queue());
+    lab.receive(&(0..40).map(numbered).collect::<Vec<_>>());
+    let wires = Wires { exits: vec![Exit::none(port(3))], ..Wires::default() };
+    lab.forwarder.rewire(&mut Rewiring { wires, ..Rewiring::default() });
+    let sent = lab.counters.tx(port(3)).packets.get();
+    assert_eq!(lab.drops(DropReason::TxFull), 40 - sent);
+    lab.forwarder.round();
+    assert_eq!(lab.counters.held.get(), 0);
 }
 
 /// Three producers whose packets come when the forwarder is about to block, or blocks: a lost wake-up

@@ -199,6 +199,50 @@ pub struct Rss {
     pub table: Vec<u16>,
 }
 
+/// The queue of a port in software.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortQueue {
+    /// The port.
+    pub port: String,
+    /// Discipline, length and settings, as configurations write them.
+    pub queue: String,
+    /// The rate; none: that of the link.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shape: Option<String>,
+    /// What waits and has waited, all forwarders together.
+    pub classes: Vec<QueueClass>,
+}
+
+/// Packets of a class in a port's queue.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueClass {
+    /// `control` (CS6, CS7, ARP, neighbour discovery), a class by DSCP, or `others` where all others are in one
+    /// queue.
+    pub name: String,
+    /// Packets that wait now.
+    pub waiting: u64,
+    /// Their bytes.
+    pub waiting_bytes: u64,
+    /// The most packets that have waited, on one forwarder.
+    pub most: u64,
+    /// Packets that have left.
+    pub sent: u64,
+    /// Their bytes.
+    pub sent_bytes: u64,
+    /// Dropped because there was no room.
+    pub full: u64,
+    /// Dropped by RED.
+    pub red: u64,
+    /// Dropped by CoDel.
+    pub codel: u64,
+    /// Marked by RED or CoDel (ECN).
+    pub marked: u64,
+    /// Microseconds that packets spent in the queue, a moving average.
+    pub delay_us: u64,
+    /// The longest such time, in microseconds.
+    pub delay_most_us: u64,
+}
+
 /// A link; what the device does not say is left out. Of an interface of the kernel's the kernel says it
 /// (`ethtool`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -18,10 +18,14 @@
 //! | `rust-voip` | the same step in Rust | 1 | IPv4 |
 //! | `filter-10`, `filter-1000`, `filter-10000` | as `4r1e`, with a filter of so many made-up rules | 1 | IPv4 |
 //! | `filter-state` | as `filter-10`, the first rule accepts what is of known connections, as all packets are | 1 | IPv4 |
+//! | `queue-fifo`, `queue-red`, `queue-codel`, `queue-drr` | as `4r1e`, with a queue in software before the port, which is empty behind each burst | 1 | IPv4 |
+//! | `queue-shape` | as `queue-fifo`, with a rate that is never reached | 1 | IPv4 |
 //! | `4r4e` | 4 of /2 | 4 | IPv4 |
 //! | `full4` | a full table and a default route | 4 | IPv4 |
 //! | `full6` | the same of IPv6 | 4 | IPv6, random prefixes of the table, random host bits |
 //! | `mixed` | both | 4 | the two by turns, so a batch is half of each |
+//!
+//! The cases of queues run only by name (`--case`).
 //!
 //! With `--l3fwd`, DPDK's own example takes its turns with the cases of IPv4 ([`l3fwd`]); then one case
 //! is measured after the other, because each has an l3fwd of its own, with its own memory.

@@ -38,6 +38,9 @@ const MBUFS_PER_QUEUE: usize = 8192;
 /// rings, packets waiting for neighbours.
 const MBUFS_INSIDE: usize = 19_456;
 
+/// Packet buffers for ports' queues in software that come while the router runs.
+const MBUFS_QUEUED: usize = 4096;
+
 /// Buffers of a jumbo frame's size for frames that ports scatter, when something needs them in one piece
 /// and no port receives into such.
 const GATHERED: usize = 2048;
@@ -76,6 +79,8 @@ impl Nodes {
 pub struct Plan {
     nodes: Nodes,
     pools: Vec<NodePlan>,
+    /// Packets that may wait in ports' queues.
+    queued: usize,
 }
 
 /// What it needs on one node.
@@ -109,7 +114,9 @@ impl Plan {
             NodePlan { node, usual: count(&small), jumbo }
         };
         let pools = used.into_iter().map(plan).collect();
-        Self { nodes, pools }
+        let mbufs = config.memory.mbufs.map(|mbufs| mbufs as usize / 2);
+        let queued = mbufs.unwrap_or(MBUFS_QUEUED + queued(config, forwarders));
+        Self { nodes, pools, queued }
     }
 
     /// Megabytes.
@@ -154,7 +161,16 @@ fn bytes(count: usize, room: u16) -> usize {
 /// rings of its own.
 fn mbufs_inside(config: &Config, forwarders: usize) -> usize {
     let rings: usize = config.slowpath.classes.iter().map(|class| class.queue).sum();
-    MBUFS_INSIDE + (forwarders * config.slowpath.workers - 1) * rings
+    MBUFS_INSIDE
+        + MBUFS_QUEUED
+        + queued(config, forwarders)
+        + (forwarders * config.slowpath.workers - 1) * rings
+}
+
+/// Packet buffers that ports' queues in software hold at most: each forwarder may have a transmit queue.
+fn queued(config: &Config, forwarders: usize) -> usize {
+    let queues = config.ports.iter().filter_map(config::Port::queue_in_software);
+    forwarders * queues.map(|(queue, _)| queue.buffers()).sum::<usize>()
 }
 
 /// The MTU that a port is going to have.
@@ -182,6 +198,8 @@ pub struct Buffers {
     pools: Vec<NodePools>,
     /// Those of ports that came later, shared by all copies of this.
     later: Arc<Mutex<Vec<Later>>>,
+    /// Packets that may wait in ports' queues.
+    queued: usize,
 }
 
 /// The pools of a node.
@@ -219,7 +237,7 @@ impl From<Mempool> for Buffers {
     fn from(usual: Mempool) -> Self {
         let pools = vec![NodePools { node: None, usual, jumbo: None }];
         let nodes = Nodes { machine: Machine::here(), usual: None };
-        Self { nodes, pools, later: Arc::default() }
+        Self { nodes, pools, later: Arc::default(), queued: MBUFS_QUEUED }
     }
 }
 
@@ -229,7 +247,22 @@ impl Buffers {
         let pools = plan.pools.iter().map(|plan| NodePools::new(eal, plan));
         let pools = pools.collect::<Result<Vec<_>>>()?;
         ensure!(!pools.is_empty(), "no port, so no packet memory");
-        Ok(Self { nodes: plan.nodes.clone(), pools, later: Arc::default() })
+        let (nodes, queued) = (plan.nodes.clone(), plan.queued);
+        Ok(Self { nodes, pools, later: Arc::default(), queued })
+    }
+
+    /// Checks that ports' queues in software leave buffers to receive into.
+    ///
+    /// # Errors
+    /// They could hold more packets than there is memory for beside everything else.
+    pub fn check_queues(&self, config: &Config, forwarders: usize) -> Result<()> {
+        let (wanted, most) = (queued(config, forwarders), self.queued);
+        ensure!(
+            wanted <= most,
+            "ports' queues could hold {wanted} packets, and the router has memory for {most} in queues; lower \
+             queue = {{ length = … }}, restart it with this file, or raise turnpike.memory {{ mbufs }}"
+        );
+        Ok(())
     }
 
     /// The NUMA node of a device; `None` if it has none, or there is one only.

@@ -22,6 +22,7 @@ use super::buffers::Buffers;
 use super::cores;
 use super::graphs::ForwarderGraph;
 use super::reports::ForwarderView;
+use super::schedulers::{Buckets, Egress};
 use super::wiring::{Seat, SlowPathWays, WorkerEnds};
 use crate::machine::cpu::Cpus;
 
@@ -45,6 +46,8 @@ pub struct ForwarderFactory {
     pub seed: u64,
     /// The machine's cores and NUMA nodes.
     pub cpus: Arc<Cpus>,
+    /// The rates of ports.
+    pub buckets: Buckets,
 }
 
 /// A forwarder that does not run yet and knows no port.
@@ -73,7 +76,7 @@ impl ForwarderFactory {
         &self,
         (number, core): (usize, usize),
         graph: ForwarderGraph,
-        settings: Settings,
+        settings: (Settings, &[Egress]),
         counters: Arc<ForwarderCounters>,
     ) -> Result<Made> {
         if !self.cpus.is_numa() {
@@ -94,9 +97,10 @@ impl ForwarderFactory {
         &self,
         (number, core): (usize, usize),
         (graph, lua): ForwarderGraph,
-        settings: Settings,
+        settings: (Settings, &[Egress]),
         counters: Arc<ForwarderCounters>,
     ) -> Result<Made> {
+        let (settings, egress) = settings;
         let node = self.seats(&[core])[0].node;
         let Self { eal, classes, next_hops, workers, seed, .. } = self;
         let ways = SlowPathWays::new(eal, (number, node), *workers, classes, next_hops, *seed)?;
@@ -115,6 +119,7 @@ impl ForwarderFactory {
         let view = ForwarderView { counters, exchange, edges, lua, running: true };
         let wires = Wires { inlets: ways.forwarder.inlets, ..Wires::default() };
         unit.rewire(&mut Rewiring { wires, ..Rewiring::default() });
+        unit.exchange_schedulers(&mut self.buckets.schedulers(egress));
         Ok(Made { unit, view, ends: ways.workers })
     }
 }

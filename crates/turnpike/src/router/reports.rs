@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use control::config;
-use dataplane::counters::{ClassCounters, Counter, ForwarderCounters};
+use dataplane::counters::{ClassCounters, ClassQueueCounters, Counter, ForwarderCounters};
 use dataplane::exchange::Exchange;
 use dataplane::graph::{GraphCounters, Shape, StepShape, Target};
 use dataplane::port::{MAX_PORTS, PortId};
 use dataplane::reason::{DropReason, PuntClass};
+use dataplane::transmit::Discipline;
+use dataplane::transmit::frame::Class;
 
 use script::CounterNames;
 
@@ -436,6 +438,44 @@ impl Ledger {
             report.push(Step { name: step.name.clone(), packets: incoming[place], outputs });
         }
         Graph { steps: report }
+    }
+
+    /// The classes of a port's queue in software.
+    pub fn queue_classes(&self, port: PortId, discipline: Discipline) -> Vec<report::QueueClass> {
+        let is_drr = matches!(discipline, Discipline::Drr(_));
+        let there = |class: &&Class| is_drr || matches!(class, Class::Control | Class::Default);
+        let report = |&class: &Class| {
+            let name = if is_drr || class == Class::Control { class.name() } else { "others" };
+            self.queue_class(port, class, name)
+        };
+        Class::ALL.iter().filter(there).map(report).collect()
+    }
+
+    fn queue_class(&self, port: PortId, class: Class, name: &str) -> report::QueueClass {
+        let of = || self.forwarders.iter().map(|view| view.counters.queue(port, class));
+        let sum = |of_one: fn(&ClassQueueCounters) -> &Counter| -> u64 {
+            of().map(|counters| of_one(counters).get()).sum()
+        };
+        let most = |of_one: fn(&ClassQueueCounters) -> &Counter| -> u64 {
+            of().map(|counters| of_one(counters).get()).max().unwrap_or_default()
+        };
+        let micros = |cycles: u64| {
+            (u128::from(cycles) * 1_000_000 / u128::from(dpdk::tsc_hz().max(1))) as u64
+        };
+        report::QueueClass {
+            name: name.to_owned(),
+            waiting: sum(|of| &of.waiting),
+            waiting_bytes: sum(|of| &of.waiting_bytes),
+            most: most(|of| &of.most),
+            sent: sum(|of| &of.sent),
+            sent_bytes: sum(|of| &of.sent_bytes),
+            full: sum(|of| &of.full),
+            red: sum(|of| &of.red),
+            codel: sum(|of| &of.codel),
+            marked: sum(|of| &of.marked),
+            delay_us: micros(most(|of| &of.delay)),
+            delay_most_us: micros(most(|of| &of.delay_most)),
+        }
     }
 
     /// Packets and bytes received and sent by a port, in this order.

@@ -340,6 +340,8 @@ const CHANGES: &[(&str, &str)] = &[
     ("filter outward", "filter = { outward = 'f' }"),
     ("filter hardware", "filter = { inward = 'f', hardware = true }"),
     ("spread", "spread = 'software'"),
+    ("queue", "queue = { length = 7 }"),
+    ("shape", "shape = '1mbit'"),
     ("offloads", "offloads = { vlan = false }"),
     ("link", "link = { speed = '10G' }"),
     ("promiscuous", "promiscuous = true"),

@@ -803,8 +803,8 @@ fn source_lengths(text: &str) -> Result<SourceLengths, String> {
     Ok(of)
 }
 
-/// An amount of packets, or of bits, in bytes; whether it is bytes.
-fn amount(text: &str, packets: &str) -> Result<(u64, bool), String> {
+/// An amount of packets (in the unit `packets`), or of bits, in bytes; whether it is of bits.
+pub(super) fn amount(text: &str, packets: &str) -> Result<(u64, bool), String> {
     let wrong = || {
         format!(
             "\"{text}\" is no rate or amount; write it as 100k{packets}, 2m{packets}, 50mbit, 1gbit"

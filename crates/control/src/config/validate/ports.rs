@@ -15,10 +15,11 @@ use super::super::script::Statement;
 use super::super::value::{Fields, Value};
 use super::super::{Device, Driver, Port, PortFilter};
 use super::{
-    Context, NAME_RULE, advertise, discovery, filters, host, is_name, link, offloads, queues, vrfs,
+    Context, NAME_RULE, advertise, discovery, filters, host, is_name, link, offloads, queues,
+    transmit, vrfs,
 };
 
-const KNOWN: [&str; 31] = [
+const KNOWN: [&str; 33] = [
     "device",
     "driver",
     "take_over",
@@ -42,6 +43,8 @@ const KNOWN: [&str; 31] = [
     "tx_cores",
     "rss",
     "spread",
+    "queue",
+    "shape",
     "offloads",
     "host",
     "filter",
@@ -96,6 +99,8 @@ pub(super) fn read<'s>(
             mac: mac(&mut fields),
             mtu,
             queues: queues::read(&mut fields),
+            queue: transmit::queue(&mut fields),
+            shape: transmit::shape(&mut fields, mtu),
             offloads: offloads::read(&mut fields),
             link: link::read(&mut fields),
             vrf: vrfs::named(&mut fields, "vrf", &known_vrfs).unwrap_or(VrfId::DEFAULT),

@@ -23,6 +23,10 @@ use dataplane::quarantine::Quarantine;
 use dataplane::replicate::Replicator;
 use dataplane::steps::FILTER_IN;
 use dataplane::tables::{Fibs, Tables, VrfTables};
+use dataplane::transmit::codel::CodelConfig;
+use dataplane::transmit::red::RedConfig;
+use dataplane::transmit::shape::{Bucket, Shape};
+use dataplane::transmit::{Discipline, QueueConfig, Scheduler, WEIGHTS};
 use dataplane::wires::{Exit, Rewiring, Wires};
 use dpdk::WaitSet;
 use dpdk::qsbr::Qsbr;
@@ -58,7 +62,7 @@ pub struct Case {
 }
 
 /// All cases, those with the same source side by side.
-pub const CASES: [Case; 14] = [
+pub const CASES: [Case; 19] = [
     Case { name: "4r1e", full: false, egress: 1, mix: Mix::V4, more: More::Nothing },
     Case { name: "noop", full: false, egress: 1, mix: Mix::V4, more: More::Noop },
     Case { name: "lua-empty", full: false, egress: 1, mix: Mix::V4, more: More::LuaEmpty },
@@ -69,13 +73,40 @@ pub const CASES: [Case; 14] = [
     Case { name: "filter-1000", full: false, egress: 1, mix: Mix::V4, more: More::Rules(1000) },
     Case { name: "filter-10000", full: false, egress: 1, mix: Mix::V4, more: More::Rules(10_000) },
     Case { name: "filter-state", full: false, egress: 1, mix: Mix::V4, more: More::State },
+    Case { name: "queue-fifo", full: false, egress: 1, mix: Mix::V4, more: More::Queue(FIFO) },
+    Case { name: "queue-red", full: false, egress: 1, mix: Mix::V4, more: More::Queue(RED) },
+    Case { name: "queue-codel", full: false, egress: 1, mix: Mix::V4, more: More::Queue(CODEL) },
+    Case { name: "queue-drr", full: false, egress: 1, mix: Mix::V4, more: More::Queue(DRR) },
+    Case { name: "queue-shape", full: false, egress: 1, mix: Mix::V4, more: More::Shape },
     Case { name: "4r4e", full: false, egress: 4, mix: Mix::V4, more: More::Nothing },
     Case { name: "full4", full: true, egress: 4, mix: Mix::V4, more: More::Nothing },
     Case { name: "full6", full: true, egress: 4, mix: Mix::V6, more: More::Nothing },
     Case { name: "mixed", full: true, egress: 4, mix: Mix::Both, more: More::Nothing },
 ];
 
-/// The cases with these names, or all.
+const FIFO: Discipline = Discipline::Fifo;
+const RED: Discipline =
+    Discipline::Red(RedConfig { least: 166, most: 500, percent: 10, ecn: true });
+const CODEL: Discipline =
+    Discipline::Codel(CodelConfig { target_us: 5_000, interval_us: 100_000, ecn: true });
+const DRR: Discipline = Discipline::Drr(WEIGHTS);
+
+/// A rate that no source reaches: what its bookkeeping costs.
+const UNREACHED: Shape = Shape { rate: 125_000_000_000, burst: 64_000_000, overhead: 24 };
+
+/// The queue of a case's ports.
+fn queue_of(case: &Case) -> Option<Scheduler> {
+    let (discipline, shape) = match case.more {
+        More::Queue(discipline) => (discipline, None),
+        More::Shape => (FIFO, Some(UNREACHED)),
+        _ => return None,
+    };
+    let shape = shape.map(|shape| (shape, Arc::new(Bucket::new(shape, dpdk::tsc_hz()))));
+    Some(Scheduler::new(QueueConfig { discipline, ..QueueConfig::default() }, shape))
+}
+
+/// The cases with these names, or all but those of queues: a process has room for 32 devices, and each case has
+/// its own.
 ///
 /// # Errors
 /// A name is not one of a case.
@@ -84,7 +115,11 @@ pub fn choose(only: &[String]) -> Result<Vec<&'static Case>> {
         let known: Vec<_> = CASES.iter().map(|case| case.name).collect();
         bail!("--case {wrong}: not found; known: {}", known.join(", "));
     }
-    let wanted = |case: &&Case| only.is_empty() || only.iter().any(|name| name == case.name);
+    let is_queue = |case: &Case| matches!(case.more, More::Queue(_) | More::Shape);
+    let wanted = |case: &&Case| match only {
+        [] => !is_queue(case),
+        names => names.iter().any(|name| name == case.name),
+    };
     Ok(CASES.iter().filter(wanted).collect())
 }
 
@@ -215,7 +250,7 @@ impl Router {
         let mut lua = None;
         match case.more {
             // The filter's steps are among the default ones.
-            More::Nothing | More::Rules(_) => {}
+            More::Nothing | More::Rules(_) | More::Queue(_) | More::Shape => {}
             More::State => know_all(bench, case, &tables)?,
             More::Noop => steps.insert("noop", Noop, "ip4-rewrite")?,
             More::RustVoip => steps.insert("mark-voip", MarkVoip, "ip4-lookup")?,
@@ -246,6 +281,9 @@ impl Router {
         });
         let wires = Wires { exits, ..Wires::default() };
         forwarder.rewire(&mut Rewiring { wires, ..Rewiring::default() });
+        if let Some(scheduler) = queue_of(case) {
+            forwarder.exchange_schedulers(&mut vec![(PortId::FIRST, Some(Box::new(scheduler)))]);
+        }
         let rx_burst = bursts.rx;
         let filter = tables.filters.get().tables.into_iter().flatten().next();
         Ok(Self { case, forwarder, counters, lua, filter, rx_burst, spread: true, _writers: None })
@@ -419,8 +457,8 @@ mod tests {
         assert_eq!(
             error,
             "--case 4r2e: not found; known: 4r1e, noop, lua-empty, lua-voip, \
-             lua-flushed, rust-voip, filter-10, filter-1000, filter-10000, filter-state, 4r4e, \
-             full4, full6, mixed"
+             lua-flushed, rust-voip, filter-10, filter-1000, filter-10000, filter-state, \
+             queue-fifo, queue-red, queue-codel, queue-drr, queue-shape, 4r4e, full4, full6, mixed"
         );
         assert_eq!(choose(&[]).unwrap().len(), 14);
         let chosen = choose(&["mixed".into(), "4r1e".into()]).unwrap();

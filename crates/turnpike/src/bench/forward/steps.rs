@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use dataplane::batch::ETHERNET;
 use dataplane::graph::{Output, Outputs, Step};
+use dataplane::transmit::Discipline;
 use dataplane::{Batch, Mask};
 use script::{ForwarderLua, LuaStep, Policy, Source, StepSettings, Watchdog};
 
@@ -28,6 +29,10 @@ pub enum More {
     Rules(usize),
     /// The same with ten rules, the first of which accepts the packets of known connections: all of them.
     State,
+    /// A queue in software before the port.
+    Queue(Discipline),
+    /// The same, first in first out, with a rate that is never reached.
+    Shape,
 }
 
 /// Does nothing.

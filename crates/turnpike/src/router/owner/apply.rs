@@ -17,6 +17,7 @@ use anyhow::{Context, Result};
 use control::config::{Config, Diff, Neighbour, Port, Route};
 use control::cores::CorePlacement;
 use control::netlink::KernelOrder;
+use dataplane::distribution::Schedulers;
 use dataplane::exchange::Replacement;
 use dataplane::features::Features;
 use dataplane::forwarder::Settings;
@@ -30,6 +31,7 @@ use super::super::ports::request;
 use super::super::prepare::{Prepared, Ready};
 use super::super::queues;
 use super::super::reports::Former;
+use super::super::schedulers;
 use super::super::settings;
 use super::super::wiring::{Spread, Wiring};
 use super::Owner;
@@ -97,6 +99,7 @@ impl Owner {
         (graphs, ports, ready): (Vec<ForwarderGraph>, Vec<InterfaceInfo>, BTreeMap<PortId, Ready>),
         done: &mut Done,
     ) -> Result<Option<Duration>> {
+        let schedulers = self.schedulers(base, config)?;
         self.make_vrfs(base, config)?;
         self.move_ports(diff, config, ready, &ports, &mut done.moves).await?;
         let infos = (base.ports.iter().map(what_steps_see))
@@ -104,7 +107,8 @@ impl Owner {
             .then_some(ports);
         let other = settings::of_forwarders(config);
         let other = (other != settings::of_forwarders(base)).then_some(other);
-        let (pause, exchanged) = self.exchange_all(config, graphs, infos, other).await?;
+        let (pause, exchanged) =
+            self.exchange_all(config, graphs, infos, (other, schedulers)).await?;
         done.exchanged = exchanged;
         done.entered = true;
         self.enter_ports(diff, &done.moves)?;
@@ -296,9 +300,13 @@ impl Owner {
         new: &Config,
         mut graphs: Vec<ForwarderGraph>,
         infos: Option<Vec<InterfaceInfo>>,
-        settings: Option<Settings>,
+        (settings, schedulers): (Option<Settings>, Vec<Schedulers>),
     ) -> Result<(Option<Duration>, Option<Exchanged>)> {
-        if graphs.is_empty() && infos.is_none() && settings.is_none() {
+        if graphs.is_empty()
+            && infos.is_none()
+            && settings.is_none()
+            && schedulers.iter().all(Vec::is_empty)
+        {
             return Ok((None, None));
         }
         let shape = graphs.first().map(|(graph, _)| graph.shape().clone());
@@ -306,7 +314,9 @@ impl Owner {
             graphs.iter().map(|(graph, lua)| (graph.counters().clone(), lua.clone())).collect();
         let mut graphs = graphs.drain(..).map(|(graph, _)| graph);
         let count = self.forwarders();
+        let mut schedulers = schedulers.into_iter();
         let replacement = |_| Replacement {
+            schedulers: schedulers.next().unwrap_or_default(),
             graph: graphs.next(),
             ports: infos.clone(),
             settings: settings.clone(),
@@ -327,6 +337,17 @@ impl Owner {
             self.ledger.replace_graphs(shape, views, names)
         });
         Ok((pause, Some(Exchanged { old, graphs })))
+    }
+
+    /// The ports' queues that change, for each forwarder.
+    fn schedulers(&self, old: &Config, new: &Config) -> Result<Vec<Schedulers>> {
+        let changed = schedulers::changed(old, new);
+        let Some(wiring) = self.wiring.as_ref().filter(|_| !changed.is_empty()) else {
+            return Ok(Vec::new());
+        };
+        let (factory, count) = (wiring.factory(), self.forwarders());
+        factory.buffers.check_queues(new, count)?;
+        Ok((0..count).map(|_| factory.buckets.schedulers(&changed)).collect())
     }
 
     /// Gives each forwarder what it had before.
@@ -361,7 +382,8 @@ impl Owner {
         let factory = self.wiring.as_ref().context("no wiring")?.factory();
         let make = |(number, graph): (usize, ForwarderGraph)| {
             let (core, counters) = (cores[number], self.ledger.counters_of(number));
-            factory.make((number, core), graph, settings::of_forwarders(config), counters)
+            let settings = (settings::of_forwarders(config), &schedulers::all(config)[..]);
+            factory.make((number, core), graph, settings, counters)
         };
         let more = (first..).zip(more).map(make).collect::<Result<Vec<_>>>()?;
         let plans = queues::plans(config);

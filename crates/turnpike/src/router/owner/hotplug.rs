@@ -321,7 +321,7 @@ impl Owner {
     async fn let_return(&mut self, base: &Config, id: PortId, reopened: Reopened) -> Result<()> {
         let Reopened { opened, graphs, infos } = reopened;
         if !graphs.is_empty() {
-            self.exchange_all(base, graphs, Some(infos), None).await?;
+            self.exchange_all(base, graphs, Some(infos), (None, Vec::new())).await?;
         }
         let wanted = base.port(id).context("no such port")?;
         let Some(Absent { host, last, .. }) = self.absentees.ports.remove(&id) else {

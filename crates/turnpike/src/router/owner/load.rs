@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use control::config::key_text;
+use control::config::{self, key_text};
 use dataplane::counters::ForwarderCounters;
 use dataplane::polling::Wait;
 
@@ -12,7 +12,7 @@ use super::super::reports::ForwarderView;
 use super::super::settings;
 use super::super::wiring::Wiring;
 use super::Owner;
-use crate::api::report::{Forwarder, Forwarders, Rss, Waiting};
+use crate::api::report::{Forwarder, Forwarders, PortQueue, Rss, Waiting};
 use crate::machine::list_text;
 
 /// A forwarder that is busier than this may have too much.
@@ -125,6 +125,20 @@ impl Owner {
             woken_by_ring: counters.woken_by_ring.get(),
             woken_by_control: counters.woken_by_control.get(),
         }
+    }
+
+    /// The queues of ports that have one in software.
+    pub(super) fn queue_reports(&self) -> Vec<PortQueue> {
+        let report = |port: &config::Port| {
+            let (queue, shape) = port.queue_in_software()?;
+            Some(PortQueue {
+                port: port.name.clone(),
+                queue: queue.to_string(),
+                shape: shape.map(|shape| shape.to_string()),
+                classes: self.ledger.queue_classes(port.id, queue.discipline),
+            })
+        };
+        self.configurations.current.ports.iter().filter_map(report).collect()
     }
 
     /// How each port's packets are spread.

@@ -26,6 +26,7 @@ use wire::MacAddr;
 use super::super::buffers::Buffers;
 use super::super::cores;
 use super::super::queues::{self, Plans};
+use super::super::schedulers::Buckets;
 use super::*;
 
 fn shared() -> &'static (Arc<Eal>, Mempool) {
@@ -91,7 +92,7 @@ fn graph() -> Graph {
 fn make(factory: &ForwarderFactory, number: usize) -> Made {
     // Packets wait for a burst for longer than an exchange takes.
     let tx = TxConfig { flush: Duration::from_millis(2), ..TxConfig::default() };
-    let settings = Settings { tx, ..Settings::default() };
+    let settings = (Settings { tx, ..Settings::default() }, &[][..]);
     factory.make((number, core()), (graph(), None), settings, Arc::default()).unwrap()
 }
 
@@ -151,6 +152,7 @@ impl Lab {
             next_hops: Arc::default(),
             seed: 1,
             cpus: Arc::default(),
+            buckets: Buckets::default(),
         };
         let (mut units, mut counters, mut ends) = (Vec::new(), Vec::new(), Vec::new());
         for number in 0..cores.len() {

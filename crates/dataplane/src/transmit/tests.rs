@@ -1,0 +1,275 @@
+//! A scheduler between real packets and a real device: the ring driver's, which hands what is sent by its
+//! transmit queue to its receive queue.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use dpdk::{Burst, Device, Port, PortConfig, RxQueue};
+use proptest::prelude::*;
+
+use super::*;
+use crate::testing::{FrameBuilder, dpdk as shared};
+
+/// Packets that the device's ring holds.
+const RING: usize = 1023;
+
+const PORT: PortId = PortId::FIRST;
+
+struct Lab {
+    scheduler: Scheduler,
+    counters: ForwarderCounters,
+    device: TxQueue,
+    wire: RxQueue,
+    hz: u64,
+}
+
+impl Lab {
+    fn new(config: QueueConfig, shape: Option<Shape>) -> Self {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("net_ring_queue{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        let (eal, pool) = shared();
+        let device = Device::Vdev { name: name.clone(), args: String::new() };
+        let (_, mut rx, mut tx) = Port::open(eal, &PortConfig::new(&name, device), pool).unwrap();
+        let hz = dpdk::tsc_hz();
+        let shape = shape.map(|shape| (shape, Arc::new(Bucket::new(shape, hz))));
+        Self {
+            scheduler: Scheduler::new(config, shape),
+            counters: ForwarderCounters::default(),
+            device: tx.remove(0),
+            wire: rx.remove(0),
+            hz,
+        }
+    }
+
+    /// Another queue before the same device; nothing is counted yet.
+    fn replace(&mut self, config: QueueConfig, shape: Option<Shape>) {
+        let shape = shape.map(|shape| (shape, Arc::new(Bucket::new(shape, self.hz))));
+        self.scheduler = Scheduler::new(config, shape);
+        self.counters = ForwarderCounters::default();
+    }
+
+    fn offer(&mut self, frames: impl IntoIterator<Item = Vec<u8>>, now: u64) {
+        let mut list = PacketList::new();
+        for frame in frames {
+            list.push(shared().1.copy_of(&frame).unwrap()).unwrap();
+            if list.room() == 0 {
+                self.scheduler.offer(&mut list, now, (PORT, &self.counters));
+            }
+        }
+        self.scheduler.offer(&mut list, now, (PORT, &self.counters));
+        assert!(list.is_empty());
+    }
+
+    fn serve(&mut self, now: u64) -> usize {
+        self.scheduler.serve(&mut self.device, now, (PORT, &self.counters))
+    }
+
+    /// The numbers and codepoints of what has left.
+    fn sent(&mut self) -> Vec<(u16, u8)> {
+        let (mut burst, mut all) = (Burst::new(), Vec::new());
+        while self.wire.receive(&mut burst, 64) > 0 {
+            for slot in 0..burst.len() {
+                let frame = burst.frame(slot);
+                all.push((u16::from_be_bytes([frame[34], frame[35]]), frame[15] >> 2));
+            }
+            burst.free(u64::MAX);
+        }
+        all
+    }
+
+    fn dropped(&self) -> u64 {
+        let drops = &self.counters.drops;
+        let reasons = [DropReason::QueueFull, DropReason::QueueRed, DropReason::QueueCodel];
+        reasons.map(|reason| drops.get(reason)).iter().sum()
+    }
+}
+
+/// A UDP packet of 1,000 bytes whose source port is its number.
+fn frame(number: u16, dscp: u8) -> Vec<u8> {
+    let mut frame = FrameBuilder::ip4().udp(number, 2, &[0; 958]).build();
+    frame[15] = dscp << 2;
+    frame[24..26].fill(0);
+    let sum = wire::checksum::checksum(&frame[14..34]).to_be_bytes();
+    frame[24..26].copy_from_slice(&sum);
+    frame
+}
+
+fn fifo(length: u32) -> QueueConfig {
+    QueueConfig { length, ..QueueConfig::default() }
+}
+
+const CS6: u8 = 48;
+
+#[test]
+fn without_a_rate_everything_leaves_at_once_and_in_order() {
+    let mut lab = Lab::new(fifo(1000), None);
+    lab.offer((0..300).map(|n| frame(n, 0)), 0);
+    assert_eq!((lab.serve(0), lab.scheduler.len()), (300, 0));
+    assert_eq!(lab.sent(), (0..300).map(|n| (n, 0)).collect::<Vec<_>>());
+    let of = lab.counters.queue(PORT, Class::Default);
+    assert_eq!((of.sent.get(), of.sent_bytes.get(), of.waiting.get()), (300, 300_000, 0));
+    assert!(!lab.scheduler.is_stuck() && lab.scheduler.due().is_none());
+}
+
+#[test]
+fn what_the_device_does_not_take_waits_up_to_the_length_and_keeps_its_order() {
+    let mut lab = Lab::new(fifo(500), None);
+    let mut sent = 0;
+    for n in 0..8 {
+        lab.offer((0..200).map(|m| frame(n * 200 + m, 0)), 0);
+        sent += lab.serve(0);
+    }
+    assert_eq!(sent, RING);
+    assert!(lab.scheduler.is_stuck());
+    // What the device has refused waits beside the queue.
+    let refused = lab.scheduler.out.len();
+    assert!(refused > 0);
+    assert!((500..=500 + refused).contains(&lab.scheduler.len()));
+    assert_eq!(lab.dropped() as usize, 1600 - RING - lab.scheduler.len());
+    let mut first = lab.sent();
+    while lab.serve(0) > 0 {}
+    first.extend(lab.sent());
+    assert!(first.is_sorted() && first.len() as u64 == 1600 - lab.dropped());
+}
+
+#[test]
+fn control_leaves_first_but_gets_no_more_than_half_beside_others() {
+    let mut lab = Lab::new(fifo(200), None);
+    lab.offer((0..100).map(|n| frame(n, 0)), 0);
+    lab.offer((0..100).map(|n| frame(n, CS6)), 0);
+    lab.serve(0);
+    let order: Vec<_> = lab.sent().iter().map(|&(_, dscp)| dscp).collect();
+    let ahead = (AHEAD_MOST as usize).div_ceil(1000);
+    assert_eq!(order[..ahead], vec![CS6; ahead]);
+    let rest = &order[ahead..ahead + 100];
+    let control = rest.iter().filter(|&&dscp| dscp == CS6).count();
+    assert!((49..=51).contains(&control), "{control} of 100");
+    assert_eq!(order.len(), 200);
+}
+
+#[test]
+fn a_rate_holds_packets_back_and_says_for_how_long() {
+    // 1,000 packets a second, two at once.
+    let shape = Shape { rate: 1_000_000, burst: 2_000, overhead: 0 };
+    let mut lab = Lab::new(fifo(1000), Some(shape));
+    let begin = lab.hz;
+    lab.offer((0..100).map(|n| frame(n, 0)), begin);
+    let burst = lab.serve(begin);
+    assert!((2..=3).contains(&burst), "{burst}");
+    let due = lab.scheduler.due().unwrap();
+    assert!(due > begin && !lab.scheduler.is_stuck());
+    assert_eq!(lab.serve(due - 1), 0);
+    assert!(lab.serve(due) > 0);
+    let mut sent = lab.sent().len();
+    // 50 ms later at most 50 packets more have left, and a quantum and a frame.
+    for step in 1..=50 {
+        lab.serve(begin + lab.hz / 1000 * step);
+        sent += lab.sent().len();
+    }
+    assert!((49..=54).contains(&sent), "{sent}");
+    let of = lab.counters.queue(PORT, Class::Default);
+    assert_eq!(of.waiting.get() as usize, 100 - sent);
+    let delay = of.delay_most.get() as f64 / lab.hz as f64;
+    assert!((0.045..=0.05).contains(&delay), "{delay} s");
+}
+
+#[test]
+fn drr_divides_a_rate_among_classes() {
+    let config = QueueConfig { length: 1000, discipline: Discipline::Drr([4, 3, 2, 2, 1]) };
+    let shape = Shape { rate: 1_000_000, burst: 4_000, overhead: 0 };
+    let mut lab = Lab::new(config, Some(shape));
+    let (ef, le) = (46, 1);
+    lab.offer((0..400).flat_map(|n| [frame(n, ef), frame(n, 0), frame(n, le)]), 0);
+    let mut sent = Vec::new();
+    for step in 0..280 {
+        lab.serve(lab.hz + lab.hz / 1000 * step);
+        sent.extend(lab.sent());
+    }
+    let count = |of: u8| sent.iter().filter(|&&(_, dscp)| dscp == of).count() as f64;
+    let all = sent.len() as f64;
+    for (dscp, share) in [(ef, 4.0 / 7.0), (0, 2.0 / 7.0), (le, 1.0 / 7.0)] {
+        assert!((count(dscp) / all - share).abs() < 0.03, "{dscp}: {} of {all}", count(dscp));
+    }
+    let numbers = |of: u8| sent.iter().filter(move |&&(_, dscp)| dscp == of).map(|&(n, _)| n);
+    assert!([ef, 0, le].into_iter().all(|dscp| numbers(dscp).is_sorted()));
+}
+
+#[test]
+fn a_queue_that_takes_over_keeps_order_and_time_and_drops_what_exceeds_it() {
+    let mut old = Lab::new(fifo(1000), Some(Shape { rate: 1000, burst: 2000, overhead: 0 }));
+    old.offer((0..300).map(|n| frame(n, if n % 10 == 0 { CS6 } else { 0 })), 5);
+    let sent = old.serve(5);
+    let mut new = Lab::new(fifo(100), None);
+    new.scheduler.take_over(&mut old.scheduler, 50, (PORT, &new.counters));
+    assert!(old.scheduler.is_empty());
+    assert_eq!(new.dropped() as usize, 300 - sent - new.scheduler.len());
+    let waiting = 30 - old.sent().len() + 100;
+    assert_eq!(new.serve(105), waiting);
+    let all = new.sent();
+    for dscp in [CS6, 0] {
+        let numbers = all.iter().filter(|&&(_, of)| of == dscp).map(|&(n, _)| n);
+        assert!(numbers.is_sorted());
+    }
+    let delay = new.counters.queue(PORT, Class::Default).delay_most.get();
+    assert_eq!(delay, 100, "since it came to the old one");
+}
+
+#[test]
+fn what_waits_at_the_end_is_dropped_by_name() {
+    let mut lab = Lab::new(fifo(1000), Some(Shape { rate: 1000, burst: 2000, overhead: 0 }));
+    lab.offer((0..20).map(|n| frame(n, if n < 5 { CS6 } else { 0 })), 0);
+    assert_eq!(lab.scheduler.len(), 20);
+    lab.scheduler.drop_all(DropReason::Shutdown, PORT, &lab.counters);
+    assert_eq!(lab.counters.drops.get(DropReason::Shutdown), 20);
+    assert!(lab.scheduler.is_empty());
+}
+
+fn disciplines() -> impl Strategy<Value = Discipline> {
+    let red = RedConfig { least: 5, most: 20, percent: 20, ecn: true };
+    let codel = CodelConfig { target_us: 100, interval_us: 2_000, ecn: true };
+    prop_oneof![
+        Just(Discipline::Fifo),
+        Just(Discipline::Red(red)),
+        Just(Discipline::Codel(codel)),
+        Just(Discipline::Drr(WEIGHTS)),
+    ]
+}
+
+/// Every packet is sent or dropped by name or waits, and packets of a class keep their order, whatever comes
+/// when.
+#[test]
+fn every_packet_is_somewhere() {
+    let lab = RefCell::new(Lab::new(fifo(1), None));
+    let steps = proptest::collection::vec((0usize..40, 0usize..6, 0u64..5000), 1..30);
+    let config = ProptestConfig::with_cases(64);
+    proptest!(config, |(
+        discipline in disciplines(),
+        shaped in any::<bool>(),
+        length in 1u32..60,
+        steps in steps,
+    )| {
+        let shape = Shape { rate: 5_000_000, burst: 5_000, overhead: 24 };
+        let config = QueueConfig { length, discipline };
+        let lab = &mut *lab.borrow_mut();
+        lab.replace(config, shaped.then_some(shape));
+        let (mut now, mut offered, mut sent) = (lab.hz, 0u16, Vec::new());
+        for (count, class, micros) in steps {
+            now += lab.hz / 1_000_000 * micros;
+            let dscp = [48, 46, 34, 18, 0, 1][class];
+            let first = offered;
+            offered += count as u16;
+            lab.offer((first..offered).map(|number| frame(number, dscp)), now);
+            lab.serve(now);
+            sent.extend(lab.sent());
+            prop_assert!(lab.scheduler.len() <= config.buffers());
+        }
+        let all = sent.len() as u64 + lab.dropped() + lab.scheduler.len() as u64;
+        prop_assert_eq!(all, u64::from(offered));
+        for dscp in [48, 46, 34, 18, 0, 1] {
+            let numbers = sent.iter().filter(|&&(_, of)| of == dscp).map(|&(number, _)| number);
+            prop_assert!(numbers.is_sorted());
+        }
+        lab.scheduler.drop_all(DropReason::Shutdown, PORT, &lab.counters);
+        prop_assert_eq!(lab.scheduler.len(), 0);
+    });
+}
