@@ -438,6 +438,31 @@ def test_lldp_goes_up_and_other_link_protocols_do_not(wired):
     daemon.close()
 
 
+FRAMES = """
+turnpike.filter "frames" {
+  { name = "lldp", ethertype = "lldp", action = "to-host" },
+  { name = "pppoe", ethertype = "pppoe-discovery", action = "to-host" },
+}
+"""
+
+
+def test_a_filter_gives_frames_to_the_host(lab):
+    """Those to any address: a device with a host interface takes what its rules say, and drops the others."""
+    space = lab.namespace("space")
+    wires = Wires(lab, FRAMES, ports=ports(space, left='filter = "frames",'), calm=True)
+    daemon = packet_socket(space, "left")
+    to_us = ethernet(LEFT_MAC, HOST_A_MAC, 0x88CC, pattern(60))
+    pppoe = ethernet("ff:ff:ff:ff:ff:ff", HOST_A_MAC, 0x8863, pattern(60))
+    other = ethernet(LEFT_MAC, HOST_A_MAC, 0x88F7, pattern(60))
+    change = Change(wires.router)
+    wires.left.send(to_us, pppoe, other)
+    assert received(daemon, to_us) and received(daemon, pppoe)
+    assert arrivals(change, 3) == {"received": 3, "to_host": 2, "dropped": {"unknown-ethertype": 1}}
+    rules = wires.router.show("filters")[0]["rules"]
+    assert [rule["packets"] for rule in rules] == [1, 1]
+    daemon.close()
+
+
 # --- A host interface that is down
 
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from lib.lab import ANNOUNCING_SECONDS, DRIVERS, HOST_A_MAC, PORTS, RIGHT_MAC, STATIC_NEIGHBOURS, Wires, ports_by
+from lib.lab import ANNOUNCING_SECONDS, DRIVERS, HOST_A_MAC, PORTS, RIGHT_MAC, STATIC_NEIGHBOURS, Lab, Wires, ports_by
 from lib.netns import veth
 from lib.packets import ethernet, forwarded, ipv4, ipv6, pattern, udp
 from lib.router import Change
@@ -28,12 +28,12 @@ turnpike.multicast "ff0e::102" { from = "right", to = "left" }
 class Three(Wires):
     """Wires with a third port, `far`."""
 
-    def __init__(self, lab, ports=PORTS, **options):
+    def __init__(self, lab, ports=PORTS, far=FAR, **options):
         super().__init__(lab, start=False)
         outside = lab.namespace("far", quiet=True)
         veth(self.inside, "tp-far", outside, "wire", FAR_MAC, "02:00:00:00:03:02", 1500)
         self.far = lab.raw(outside, "wire", self.left._ignore)
-        self.router = lab.router(self.inside, ports + FAR + STATIC_NEIGHBOURS + ROUTES, **options)
+        self.router = lab.router(self.inside, ports + far + STATIC_NEIGHBOURS + ROUTES, **options)
         time.sleep(ANNOUNCING_SECONDS)
 
 
@@ -49,11 +49,11 @@ def group_mac(group):
     return f"01:00:5e:{b & 0x7f:02x}:{c:02x}:{d:02x}"
 
 
-def packet(group, source=None, size=200, **fields):
+def packet(group, source=None, size=200, port=5000, **fields):
     """From a host on the left, to a group."""
     four = "." in group
     source = source or ("10.0.1.2" if four else "fd00:1::2")
-    datagram = udp(source, group, 1000, 5000, pattern(size))
+    datagram = udp(source, group, 1000, port, pattern(size))
     payload = (ipv4 if four else ipv6)(source, group, datagram, **fields)
     return ethernet(group_mac(group), HOST_A_MAC, 0x0800 if four else 0x86DD, payload)
 
@@ -229,3 +229,84 @@ def test_the_buffers_come_back(lab):
     assert len(wires.far.expect(50)) == 50
     wires.router.counters()
     wires.router.stop()
+
+
+# --- Outward filters
+
+OUTWARD = """
+turnpike.filter "far-out" {
+  { name = "secret", proto = "udp", to_port = 6000, action = "drop" },
+  { name = "refused", proto = "udp", to_port = 6001, action = "reject" },
+  { name = "few", proto = "udp", to_port = 6002, police = { rate = "1pps", burst = "2" } },
+  { name = "gold", proto = "udp", to_port = 6003, mark = { dscp = "ef" } },
+}
+turnpike.filter "right-out" { { name = "quiet", proto = "udp", to_port = 6004, action = "drop" } }
+"""
+
+
+@pytest.fixture(scope="module", params=DRIVERS)
+def filtered(request):
+    def outward(ports, device, name):
+        return ports.replace(f'device = "{device}",', f'device = "{device}", filter = {{ outward = "{name}" }},')
+
+    lab = Lab()
+    try:
+        ports = outward(ports_by(request.param), "tp-right", "right-out")
+        yield Three(lab, ports, far=OUTWARD + outward(FAR, "tp-far", "far-out"))
+    finally:
+        lab.close()
+
+
+def rule_hits(router):
+    return {rule["name"]: rule["packets"] for row in router.show("filters") for rule in row["rules"]}
+
+
+@pytest.mark.provokes("filtered")
+@pytest.mark.parametrize("group", ["239.1.1.1", "ff0e::101"])
+def test_each_copy_is_judged_by_the_filter_of_its_port(filtered, group):
+    before = rule_hits(filtered.router)
+    for port, to, rule in [(6000, "right", "secret"), (6001, "right", "refused"), (6004, "far", "quiet")]:
+        # A dropped copy is one of the packets that came of the received one.
+        expect(filtered, packet(group, port=port), [to], "filtered", replicated=1)
+        before[rule] += 1
+    expect(filtered, packet(group, port=5000), ["right", "far"])
+    assert rule_hits(filtered.router) == before
+
+
+@pytest.mark.provokes("policed")
+def test_copies_have_the_rate_of_their_port_s_filter(filtered):
+    for wire in (filtered.right, filtered.far):
+        wire.drain()
+    changed, start = Change(filtered.router), time.monotonic()
+    filtered.left.send(*[packet("239.1.1.1", port=6002)] * 20)
+    found = changed(received=20)
+    passed = 20 - found["dropped"]["policed"]
+    assert found == {"received": 20, "replicated": 20, "sent": 20 + passed, "dropped": {"policed": 20 - passed}}
+    assert 2 <= passed <= 3 + time.monotonic() - start
+    assert len(filtered.right.expect(20)) == 20 and len(filtered.far.expect(passed)) == passed
+
+
+@pytest.mark.parametrize("group", ["239.1.1.1", "ff0e::101"])
+def test_a_mark_is_written_into_the_copies_of_one_port(filtered, group):
+    for wire in (filtered.right, filtered.far):
+        wire.drain()
+    frame = packet(group, port=6003)
+    filtered.left.send(frame)
+    mac = group_mac(group)
+    assert filtered.right.expect(1) == [forwarded(frame, RIGHT_MAC, mac)]
+    (marked,) = filtered.far.expect(1)
+    marked_ip = packet(group, port=6003, **({"tos": 46 << 2} if "." in group else {"traffic_class": 46 << 2}))
+    assert marked == forwarded(marked_ip, FAR_MAC, mac)
+
+
+def test_the_slow_path_asks_for_each_copy(filtered):
+    """Packets with options (RFC 1812 5.3.13.1) take it."""
+    before = rule_hits(filtered.router)
+    for wire in (filtered.right, filtered.far):
+        wire.drain()
+    frame = packet("239.1.1.1", port=6000, options=bytes([148, 4, 0, 0]))
+    filtered.left.send(frame)
+    assert len(filtered.right.expect(1)) == 1
+    assert filtered.far.receive(0.1) == []
+    assert rule_hits(filtered.router)["secret"] == before["secret"] + 1
+

@@ -31,6 +31,13 @@ turnpike.filter "edge-in" {
   { name = "kept", proto = "udp", to_port = 4445, mirror = "right", action = "drop" },
   { name = "stranger", from_mac = { "02:00:00:00:99:01", "02:00:00:00:99:02" }, action = "drop" },
   { name = "group", to_mac = "ff:ff:ff:ff:ff:ff", proto = "udp", to_port = 1900, action = "drop" },
+  { name = "single", proto = "udp", to_port = 6000,
+    police = { rate = "1pps", burst = "4", excess = "6", yellow = { dscp = "af12" } } },
+  { name = "two", proto = "udp", to_port = 6001, mark = { dscp = "af11" },
+    police = { rate = "1pps", burst = "4", peak = "2pps", peak_burst = "10", red = { dscp = "af13" } } },
+  { name = "lldp", ethertype = "lldp", from_mac = "02:00:00:00:99:01", action = "drop" },
+  { name = "mpls", ethertype = 0x8847, police = { rate = "1pps", burst = "2" } },
+  { name = "arp", ethertype = "arp", from_mac = "02:00:00:00:99:02", action = "drop" },
   default = "accept",
 }
 turnpike.filter "edge-out" {
@@ -129,6 +136,33 @@ def test_frames_are_known_by_their_macs(wires, link, port, rule):
     passes(wires, IP(src=A4, dst=B4) / UDP(dport=port) / Raw(b"payload"))
 
 
+def frame(ethertype, source):
+    return bytes(Ether(src=source, dst=LEFT_MAC, type=ethertype) / Raw(bytes(50)))
+
+
+@pytest.mark.provokes("filtered")
+@pytest.mark.parametrize("ethertype, rule", [(0x88CC, "lldp"), (0x0806, "arp")])
+def test_frames_are_known_by_their_ethertypes(wires, ethertype, rule):
+    wires.drain()
+    of_rule = "02:00:00:00:99:01" if rule == "lldp" else "02:00:00:00:99:02"
+    before, change = hits(wires.router, "edge-in"), Change(wires.router)
+    wires.left.send(frame(ethertype, of_rule), frame(ethertype, HOST_A_MAC))
+    otherwise = {0x88CC: "unknown-ethertype", 0x0806: "arp-malformed"}[ethertype]
+    assert change(received=2) == {"received": 2, "dropped": {"filtered": 1, otherwise: 1}}
+    assert fitted(before, hits(wires.router, "edge-in")) == {rule: 1}
+
+
+@pytest.mark.provokes("policed")
+def test_frames_of_an_ethertype_have_a_rate(wires):
+    wires.drain()
+    before, change, start = hits(wires.router, "edge-in"), Change(wires.router), time.monotonic()
+    wires.left.send(*[frame(0x8847, HOST_A_MAC)] * 20)
+    dropped = change(received=20)["dropped"]
+    assert sum(dropped.values()) == 20 and set(dropped) == {"policed", "unknown-ethertype"}
+    assert 2 <= dropped["unknown-ethertype"] <= 3 + time.monotonic() - start
+    assert fitted(before, hits(wires.router, "edge-in")) == {"mpls": 20}
+
+
 def test_a_refused_connection_is_reset(wires):
     wires.drain()
     wires.left.send(bytes(LINK / IP(src=A4, dst=B4) / TCP(sport=4000, dport=80, flags="S", seq=77)))
@@ -186,6 +220,40 @@ def test_each_source_has_the_rate(wires, packets):
     passed = [Ether(frame).payload.src for frame in wires.right.receive(0.3)]
     assert len(passed) == sum(passed.count(packet.src) for packet in packets)
     assert all(3 <= passed.count(packet.src) <= 3 + took + 1 for packet in packets), (passed, took)
+
+
+def colours(router, name):
+    (shown,) = [rule for rule in router.show("filters")[0]["rules"] if rule["name"] == name]
+    return shown["colours"]
+
+
+@pytest.mark.provokes("policed")
+@pytest.mark.parametrize("name, port, most, marks", [
+    # Green and yellow packets; the DSCP that each colour leaves with, if it does.
+    pytest.param("single", 6000, (4, 6), {"green": 0, "yellow": 12, "red": None}, id="RFC 2697"),
+    pytest.param("two", 6001, (4, 6), {"green": 10, "yellow": 10, "red": 14}, id="RFC 2698"),
+])
+def test_packets_have_colours(wires, name, port, most, marks):
+    """Of 30 packets at once the first burst is green, the second yellow, the rest red; each second brings one or two
+    more."""
+    before, start = colours(wires.router, name), time.monotonic()
+    wires.drain()
+    for _ in range(30):
+        wires.left.send(bytes(LINK / IP(src=A4, dst=B4) / UDP(dport=port) / Raw(b"payload of some bytes")))
+    counted = lambda: {of: count - before[of] for of, count in colours(wires.router, name).items()}
+    assert wait_for(lambda: sum(counted().values()) == 30, 5)
+    took, found = time.monotonic() - start, counted()
+    assert most[0] <= found["green"] <= most[0] + took + 1, (found, took)
+    assert most[1] <= found["yellow"] <= most[1] + 2 * took + 2, (found, took)
+    wanted = {}
+    for colour, mark in marks.items():
+        if mark is not None:
+            wanted[mark] = wanted.get(mark, 0) + found[colour]
+    frames = wires.right.expect(sum(wanted.values()))
+    dscps = [Ether(frame)[IP].tos >> 2 for frame in frames]
+    assert {dscp: dscps.count(dscp) for dscp in set(dscps)} == wanted
+    text = wires.router.command("show", "filters", "edge-in").stdout
+    assert f"green {colours(wires.router, name)['green']}" in text
 
 
 @pytest.mark.parametrize("packet", [
@@ -326,6 +394,16 @@ def test_show_filters_as_a_table(wires):
     ('{ prot = "udp" }', 'key "prot" unknown'),
     ('{ police = "10" }', "write it as 100kpps"),
     ('{ police = "10pps per host" }', 'write "per source"'),
+    ('{ police = { rate = "10pps", excess = "1kbit" } }', 'excess "1kbit" is not in the unit of the rate'),
+    ('{ police = { rate = "10pps", peak = "9pps" } }', "is below the rate (RFC 2698 1)"),
+    ('{ police = { rate = "10pps", peak = "20pps", excess = "5" } }', "has excess already (RFC 2697)"),
+    ('{ police = { rate = "10pps", yellow = "pass" } }', "yellow needs a second bucket"),
+    ('{ police = { rate = "10pps", excess = "5", red = "pass" } }', 'red: expected "drop"'),
+    ('{ ethertype = "ipv4" }', "known: arp"),
+    ('{ ethertype = 0x0800 }', "rules for IP packets have family"),
+    ('{ ethertype = "lldp", proto = "udp" }', "neither IPv4 nor IPv6"),
+    ('{ ethertype = "lldp", action = "reject" }', "has accept, drop or to-host"),
+    ('{ ethertype = "lldp", log = true }', "only decides and polices"),
     ('{ interface = "lefft" }', 'port "lefft" unknown'),
     ('{ mirror = "rigth" }', 'mirror: port "rigth" unknown'),
     ('"x"', "expected a table"),

@@ -11,6 +11,7 @@ impl Display for Matches {
         if let Some(family) = self.family {
             words.push(family.to_string());
         }
+        list(&mut words, "ethertype", &self.ethertype, |number| format!("{number:#06x}"));
         list(&mut words, "from", &self.from, ToString::to_string);
         list(&mut words, "to", &self.to, ToString::to_string);
         list(&mut words, "from_set", &self.from_set, Clone::clone);
@@ -70,6 +71,7 @@ mod tests {
         assert_eq!(Matches::default().to_string(), "anything");
         let matches = Matches {
             family: Some(Family::Ip4),
+            ethertype: vec![0x88cc],
             from: vec!["192.0.2.0/24".parse().unwrap()],
             to: (0..6).map(|n| format!("10.{n}.0.0/16").parse().unwrap()).collect(),
             from_set: vec!["a".into(), "b".into()],
@@ -90,7 +92,7 @@ mod tests {
         };
         assert_eq!(
             matches.to_string(),
-            "IPv4 from 192.0.2.0/24 to 10.0.0.0/16,10.1.0.0/16,10.2.0.0/16,10.3.0.0/16,… (6) from_set a,b to_set c from_mac \
+            "IPv4 ethertype 0x88cc from 192.0.2.0/24 to 10.0.0.0/16,10.1.0.0/16,10.2.0.0/16,10.3.0.0/16,… (6) from_set a,b to_set c from_mac \
              02:00:00:00:00:01 to_mac 02:00:00:00:00:02 proto 6 from_port 1024-65535 to_port 22,179 flags 0x02/0x12 icmp 8 no fragment dscp 46 ttl 1-5 length 100 interface 3 \
              state established,related"
         );

@@ -27,13 +27,11 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use wire::{
-    MacAddr,
+    MacAddr, chain,
     ethernet::ETHERNET_LEN,
     ip::{
-        AuthenticationHeader, IPV4_MIN_LEN, IPV6_LEN, Ipv4Header, Ipv6ExtensionHeader,
-        Ipv6FragmentHeader, Ipv6Header, PROTOCOL_AUTHENTICATION, PROTOCOL_DESTINATION_OPTIONS,
-        PROTOCOL_FRAGMENT, PROTOCOL_HOP_BY_HOP, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_ROUTING,
-        PROTOCOL_TCP, PROTOCOL_UDP,
+        IPV4_MIN_LEN, IPV6_LEN, Ipv4Header, Ipv6Header, PROTOCOL_HOP_BY_HOP, PROTOCOL_ICMP,
+        PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP,
     },
     l4::{TcpHeader, UdpHeader},
 };
@@ -327,9 +325,9 @@ impl Key {
         }
     }
 
-    /// Marks fragments; `offset` is in bytes, `protocol` that of the data. True for later ones.
+    /// Marks fragments; `offset` is in bytes, `protocol` that of the data.
     #[inline(always)]
-    fn put_fragment(&mut self, offset: usize, more: bool, protocol: u8) -> bool {
+    fn put_fragment(&mut self, offset: usize, more: bool, protocol: u8) {
         let later = offset != 0;
         let overwrites_flags = offset == 8 && protocol == PROTOCOL_TCP;
         self.fragment |= match (later, more) {
@@ -338,7 +336,6 @@ impl Key {
             (true, _) if overwrites_flags => FRAGMENT | LATER | NO_UPPER | TINY,
             (true, _) => FRAGMENT | LATER | NO_UPPER,
         };
-        later
     }
 
     /// Reads the upper-layer header at the start of `payload`; `icmp` is the family's ICMP.
@@ -388,33 +385,10 @@ impl Key {
     /// `None` with the number of the header where the walk ended as the protocol.
     #[inline]
     fn put_chain<'a>(&mut self, first: u8, payload: &'a [u8]) -> Option<(u8, &'a [u8])> {
-        let (mut protocol, mut rest) = (first, payload);
-        for _ in 0..=MAX_HEADERS {
-            self.protocol = protocol;
-            let header_len = match protocol {
-                PROTOCOL_HOP_BY_HOP | PROTOCOL_ROUTING | PROTOCOL_DESTINATION_OPTIONS => {
-                    let (header, _) = Ipv6ExtensionHeader::ref_from_prefix(rest).ok()?;
-                    protocol = header.next_header;
-                    header.header_len()
-                }
-                PROTOCOL_AUTHENTICATION => {
-                    let (header, _) = AuthenticationHeader::ref_from_prefix(rest).ok()?;
-                    protocol = header.next_header;
-                    header.header_len()
-                }
-                PROTOCOL_FRAGMENT => {
-                    let (header, _) = Ipv6FragmentHeader::ref_from_prefix(rest).ok()?;
-                    protocol = header.next_header;
-                    if self.put_fragment(header.fragment_offset(), header.more(), protocol) {
-                        return Some((protocol, &[]));
-                    }
-                    size_of::<Ipv6FragmentHeader>()
-                }
-                upper => return Some((upper, rest)),
-            };
-            rest = rest.get(header_len..)?;
-        }
-        None
+        let end = chain::walk(first, payload, MAX_HEADERS, |header| {
+            self.put_fragment(header.fragment_offset(), header.more(), header.next_header);
+        });
+        end.map_err(|number| self.protocol = number).ok()
     }
 }
 

@@ -65,4 +65,4 @@ pub use key::Key;
 pub use rule::{Action, Bits, Error, Family, Fault, Filter, Implied, Matches, Rule, State};
 pub use sets::{SETS_MAX, SetError, SetId, SetReaders, Sets};
 pub use shadow::{Warning, warnings};
-pub use walk::{Membership, NoSets, walk, walk_from};
+pub use walk::{walk, walk_from};

@@ -133,6 +133,11 @@ pub fn offload(
     port: &Port,
 ) -> Vec<Offload> {
     let mut offloads = vec![Offload::default(); filter.rules.len()];
+    for (rule, offload) in filter.rules.iter().zip(&mut offloads) {
+        if !rule.matches.is_ip() {
+            offload.kept = Family::ALL.map(|family| (family, Kept::Condition("Ethertypes"))).into();
+        }
+    }
     let mut room = PATTERNS_OF_FILTER;
     for family in Family::ALL {
         let mut search = Search::new(family, port);
@@ -211,6 +216,7 @@ fn narrowed(matches: &Matches, family: Family) -> Result<Option<Matches>, Kept> 
     // Whoever adds a condition decides here what devices make of it.
     let Matches {
         family: _,
+        ethertype: _,
         from: _,
         to: _,
         from_set,

@@ -106,6 +106,9 @@ pub struct Matches {
     pub from_set: Vec<String>,
     /// Names of sets; the destination is in one of them.
     pub to_set: Vec<String>,
+    /// Ethertypes (IEEE 802) of frames that are neither IPv4 nor IPv6; an empty list is for IP packets. Goes with
+    /// MACs and interfaces only.
+    pub ethertype: Vec<u16>,
     /// MACs that frames come from.
     pub from_mac: Vec<MacAddr>,
     /// MACs that frames come to.
@@ -160,7 +163,7 @@ pub struct Bits {
 /// What the conditions of a rule without faults imply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Implied {
-    /// Families of the packets that can match; at least one.
+    /// Families of the packets that can match; none of a rule with Ethertypes.
     pub families: Vec<Family>,
     /// True if only packets match whose upper-layer header is whole: a rule with ports, flags or
     /// ICMP types.
@@ -251,6 +254,12 @@ pub enum Fault {
         /// The value.
         value: u8,
     },
+    /// An Ethertype, and a condition on IP packets.
+    #[error(
+        "ethertype: the rule is for frames that are neither IPv4 nor IPv6; of other conditions only from_mac, \
+         to_mac and interface go with it: take them away, or ethertype"
+    )]
+    EthertypeOfIp,
     /// Lengths that no IP packet has.
     #[error("length = {low}-{high}: an {family} packet has at least {least} bytes: raise the end")]
     Length {
@@ -275,6 +284,7 @@ impl Fault {
                 | Self::MixedFamilies { .. }
                 | Self::Dscp { .. }
                 | Self::Length { .. }
+                | Self::EthertypeOfIp
         )
     }
 }
@@ -302,10 +312,15 @@ impl Filter {
             .collect()
     }
 
-    /// A rule asks for MACs: see [`crate::Fields::want_macs`].
+    /// A rule for IP packets asks for MACs: see [`crate::Fields::want_macs`].
     pub fn asks_for_macs(&self) -> bool {
         let asks = |of: &Matches| !of.from_mac.is_empty() || !of.to_mac.is_empty();
-        self.rules.iter().any(|rule| asks(&rule.matches))
+        self.rules.iter().any(|rule| rule.matches.is_ip() && asks(&rule.matches))
+    }
+
+    /// A rule is for frames that are neither IPv4 nor IPv6.
+    pub fn asks_for_ethertypes(&self) -> bool {
+        self.rules.iter().any(|rule| !rule.matches.is_ip())
     }
 
     /// The name of the rule at index `at` for messages: `rule 7 "bogon"`, counted from 1.
@@ -336,6 +351,11 @@ impl Matches {
         Ok(Implied { families, upper_layer: self.needs_upper_layer() })
     }
 
+    /// True if the rule is for IP packets.
+    pub fn is_ip(&self) -> bool {
+        self.ethertype.is_empty()
+    }
+
     /// True if the packet's upper-layer header must be whole.
     pub(crate) fn needs_upper_layer(&self) -> bool {
         !self.from_port.is_empty()
@@ -348,7 +368,10 @@ impl Matches {
     pub(crate) fn allows(&self, family: Family) -> bool {
         let holds =
             |nets: &[IpNet]| nets.is_empty() || nets.iter().any(|n| Family::of(n) == family);
-        self.family.is_none_or(|only| only == family) && holds(&self.from) && holds(&self.to)
+        self.is_ip()
+            && self.family.is_none_or(|only| only == family)
+            && holds(&self.from)
+            && holds(&self.to)
     }
 
     fn faults(&self) -> Vec<Fault> {
@@ -362,7 +385,15 @@ impl Matches {
         faults.extend(too_large.map(|&value| Fault::Dscp { value }));
         faults.extend(self.family_fault());
         faults.extend(self.length_fault());
+        faults.extend(self.ethertype_fault());
         faults
+    }
+
+    fn ethertype_fault(&self) -> Option<Fault> {
+        let Self { ethertype, from_mac, to_mac, interface, .. } = self.clone();
+        let is_frame = !ethertype.is_empty();
+        let frame = Self { ethertype, from_mac, to_mac, interface, ..Self::default() };
+        (is_frame && frame != *self).then_some(Fault::EthertypeOfIp)
     }
 
     fn port_fault(&self, field: &'static str, ports: &[RangeInclusive<u16>]) -> Option<Fault> {
@@ -557,6 +588,19 @@ mod tests {
         assert!(short.implied().is_ok());
         let said = fault(Matches { family: Some(Family::Ip6), ..short });
         assert!(said.contains("an IPv6 packet has at least 40 bytes"), "{said}");
+    }
+
+    #[test]
+    fn ethertypes_are_of_frames_that_are_no_ip_packets() {
+        let lldp = Matches {
+            ethertype: vec![0x88cc],
+            from_mac: vec!["02:00:00:00:00:01".parse().unwrap()],
+            interface: vec![1],
+            ..Matches::default()
+        };
+        assert_eq!(lldp.implied().unwrap().families, []);
+        let said = fault(Matches { dscp: vec![1], ..lldp });
+        assert!(said.starts_with("ethertype: the rule is for frames"), "{said}");
     }
 
     #[test]

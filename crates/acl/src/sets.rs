@@ -135,13 +135,6 @@ impl Sets {
         }
     }
 
-    /// It is an element by itself, not only within one.
-    pub fn has(&self, set: SetId, net: IpNet) -> bool {
-        let (of4, of6) = (Ipv4Addr::prefix(&net), Ipv6Addr::prefix(&net));
-        of4.is_some_and(|prefix| self.ip4.has(set.0, prefix))
-            || of6.is_some_and(|prefix| self.ip6.has(set.0, prefix))
-    }
-
     /// The elements of a set, those of IPv4 first, in order.
     pub fn elements(&self, set: SetId) -> impl Iterator<Item = IpNet> {
         let of4 = self.ip4.elements(set.0).map(|prefix| IpNet::V4(prefix.into()));

@@ -470,6 +470,7 @@ mod tests {
     fn every_field_must_cover() {
         let narrow = Matches {
             family: Some(Family::Ip4),
+            ethertype: vec![],
             from: vec!["10.1.0.0/16".parse().unwrap()],
             to: vec!["10.2.0.0/16".parse().unwrap()],
             protocol: vec![6],

@@ -176,6 +176,44 @@ pub fn protocol(text: &str) -> Result<u8, TextError> {
     named("protocol", text, PROTOCOLS, u8::MAX)
 }
 
+/// Ethertypes (IEEE 802 Numbers) by names.
+const ETHERTYPES: &[(&str, u16)] = &[
+    ("arp", 0x0806),
+    ("slow", 0x8809),
+    ("mpls", 0x8847),
+    ("pppoe-discovery", 0x8863),
+    ("pppoe", 0x8864),
+    ("eapol", 0x888e),
+    ("lldp", 0x88cc),
+    ("macsec", 0x88e5),
+    ("ptp", 0x88f7),
+];
+
+/// An Ethertype by name or number: `"lldp"`, `"0x88cc"`, `"35020"`.
+///
+/// # Errors
+/// An unknown name, a length field (below 0x0600), that of a VLAN tag, or that of IP packets.
+pub fn ethertype(text: &str) -> Result<u16, TextError> {
+    let wrong = |way_out: String| TextError { kind: "ethertype", value: text.to_owned(), way_out };
+    let word = text.trim();
+    let number = match word.strip_prefix("0x") {
+        Some(digits) => u16::from_str_radix(digits, 16).ok(),
+        None => word.parse().ok(),
+    };
+    let named = ETHERTYPES.iter().find(|(name, _)| name.eq_ignore_ascii_case(word));
+    match number.or(named.map(|&(_, number)| number)) {
+        Some(0x0800 | 0x86dd) => {
+            Err(wrong("rules for IP packets have family, and no ethertype".into()))
+        }
+        Some(0x8100 | 0x88a8) => Err(wrong("tagged frames are dropped before filters".into())),
+        Some(number @ 0x0600..) => Ok(number),
+        _ => {
+            let known: Vec<_> = ETHERTYPES.iter().map(|(name, _)| *name).collect();
+            Err(wrong(format!("unknown; known: {}, or a number from 0x0600", known.join(", "))))
+        }
+    }
+}
+
 /// A protocol's name, or its number if it has none: what [`protocol`] reads.
 pub fn protocol_name(number: u8) -> String {
     name_of(number, PROTOCOLS)
@@ -312,6 +350,23 @@ fn nearest(text: &str, names: &[(&'static str, u8)]) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ethertypes_are_names_or_numbers() {
+        for text in ["lldp", "LLDP", "0x88cc", "35020"] {
+            assert_eq!(ethertype(text), Ok(0x88cc), "{text}");
+        }
+        for (text, said) in [
+            ("ipv4", "known: arp"),
+            ("1500", "a number from 0x0600"),
+            ("0x10000", "unknown"),
+            ("0x0800", "rules for IP packets have family"),
+            ("0x8100", "tagged frames are dropped before filters"),
+        ] {
+            let error = ethertype(text).unwrap_err().to_string();
+            assert!(error.contains(said), "{error}");
+        }
+    }
 
     fn said<T: std::fmt::Debug>(result: Result<T, TextError>) -> String {
         result.unwrap_err().to_string()

@@ -8,37 +8,15 @@ use ipnet::IpNet;
 
 use crate::{Family, Filter, Key, Matches, SetReaders};
 
-/// Says what is in sets.
-pub trait Membership {
-    /// The address is in the set of this name.
-    fn is_in(&self, set: &str, address: IpAddr) -> bool;
-}
-
-/// There are no sets.
-#[derive(Clone, Copy, Debug)]
-pub struct NoSets;
-
-impl Membership for NoSets {
-    fn is_in(&self, _: &str, _: IpAddr) -> bool {
-        false
-    }
-}
-
-impl Membership for SetReaders {
-    fn is_in(&self, set: &str, address: IpAddr) -> bool {
-        self.hold(&[set.to_owned()], address)
-    }
-}
-
 /// Index of the first rule of `filter` that matches a packet of `family`, where there are no sets.
 pub fn walk(filter: &Filter, family: Family, key: &Key) -> Option<usize> {
-    walk_from(filter, &NoSets, (family, key), 0)
+    walk_from(filter, &SetReaders::none(), (family, key), 0)
 }
 
 /// As [`walk`], beginning at rule `first`: the way on behind a rule that lets packets continue.
 pub fn walk_from(
     filter: &Filter,
-    sets: &dyn Membership,
+    sets: &SetReaders,
     (family, key): (Family, &Key),
     first: usize,
 ) -> Option<usize> {
@@ -50,13 +28,14 @@ pub fn walk_from(
     (first..filter.rules.len()).find(|&at| holds(&filter.rules[at].matches))
 }
 
-fn set_holds(matches: &Matches, sets: &dyn Membership, family: Family, key: &Key) -> bool {
-    one_of(&matches.from_set, |set: &String| sets.is_in(set, key.source(family)))
-        && one_of(&matches.to_set, |set: &String| sets.is_in(set, key.destination(family)))
+fn set_holds(matches: &Matches, sets: &SetReaders, family: Family, key: &Key) -> bool {
+    let holds = |names: &[String], address: IpAddr| names.is_empty() || sets.hold(names, address);
+    holds(&matches.from_set, key.source(family)) && holds(&matches.to_set, key.destination(family))
 }
 
 fn ip_holds(matches: &Matches, family: Family, key: &Key) -> bool {
-    matches.family.is_none_or(|wanted| wanted == family)
+    matches.ethertype.is_empty()
+        && matches.family.is_none_or(|wanted| wanted == family)
         && one_of(&matches.from, |net: &IpNet| net.contains(&key.source(family)))
         && one_of(&matches.to, |net: &IpNet| net.contains(&key.destination(family)))
         && one_of(&matches.from_mac, |mac| *mac == key.from_mac())
@@ -180,6 +159,7 @@ mod tests {
             let (dscp, ttl, length, interface, state, (from_mac, to_mac)) = rest;
             Matches {
                 family,
+                ethertype: Vec::new(),
                 from,
                 to,
                 from_set: Vec::new(),
@@ -217,6 +197,8 @@ mod tests {
             let none = Matches::default();
             Matches {
                 family: full.family,
+                // Such a rule fits no IP packet, whatever else it says.
+                ethertype: if keep % 8 == 0 { vec![0x88cc] } else { none.ethertype },
                 from: if kept(0) { full.from } else { none.from },
                 to: if kept(1) { full.to } else { none.to },
                 from_set: none.from_set,
@@ -306,7 +288,8 @@ mod tests {
         for (place, (key, &found)) in keys.iter().zip(&found).enumerate() {
             let mut reached = found;
             while (reached as usize) < filter.rules.len() {
-                let walked = walk_from(filter, &NoSets, (A::OF, key), reached as usize + 1);
+                let walked =
+                    walk_from(filter, &SetReaders::none(), (A::OF, key), reached as usize + 1);
                 reached = classifier.next(&fields, place, reached);
                 let walked = walked.unwrap_or(filter.rules.len());
                 prop_assert_eq!(reached as usize, walked, "{:?}", key);
@@ -319,7 +302,7 @@ mod tests {
     fn reached(filter: &Filter, family: Family, key: &Key) -> Vec<usize> {
         let mut reached = Vec::new();
         let mut first = 0;
-        while let Some(at) = walk_from(filter, &NoSets, (family, key), first) {
+        while let Some(at) = walk_from(filter, &SetReaders::none(), (family, key), first) {
             reached.push(at);
             if filter.rules[at].action.is_terminal() {
                 break;
@@ -389,7 +372,7 @@ mod tests {
         let mut filter = one(Matches::default());
         filter.rules.push(filter.rules[0].clone());
         let key = Key::default();
-        assert_eq!(walk_from(&filter, &NoSets, (Family::Ip4, &key), 1), Some(1));
-        assert_eq!(walk_from(&filter, &NoSets, (Family::Ip4, &key), 2), None);
+        assert_eq!(walk_from(&filter, &SetReaders::none(), (Family::Ip4, &key), 1), Some(1));
+        assert_eq!(walk_from(&filter, &SetReaders::none(), (Family::Ip4, &key), 2), None);
     }
 }

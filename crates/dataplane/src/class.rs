@@ -103,7 +103,7 @@ impl PuntClass {
     pub fn of(reason: PuntReason, to_group: bool, head: &[u8; HEAD]) -> Self {
         match reason {
             PuntReason::Arp => Self::Neighbour,
-            PuntReason::NonIp => Self::Link,
+            PuntReason::NonIp | PuntReason::FrameToHost => Self::Link,
             PuntReason::Local => Self::of_local(head),
             PuntReason::Ip4Options | PuntReason::HopByHop if to_group => match Self::of_local(head)
             {

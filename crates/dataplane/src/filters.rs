@@ -4,6 +4,7 @@
 //! never changed: a configuration with other rules makes another one, and its graph has it in place of the
 //! first (see [`FilterTables`]). Each step counts in a block of its own; what is read is their sum.
 
+mod frames;
 mod gate;
 mod police;
 mod samples;
@@ -16,12 +17,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use acl::{Action, Classifier, Fields, Filter, FilterAddress, Key, SetReaders, TooLarge};
 
+pub(crate) use self::frames::FrameFilters;
 pub use self::gate::Gate;
+pub(crate) use self::gate::{Leaving, mark};
 use self::police::Policer;
-pub use self::police::{Police, Source, SourceLengths};
+pub use self::police::{Colour, Colours, Meter, Police, Source, SourceLengths};
 pub use self::samples::Sample;
 use self::samples::Samples;
 use crate::batch::{Batch, ETHERNET};
+use crate::category::CATEGORIES_MAX;
 use crate::counters::{Counter, Traffic};
 use crate::features::Features;
 use crate::flows::{FlowTable, Kept, Lookups};
@@ -92,6 +96,8 @@ pub(crate) struct Hit {
     pub traffic: Traffic,
     /// The last packet's time, in TSC cycles.
     pub last: Counter,
+    /// Packets by [`Colour`], if the rule's meter tells them apart.
+    pub colours: Option<Box<[Counter; 3]>>,
 }
 
 pub(crate) type Hits = [Hit];
@@ -105,6 +111,8 @@ pub struct RuleHits {
     pub bytes: u64,
     /// The last packet's time, in TSC cycles; 0 if there was none.
     pub last: u64,
+    /// Packets by [`Colour`], if the rule's meter tells them apart.
+    pub colours: [u64; 3],
 }
 
 /// What has been counted by one step: for each rule, and behind them for the default.
@@ -123,6 +131,8 @@ pub struct FilterTable {
     /// Of each rule, and behind them the default's.
     verdicts: Box<[Verdict]>,
     policers: Box<[Option<Policer>]>,
+    /// Rules for frames that are neither IPv4 nor IPv6.
+    frame_rules: Box<[u32]>,
     samples: Samples,
     blocks: Mutex<Blocks>,
 }
@@ -198,6 +208,7 @@ impl FilterTable {
             ip6,
             verdicts: verdicts.chain([default]).collect(),
             policers: policers.collect(),
+            frame_rules: frame_rules(&spec.filter),
             samples: Samples::new(hz),
             blocks: Mutex::new(Blocks { past, steps: Vec::new() }),
         })
@@ -210,7 +221,10 @@ impl FilterTable {
 
     /// A block for a step to count in.
     pub(crate) fn block(&self) -> Arc<Hits> {
-        let block: Arc<Hits> = (0..=self.spec.filter.rules.len()).map(|_| Hit::default()).collect();
+        let treatments = self.spec.treatments.iter().map(Some).chain([None]);
+        let has_colours = |of: Option<&Treatment>| of?.police?.colours;
+        let hit = |of| Hit { colours: has_colours(of).map(|_| Box::default()), ..Hit::default() };
+        let block: Arc<Hits> = treatments.map(hit).collect();
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         let Blocks { past, steps } = &mut *blocks;
         // Those of steps that are no more.
@@ -249,14 +263,21 @@ impl FilterTable {
         self.verdicts.get(rule as usize).copied().unwrap_or(NONE)
     }
 
-    /// Whether a packet of this length in bytes and source is within the rule's rate, at `now` in TSC cycles.
+    /// Takes a packet of this length in bytes and source from the rule's rate, at `now` in TSC cycles; green without
+    /// one.
     #[inline]
-    pub(crate) fn admits(&self, rule: u32, source: Source, length: usize, now: u64) -> bool {
+    pub(crate) fn admits(&self, rule: u32, source: Source, length: usize, now: u64) -> Colour {
         match self.policers.get(rule as usize) {
             Some(Some(policer)) => policer.admits(source, length, now),
-            _ => true,
+            _ => Colour::Green,
         }
     }
+}
+
+/// The places of rules for frames that are neither IPv4 nor IPv6.
+fn frame_rules(filter: &Filter) -> Box<[u32]> {
+    let rules = (0..).zip(&filter.rules).filter(|(_, rule)| !rule.matches.is_ip());
+    rules.map(|(place, _)| place).collect()
 }
 
 fn add(sum: &mut [RuleHits], block: &Hits) {
@@ -264,6 +285,9 @@ fn add(sum: &mut [RuleHits], block: &Hits) {
         sum.packets += hit.traffic.packets.get();
         sum.bytes += hit.traffic.bytes.get();
         sum.last = sum.last.max(hit.last.get());
+        if let Some(colours) = &hit.colours {
+            sum.colours.iter_mut().zip(&**colours).for_each(|(sum, colour)| *sum += colour.get());
+        }
     }
 }
 
@@ -508,13 +532,14 @@ pub(crate) struct Effects {
 }
 
 impl Effects {
-    /// Another rule of this treatment fits the packet.
-    fn add(&mut self, treatment: &Treatment) {
-        let Treatment { police: _, mark, log: _, mirror, class, category, target } = treatment;
-        self.dscp = mark.or(self.dscp);
+    /// Another rule of this treatment fits the packet, which its meter gives this colour.
+    fn add(&mut self, treatment: &Treatment, colour: Colour) {
+        let Treatment { police, mark, log: _, mirror, class, category, target } = treatment;
+        self.dscp = police.and_then(|police| police.mark(colour)).or(*mark).or(self.dscp);
         self.mirrors.extend(*mirror);
         self.class = class.or(self.class);
-        self.categories |= category.map_or(0, |category| 1 << (category % 16));
+        self.categories |=
+            category.map_or(0, |category| 1 << (usize::from(category) % CATEGORIES_MAX));
         self.target = target.or(self.target);
     }
 }
@@ -562,14 +587,18 @@ impl FilterTable {
         let mut effects = Effects::default();
         let judgement = loop {
             count(hits, rule, packet);
-            let admitted = self.admits(rule, source, length, now);
-            let (family, is_policed) = (A::OF, !admitted);
+            let colour = self.admits(rule, source, length, now);
+            count_colour(hits, rule, colour);
+            let treatment = self.spec.treatments.get(rule as usize);
+            let police = treatment.and_then(|treatment| treatment.police);
+            let is_policed = police.is_some_and(|police| police.drops(colour));
+            let family = A::OF;
             self.log(rule, now, || Sample { rule, family, key: key(), is_policed });
-            if let Some(treatment) = self.spec.treatments.get(rule as usize) {
-                effects.add(treatment);
+            if let Some(treatment) = treatment {
+                effects.add(treatment, colour);
             }
             match self.verdict(rule).action {
-                _ if !admitted => break Judgement::Police,
+                _ if is_policed => break Judgement::Police,
                 Action::Continue => rule = A::classifier(self).next(fields, place, rule),
                 action => break judgement(action),
             }
@@ -580,10 +609,24 @@ impl FilterTable {
 
 #[inline(always)]
 fn count<A: Filtered>(hits: &Hits, rule: u32, packet: &Hitting<'_, A>) {
+    count_frame(hits, rule, packet.length, packet.now);
+}
+
+/// Counts a packet of this length in bytes for a rule, at `now` in TSC cycles.
+#[inline(always)]
+fn count_frame(hits: &Hits, rule: u32, length: usize, now: u64) {
     if let Some(hit) = hits.get(rule as usize) {
         hit.traffic.packets.add(1);
-        hit.traffic.bytes.add(packet.length as u64);
-        hit.last.set(packet.now);
+        hit.traffic.bytes.add(length as u64);
+        hit.last.set(now);
+    }
+}
+
+/// Counts a packet for its colour, if the rule's meter tells colours apart.
+fn count_colour(hits: &Hits, rule: u32, colour: Colour) {
+    let colours = hits.get(rule as usize).and_then(|hit| hit.colours.as_ref());
+    if let Some(counter) = colours.and_then(|of| of.get(colour as usize)) {
+        counter.add(1);
     }
 }
 

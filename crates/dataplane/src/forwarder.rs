@@ -391,11 +391,12 @@ impl Forwarder {
             self.distribution.accept(burst, ends.transmit, ports, now, counters);
         }
         if !ends.replicate.is_empty() {
-            let ForwarderParts { replicator, counters, .. } = &mut self.parts;
+            let ForwarderParts { replicator, counters, graph, .. } = &mut self.parts;
             let distribution = &mut self.distribution;
             replicator.accept(
                 &mut self.batch,
                 ends.replicate,
+                graph.copy_filter.as_deref_mut(),
                 &mut Way { distribution, now, counters },
             );
         }

@@ -29,6 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::batch::{BATCH_MAX, Batch};
+use crate::copy_filter::CopyFilter;
 use crate::counters::Counter;
 use crate::mask::Mask;
 use crate::quarantine::guard;
@@ -262,6 +263,8 @@ pub struct Graph {
     counters: Arc<GraphCounters>,
     /// For packets that it gives to the slow path.
     pub(crate) router_filter: Option<Box<RouterFilter>>,
+    /// For the copies of packets to groups.
+    pub(crate) copy_filter: Option<Box<CopyFilter>>,
 }
 
 impl Graph {
@@ -286,12 +289,18 @@ impl Graph {
             steps,
             shape,
             router_filter: None,
+            copy_filter: None,
         }
     }
 
     /// Packets for the router itself are judged by this filter from now on.
     pub fn set_router_filter(&mut self, filter: Option<Box<RouterFilter>>) {
         self.router_filter = filter;
+    }
+
+    /// The copies of packets to groups are judged by this filter from now on.
+    pub fn set_copy_filter(&mut self, filter: Option<Box<CopyFilter>>) {
+        self.copy_filter = filter;
     }
 
     /// The graph's form.

@@ -9,6 +9,7 @@ pub mod builder;
 pub mod catalogue;
 pub mod category;
 pub mod class;
+pub mod copy_filter;
 pub mod counters;
 mod default_graph;
 pub mod distribution;

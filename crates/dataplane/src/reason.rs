@@ -145,6 +145,7 @@ reasons! {
         Arp = "arp", "An ARP message.";
         Local = "local", "For the router itself: its own address, a broadcast, or a multicast that it does not replicate.";
         NonIp = "non-ip", "Not IP, to a link-layer group of a routing or link protocol, on a port with a host interface.";
+        FrameToHost = "frame-to-host", "Neither IPv4 nor IPv6, and a filter's rule gives it to the port's host interface.";
         Ip4Options = "ip4-options", "An IPv4 header with options.";
         HopByHop = "hop-by-hop", "An IPv6 packet with a hop-by-hop options header.";
         Ttl = "ttl", "TTL or hop limit is 0 or 1, the packet is not for the router.";

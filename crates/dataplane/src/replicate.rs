@@ -11,8 +11,10 @@
 use dpdk::{Burst, Mbuf, Mempool, Shared};
 
 use crate::batch::{BATCH_MAX, Batch, ETHERNET};
+use crate::copy_filter::CopyFilter;
 use crate::counters::ForwarderCounters;
 use crate::distribution::Distribution;
+use crate::filters::mark;
 use crate::interface::InterfaceId;
 use crate::mask::Mask;
 use crate::port::{MAX_PORTS, PortId, PortSet};
@@ -73,13 +75,24 @@ impl Replicator {
         &self.pool
     }
 
-    /// Takes the packets of `mask` and sends each by all its [`Batch::receivers`].
-    pub(crate) fn accept(&mut self, batch: &mut Batch, mask: Mask, way: &mut Way<'_>) {
+    /// Takes the packets of `mask` and sends each by all its [`Batch::receivers`] that the filter lets it leave by.
+    pub(crate) fn accept(
+        &mut self,
+        batch: &mut Batch,
+        mask: Mask,
+        mut filter: Option<&mut CopyFilter>,
+        way: &mut Way<'_>,
+    ) {
         // A step that has found receivers has found them in these.
         if let Some(routes) = batch.groups.take() {
             for slot in mask.slots() {
+                let receivers = || routes.receivers(batch.receivers[slot]);
+                if let Some(filter) = &mut filter {
+                    filter.judge(batch, slot, receivers());
+                }
+                let receivers = receivers();
                 let Some(packet) = batch.burst.take(slot) else { continue };
-                self.replicate(packet, routes.receivers(batch.receivers[slot]), way);
+                self.replicate(packet, receivers, filter.as_deref(), way);
             }
         }
         self.ready.send(way);
@@ -89,8 +102,10 @@ impl Replicator {
         &mut self,
         mut packet: Mbuf,
         receivers: impl Iterator<Item = InterfaceId>,
+        filter: Option<&CopyFilter>,
         way: &mut Way<'_>,
     ) {
+        let verdict = |port: PortId| filter.map_or(Ok(None), |filter| filter.verdict(port.index()));
         let mut header = [0; ETHERNET];
         header.copy_from_slice(&packet.data()[..ETHERNET]);
         let mut ports = receivers.filter_map(InterfaceId::port).peekable();
@@ -99,6 +114,11 @@ impl Replicator {
             return;
         };
         if ports.peek().is_none() {
+            match verdict(first) {
+                Ok(None) => {}
+                Ok(Some(dscp)) => mark(packet.data_mut(), dscp),
+                Err(reason) => return way.counters.drops.add(reason, 1),
+            }
             packet.data_mut()[SOURCE].copy_from_slice(&self.macs[first.index()]);
             return self.ready.put(packet, first, way);
         }
@@ -110,12 +130,23 @@ impl Replicator {
         let shared = Shared::new(packet);
         for (count, port) in std::iter::once(first).chain(ports).enumerate() {
             way.counters.replicated.add(u64::from(count > 0));
+            let dscp = match verdict(port) {
+                Ok(dscp) => dscp,
+                Err(reason) => {
+                    way.counters.drops.add(reason, 1);
+                    continue;
+                }
+            };
             header[SOURCE].copy_from_slice(&self.macs[port.index()]);
-            let replica = if self.by_reference.contains(port) {
+            // One with a mark differs from the others behind its Ethernet header, too.
+            let mut replica = if self.by_reference.contains(port) && dscp.is_none() {
                 shared.refer(&header, &self.pool)
             } else {
                 shared.copy(&header, &self.pool)
             };
+            if let (Some(replica), Some(dscp)) = (&mut replica, dscp) {
+                mark(replica.data_mut(), dscp);
+            }
             match replica {
                 Some(replica) => self.ready.put(replica, port, way),
                 None => way.counters.drops.add(DropReason::NoBuffer, 1),

@@ -192,7 +192,7 @@ impl<P: Packet> SlowPath<P> {
         #[cfg(feature = "faulty-step")]
         assert!(!packet.bytes().ends_with(crate::POISON), "the faulty engine met its packet");
         let host = self.interfaces.is_host(punt.interface);
-        if ethernet.ethertype == ETHERTYPE_ARP {
+        if ethernet.ethertype == ETHERTYPE_ARP && punt.reason != PuntReason::FrameToHost {
             if host {
                 return out.deliver(punt.interface, packet);
             }
@@ -200,6 +200,9 @@ impl<P: Packet> SlowPath<P> {
         }
         if punt.reason == PuntReason::NonIp {
             return self.non_ip(packet, punt.interface, out);
+        }
+        if punt.reason == PuntReason::FrameToHost {
+            return self.frame_to_host(packet, punt.interface, out);
         }
         let ip = match IpPacket::parse(packet.bytes()) {
             Ok(ip) => ip,
@@ -261,7 +264,8 @@ impl<P: Packet> SlowPath<P> {
             | PuntReason::HopByHop
             | PuntReason::Local
             | PuntReason::Arp
-            | PuntReason::NonIp => self.look_up(&ip, punt.interface, out),
+            | PuntReason::NonIp
+            | PuntReason::FrameToHost => self.look_up(&ip, punt.interface, out),
         };
         // These have come from behind the filters.
         let judged = matches!(punt.reason, PuntReason::TooBig | PuntReason::Redirect);

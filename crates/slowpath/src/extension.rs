@@ -15,10 +15,11 @@
 //! Drops: `ip6-extension`.
 
 use dataplane::reason::DropReason;
+use wire::chain;
 use wire::ip::{
-    AuthenticationHeader, IPV6_LEN, Ipv6ExtensionHeader, Ipv6FragmentHeader,
-    PROTOCOL_AUTHENTICATION, PROTOCOL_DESTINATION_OPTIONS, PROTOCOL_FRAGMENT, PROTOCOL_HOP_BY_HOP,
-    PROTOCOL_ICMPV6, PROTOCOL_ROUTING, PROTOCOL_TCP, PROTOCOL_UDP,
+    IPV6_LEN, Ipv6ExtensionHeader, Ipv6FragmentHeader, PROTOCOL_DESTINATION_OPTIONS,
+    PROTOCOL_FRAGMENT, PROTOCOL_HOP_BY_HOP, PROTOCOL_ICMPV6, PROTOCOL_ROUTING, PROTOCOL_TCP,
+    PROTOCOL_UDP,
 };
 use zerocopy::FromBytes;
 
@@ -108,23 +109,10 @@ fn extension_length(header: &[u8]) -> Result<usize, Refusal> {
 
 /// Whether all headers are in a first fragment, the upper layer's own included (RFC 8200, 4.5;
 /// RFC 7112). `data` is what follows the fragment header, which names `protocol`.
-pub(crate) fn is_complete_chain(mut protocol: u8, mut data: &[u8]) -> bool {
-    while let PROTOCOL_HOP_BY_HOP
-    | PROTOCOL_DESTINATION_OPTIONS
-    | PROTOCOL_ROUTING
-    | PROTOCOL_AUTHENTICATION
-    | PROTOCOL_FRAGMENT = protocol
-    {
-        let length = match protocol {
-            PROTOCOL_FRAGMENT => Some(size_of::<Ipv6FragmentHeader>()),
-            PROTOCOL_AUTHENTICATION => {
-                AuthenticationHeader::ref_from_prefix(data).ok().map(|(h, _)| h.header_len())
-            }
-            _ => extension_length(data).ok(),
-        };
-        let Some(rest) = length.and_then(|length| data.get(length..)) else { return false };
-        (protocol, data) = (data[0], rest);
-    }
+pub(crate) fn is_complete_chain(protocol: u8, data: &[u8]) -> bool {
+    let Ok((protocol, data)) = chain::walk(protocol, data, usize::MAX, |_| ()) else {
+        return false;
+    };
     let least = match protocol {
         PROTOCOL_TCP => 20,
         PROTOCOL_UDP | PROTOCOL_ICMPV6 => 8,

@@ -4,11 +4,10 @@ use std::net::IpAddr;
 
 use dataplane::reason::DropReason;
 use wire::MacAddr;
+use wire::chain;
 use wire::ethernet::{ETHERNET_LEN, ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetHeader};
 use wire::ip::{
-    AuthenticationHeader, IPV4_MIN_LEN, IPV6_LEN, Ipv4Header, Ipv6ExtensionHeader,
-    Ipv6FragmentHeader, Ipv6Header, PROTOCOL_AUTHENTICATION, PROTOCOL_DESTINATION_OPTIONS,
-    PROTOCOL_FRAGMENT, PROTOCOL_HOP_BY_HOP, PROTOCOL_ROUTING,
+    AuthenticationHeader, IPV4_MIN_LEN, IPV6_LEN, Ipv4Header, Ipv6Header, PROTOCOL_AUTHENTICATION,
 };
 use zerocopy::FromBytes;
 
@@ -160,37 +159,17 @@ fn behind_authentication(mut upper: Upper, packet: &[u8]) -> Option<Upper> {
     Some(upper)
 }
 
-/// Walks IPv6 extension headers (RFC 8200, 4.1). Each step advances by 8 bytes or more, so the
-/// walk ends. It stops at a later fragment, behind whose header there is only data.
+/// The upper layer behind IPv6 extension headers, or the data of a later fragment.
 fn upper_v6(next_header: u8, packet: &[u8]) -> Option<Upper> {
-    let mut upper = Upper { protocol: next_header, offset: IPV6_LEN, fragment: None };
-    loop {
-        let rest = packet.get(upper.offset..)?;
-        let length = match upper.protocol {
-            PROTOCOL_HOP_BY_HOP | PROTOCOL_DESTINATION_OPTIONS | PROTOCOL_ROUTING => {
-                Ipv6ExtensionHeader::ref_from_prefix(rest).ok()?.0.header_len()
-            }
-            PROTOCOL_AUTHENTICATION => {
-                AuthenticationHeader::ref_from_prefix(rest).ok()?.0.header_len()
-            }
-            PROTOCOL_FRAGMENT => {
-                let (fragment, _) = Ipv6FragmentHeader::ref_from_prefix(rest).ok()?;
-                if fragment.offset_more.get() & !0b110 != 0 {
-                    upper.fragment = Some(fragment.fragment_offset());
-                }
-                size_of::<Ipv6FragmentHeader>()
-            }
-            _ => return Some(upper),
-        };
-        if length > rest.len() {
-            return None;
+    let mut fragment = None;
+    let headers = packet.get(IPV6_LEN..)?;
+    let end = chain::walk(next_header, headers, usize::MAX, |header| {
+        if header.more() || header.fragment_offset() != 0 {
+            fragment = Some(header.fragment_offset());
         }
-        upper.protocol = rest[0];
-        upper.offset += length;
-        if upper.is_later_fragment() {
-            return Some(upper);
-        }
-    }
+    });
+    let (protocol, rest) = end.ok()?;
+    Some(Upper { protocol, offset: packet.len() - rest.len(), fragment })
 }
 
 #[cfg(test)]

@@ -44,6 +44,15 @@ impl<P: Packet> SlowPath<P> {
         }
     }
 
+    /// A frame that a filter's rule gives to the host interface, whatever it carries.
+    pub(crate) fn frame_to_host(&self, packet: P, from: InterfaceId, out: &mut impl Output<P>) {
+        if self.interfaces.is_host(from) {
+            out.deliver(from, packet);
+        } else {
+            out.drop(packet, DropReason::UnknownEthertype);
+        }
+    }
+
     fn not_for_kernel(
         &self,
         frame: &[u8],

@@ -12,10 +12,14 @@
 //! Groups that stay on their link, packets with TTL 1 (IGMP reports among them) and packets without an
 //! entry are the router's own business, see [`crate::local`] and [`crate::host`].
 //!
-//! Drops: `multicast-wrong-interface`, `multicast-no-receiver`, `too-big`.
+//! Each interface's outward filter is asked for its copy; what it does not let pass is not made, and its rule counts
+//! it. If none is made, the packet is dropped as the last one asked says.
+//!
+//! Drops: `multicast-wrong-interface`, `multicast-no-receiver`, `too-big`, `filtered`, `policed`.
 
 use std::net::IpAddr;
 
+use dataplane::filters::Judgement;
 use dataplane::interface::InterfaceId;
 use dataplane::interface::InterfaceSet;
 use dataplane::multicast::Replication;
@@ -89,7 +93,7 @@ impl<P: Packet> SlowPath<P> {
 
     fn send_to_group(
         &mut self,
-        packet: P,
+        mut packet: P,
         from: InterfaceId,
         interfaces: InterfaceSet,
         now: Time,
@@ -103,16 +107,25 @@ impl<P: Packet> SlowPath<P> {
         if let Some(mtu) = too_small {
             self.icmp_error(packet.bytes(), from, Error::TooBig { mtu }, now, out);
         }
-        let Some((&last, others)) = by.split_last() else {
-            let reason = match too_small {
-                Some(_) => DropReason::TooBig,
-                None => DropReason::MulticastNoReceiver,
-            };
-            return out.drop(packet, reason);
+        let mut reason = match too_small {
+            Some(_) => DropReason::TooBig,
+            None => DropReason::MulticastNoReceiver,
         };
-        for &interface in others {
-            self.transmit_copy(packet.bytes(), interface, mac, out);
+        let mut copies = Vec::new();
+        for interface in by {
+            // A filter may write into what it lets pass.
+            let mut frame = packet.bytes().to_vec();
+            match out.judge(&mut frame, from, interface) {
+                Judgement::Pass => copies.push((interface, frame)),
+                Judgement::Police => reason = DropReason::Policed,
+                _ => reason = DropReason::Filtered,
+            }
         }
+        let Some((last, frame)) = copies.pop() else { return out.drop(packet, reason) };
+        for (interface, frame) in copies {
+            self.transmit_copy(&frame, interface, mac, out);
+        }
+        packet.bytes_mut().copy_from_slice(&frame);
         self.transmit(Waiting::Received { packet, from }, last, mac, out);
     }
 
@@ -300,5 +313,21 @@ mod tests {
         bench.net.replication = Some(both());
         let outs = bench.punt(PuntReason::Ip4Options, LEFT, 0, frame);
         assert_eq!(sent(&outs).len(), 2);
+    }
+
+    #[test]
+    fn filters_are_asked_for_each_copy() {
+        let mut bench = bench_that_says(both());
+        let mut frame = v4_with_options("239.1.1.1", &[148, 4, 0, 0]);
+        frame[..6].copy_from_slice(&GROUP_MAC);
+        for (judgement, reason) in
+            [(Judgement::Drop, DropReason::Filtered), (Judgement::Police, DropReason::Policed)]
+        {
+            bench.net.asked.clear();
+            bench.net.judgement = judgement;
+            let outs = bench.punt(PuntReason::Ip4Options, LEFT, 0, frame.clone());
+            assert_eq!((sent(&outs).len(), drops(&outs)), (0, vec![reason]));
+            assert_eq!(bench.net.asked, [(LEFT, right()), (LEFT, third())]);
+        }
     }
 }

@@ -16,9 +16,9 @@ use dataplane::words::{count, suggestion};
 use serde_json::Value;
 
 use crate::api::report::{
-    Class, Compiler, Counters, Families, Filter, FilterRule, FilterVerdict, Flows, HostInterface,
-    Multicast, MulticastPort, Neighbour, Offload, Path, Port, PrefixSet, Protection, Remote,
-    ResolvedPath, Route, RouteAnswer, RouteSummary, SetElement, Source, Steps, Vrf,
+    Class, ColourCounts, Compiler, Counters, Families, Filter, FilterRule, FilterVerdict, Flows,
+    HostInterface, Multicast, MulticastPort, Neighbour, Offload, Path, Port, PrefixSet, Protection,
+    Remote, ResolvedPath, Route, RouteAnswer, RouteSummary, SetElement, Source, Steps, Vrf,
 };
 
 pub use configurations::{history, plan};
@@ -490,7 +490,7 @@ fn filter(filter: &Filter) -> String {
             rule.name.clone().unwrap_or_else(|| "-".to_owned()),
             rule.matches.clone(),
             rule.action.clone(),
-            rule.police.clone().unwrap_or_else(|| "-".to_owned()),
+            police(rule),
             rule.packets.to_string(),
             rule.bytes.to_string(),
             rule.last_s.map_or_else(|| "-".to_owned(), |seconds| format!("{seconds} s ago")),
@@ -531,6 +531,13 @@ what is accepted, by class:
         "filter {name}: inward on {inward}, outward on {outward}
 {rules}{reasons}"
     )
+}
+
+/// The limit of a rule's packets, and how many had each of its colours.
+fn police(rule: &FilterRule) -> String {
+    let Some(police) = &rule.police else { return "-".to_owned() };
+    let Some(ColourCounts { green, yellow, red }) = rule.colours else { return police.clone() };
+    format!("{police}\ngreen {green}, yellow {yellow}, red {red}")
 }
 
 /// Why packets were dropped, the most frequent reason first, then the sum that must close. `all`: with what is 0.

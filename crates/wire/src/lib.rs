@@ -1,10 +1,11 @@
 //! Header layouts, checksums and packet builders: what Ethernet and IP look like on the wire.
 //!
-//! No I/O, no allocation outside [`build`], no opinion about forwarding. Five layers:
+//! No I/O, no allocation outside [`build`], no opinion about forwarding. Six layers:
 //!
 //! * **Layouts** ([`ethernet`], [`arp`], [`ip`], [`l4`], [`icmp`], [`nd`]): one struct per header,
 //!   byte for byte as the RFC draws it, big-endian integer types, alignment 1. They are read in
 //!   place with `zerocopy`: `Ipv4Header::ref_from_prefix(bytes)` borrows, it does not copy.
+//! * **Chains** ([`chain`]): the walk over IPv6 extension headers.
 //! * **Checksums** ([`checksum`]): full sums, incremental updates, and completion of the partial
 //!   sums that virtual devices hand over.
 //! * **Builders** ([`build`]): whole frames, ready to send, for the neighbour protocols and ICMP.
@@ -25,6 +26,7 @@
 pub mod address;
 pub mod arp;
 pub mod build;
+pub mod chain;
 pub mod checksum;
 pub mod ethernet;
 pub mod icmp;

@@ -141,7 +141,8 @@ pub(super) fn classes<A: FilterAddress>(
 fn is_possible<A: FilterAddress>(matches: &Matches) -> bool {
     let of_family =
         |nets: &[IpNet]| nets.is_empty() || nets.iter().any(|net| A::prefix(net).is_some());
-    matches.family.is_none_or(|family| family == A::OF)
+    matches.is_ip()
+        && matches.family.is_none_or(|family| family == A::OF)
         && of_family(&matches.from)
         && of_family(&matches.to)
         && Number::ALL

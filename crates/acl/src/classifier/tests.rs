@@ -1,7 +1,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::*;
-use crate::{Action, Key, Matches, Rule, SetReaders, generate, walk, walk::NoSets, walk_from};
+use crate::{Action, Key, Matches, Rule, SetReaders, generate, walk, walk_from};
 
 /// Compares all answers with the walk's.
 fn compare<A: FilterAddress>(filter: &Filter, keys: &[Key]) {
@@ -22,7 +22,8 @@ fn compare<A: FilterAddress>(filter: &Filter, keys: &[Key]) {
         // The way on is walked for one packet of each batch.
         if let Some(key) = batch.last() {
             let place = batch.len() - 1;
-            let walked = walk_from(filter, &NoSets, (A::OF, key), found[place] as usize + 1);
+            let walked =
+                walk_from(filter, &SetReaders::none(), (A::OF, key), found[place] as usize + 1);
             let next = classifier.next(&fields, place, found[place]);
             let walked = walked.unwrap_or(filter.rules.len());
             assert_eq!(next as usize, walked, "{} {key:?}", filter.name);

@@ -3,10 +3,10 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use acl::Family;
-
-use super::{Counted, Filtered, Guard, Guards, Hitting, Judged, Judgement, Reader, TRACKED, Way};
-use crate::batch::{BATCH_MAX, ETHERNET, HEAD};
+use super::{
+    Counted, Filtered, Filters, Guard, Guards, Hitting, Judged, Judgement, Reader, TRACKED, Way,
+};
+use crate::batch::{BATCH_MAX, ETHERNET};
 use crate::flows::{FlowTable, Passed};
 use crate::interface::InterfaceId;
 use crate::steps::set_dscp;
@@ -30,11 +30,17 @@ struct Held {
 }
 
 /// A packet that leaves.
-struct Leaving<'a> {
-    frame: &'a mut [u8],
-    from: u16,
-    to: Guard,
-    now: u64,
+pub(crate) struct Leaving<'a> {
+    /// The frame, or the first buffer of it.
+    pub frame: &'a [u8],
+    /// Bytes of the whole frame.
+    pub length: usize,
+    /// The number of the interface that it came by.
+    pub from: u16,
+    /// The interface that it leaves by.
+    pub to: InterfaceId,
+    /// The time in TSC cycles.
+    pub now: u64,
 }
 
 impl Gate {
@@ -56,17 +62,38 @@ impl Gate {
         to: InterfaceId,
         now: u64,
     ) -> Judgement {
-        let Some(held) = &mut self.filters else { return Judgement::Pass };
-        let to = held.guards[to.index()];
+        let length = frame.len();
+        let packet = Leaving { frame, length, from: from.index() as u16, to, now };
+        let (judgement, dscp) = self.judge(&packet);
+        if let Some(dscp) = dscp {
+            mark(frame, dscp);
+        }
+        judgement
+    }
+
+    /// [`Self::outward`] without writing: the DSCP that the packet gets is said if it passes.
+    pub(crate) fn judge(&mut self, packet: &Leaving<'_>) -> (Judgement, Option<u8>) {
+        const PASS: (Judgement, Option<u8>) = (Judgement::Pass, None);
+        let Some(held) = &mut self.filters else { return PASS };
+        let to = held.guards[packet.to.index()];
         if to.numbers[Way::Out as usize] == 0 {
-            return Judgement::Pass;
+            return PASS;
         }
-        let packet = Leaving { frame, from: from.index() as u16, to, now };
         match version(packet.frame) {
-            Some(4) => held.ip4.outward(&held.filters, held.flows.as_deref(), packet),
-            Some(6) => held.ip6.outward(&held.filters, held.flows.as_deref(), packet),
-            _ => Judgement::Pass,
+            Some(4) => held.ip4.outward(&held.filters, held.flows.as_deref(), packet, to),
+            Some(6) => held.ip6.outward(&held.filters, held.flows.as_deref(), packet, to),
+            _ => PASS,
         }
+    }
+
+    /// By the filters that graphs which are made now have; `None` if no interface has an outward one.
+    pub(crate) fn outward_of(tables: &Tables) -> Option<Self> {
+        let filters = tables.filters.get();
+        let guards = Guard::all(&filters, &tables.interfaces.get());
+        guards
+            .iter()
+            .any(|guard| guard.numbers[Way::Out as usize] != 0)
+            .then(|| Self { changes: 0, filters: Some(Held::new(filters, guards.into())) })
     }
 
     /// A packet of the router's own leaves: answers to it are known. It is not filtered.
@@ -86,6 +113,14 @@ impl Gate {
     }
 }
 
+/// Writes the DSCP of an IP packet.
+pub(crate) fn mark(frame: &mut [u8], dscp: u8) {
+    let is_ip6 = version(frame) == Some(6);
+    if let Some(head) = frame.first_chunk_mut() {
+        set_dscp(is_ip6, head, dscp);
+    }
+}
+
 fn version(frame: &[u8]) -> Option<u8> {
     frame.get(ETHERNET).map(|byte| byte >> 4)
 }
@@ -93,13 +128,17 @@ fn version(frame: &[u8]) -> Option<u8> {
 impl Held {
     fn of(tables: &Tables) -> Option<Self> {
         let (filters, guards) = tables.filters.in_use()?;
-        Some(Self {
+        Some(Self::new(filters, guards))
+    }
+
+    fn new(filters: Filters, guards: Arc<Guards>) -> Self {
+        Self {
             filters: Counted::all(&filters),
             flows: filters.flows,
             guards,
             ip4: Reader::default(),
             ip6: Reader::default(),
-        })
+        }
     }
 }
 
@@ -108,34 +147,35 @@ impl<A: Filtered> Reader<A> {
         &mut self,
         filters: &[Option<Counted>],
         flows: Option<&FlowTable>,
-        packet: Leaving<'_>,
-    ) -> Judgement {
-        let Leaving { frame, from, to, now } = packet;
+        packet: &Leaving<'_>,
+        to: Guard,
+    ) -> (Judgement, Option<u8>) {
+        let &Leaving { frame, length, from, now, .. } = packet;
         let number = to.numbers[Way::Out as usize];
         let flows = flows.filter(|_| to.tracks());
-        let is_tiny = self.read_one(flows, frame, from, (to.vrf, now));
-        let judgement = match filters.get(usize::from(number).wrapping_sub(1)) {
-            _ if number == TRACKED => Judgement::Pass,
-            Some(Some(_)) if is_tiny => Judgement::Drop,
-            Some(Some(filter)) => self.judge_one(filter, frame, (from, now)),
-            _ => Judgement::Drop,
+        let is_tiny = self.read_one(flows, (frame, length), from, (to.vrf, now));
+        let (judgement, dscp) = match filters.get(usize::from(number).wrapping_sub(1)) {
+            _ if number == TRACKED => (Judgement::Pass, None),
+            Some(Some(_)) if is_tiny => (Judgement::Drop, None),
+            Some(Some(filter)) => self.judge_one(filter, packet),
+            _ => (Judgement::Drop, None),
         };
         if let (Some(flows), Judgement::Pass | Judgement::ToHost) = (flows, judgement) {
-            self.pass(flows, frame, to, now);
+            self.pass(flows, (frame, length), to, now);
         }
-        judgement
+        (judgement, dscp)
     }
 
     /// A packet's fields and its flow; whether it hides what it is.
     fn read_one(
         &mut self,
         flows: Option<&FlowTable>,
-        frame: &[u8],
+        (frame, length): (&[u8], usize),
         from: u16,
         (vrf, now): (u16, u64),
     ) -> bool {
         self.fields.clear();
-        let is_tiny = self.fields.push_frame(frame, frame.len(), from);
+        let is_tiny = self.fields.push_frame(frame, length, from);
         if let Some(flows) = flows {
             self.lookups.look_up(flows, &mut self.fields, now, [(vrf, || frame)].into_iter());
         }
@@ -145,29 +185,27 @@ impl<A: Filtered> Reader<A> {
     fn judge_one(
         &self,
         Counted { table, hits }: &Counted,
-        frame: &mut [u8],
-        (from, now): (u16, u64),
-    ) -> Judgement {
+        packet: &Leaving<'_>,
+    ) -> (Judgement, Option<u8>) {
+        let &Leaving { frame, length, from, now, .. } = packet;
         let mut found = [0; BATCH_MAX];
         A::classifier(table).classify(&self.fields, &mut found);
-        let length = frame.len().saturating_sub(ETHERNET);
-        let packet = Hitting { fields: &self.fields, place: 0, rule: found[0], length, now };
+        let of_ip = length.saturating_sub(ETHERNET);
+        let hitting =
+            Hitting { fields: &self.fields, place: 0, rule: found[0], length: of_ip, now };
         let Judged { judgement, effects } =
-            table.judge(hits, &packet, || A::key(frame, frame.len(), from));
+            table.judge(hits, &hitting, || A::key(frame, length, from));
         let dscp = effects.filter(|_| judgement == Judgement::Pass).and_then(|of| of.dscp);
-        if let (Some(dscp), Some(head)) = (dscp, frame.first_chunk_mut::<HEAD>()) {
-            set_dscp(A::OF == Family::Ip6, head, dscp);
-        }
-        judgement
+        (judgement, dscp)
     }
 
     fn note(&mut self, flows: &FlowTable, frame: &[u8], to: Guard, now: u64) {
-        self.read_one(Some(flows), frame, 0, (to.vrf, now));
-        self.pass(flows, frame, to, now);
+        self.read_one(Some(flows), (frame, frame.len()), 0, (to.vrf, now));
+        self.pass(flows, (frame, frame.len()), to, now);
     }
 
-    fn pass(&self, flows: &FlowTable, frame: &[u8], to: Guard, now: u64) {
-        let length = frame.len().saturating_sub(ETHERNET);
+    fn pass(&self, flows: &FlowTable, (frame, length): (&[u8], usize), to: Guard, now: u64) {
+        let length = length.saturating_sub(ETHERNET);
         let enters = to.enters[Way::Out as usize];
         self.lookups.note(flows, 0, Passed { length, enters, now }, || frame);
     }

@@ -1,4 +1,5 @@
-//! How much of a rule's traffic passes: one token bucket, or one for each source.
+//! How much of a rule's traffic passes: one token bucket, or one for each source; or two, which make three colours
+//! (RFC 2697, RFC 2698, both colour-blind).
 //!
 //! A bucket is the time at which it would be full again (the generic cell rate algorithm, ITU-T I.371 annex
 //! A), so that taking from it is one exchange of a word, and one that is full again says no more than one
@@ -23,6 +24,64 @@ pub struct Police {
     pub bytes: bool,
     /// Each source has the rate; `None`: all packets of the rule share it.
     pub per_source: Option<SourceLengths>,
+    /// A second burst tells packets above the first apart; `None`: they are dropped.
+    pub colours: Option<Colours>,
+}
+
+/// The second bucket of a meter with three colours, in its colour-blind mode, and what becomes of its colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Colours {
+    /// The second bucket.
+    pub meter: Meter,
+    /// The DSCP that yellow packets get; `None`: what they have.
+    pub yellow: Option<u8>,
+    /// The DSCP that red packets get; `None`: they are dropped.
+    pub red: Option<u8>,
+}
+
+/// The second bucket of a meter with three colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meter {
+    /// RFC 2697: a burst, in packets or bytes, that fills with what the first bucket has no room for.
+    SingleRate {
+        /// EBS.
+        excess: u64,
+    },
+    /// RFC 2698: a bucket with a rate of its own, which every packet takes from.
+    TwoRates {
+        /// PIR, in packets or bytes per second; at least the rate.
+        peak: u64,
+        /// PBS, in packets or bytes.
+        burst: u64,
+    },
+}
+
+/// What a meter says of a packet (RFC 2697 3, RFC 2698 3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Colour {
+    /// Within the rate and its burst.
+    Green = 0,
+    /// Within the second bucket.
+    Yellow = 1,
+    /// Above both.
+    Red = 2,
+}
+
+impl Police {
+    /// Packets of this colour are dropped.
+    pub(super) fn drops(&self, colour: Colour) -> bool {
+        colour == Colour::Red && self.colours.is_none_or(|colours| colours.red.is_none())
+    }
+
+    /// The DSCP that packets of this colour get.
+    pub(super) fn mark(&self, colour: Colour) -> Option<u8> {
+        let Colours { yellow, red, .. } = self.colours?;
+        match colour {
+            Colour::Green => None,
+            Colour::Yellow => yellow,
+            Colour::Red => red,
+        }
+    }
 }
 
 /// The bits of a source address that tell sources apart.
@@ -44,45 +103,97 @@ impl Default for SourceLengths {
 /// As configurations write it: `1000 pps, burst 100`.
 impl fmt::Display for Police {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rate, burst, bytes, per_source } = self;
+        let Self { rate, burst, bytes, per_source, colours } = self;
         let per = per_source
             .map(|SourceLengths { ip4, ip6 }| format!(" per source/{ip4}/{ip6}"))
             .unwrap_or_default();
-        match bytes {
-            true => write!(f, "{} bit{per}, burst {} bit", rate * 8, burst * 8),
-            false => write!(f, "{rate} pps{per}, burst {burst}"),
+        let amount = |of: u64| if *bytes { format!("{} bit", of * 8) } else { of.to_string() };
+        let speed = |of: u64| if *bytes { amount(of) } else { format!("{of} pps") };
+        write!(f, "{}{per}, burst {}", speed(*rate), amount(*burst))?;
+        let Some(Colours { meter, yellow, red }) = colours else { return Ok(()) };
+        match *meter {
+            Meter::SingleRate { excess } => write!(f, ", excess {}", amount(excess))?,
+            Meter::TwoRates { peak, burst } => {
+                write!(f, ", peak {}, peak burst {}", speed(peak), amount(burst))?;
+            }
         }
+        let end = |dscp: &Option<u8>, without: &str| match dscp {
+            Some(dscp) => format!("dscp {dscp}"),
+            None => without.to_owned(),
+        };
+        write!(f, ", yellow {}, red {}", end(yellow, "pass"), end(red, "drop"))
     }
 }
 
 /// What takes packets from the rate of a rule; shared by all forwarders.
 pub(super) struct Policer {
     rate: Rate,
+    second: Option<Second>,
     buckets: Buckets,
 }
 
 enum Buckets {
-    One(AtomicU64),
+    One(Bucket),
     BySource(Sources),
+}
+
+/// When a rule's bucket, or a source's, is full again, and when the second one of a meter with colours is: the peak's
+/// (RFC 2698), or both of a single rate (RFC 2697).
+#[derive(Default)]
+struct Bucket {
+    full_at: AtomicU64,
+    second: AtomicU64,
+}
+
+/// The second bucket's depth, and its rate if it has one of its own.
+enum Second {
+    /// What the first bucket has no room for fills this one, so both together are a bucket of that rate whose deficit
+    /// is the sum of theirs.
+    Shared { depth: u64 },
+    /// It has a rate of its own.
+    Peak(Rate),
 }
 
 impl Policer {
     /// `tsc_hz`: cycles of the time-stamp counter in a second; `seed`: chosen anew by each router.
     pub fn new(police: Police, tsc_hz: u64, seed: u64) -> Self {
         let buckets = match police.per_source {
-            None => Buckets::One(AtomicU64::new(0)),
-            Some(lengths) => Buckets::BySource(Sources::new(lengths, seed)),
+            None => Buckets::One(Bucket::default()),
+            Some(lengths) => {
+                Buckets::BySource(Sources::new(lengths, seed, police.colours.is_some()))
+            }
         };
-        Self { rate: Rate::new(police, tsc_hz), buckets }
+        let meter = police.colours.map(|colours| colours.meter);
+        let second = meter.map(|meter| match meter {
+            Meter::SingleRate { excess } => {
+                let rate = Rate::new(Police { burst: excess, ..police }, tsc_hz);
+                Second::Shared { depth: rate.depth }
+            }
+            Meter::TwoRates { peak, burst } => {
+                Second::Peak(Rate::new(Police { rate: peak, burst, ..police }, tsc_hz))
+            }
+        });
+        Self { rate: Rate::new(police, tsc_hz), second, buckets }
     }
 
-    /// Takes a packet of this length, in bytes, and source from what there is at `now`; false if that is not
-    /// enough.
+    /// Takes a packet of this length, in bytes, and source from what there is at `now`; green if that is enough, and
+    /// red if not, unless a second bucket says yellow.
     #[inline]
-    pub fn admits(&self, source: Source, length: usize, now: u64) -> bool {
-        match &self.buckets {
-            Buckets::One(full_at) => self.rate.take(full_at, length, now),
-            Buckets::BySource(sources) => self.rate.take(sources.bucket(source, now), length, now),
+    pub fn admits(&self, source: Source, length: usize, now: u64) -> Colour {
+        let (full_at, second) = match &self.buckets {
+            Buckets::One(Bucket { full_at, second }) => (full_at, second),
+            Buckets::BySource(sources) => sources.bucket(source, now),
+        };
+        let Self { rate, second: meter, .. } = self;
+        match meter {
+            None if rate.take(full_at, length, now) => Colour::Green,
+            None => Colour::Red,
+            Some(Second::Peak(peak)) => match peak.take(second, length, now) {
+                false => Colour::Red,
+                true if rate.take(full_at, length, now) => Colour::Green,
+                true => Colour::Yellow,
+            },
+            Some(Second::Shared { depth }) => rate.share((full_at, second), *depth, length, now),
         }
     }
 }
@@ -102,6 +213,9 @@ struct Rate {
     /// TSC cycles that a burst takes.
     depth: u64,
     bytes: bool,
+    /// A packet longer than the burst passes when the bucket is full, or none of its kind ever would. Meters with
+    /// colours have none of that.
+    lenient: bool,
 }
 
 /// Fraction bits of [`Rate::cost`].
@@ -114,18 +228,52 @@ impl Rate {
                 / u128::from(police.rate.max(1));
             u64::try_from(cycles).unwrap_or(u64::MAX)
         };
-        Self { cost: cycles(1, SHIFT), depth: cycles(police.burst, 0), bytes: police.bytes }
+        let (cost, depth) = (cycles(1, SHIFT), cycles(police.burst, 0));
+        Self { cost, depth, bytes: police.bytes, lenient: police.colours.is_none() }
+    }
+
+    /// TSC cycles for a packet of this length.
+    #[inline]
+    fn cost(&self, length: usize) -> u64 {
+        let amount = if self.bytes { length as u128 } else { 1 };
+        ((u128::from(self.cost) * amount) >> SHIFT) as u64
     }
 
     #[inline]
     fn take(&self, full_at: &AtomicU64, length: usize, now: u64) -> bool {
-        let amount = if self.bytes { length as u128 } else { 1 };
-        let cost = ((u128::from(self.cost) * amount) >> SHIFT) as u64;
+        let cost = self.cost(length);
+        let depth = if self.lenient { self.depth.max(cost) } else { self.depth };
         let taken = |full_at: u64| {
             let next = full_at.max(now) + cost;
-            (next - now <= self.depth.max(cost)).then_some(next)
+            (next - now <= depth).then_some(next)
         };
         full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken).is_ok()
+    }
+
+    /// Takes a packet from the first bucket or, if that has too little, from the second one, which is of `depth` and
+    /// fills from what the first has no room for (RFC 2697 3). `both` is full when both are. Of two forwarders at the
+    /// same moment one may see what the other has taken from the first bucket only: the second is a packet off.
+    fn share(
+        &self,
+        (first, both): (&AtomicU64, &AtomicU64),
+        depth: u64,
+        length: usize,
+        now: u64,
+    ) -> Colour {
+        let cost = self.cost(length);
+        if self.take(first, length, now) {
+            let taken = |both: u64| Some(both.max(now) + cost);
+            let _ = both.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken);
+            return Colour::Green;
+        }
+        let taken = |both: u64| {
+            let missing = both.max(now).saturating_sub(first.load(Ordering::Relaxed).max(now));
+            (missing + cost <= depth).then_some(both.max(now) + cost)
+        };
+        match both.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken) {
+            Ok(_) => Colour::Yellow,
+            Err(_) => Colour::Red,
+        }
     }
 }
 
@@ -139,6 +287,8 @@ struct Sources {
     lengths: SourceLengths,
     seed: u64,
     lines: Box<[Line]>,
+    /// Second buckets, in the order of lines and ways; none without colours.
+    seconds: Box<[AtomicU64]>,
 }
 
 #[derive(Default)]
@@ -150,26 +300,35 @@ struct Line {
 }
 
 impl Sources {
-    fn new(lengths: SourceLengths, seed: u64) -> Self {
+    fn new(lengths: SourceLengths, seed: u64, has_seconds: bool) -> Self {
         let lines = (0..SOURCES / WAYS).map(|_| Line::default()).collect();
-        Self { lengths, seed, lines }
+        let seconds = if has_seconds { SOURCES } else { 0 };
+        Self { lengths, seed, lines, seconds: (0..seconds).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    /// The bucket of a source. Two forwarders that see a new source at the same moment may take two, which
-    /// gives it one burst more.
+    /// The buckets of a source; without colours there is no second one, and it is the first. Two forwarders that see
+    /// a new source at the same moment may take two, which gives it one burst more.
     #[inline]
-    fn bucket(&self, source: Source, now: u64) -> &AtomicU64 {
+    fn bucket(&self, source: Source, now: u64) -> (&AtomicU64, &AtomicU64) {
         let tag = self.tag(source);
-        let line = &self.lines[(tag >> 32) as usize % self.lines.len()];
+        let place = (tag >> 32) as usize % self.lines.len();
+        let line = &self.lines[place];
+        let second = |way: usize| self.seconds.get(place * WAYS + way);
+        let of = |way: usize| (&line.full_at[way], second(way).unwrap_or(&line.full_at[way]));
         let tags = line.tags.iter();
         if let Some(way) = tags.clone().position(|known| known.load(Ordering::Relaxed) == tag) {
-            return &line.full_at[way];
+            return of(way);
         }
-        let full_at = |way: &usize| line.full_at[*way].load(Ordering::Relaxed);
+        let full_at = |way: &usize| {
+            let (first, second) = of(*way);
+            first.load(Ordering::Relaxed).max(second.load(Ordering::Relaxed))
+        };
         let way = (0..WAYS).min_by_key(full_at).unwrap_or(0);
-        line.full_at[way].store(now, Ordering::Relaxed);
+        let (first, second) = of(way);
+        first.store(now, Ordering::Relaxed);
+        second.store(now, Ordering::Relaxed);
         line.tags[way].store(tag, Ordering::Relaxed);
-        &line.full_at[way]
+        (first, second)
     }
 
     /// A hash that nobody outside can foresee.
@@ -196,14 +355,18 @@ mod tests {
     const ANY: Source = Source::Ip4(0);
 
     fn policer(rate: u64, burst: u64, bytes: bool, per_source: Option<SourceLengths>) -> Policer {
-        Policer::new(Police { rate, burst, bytes, per_source }, 1_000_000, 7)
+        Policer::new(Police { rate, burst, bytes, per_source, colours: None }, 1_000_000, 7)
+    }
+
+    fn passes(policer: &Policer, source: Source, length: usize, now: u64) -> bool {
+        policer.admits(source, length, now) == Colour::Green
     }
 
     #[test]
     fn a_policer_passes_its_rate_and_its_burst() {
         let policer = policer(1000, 10, false, None);
         let passed = |from: u64, count: u64, step: u64| {
-            (0..count).filter(|n| policer.admits(ANY, 60, from + n * step)).count()
+            (0..count).filter(|n| passes(&policer, ANY, 60, from + n * step)).count()
         };
         assert_eq!(passed(1_000_000, 50, 0), 10, "the burst");
         // A packet takes 1,000 cycles; they come every 500, the first when the bucket is empty.
@@ -214,7 +377,7 @@ mod tests {
     #[test]
     fn bytes_are_counted_where_the_rate_is_of_bytes() {
         let bytes = policer(1000, 1500, true, None);
-        let admits = |length, now| bytes.admits(ANY, length, now);
+        let admits = |length, now| passes(&bytes, ANY, length, now);
         assert!(admits(1500, 0) && !admits(1, 0) && admits(1, 1000));
         // One that is longer than the burst passes when the bucket is full, or none of its kind ever would.
         assert!(admits(9000, 10_000_000) && !admits(1, 10_000_000));
@@ -225,7 +388,7 @@ mod tests {
         let lengths = SourceLengths { ip4: 24, ip6: 64 };
         let policer = policer(1000, 10, false, Some(lengths));
         let passed =
-            |source: Source, now| (0..50).filter(|_| policer.admits(source, 60, now)).count();
+            |source: Source, now| (0..50).filter(|_| passes(&policer, source, 60, now)).count();
         assert_eq!(passed(Source::Ip4(0x0a00_0001), 0), 10);
         assert_eq!(passed(Source::Ip4(0x0a00_00ff), 0), 0, "of the same network");
         assert_eq!(passed(Source::Ip4(0x0a00_0100), 0), 10, "of another");
@@ -239,7 +402,7 @@ mod tests {
     #[test]
     fn one_length_of_nothing_is_one_source() {
         let none = policer(1000, 10, false, Some(SourceLengths { ip4: 0, ip6: 0 }));
-        let passed = |source| (0..50).filter(|_| none.admits(source, 60, 0)).count();
+        let passed = |source| (0..50).filter(|_| passes(&none, source, 60, 0)).count();
         assert_eq!((passed(Source::Ip4(1)), passed(Source::Ip4(u32::MAX))), (10, 0));
         assert_eq!((passed(Source::Ip6(1)), passed(Source::Ip6(u128::MAX))), (10, 0));
     }
@@ -248,12 +411,12 @@ mod tests {
     fn many_sources_do_not_push_out_one_that_is_over_its_rate() {
         let policer = policer(1, 100, false, Some(SourceLengths::default()));
         let greedy = Source::Ip4(0xc000_0201);
-        assert_eq!((0..200).filter(|_| policer.admits(greedy, 60, 0)).count(), 100);
+        assert_eq!((0..200).filter(|_| passes(&policer, greedy, 60, 0)).count(), 100);
         // As many as the table has room for, one packet each: buckets that are nearer to full than its own.
         for source in 0..SOURCES as u32 {
-            assert!(policer.admits(Source::Ip4(source), 60, 0), "{source}");
+            assert!(passes(&policer, Source::Ip4(source), 60, 0), "{source}");
         }
-        assert!(!policer.admits(greedy, 60, 0));
+        assert!(!passes(&policer, greedy, 60, 0));
     }
 
     #[test]
@@ -261,8 +424,109 @@ mod tests {
         let policer = policer(1000, 1, false, Some(SourceLengths::default()));
         let mut refused = 0;
         for (now, source) in (0..).step_by(10).zip(0..1_000_000u32) {
-            refused += u32::from(!policer.admits(Source::Ip4(source), 60, now));
+            refused += u32::from(!passes(&policer, Source::Ip4(source), 60, now));
         }
         assert_eq!(refused, 0);
+    }
+
+    /// The meters as their RFCs write them, in tokens of a byte or a packet: colour-blind. Each test packet takes a
+    /// whole number of tokens, and time goes by in the time of one token.
+    struct Reference {
+        meter: Meter,
+        sizes: [u64; 2],
+        tokens: [u64; 2],
+    }
+
+    impl Reference {
+        fn new(burst: u64, meter: Meter) -> Self {
+            let second = match meter {
+                Meter::SingleRate { excess } => excess,
+                Meter::TwoRates { burst, .. } => burst,
+            };
+            Self { meter, sizes: [burst, second], tokens: [burst, second] }
+        }
+
+        /// A time in which one token comes at the rate, and `peak` at the peak rate.
+        fn tick(&mut self, peak: u64) {
+            let Self { meter, sizes: [cbs, second], tokens: [c, other] } = self;
+            match meter {
+                Meter::SingleRate { .. } if *c < *cbs => *c += 1,
+                Meter::SingleRate { .. } => *other = (*other + 1).min(*second),
+                Meter::TwoRates { .. } => {
+                    *c = (*c + 1).min(*cbs);
+                    *other = (*other + peak).min(*second);
+                }
+            }
+        }
+
+        fn packet(&mut self, size: u64) -> Colour {
+            let [c, other] = &mut self.tokens;
+            match self.meter {
+                Meter::SingleRate { .. } if *c >= size => *c -= size,
+                Meter::SingleRate { .. } if *other >= size => {
+                    *other -= size;
+                    return Colour::Yellow;
+                }
+                Meter::TwoRates { .. } if *other >= size => {
+                    *other -= size;
+                    if *c < size {
+                        return Colour::Yellow;
+                    }
+                    *c -= size;
+                }
+                _ => return Colour::Red,
+            }
+            Colour::Green
+        }
+    }
+
+    /// Cycles of a token of the rate: 1,000 of them in a second of a million.
+    const TOKEN: u64 = 1000;
+
+    proptest::proptest! {
+        #[test]
+        fn colours_are_those_of_the_rfcs(
+            (burst, second) in (1..2000u64, 1..2000u64),
+            // Cycles of a token are a whole number.
+            peak in proptest::sample::select(vec![1u64, 2, 4, 5]),
+            (two_rates, per_source) in proptest::prelude::any::<(bool, bool)>(),
+            packets in proptest::collection::vec((0..300u64, 1..1500u64), 1..300),
+        ) {
+            let meter = match two_rates {
+                false => Meter::SingleRate { excess: second },
+                true => Meter::TwoRates { peak: peak * 1000, burst: second },
+            };
+            let colours = Some(Colours { meter, yellow: None, red: None });
+            let per_source = per_source.then(SourceLengths::default);
+            let police = Police { rate: 1000, burst, bytes: true, per_source, colours };
+            let policer = Policer::new(police, 1_000_000, 7);
+            let mut reference = Reference::new(burst, meter);
+            let mut now = 1_000_000_000;
+            for (place, (pause, size)) in packets.into_iter().enumerate() {
+                (0..pause).for_each(|_| reference.tick(peak));
+                now += pause * TOKEN;
+                let found = policer.admits(ANY, size as usize, now);
+                proptest::prop_assert_eq!(found, reference.packet(size), "packet {}", place);
+            }
+        }
+    }
+
+    #[test]
+    fn a_policer_with_colours_says_what_they_are() {
+        let colours = |meter, yellow, red| Some(Colours { meter, yellow, red });
+        let police = Police {
+            rate: 1000,
+            burst: 10,
+            bytes: false,
+            per_source: None,
+            colours: colours(Meter::SingleRate { excess: 20 }, Some(12), None),
+        };
+        assert_eq!(police.to_string(), "1000 pps, burst 10, excess 20, yellow dscp 12, red drop");
+        let two = Meter::TwoRates { peak: 2000, burst: 30 };
+        let police = Police { bytes: true, colours: colours(two, None, Some(14)), ..police };
+        assert_eq!(
+            police.to_string(),
+            "8000 bit, burst 80 bit, peak 16000 bit, peak burst 240 bit, yellow pass, red dscp 14"
+        );
     }
 }

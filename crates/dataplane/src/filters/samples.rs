@@ -6,7 +6,7 @@
 use acl::{Family, Key};
 use crossbeam_queue::ArrayQueue;
 
-use super::police::{Police, Policer, Source};
+use super::police::{Colour, Police, Policer, Source};
 
 /// Packets of a filter in a second, and at once.
 const SAMPLES_PER_SECOND: u64 = 10;
@@ -32,14 +32,14 @@ pub(super) struct Samples {
 impl Samples {
     pub fn new(tsc_hz: u64) -> Self {
         let rate = SAMPLES_PER_SECOND;
-        let police = Police { rate, burst: rate, bytes: false, per_source: None };
+        let police = Police { rate, burst: rate, bytes: false, per_source: None, colours: None };
         Self { rate: Policer::new(police, tsc_hz, 0), queue: ArrayQueue::new(2 * rate as usize) }
     }
 
     /// Keeps the packet that `sample` makes, if the rate allows one at `now` in TSC cycles.
     #[inline]
     pub fn offer(&self, now: u64, sample: impl FnOnce() -> Sample) {
-        if self.rate.admits(Source::Ip4(0), 0, now) {
+        if self.rate.admits(Source::Ip4(0), 0, now) == Colour::Green {
             // A full queue: nobody reads the log.
             let _ = self.queue.push(sample());
         }

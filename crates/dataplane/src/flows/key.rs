@@ -14,12 +14,12 @@
 use std::fmt::Debug;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use acl::key::MAX_HEADERS;
 use acl::{Ends, Family, Fields, FilterAddress};
+use wire::chain;
 use wire::ip::{
-    AuthenticationHeader, IPV4_MIN_LEN, Ipv4Header, Ipv6ExtensionHeader, Ipv6FragmentHeader,
-    Ipv6Header, PROTOCOL_AUTHENTICATION, PROTOCOL_DESTINATION_OPTIONS, PROTOCOL_FRAGMENT,
-    PROTOCOL_HOP_BY_HOP, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_ROUTING, PROTOCOL_TCP,
-    PROTOCOL_UDP,
+    IPV4_MIN_LEN, Ipv4Header, Ipv6Header, PROTOCOL_FRAGMENT, PROTOCOL_ICMP, PROTOCOL_ICMPV6,
+    PROTOCOL_TCP, PROTOCOL_UDP,
 };
 use zerocopy::FromBytes;
 
@@ -131,36 +131,15 @@ impl Tracked for Ipv6Addr {
     fn headers(packet: &[u8]) -> Option<Headers<'_, Self>> {
         let (ip, rest) = Ipv6Header::ref_from_prefix(packet).ok()?;
         let (source, destination) = (ip.source().to_bits(), ip.destination().to_bits());
-        let (mut protocol, mut payload, mut fragment) = (ip.next_header, rest, None);
-        for _ in 0..=acl::key::MAX_HEADERS {
-            let length = match protocol {
-                PROTOCOL_HOP_BY_HOP | PROTOCOL_ROUTING | PROTOCOL_DESTINATION_OPTIONS => {
-                    let (header, _) = Ipv6ExtensionHeader::ref_from_prefix(payload).ok()?;
-                    protocol = header.next_header;
-                    header.header_len()
-                }
-                PROTOCOL_AUTHENTICATION => {
-                    let (header, _) = AuthenticationHeader::ref_from_prefix(payload).ok()?;
-                    protocol = header.next_header;
-                    header.header_len()
-                }
-                PROTOCOL_FRAGMENT => {
-                    let (header, _) = Ipv6FragmentHeader::ref_from_prefix(payload).ok()?;
-                    protocol = header.next_header;
-                    let offset = header.fragment_offset();
-                    if header.more() || offset != 0 {
-                        fragment = Some((header.identification.get(), offset));
-                    }
-                    if offset != 0 {
-                        return Some(Headers { source, destination, protocol, fragment, payload });
-                    }
-                    size_of::<Ipv6FragmentHeader>()
-                }
-                _ => return Some(Headers { source, destination, protocol, fragment, payload }),
-            };
-            payload = payload.get(length..)?;
-        }
-        None
+        let mut fragment = None;
+        let end = chain::walk(ip.next_header, rest, MAX_HEADERS, |header| {
+            let offset = header.fragment_offset();
+            if header.more() || offset != 0 {
+                fragment = Some((header.identification.get(), offset));
+            }
+        });
+        let (protocol, payload) = end.ok()?;
+        Some(Headers { source, destination, protocol, fragment, payload })
     }
 }
 

@@ -268,7 +268,8 @@ fn router_filter() -> Arc<crate::tables::Tables> {
     let actions = [Action::Drop, Action::Reject, Action::Accept, Action::Accept];
     let rules = (53..).zip(actions).map(|(port, action)| rule(port, action)).collect();
     let mut treatments = vec![Treatment::default(); 4];
-    treatments[2].police = Some(Police { rate: 1, burst: 1, bytes: false, per_source: None });
+    treatments[2].police =
+        Some(Police { rate: 1, burst: 1, bytes: false, per_source: None, colours: None });
     treatments[3].class = Some(PuntClass::Link);
     let filter = Filter { name: ROUTER.into(), rules, default: Action::Accept };
     let table = Arc::new(

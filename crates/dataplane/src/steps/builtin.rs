@@ -18,8 +18,8 @@ const REWRITTEN: Facts = Facts::REWRITTEN;
 /// All of them, in the order of the default graph.
 pub(crate) fn specs() -> Vec<StepSpec> {
     let mut specs = vec![
-        step("classify", classify::OUTPUTS, Facts::FRAME, &[("ip4", IP4), ("ip6", IP6)], |_| {
-            Box::new(Classify)
+        step("classify", classify::OUTPUTS, Facts::FRAME, &[("ip4", IP4), ("ip6", IP6)], |make| {
+            Box::new(Classify::new(make.tables))
         }),
         step("ip4-prefetch", ip4_prefetch::OUTPUTS, IP4, &[], |make| {
             Box::new(Ip4Prefetch::new(make.tables))

@@ -13,13 +13,17 @@
 //! | drop `not-for-us` | sent to another station's MAC (the port is promiscuous, or a hub) |
 //! | drop `vlan-unknown` | tagged (0x8100, 0x88a8, or by a tag that the device took out); the port has no VLANs. Also behind a priority tag |
 //! | drop `unknown-ethertype` | anything else, also IEEE 802.3 length fields |
+//! | punt `frame-to-host` | neither IPv4 nor IPv6, and a rule with `ethertype` of the interface's inward filter says: to the host |
+//! | drop `filtered`, `policed` | likewise, and the rule drops it, or it is above the rule's rate |
 //!
 //! Sets [`Batch::link_multicast`]. Sources: RFC 894, RFC 1042, RFC 2464, IEEE 802.1Q.
 
 use crate::batch::{Batch, ETHERNET, bytes};
+use crate::filters::{FrameFilters, Judgement};
 use crate::graph::{Output, Outputs, Step};
 use crate::mask::Mask;
 use crate::reason::{DropReason, PuntReason, is_link_group};
+use crate::tables::Tables;
 
 const IP4: usize = 0;
 const IP6: usize = 1;
@@ -29,6 +33,9 @@ const NOT_FOR_US: usize = 4;
 const VLAN_UNKNOWN: usize = 5;
 const UNKNOWN_ETHERTYPE: usize = 6;
 const NON_IP: usize = 7;
+const TO_HOST: usize = 8;
+const FILTERED: usize = 9;
+const POLICED: usize = 10;
 
 pub(super) const OUTPUTS: &[Output] = &[
     Output::next("ip4"),
@@ -39,6 +46,9 @@ pub(super) const OUTPUTS: &[Output] = &[
     Output::Drop(DropReason::VlanUnknown),
     Output::Drop(DropReason::UnknownEthertype),
     Output::Punt(PuntReason::NonIp),
+    Output::Punt(PuntReason::FrameToHost),
+    Output::Drop(DropReason::Filtered),
+    Output::Drop(DropReason::Policed),
 ];
 
 const LEAST_IP4: usize = ETHERNET + 20;
@@ -50,8 +60,18 @@ const VLAN: u16 = 0x8100;
 const VLAN_ID: u16 = 0x0fff;
 
 /// See the module's documentation.
-#[derive(Debug, Default)]
-pub struct Classify;
+#[derive(Default)]
+pub struct Classify {
+    /// `None`: no filter has rules with Ethertypes.
+    filters: Option<Box<FrameFilters>>,
+}
+
+impl Classify {
+    /// Asks the inward filters of these tables for frames that are neither IPv4 nor IPv6.
+    pub fn new(tables: &Tables) -> Self {
+        Self { filters: FrameFilters::of(tables) }
+    }
+}
 
 /// The frames of a batch by their Ethertype and by the lengths they reach.
 #[derive(Default)]
@@ -116,7 +136,7 @@ impl Step for Classify {
         batch.link_multicast = Mask::EMPTY;
         let unusual = input.without(ip4 | ip6);
         if !unusual.is_empty() {
-            sort_unusual(batch, unusual, out);
+            sort_unusual(batch, unusual, self.filters.as_deref(), out);
         }
     }
 }
@@ -132,7 +152,7 @@ fn is_usual(batch: &Batch, slot: usize, mac: &[u8; 6], ethertype: u16, least: us
 }
 
 /// Everything else: groups, ARP, what is too short, not for the router, or not understood.
-fn sort_unusual(batch: &mut Batch, input: Mask, out: &mut Outputs) {
+fn sort_unusual(batch: &mut Batch, input: Mask, filters: Option<&FrameFilters>, out: &mut Outputs) {
     remove_priority_tags(batch, input);
     let kinds = Kinds::of(batch, input);
     batch.link_multicast = kinds.multicast;
@@ -146,12 +166,33 @@ fn sort_unusual(batch: &mut Batch, input: Mask, out: &mut Outputs) {
 
     out[IP4] |= ours & kinds.ip4;
     out[IP6] |= ours & kinds.ip6;
-    out[ARP] = ours & kinds.arp;
-    let unknown = ours.without(kinds.ip4 | kinds.ip6 | kinds.arp);
+    let mut others = ours.without(kinds.ip4 | kinds.ip6);
+    if let Some(filters) = filters {
+        others = permitted(batch, others, filters, out);
+    }
+    out[ARP] = others & kinds.arp;
+    let unknown = others.without(kinds.arp);
     if batch.own.host && !(unknown & kinds.multicast).is_empty() {
         out[NON_IP] = link_protocols(batch, unknown);
     }
     out[UNKNOWN_ETHERTYPE] = unknown.without(out[NON_IP]);
+}
+
+/// The frames that filters permit or say nothing of; the others go to their outputs.
+fn permitted(batch: &Batch, frames: Mask, filters: &FrameFilters, out: &mut Outputs) -> Mask {
+    let mut rest = frames;
+    for i in frames.slots() {
+        let output = match filters.judge(batch, i) {
+            None | Some(Judgement::Pass) => continue,
+            Some(Judgement::ToHost) => TO_HOST,
+            Some(Judgement::Police) => POLICED,
+            Some(Judgement::Drop | Judgement::Reject) => FILTERED,
+        };
+        let bit = Mask::when(true, i);
+        out[output] |= bit;
+        rest = rest.without(bit);
+    }
+    rest
 }
 
 /// Makes untagged frames of those whose tag names no VLAN. One tag each: a second one counts.
@@ -198,7 +239,7 @@ mod tests {
             FrameBuilder::ethernet(PORT_MAC, 46).payload(&[0; 46]).build(),
             vec![0; 13],
         ];
-        let (result, batch) = run_step(&mut Classify, &frames);
+        let (result, batch) = run_step(&mut Classify::default(), &frames);
         assert_eq!(result["ip4"], [0, 6]);
         assert_eq!(result["ip6"], [1]);
         assert_eq!(result["arp"], [2]);
@@ -219,7 +260,7 @@ mod tests {
             FrameBuilder::ip4().build(),
         ];
         let (result, _) =
-            run_step_on(&mut Classify, &frames, |batch| batch.burst.say(0, 0, 0b01111));
+            run_step_on(&mut Classify::default(), &frames, |batch| batch.burst.say(0, 0, 0b01111));
         assert_eq!(result["vlan-unknown"], [0, 1, 2]);
         assert_eq!(result["not-for-us"], [3]);
         assert_eq!(result["ip4"], [4]);
@@ -246,7 +287,7 @@ mod tests {
             tagged(&ip4, 0x8100, 0)[..17].to_vec(),
             tagged(&FrameBuilder::ip4().destination_mac([0xff; 6]).build(), 0x8100, 0),
         ];
-        let (result, batch) = run_step(&mut Classify, &frames);
+        let (result, batch) = run_step(&mut Classify::default(), &frames);
         assert_eq!(result["ip4"], [0, 8]);
         assert_eq!(result["ip6"], [1]);
         assert_eq!(result["arp"], [2]);
@@ -265,12 +306,12 @@ mod tests {
         let other_group = frame([0x01, 0x80, 0xc2, 0, 0, 0x30], 46);
         let unicast = frame(PORT_MAC, 0x88cc);
         let frames = [lldp, isis, other_group, unicast];
-        let (result, _) = run_step_on(&mut Classify, &frames, |batch| {
+        let (result, _) = run_step_on(&mut Classify::default(), &frames, |batch| {
             batch.own.host = true;
         });
         assert_eq!(result["non-ip"], [0, 1]);
         assert_eq!(result["unknown-ethertype"], [2, 3]);
-        let (result, _) = run_step(&mut Classify, &frames);
+        let (result, _) = run_step(&mut Classify::default(), &frames);
         assert_eq!(result["unknown-ethertype"], [0, 1, 2, 3]);
     }
 }

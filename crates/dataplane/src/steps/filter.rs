@@ -26,10 +26,10 @@ use acl::Family;
 use wire::checksum;
 
 use super::ip6_validate::is_neighbour_discovery;
-use crate::batch::{BATCH_MAX, Batch, ETHERNET, Group, HEAD};
+use crate::batch::{BATCH_MAX, Batch, ETHERNET, Group};
 use crate::features::Feature;
 use crate::filters::{
-    Counted, Effects, Filtered, Guard, Guards, Judged, Judgement, Reader, TRACKED, Way,
+    Counted, Effects, Filtered, Guard, Guards, Judged, Judgement, Reader, TRACKED, Way, mark,
 };
 use crate::flows::{FlowTable, Passed};
 use crate::graph::{Output, Outputs, Step};
@@ -114,7 +114,7 @@ impl<A: Filtered> Used<A> {
             let Judged { judgement, effects } = reader.judge(filter, rule, batch, (place, slot));
             if let Some(effects) = effects {
                 let passes = judgement == Judgement::Pass;
-                apply(&effects, batch, (slot, number), passes, A::OF == Family::Ip6);
+                apply(&effects, batch, (slot, number), passes);
             }
             decided[judgement as usize] |= Mask::when(true, slot);
         }
@@ -247,13 +247,7 @@ impl<A: Filtered> Step for FilterOut<A> {
 }
 
 /// Does to the packet of this slot what rules of the filter with this number do besides deciding.
-fn apply(
-    effects: &Effects,
-    batch: &mut Batch,
-    (slot, number): (usize, u8),
-    passes: bool,
-    is_ip6: bool,
-) {
+fn apply(effects: &Effects, batch: &mut Batch, (slot, number): (usize, u8), passes: bool) {
     let &Effects { dscp, mirrors, class: _, categories, target } = effects;
     for port in mirrors.ports() {
         batch.mirror(Mask::when(true, slot), port);
@@ -262,7 +256,7 @@ fn apply(
         return;
     }
     if let Some(dscp) = dscp {
-        set_dscp(is_ip6, batch.head_mut(slot), dscp);
+        mark(batch.head_mut(slot), dscp);
     }
     batch.categories.add(slot, categories);
     if let Some(target) = target {
@@ -270,15 +264,18 @@ fn apply(
     }
 }
 
+/// Bytes of a frame up to the end of IPv4's checksum: what a DSCP changes.
+const DSCP_HEAD: usize = ETHERNET + 12;
+
 /// Writes the DSCP (RFC 2474 3), and leaves the two bits of ECN beside it. IPv4's checksum follows (RFC 1624,
 /// equation 3).
-pub(crate) fn set_dscp(is_ip6: bool, head: &mut [u8; HEAD], dscp: u8) {
+pub(crate) fn set_dscp(is_ip6: bool, head: &mut [u8; DSCP_HEAD], dscp: u8) {
     if is_ip6 {
         head[ETHERNET] = head[ETHERNET] & 0xf0 | dscp >> 2;
         head[ETHERNET + 1] = head[ETHERNET + 1] & 0x3f | dscp << 6;
         return;
     }
-    let word = |head: &[u8; HEAD], at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
+    let word = |head: &[u8; DSCP_HEAD], at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
     let before = word(head, ETHERNET);
     head[ETHERNET + 1] = head[ETHERNET + 1] & 3 | dscp << 2;
     let sum = checksum::update(word(head, ETHERNET + 10), before, word(head, ETHERNET));
@@ -295,7 +292,8 @@ mod tests {
     use crate::features::Features;
     use crate::filters::{FilterSpec, FilterTable, Filters, Police, Treatment};
     use crate::interface::{InterfaceId, InterfaceInfo};
-    use crate::testing::{FrameBuilder, TestTables, run_step_on};
+    use crate::steps::Classify;
+    use crate::testing::{FrameBuilder, PORT_MAC, TestTables, run_step_on};
 
     fn rule(matches: Matches, action: Action) -> Rule {
         Rule { name: None, line: 0, matches, action }
@@ -315,7 +313,7 @@ mod tests {
             rule(to(55), Action::ToHost),
             rule(to(56), Action::Accept),
         ];
-        let once = Police { rate: 1, burst: 1, bytes: false, per_source: None };
+        let once = Police { rate: 1, burst: 1, bytes: false, per_source: None, colours: None };
         let filter = Filter { name: "f".into(), rules, default: Action::Accept };
         let mut treatments = vec![Treatment::default(); 4];
         treatments[3].police = Some(once);
@@ -492,5 +490,60 @@ mod tests {
         assert_eq!(batch.steering.packets(), Mask(0b10));
         let hits: Vec<_> = table.hits().iter().map(|hits| hits.packets).collect();
         assert_eq!(hits, [2, 2, 1, 1, 4]);
+    }
+
+    #[test]
+    fn frames_that_are_no_ip_packets_are_judged_where_they_are_sorted() {
+        let of = |ethertype: u16, action| {
+            rule(Matches { ethertype: vec![ethertype], ..Matches::default() }, action)
+        };
+        let mut of_stranger = of(0x88cc, Action::Drop);
+        of_stranger.matches.from_mac = vec!["02:00:00:00:99:01".parse().unwrap()];
+        let rules = vec![
+            of_stranger,
+            of(0x88cc, Action::ToHost),
+            of(0x8847, Action::Accept),
+            of(0x8847, Action::Drop),
+            of(0x9000, Action::Accept),
+            of(0x0806, Action::Drop),
+            rule(Matches::default(), Action::Drop),
+        ];
+        let once = Police { rate: 1, burst: 1, bytes: false, per_source: None, colours: None };
+        let mut treatments = vec![Treatment::default(); rules.len()];
+        treatments[4].police = Some(once);
+        let filter = Filter { name: "f".into(), rules, default: Action::Drop };
+        let spec = FilterSpec { filter, treatments, targets: vec![] };
+        let table = Arc::new(FilterTable::new(&spec, None, &acl::SetReaders::none()).unwrap());
+        let tables = TestTables::every_kind();
+        tables.filters.set(Filters { tables: vec![None, Some(table.clone())], flows: None });
+        let frame = |ethertype, from| {
+            let mut frame = FrameBuilder::ethernet(PORT_MAC, ethertype).payload(&[0; 46]).build();
+            frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0x99, from]);
+            frame
+        };
+        let frames = [
+            frame(0x88cc, 1),
+            frame(0x88cc, 2),
+            frame(0x8847, 1),
+            frame(0x9000, 1),
+            frame(0x9000, 1),
+            frame(0x0806, 1),
+            frame(0x88f7, 1),
+            FrameBuilder::ip4().build(),
+        ];
+        let with = |number| {
+            let prepare = move |batch: &mut Batch| {
+                batch.own.features = Features::NONE.with(FILTER_IN, number);
+            };
+            run_step_on(&mut Classify::new(&tables), &frames, prepare).0
+        };
+        let result = with(2);
+        assert_eq!((&result["filtered"], &result["frame-to-host"]), (&vec![0, 5], &vec![1]));
+        assert_eq!((&result["policed"], &result["unknown-ethertype"]), (&vec![4], &vec![2, 3, 6]));
+        assert_eq!(result["ip4"], [7], "its filter is behind the sorting");
+        let packets: Vec<u64> = table.hits().iter().map(|hit| hit.packets).collect();
+        assert_eq!(packets, [1, 1, 1, 0, 2, 1, 0, 0]);
+        let free = with(0);
+        assert_eq!((free["filtered"].len(), free["arp"].len()), (0, 1));
     }
 }

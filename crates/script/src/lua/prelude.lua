@@ -503,11 +503,12 @@ for number, name in pairs(port_names) do port_numbers[name] = number end
 local categories = {}
 for number, name in pairs(host.categories) do categories[name] = number end
 
-local function no_port(name)
+-- The fault of a step that names nothing of `all`.
+local function unknown(what, name, fault, all)
     local known = {}
-    for other in pairs(port_numbers) do known[#known + 1] = other end
+    for other in pairs(all) do known[#known + 1] = other end
     table.sort(known)
-    error(format("port %q: not found; known: %s", tostring(name), table.concat(known, ", ")), 3)
+    error(format("%s %q: %s; known: %s", what, tostring(name), fault, table.concat(known, ", ")), 3)
 end
 
 -- for i in batch:each(mask): the mask's slots in ascending order.
@@ -517,7 +518,7 @@ function batches.port() return port_names[ctx.port] end
 
 -- A copy of the packet, as it is when the step has returned, leaves by this port.
 function batches.mirror(_, i, name)
-    local port = port_numbers[name] or no_port(name)
+    local port = port_numbers[name] or unknown("port", name, "not found", port_numbers)
     i = slot_of(i)
     ctx.mirrored[port] = bor(ctx.mirrored[port], lshift(1ULL, i))
     ctx.mirrors = bor(ctx.mirrors, lshift(1ULL, port))
@@ -611,16 +612,9 @@ function batches.set_mark(_, i, value)
     ctx.marks.values[i] = value
 end
 
-local function no_category(name)
-    local known = {}
-    for other in pairs(categories) do known[#known + 1] = other end
-    table.sort(known)
-    error(format("category %q: no rule names it; known: %s", tostring(name), table.concat(known, ", ")), 3)
-end
-
 -- The packets that a filter's rules have put into the category, of those that the step takes.
 function batches.category(_, name)
-    local number = categories[name] or no_category(name)
+    local number = categories[name] or unknown("category", name, "no rule names it", categories)
     return mask_type(band(ctx.categories.masks[number], ctx.input.bits))
 end
 

@@ -960,6 +960,17 @@ pub struct FilterVerdict {
     pub why: String,
 }
 
+/// Packets of a rule by the colours of RFC 2697 and RFC 2698.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ColourCounts {
+    /// Within the rate and its burst.
+    pub green: u64,
+    /// Within the second bucket.
+    pub yellow: u64,
+    /// Above both.
+    pub red: u64,
+}
+
 /// A rule of a filter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FilterRule {
@@ -973,6 +984,9 @@ pub struct FilterRule {
     pub action: String,
     /// How much of them passes, if it is limited.
     pub police: Option<String>,
+    /// Packets by colour, if the limit tells colours apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub colours: Option<ColourCounts>,
     /// Packets that it fitted, those above its rate and those that devices have counted included.
     pub packets: u64,
     /// Bytes of their IP packets.

@@ -9,6 +9,7 @@ use acl::SetReaders;
 use anyhow::{Context, Error, Result, anyhow};
 use control::config::Config;
 use dataplane::catalogue::{Catalogue, Facts};
+use dataplane::copy_filter::CopyFilter;
 use dataplane::filters::{FilterTable, Filters};
 use dataplane::flows::FlowTable;
 use dataplane::graph::Graph;
@@ -138,6 +139,7 @@ impl GraphMaker {
         let tables = self.tables.near(core);
         let mut graph = steps.build(&plans, catalogue, tables, &names)?;
         graph.set_router_filter(RouterFilter::of(tables));
+        graph.set_copy_filter(CopyFilter::of(tables));
         Ok((graph, view))
     }
 

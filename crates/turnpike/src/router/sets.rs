@@ -142,29 +142,21 @@ impl NamedSets {
         })
     }
 
-    /// Takes elements away whose time is over; when the next one's is.
-    pub fn expire(&self, now: Instant) -> Option<Instant> {
+    /// Takes elements away whose time is over.
+    pub fn expire(&self, now: Instant) {
         self.with(|state| {
-            let mut next = None;
+            let is_over = |until: &Option<Instant>| until.is_some_and(|until| until <= now);
             let mut over = Vec::new();
             for (name, kept) in &state.kept {
-                for (net, until) in &kept.added {
-                    match until {
-                        Some(until) if *until <= now => over.push((name.clone(), *net)),
-                        Some(until) => {
-                            next = Some(next.map_or(*until, |next: Instant| next.min(*until)))
-                        }
-                        None => {}
-                    }
-                }
+                let nets = kept.added.iter().filter(|(_, until)| is_over(until));
+                over.extend(nets.map(|(net, _)| (name.clone(), *net)));
             }
             for (name, net) in over {
                 if let Err(error) = state.forget(&name, net) {
                     tracing::error!("prefix_set \"{name}\": {net} stays: {error}");
                 }
             }
-            next
-        })
+        });
     }
 
     /// All sets by their names.
@@ -299,11 +291,12 @@ mod tests {
         let at = |seconds| now + Duration::from_secs(seconds);
         sets.add("a", &nets(&["10.0.0.1/32", "10.0.0.2/32"]), Some(at(5))).unwrap();
         sets.add("a", &nets(&["10.0.0.3/32"]), Some(at(9))).unwrap();
-        assert_eq!(sets.expire(at(4)), Some(at(5)));
-        assert_eq!(sets.expire(at(5)), Some(at(9)));
+        sets.expire(at(4));
+        assert_eq!(held(&sets, "a"), [1, 2, 3]);
+        sets.expire(at(5));
         assert_eq!(held(&sets, "a"), [1, 3]);
         sets.add("a", &nets(&["10.0.0.3/32"]), None).unwrap();
-        assert_eq!(sets.expire(at(99)), None);
+        sets.expire(at(99));
         assert_eq!(held(&sets, "a"), [1, 3], "for good now");
     }
 

@@ -6,7 +6,9 @@ use std::ops::RangeInclusive;
 
 use acl::{Action, Classifier, Family, Matches, Rule, SETS_MAX, text};
 use dataplane::category::CATEGORIES_MAX;
-use dataplane::filters::{FILTERS_MAX, FilterSpec, Police, SourceLengths, Target, Treatment};
+use dataplane::filters::{
+    Colours, FILTERS_MAX, FilterSpec, Meter, Police, SourceLengths, Target, Treatment,
+};
 use dataplane::port::PortId;
 use dataplane::reason::PuntClass;
 use dataplane::router_filter::ROUTER;
@@ -24,6 +26,7 @@ const KNOWN: &[&str] = &["default"];
 const RULE: &[&str] = &[
     "name",
     "family",
+    "ethertype",
     "from",
     "to",
     "from_set",
@@ -95,18 +98,23 @@ pub(super) fn of_port(
 
 /// Tells ports what their filters ask for, and refuses outward what only inward filters do.
 pub(super) fn tell_ports(context: &mut Context<'_>, ports: &mut [Port], filters: &[Filter]) {
+    // Of a filter that is not there, that has been said.
+    let tell = |filter: Option<&mut PortFilter>| {
+        let filter = filter?;
+        let Filter { spec, .. } = filters.iter().find(|found| found.name() == filter.name)?;
+        filter.asks_for_state = spec.asks_for_state();
+        filter.routes = !spec.targets.is_empty();
+        Some(spec)
+    };
     for port in ports {
-        for filter in [&mut port.filter_in, &mut port.filter_out].into_iter().flatten() {
-            let Some(found) = filters.iter().find(|found| found.name() == filter.name) else {
-                continue;
-            };
-            filter.asks_for_state = found.spec.asks_for_state();
-            filter.routes = !found.spec.targets.is_empty();
-        }
-        let Some(PortFilter { name, routes, .. }) = &port.filter_out else { continue };
-        let asks_for_macs = |found: &Filter| found.spec.filter.asks_for_macs();
-        let macs = filters.iter().any(|found| found.name() == name && asks_for_macs(found));
-        let too_late = [(*routes, "next_hop or vrf"), (macs, "from_mac or to_mac")];
+        tell(port.filter_in.as_mut());
+        let Some(spec) = tell(port.filter_out.as_mut()) else { continue };
+        let name = &spec.filter.name;
+        let too_late = [
+            (!spec.targets.is_empty(), "next_hop or vrf"),
+            (spec.filter.asks_for_macs(), "from_mac or to_mac"),
+            (spec.filter.asks_for_ethertypes(), "ethertype"),
+        ];
         for (_, what) in too_late.into_iter().filter(|(has, _)| *has) {
             let message = format!(
                 "port \"{}\": filter outward = \"{name}\": its rules with {what} come too late for packets that \
@@ -170,6 +178,9 @@ struct Named<'a> {
 /// Rules of a filter that let packets go on to the next: each costs those packets another search.
 const CONTINUE_MAX: usize = 64;
 
+/// Rules of a filter with Ethertypes, which frames are compared with one by one.
+const FRAME_RULES_MAX: usize = 64;
+
 /// Rules with a table of sources, of all filters: 256 MiB.
 const PER_SOURCE_MAX: usize = 64;
 
@@ -211,7 +222,7 @@ fn filter(
         let mut rule = rule(&mut of, statement.line, named);
         treatments.push(Treatment {
             police: policed(&mut of),
-            mark: mark(&mut of),
+            mark: mark(&mut of, "mark"),
             mirror: mirror(&mut of, &named.ports),
             log: of.flag("log"),
             class: class(&mut of, is_router),
@@ -221,6 +232,9 @@ fn filter(
         if is_router {
             refuse_for_router(&mut of);
         }
+        if !rule.matches.is_ip() {
+            refuse_for_frames(&mut of, &rule, treatments.last());
+        }
         rules.push(rule);
     }
     let going_on = rules.iter().filter(|rule| rule.action == Action::Continue).count();
@@ -229,6 +243,10 @@ fn filter(
             "",
             format!("{going_on} rules with action \"continue\"; at most {CONTINUE_MAX}"),
         );
+    }
+    let of_frames = rules.iter().filter(|rule| !rule.matches.is_ip()).count();
+    if of_frames > FRAME_RULES_MAX {
+        fields.error("", format!("{of_frames} rules with ethertype; at most {FRAME_RULES_MAX}"));
     }
     let name = statement.name.clone();
     FilterSpec { filter: acl::Filter { name, rules, default }, treatments, targets }
@@ -247,6 +265,7 @@ fn rule(fields: &mut Fields<'_, '_>, line: usize, named: &Named<'_>) -> Rule {
     };
     let mut matches = Matches {
         family,
+        ethertype: each(fields, "ethertype", text::ethertype),
         from: prefixes(fields, "from"),
         to: prefixes(fields, "to"),
         from_set: set_names(fields, "from_set", named.sets),
@@ -484,7 +503,7 @@ fn class(fields: &mut Fields<'_, '_>, is_router: bool) -> Option<PuntClass> {
 
 /// What is of no use for packets that go no further.
 fn refuse_for_router(fields: &mut Fields<'_, '_>) {
-    for key in ["mark", "mirror", "category", "next_hop", "vrf"] {
+    for key in ["mark", "mirror", "category", "next_hop", "vrf", "ethertype"] {
         if fields.get(key).is_some() {
             fields.error(key, format!("{key}: packets for the router go no further; take it away"));
         }
@@ -497,6 +516,28 @@ fn refuse_for_router(fields: &mut Fields<'_, '_>) {
     let ends = matches!(fields.get("action"), Some(Value::Text(action)) if !matches!(&**action, "accept" | "continue"));
     if ends && fields.get("class").is_some() {
         fields.error("class", "class: the rule lets nothing pass; take it away");
+    }
+}
+
+/// What is of no use for frames that are no IP packets.
+fn refuse_for_frames(of: &mut Fields<'_, '_>, rule: &Rule, treatment: Option<&Treatment>) {
+    for key in ["mark", "mirror", "log", "class", "category", "next_hop", "vrf"] {
+        if of.get(key).is_some() {
+            of.error(
+                key,
+                format!("{key}: a rule with ethertype only decides and polices; take it away"),
+            );
+        }
+    }
+    if matches!(rule.action, Action::Reject | Action::Continue) {
+        of.error("action", "action: a rule with ethertype has accept, drop or to-host");
+    }
+    let police = treatment.and_then(|treatment| treatment.police);
+    if police.is_some_and(|police| police.per_source.is_some() || police.colours.is_some()) {
+        of.error(
+            "police",
+            "police: a rule with ethertype has one rate, without sources and colours",
+        );
     }
 }
 
@@ -588,10 +629,10 @@ fn mirror(fields: &mut Fields<'_, '_>, ports: &[(String, usize)]) -> Option<Port
 }
 
 /// `mark = { dscp = "cs1" }`
-fn mark(fields: &mut Fields<'_, '_>) -> Option<u8> {
-    let mut of = fields.table("mark", &["dscp"])?;
+fn mark(fields: &mut Fields<'_, '_>, key: &'static str) -> Option<u8> {
+    let mut of = fields.table(key, &["dscp"])?;
     if of.get("dscp").is_none() {
-        of.error("dscp", "dscp missing; write mark = { dscp = \"cs1\" }");
+        of.error("dscp", format!("dscp missing; write {key} = {{ dscp = \"cs1\" }}"));
     }
     let values = each(&mut of, "dscp", text::dscp);
     if values.len() > 1 {
@@ -600,32 +641,127 @@ fn mark(fields: &mut Fields<'_, '_>) -> Option<u8> {
     values.first().copied()
 }
 
-/// `police = "100kpps"` or `{ rate = "50mbit", burst = "1mbit" }`.
+/// `police = "100kpps"` or `{ rate = "50mbit", burst = "1mbit" }`, with `excess` (RFC 2697) or `peak` and `peak_burst`
+/// (RFC 2698) of three colours.
 fn policed(fields: &mut Fields<'_, '_>) -> Option<Police> {
-    let (rate, burst) = match fields.get("police")? {
-        Value::Text(rate) => (rate.clone(), None),
+    match fields.get("police")? {
+        Value::Text(rate) => {
+            let rate = rate.clone();
+            or_error(fields, "police", police(&rate, None))
+        }
         Value::Table(_) => {
-            let mut of = fields.table("police", &["rate", "burst"])?;
+            let mut of = fields.table("police", POLICE)?;
             let rate = of.text("rate", "a rate as \"100kpps\" or \"50mbit\"").map(str::to_owned);
-            let burst =
-                of.text("burst", "an amount as \"1000\" packets or \"1mbit\"").map(str::to_owned);
+            let burst = of.text("burst", AMOUNT).map(str::to_owned);
             if rate.is_none() && of.get("rate").is_none() {
                 of.error("rate", "rate missing; write rate = \"50mbit\" or \"100kpps\"");
             }
-            (rate?, burst)
+            let police = police(&rate?, burst.as_deref());
+            let police = or_error(&mut of, "rate", police)?;
+            Some(Police { colours: colours(&mut of, police), ..police })
         }
         other => {
             fields.error("police", format!("police: expected a rate as \"100kpps\", got {other}"));
-            return None;
-        }
-    };
-    match police(&rate, burst.as_deref()) {
-        Ok(police) => Some(police),
-        Err(why) => {
-            fields.error("police", format!("police: {why}"));
             None
         }
     }
+}
+
+const POLICE: &[&str] = &["rate", "burst", "excess", "peak", "peak_burst", "yellow", "red"];
+
+const AMOUNT: &str = "an amount as \"1000\" packets or \"1mbit\"";
+
+fn or_error<T>(
+    fields: &mut Fields<'_, '_>,
+    key: &'static str,
+    read: Result<T, String>,
+) -> Option<T> {
+    read.map_err(|why| fields.error(key, format!("police: {why}"))).ok()
+}
+
+/// The second bucket of a police, and what becomes of yellow and red packets.
+fn colours(of: &mut Fields<'_, '_>, police: Police) -> Option<Colours> {
+    let excess = of.text("excess", AMOUNT).map(str::to_owned);
+    let peak = of.text("peak", "a rate as \"100mbit\"").map(str::to_owned);
+    let burst = of.text("peak_burst", AMOUNT).map(str::to_owned);
+    let (yellow, red) = (colour(of, "yellow", "pass"), colour(of, "red", "drop"));
+    let meter = match (excess, peak) {
+        (Some(_), Some(_)) => {
+            of.error("peak", "police: has excess already (RFC 2697); take one of both away");
+            return None;
+        }
+        (Some(excess), None) => {
+            let excess = or_error(of, "excess", in_unit(&excess, "excess", police))?;
+            Meter::SingleRate { excess }
+        }
+        (None, Some(peak)) => {
+            let peak = or_error(of, "peak", peak_rate(&peak, police))?;
+            let burst = match &burst {
+                Some(burst) => or_error(of, "peak_burst", in_unit(burst, "peak_burst", police))?,
+                None => burst_of(peak, police.bytes),
+            };
+            Meter::TwoRates { peak, burst }
+        }
+        (None, None) => {
+            for key in ["peak_burst", "yellow", "red"] {
+                if of.get(key).is_some() {
+                    of.error(
+                        key,
+                        format!("police: {key} needs a second bucket; add excess or peak"),
+                    );
+                }
+            }
+            return None;
+        }
+    };
+    if burst.is_some() && matches!(meter, Meter::SingleRate { .. }) {
+        of.error(
+            "peak_burst",
+            "police: peak_burst needs peak; take it away, or write peak for excess",
+        );
+    }
+    Some(Colours { meter, yellow, red })
+}
+
+/// `yellow = "pass"` or `{ dscp = "af12" }`; the DSCP.
+fn colour(of: &mut Fields<'_, '_>, key: &'static str, without: &str) -> Option<u8> {
+    match of.get(key)? {
+        Value::Text(word) if **word == *without => None,
+        Value::Table(_) => mark(of, key),
+        other => {
+            let message = format!(
+                "police: {key}: expected \"{without}\" or {{ dscp = \"af12\" }}, got {other}"
+            );
+            of.error(key, message);
+            None
+        }
+    }
+}
+
+/// An amount in the unit of a rate, in packets or bytes.
+fn in_unit(text: &str, key: &str, police: Police) -> Result<u64, String> {
+    let (value, in_bytes) = amount(text, "p")?;
+    if in_bytes != police.bytes {
+        return Err(format!("{key} \"{text}\" is not in the unit of the rate"));
+    }
+    Ok(value.max(1))
+}
+
+/// A peak rate in the unit of the rate, in packets or bytes per second.
+fn peak_rate(text: &str, police: Police) -> Result<u64, String> {
+    let (peak, in_bytes) = amount(text, "pps")?;
+    if in_bytes != police.bytes {
+        return Err(format!("peak \"{text}\" is not in the unit of the rate"));
+    }
+    if peak < police.rate {
+        return Err(format!("peak \"{text}\" is below the rate (RFC 2698 1); raise it"));
+    }
+    Ok(peak)
+}
+
+/// The burst of a rate without one.
+fn burst_of(rate: u64, bytes: bool) -> u64 {
+    (rate / BURST_PART).max(if bytes { BURST_BYTES_LEAST } else { 1 })
 }
 
 fn police(rate: &str, burst: Option<&str>) -> Result<Police, String> {
@@ -633,19 +769,10 @@ fn police(rate: &str, burst: Option<&str>) -> Result<Police, String> {
         Some((rate, sources)) => (rate, Some(source_lengths(sources)?)),
         None => (rate, None),
     };
-    let (rate_value, bytes) = amount(rate, "pps")?;
-    let least = if bytes { BURST_BYTES_LEAST } else { 1 };
-    let burst = match burst {
-        None => (rate_value / BURST_PART).max(least),
-        Some(text) => {
-            let (value, in_bytes) = amount(text, "p")?;
-            if in_bytes != bytes {
-                return Err(format!("burst \"{text}\" is not in the unit of rate \"{rate}\""));
-            }
-            value.max(1)
-        }
-    };
-    Ok(Police { rate: rate_value, burst, bytes, per_source })
+    let (rate, bytes) = amount(rate, "pps")?;
+    let police = Police { rate, burst: burst_of(rate, bytes), bytes, per_source, colours: None };
+    let burst = burst.map(|text| in_unit(text, "burst", police)).transpose()?;
+    Ok(Police { burst: burst.unwrap_or(police.burst), ..police })
 }
 
 /// `source`, `source/24`, `source/64` or `source/24/64`: a length of IPv6 is above 32.
@@ -710,18 +837,39 @@ mod tests {
         let rate = |text: &str| police(text, None);
         assert_eq!(
             rate("100kpps"),
-            Ok(Police { rate: 100_000, burst: 10_000, bytes: false, per_source: None })
+            Ok(Police {
+                rate: 100_000,
+                burst: 10_000,
+                bytes: false,
+                per_source: None,
+                colours: None
+            })
         );
-        assert_eq!(rate("1pps"), Ok(Police { rate: 1, burst: 1, bytes: false, per_source: None }));
+        assert_eq!(
+            rate("1pps"),
+            Ok(Police { rate: 1, burst: 1, bytes: false, per_source: None, colours: None })
+        );
         assert_eq!(
             rate("80mbit"),
-            Ok(Police { rate: 10_000_000, burst: 1_000_000, bytes: true, per_source: None })
+            Ok(Police {
+                rate: 10_000_000,
+                burst: 1_000_000,
+                bytes: true,
+                per_source: None,
+                colours: None
+            })
         );
         assert_eq!(rate("8kbit").unwrap().burst, 9216, "a jumbo frame passes");
         let with = police("80mbit", Some("1mbit"));
         assert_eq!(
             with,
-            Ok(Police { rate: 10_000_000, burst: 125_000, bytes: true, per_source: None })
+            Ok(Police {
+                rate: 10_000_000,
+                burst: 125_000,
+                bytes: true,
+                per_source: None,
+                colours: None
+            })
         );
         for (rate, burst) in
             [("10", None), ("pps", None), ("0pps", None), ("10kB", None), ("80mbit", Some("5"))]

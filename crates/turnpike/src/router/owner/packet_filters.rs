@@ -11,7 +11,7 @@ use dataplane::router_filter::ROUTER;
 use dataplane::words::suggestion;
 
 use super::Owner;
-use crate::api::report::{Filter, FilterRule, FilterVerdict};
+use crate::api::report::{ColourCounts, Filter, FilterRule, FilterVerdict};
 
 impl Owner {
     /// The filters in the order of their numbers.
@@ -148,6 +148,7 @@ impl Owner {
                 matches: rule.matches.to_string(),
                 action: self.action_of(spec, place),
                 police: spec.treatments[place].police.map(|police| police.to_string()),
+                colours: colours(spec, place, &hits),
                 packets,
                 bytes: hits.bytes + device.bytes,
                 last_s: (packets > 0).then(|| now.saturating_sub(last) / hz),
@@ -172,4 +173,11 @@ impl Owner {
             },
         }
     }
+}
+
+/// A rule's packets by colour, if its meter tells colours apart.
+fn colours(spec: &FilterSpec, place: usize, hits: &RuleHits) -> Option<ColourCounts> {
+    let [green, yellow, red] = hits.colours;
+    spec.treatments.get(place)?.police?.colours?;
+    Some(ColourCounts { green, yellow, red })
 }

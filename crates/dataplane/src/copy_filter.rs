@@ -1,0 +1,60 @@
+//! Outward filters for packets to groups: each copy is judged by the filter of the port that it leaves by.
+//!
+//! `replicate` is the end of such packets' way, so that no step sees the copies. The [`Replicator`](crate::replicate)
+//! asks instead, once for each copy, before it makes it. A copy that the filter does not let pass is dropped as
+//! `filtered` or `policed`: no error tells a sender of a packet to a group (RFC 1122 3.2.2), so `reject` and
+//! `to-host` only drop. A rule's mark is written into the copies of the port, which are whole copies then: one longer
+//! than a buffer is dropped as `no-buffer`. Its mirror is not asked for.
+//!
+//! Each forwarder's graph has one if an interface has an outward filter, so that it changes with the graph, between
+//! two batches.
+
+use crate::batch::{BATCH_MAX, Batch};
+use crate::filters::{Gate, Judgement, Leaving};
+use crate::interface::InterfaceId;
+use crate::port::MAX_PORTS;
+use crate::reason::DropReason;
+use crate::tables::Tables;
+
+/// See the module's documentation.
+pub struct CopyFilter {
+    gate: Gate,
+    /// Of the packet that was judged last, by port.
+    verdicts: [CopyVerdict; MAX_PORTS],
+}
+
+/// What becomes of a copy: it leaves with this DSCP, or the one it has; or it is dropped.
+pub(crate) type CopyVerdict = Result<Option<u8>, DropReason>;
+
+impl CopyFilter {
+    /// Of the outward filters of these tables; `None` if there is none.
+    pub fn of(tables: &Tables) -> Option<Box<Self>> {
+        let gate = Gate::outward_of(tables)?;
+        Some(Box::new(Self { gate, verdicts: [Ok(None); MAX_PORTS] }))
+    }
+
+    /// Judges the copies of a batch's packet that leave by these interfaces.
+    pub(crate) fn judge(
+        &mut self,
+        batch: &Batch,
+        slot: usize,
+        receivers: impl Iterator<Item = InterfaceId>,
+    ) {
+        let slot = slot & (BATCH_MAX - 1);
+        let (frame, length, from) = (batch.frame(slot), batch.len(slot), batch.interface(slot));
+        for to in receivers {
+            let packet = Leaving { frame, length, from: from.index() as u16, to, now: batch.now };
+            let Some(verdict) = self.verdicts.get_mut(to.index()) else { continue };
+            *verdict = match self.gate.judge(&packet) {
+                (Judgement::Pass, dscp) => Ok(dscp),
+                (Judgement::Police, _) => Err(DropReason::Policed),
+                _ => Err(DropReason::Filtered),
+            };
+        }
+    }
+
+    /// What becomes of the copy that leaves by the port of this number.
+    pub(crate) fn verdict(&self, port: usize) -> CopyVerdict {
+        self.verdicts.get(port).copied().unwrap_or(Err(DropReason::Filtered))
+    }
+}

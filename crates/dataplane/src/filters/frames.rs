@@ -1,0 +1,78 @@
+//! Rules with Ethertypes: what filters say of frames that are neither IPv4 nor IPv6.
+//!
+//! `classify` asks for such frames only, behind all that it does for IP packets, so that these pay nothing. A
+//! filter's default says nothing of them: a frame that no such rule fits goes as without a filter.
+
+use wire::MacAddr;
+
+use super::police::{Colour, Source};
+use super::{Counted, FilterTable, Hits, Judgement, count_frame, judgement};
+use crate::batch::{Batch, ETHERNET, bytes};
+use crate::steps::FILTER_IN;
+use crate::tables::Tables;
+
+/// Inward filters, for frames that are no IP packets.
+pub(crate) struct FrameFilters(Vec<Option<Counted>>);
+
+/// A frame of a batch, as rules see it.
+struct Frame {
+    ethertype: u16,
+    to: MacAddr,
+    from: MacAddr,
+    interface: u16,
+}
+
+impl FrameFilters {
+    /// Of these tables; `None` if no filter has rules for such frames.
+    pub fn of(tables: &Tables) -> Option<Box<Self>> {
+        let filters = tables.filters.get();
+        let all = Counted::all(&filters);
+        let asks = |filter: &Counted| !filter.table.frame_rules.is_empty();
+        all.iter().flatten().any(asks).then(|| Box::new(Self(all)))
+    }
+
+    /// What the filter of the interface that the frame of this slot came by says of it; `None`: nothing.
+    pub fn judge(&self, batch: &Batch, slot: usize) -> Option<Judgement> {
+        let number = batch.info(slot).features.get(FILTER_IN);
+        let filter = self.0.get(usize::from(number).wrapping_sub(1))?.as_ref()?;
+        let head = batch.head(slot);
+        let frame = Frame {
+            ethertype: u16::from_be_bytes(bytes::<12, 2>(head)),
+            to: MacAddr(bytes::<0, 6>(head)),
+            from: MacAddr(bytes::<6, 6>(head)),
+            interface: batch.interface(slot).index() as u16,
+        };
+        let length = batch.len(slot).saturating_sub(ETHERNET);
+        filter.table.judge_frame(&filter.hits, &frame, length, batch.now)
+    }
+}
+
+impl FilterTable {
+    /// Counts a frame for the first rule that fits it, and takes it from the rule's rate; what becomes of it.
+    fn judge_frame(
+        &self,
+        hits: &Hits,
+        frame: &Frame,
+        length: usize,
+        now: u64,
+    ) -> Option<Judgement> {
+        let rules = &self.spec.filter.rules;
+        let fits = |rule: &&u32| rules.get(**rule as usize).is_some_and(|rule| frame.fits(rule));
+        let rule = *self.frame_rules.iter().find(fits)?;
+        count_frame(hits, rule, length, now);
+        match self.admits(rule, Source::Ip4(0), length, now) {
+            Colour::Red => Some(Judgement::Police),
+            _ => Some(judgement(self.verdict(rule).action)),
+        }
+    }
+}
+
+impl Frame {
+    fn fits(&self, rule: &acl::Rule) -> bool {
+        let of = &rule.matches;
+        of.ethertype.contains(&self.ethertype)
+            && (of.to_mac.is_empty() || of.to_mac.contains(&self.to))
+            && (of.from_mac.is_empty() || of.from_mac.contains(&self.from))
+            && (of.interface.is_empty() || of.interface.contains(&self.interface))
+    }
+}

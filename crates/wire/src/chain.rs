@@ -1,0 +1,116 @@
+//! The chain of IPv6 extension headers in front of the upper layer (RFC 8200, 4.1).
+
+use zerocopy::FromBytes;
+
+use crate::ip::{
+    AuthenticationHeader, Ipv6ExtensionHeader, Ipv6FragmentHeader, PROTOCOL_AUTHENTICATION,
+    PROTOCOL_DESTINATION_OPTIONS, PROTOCOL_FRAGMENT, PROTOCOL_HOP_BY_HOP, PROTOCOL_ROUTING,
+};
+
+/// Passes the extension headers at the start of `bytes`, the first of which has the number `first`, and shows each
+/// fragment header to `fragment`.
+///
+/// Hop-by-hop, routing, destination options, authentication and fragment headers are passed, at most `most` of
+/// them, in any order. Each takes 8 bytes or more, so the walk ends. It stops behind the header of a later fragment,
+/// which is followed by data only.
+///
+/// Returns the number of what follows and the bytes from there.
+///
+/// # Errors
+/// The number of the header at which the walk ended: it is cut, or one too many.
+#[inline(always)]
+pub fn walk(
+    first: u8,
+    bytes: &[u8],
+    most: usize,
+    mut fragment: impl FnMut(&Ipv6FragmentHeader),
+) -> Result<(u8, &[u8]), u8> {
+    let (mut number, mut rest, mut cut) = (first, bytes, first);
+    for _ in 0..=most {
+        cut = number;
+        let header_len = match number {
+            PROTOCOL_HOP_BY_HOP | PROTOCOL_ROUTING | PROTOCOL_DESTINATION_OPTIONS => {
+                let (header, _) = Ipv6ExtensionHeader::ref_from_prefix(rest).map_err(|_| cut)?;
+                number = header.next_header;
+                header.header_len()
+            }
+            PROTOCOL_AUTHENTICATION => {
+                let (header, _) = AuthenticationHeader::ref_from_prefix(rest).map_err(|_| cut)?;
+                number = header.next_header;
+                header.header_len()
+            }
+            PROTOCOL_FRAGMENT => {
+                let (header, data) = Ipv6FragmentHeader::ref_from_prefix(rest).map_err(|_| cut)?;
+                number = header.next_header;
+                fragment(header);
+                if header.fragment_offset() != 0 {
+                    return Ok((number, data));
+                }
+                size_of::<Ipv6FragmentHeader>()
+            }
+            upper => return Ok((upper, rest)),
+        };
+        rest = rest.get(header_len..).ok_or(cut)?;
+    }
+    Err(cut)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The number of what follows a chain, and where in it.
+    type End = Result<(u8, usize), u8>;
+
+    /// The end of a chain, and the offsets and flags of its fragment headers.
+    fn walked(first: u8, bytes: &[u8]) -> (End, Vec<(usize, bool)>) {
+        let mut fragments = Vec::new();
+        let end = walk(first, bytes, 8, |header| {
+            fragments.push((header.fragment_offset(), header.more()));
+        });
+        (end.map(|(number, rest)| (number, bytes.len() - rest.len())), fragments)
+    }
+
+    #[test]
+    fn headers_of_all_kinds_are_passed() {
+        let chain = [
+            &[60, 0, 1, 4, 0, 0, 0, 0][..],                      // hop-by-hop
+            &[43, 0, 1, 4, 0, 0, 0, 0],                          // destination options
+            &[51, 1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], // routing
+            &[44, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1],              // authentication
+            &[17, 0, 0, 1, 0, 0, 0, 7],                          // first fragment
+            &[1, 2, 3, 4],
+        ]
+        .concat();
+        assert_eq!(walked(0, &chain), (Ok((17, 52)), vec![(0, true)]));
+        assert_eq!(walked(6, &chain), (Ok((6, 0)), vec![]));
+    }
+
+    #[test]
+    fn a_later_fragment_ends_the_walk() {
+        let chain = [60, 0, 0, 8, 0, 0, 0, 1, 0xff, 0xff];
+        assert_eq!(walked(44, &chain), (Ok((60, 8)), vec![(8, false)]));
+        let atomic = [60, 0, 0, 0, 0, 0, 0, 1, 58, 0, 1, 4, 0, 0, 0, 0];
+        assert_eq!(walked(44, &atomic), (Ok((58, 16)), vec![(0, false)]));
+    }
+
+    #[test]
+    fn a_cut_chain_names_the_header_that_is_cut() {
+        for first in [0, 43, 44, 51, 60] {
+            assert_eq!(walked(first, &[6]).0, Err(first));
+        }
+        assert_eq!(walked(0, &[43, 0, 1, 4, 0, 0, 0, 0, 6, 9, 1, 4, 0, 0, 0, 0]).0, Err(43));
+        assert_eq!(walked(0, &[17, 0, 0, 0, 0, 0, 0, 0]).0, Ok((17, 8)), "nothing behind it");
+    }
+
+    #[test]
+    fn too_many_headers_end_the_walk() {
+        let chain = |headers: usize| {
+            let mut bytes = [60, 0, 1, 4, 0, 0, 0, 0].repeat(headers);
+            bytes[8 * headers - 8] = 17;
+            walked(60, &bytes).0
+        };
+        assert_eq!(chain(8), Ok((17, 64)));
+        assert_eq!(chain(10), Err(60));
+    }
+}
