@@ -353,6 +353,27 @@ mod tests {
     }
 
     #[test]
+    fn memory_that_a_pool_cannot_use_is_given_back_once() {
+        // What is given back twice may be another pool's the second time.
+        let make = |node: Option<u32>| {
+            let readers = Qsbr::new(1);
+            let config = MempoolConfig { count: 10, cache: 0, node, ..Default::default() };
+            for _ in 0..1000 {
+                let pool = Mempool::new(testing::eal(), &config).unwrap();
+                let all: Vec<_> = std::iter::from_fn(|| pool.alloc()).collect();
+                assert_eq!((all.len(), pool.in_use()), (10, 10));
+                drop(all);
+                assert!(pool.give_up(&readers).ok().unwrap().free().is_ok());
+            }
+        };
+        std::thread::scope(|scope| {
+            for node in [Some(7), None, None] {
+                scope.spawn(move || make(node));
+            }
+        });
+    }
+
+    #[test]
     fn packets_in_the_cache_of_a_thread_are_free() {
         let config =
             MempoolConfig { name: "c".into(), count: 255, cache: 32, data_room: 64, node: None };

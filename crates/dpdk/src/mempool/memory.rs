@@ -135,6 +135,9 @@ fn add(pool: NonNull<sys::rte_mempool>, zone: NonNull<sys::rte_memzone>) -> Resu
         let zone = zone.as_ref();
         (zone.__bindgen_anon_1.addr.cast::<c_char>(), zone.iova, zone.len)
     };
+    // SAFETY: the pool is alive, and nobody else populates it.
+    let chunks = || unsafe { (*pool.as_ptr()).nb_mem_chunks };
+    let before = chunks();
     // SAFETY: the memory is that of the zone, which nobody else has, and stays until the pool is freed.
     let code = unsafe {
         let opaque = zone.as_ptr().cast();
@@ -148,8 +151,12 @@ fn add(pool: NonNull<sys::rte_mempool>, zone: NonNull<sys::rte_memzone>) -> Resu
         )
     };
     if code <= 0 {
-        // SAFETY: the pool has not taken the zone.
-        unsafe { sys::rte_memzone_free(zone.as_ptr()) };
+        // DPDK takes some errors (a node that it has no memory of) for a number of packets: the pool then has the
+        // zone, and frees it with itself. Freed twice, it may be another pool's by then.
+        if chunks() == before {
+            // SAFETY: the pool has not taken the zone.
+            unsafe { sys::rte_memzone_free(zone.as_ptr()) };
+        }
         return Err(if code == 0 { Errno(libc::ENOMEM) } else { Errno::of_result(code) });
     }
     Ok(code as usize)
