@@ -62,17 +62,17 @@ impl Bucket {
     /// A full bucket, with `hz` TSC cycles a second.
     pub fn new(shape: Shape, hz: u64) -> Self {
         let cycles = |bytes: u64, shift: u32| {
-            let cycles =
-                ((u128::from(bytes) * u128::from(hz)) << shift) / u128::from(shape.rate.max(1));
-            u64::try_from(cycles).unwrap_or(u64::MAX >> 1)
+            let cycles = (u128::from(bytes) * u128::from(hz)) << shift;
+            u64::try_from(cycles.div_ceil(u128::from(shape.rate.max(1)))).unwrap_or(u64::MAX >> 1)
         };
         let quantum = (shape.rate / QUANTA).max(QUANTUM_LEAST).min(shape.burst / OF_BURST).max(1);
         let (cost, depth) = (cycles(1, SHIFT), cycles(shape.burst, 0));
         Self { full_at: AtomicU64::new(0), cost, depth, quantum }
     }
 
-    fn time_of(&self, bytes: u64) -> u64 {
-        ((u128::from(self.cost) * u128::from(bytes)) >> SHIFT) as u64
+    /// TSC cycles and their fractions.
+    fn time_of(&self, bytes: u64) -> u128 {
+        u128::from(self.cost) * u128::from(bytes)
     }
 
     /// Takes so many bytes.
@@ -80,7 +80,8 @@ impl Bucket {
     /// # Errors
     /// When there will be as many, in TSC cycles.
     fn take(&self, bytes: u64, now: u64) -> Result<(), u64> {
-        let cost = self.time_of(bytes);
+        // Rounded up, and down where it comes back: the rate is never exceeded.
+        let cost = self.time_of(bytes).div_ceil(1 << SHIFT) as u64;
         let taken = |full_at: u64| {
             let next = full_at.max(now) + cost;
             (next - now <= self.depth.max(cost)).then_some(next)
@@ -93,7 +94,7 @@ impl Bucket {
 
     /// Takes back what was not spent.
     fn give_back(&self, bytes: u64) {
-        let time = self.time_of(bytes);
+        let time = (self.time_of(bytes) >> SHIFT) as u64;
         let less = |full_at: u64| Some(full_at.saturating_sub(time));
         let _ = self.full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
