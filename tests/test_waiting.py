@@ -335,10 +335,14 @@ def test_under_a_flood_it_polls(lab, driver):
     wires = Wires(lab, waits("adaptive"), ports_by(driver) + STATIC_NEIGHBOURS, calm=True)
     router = wires.router
     before = blocks(router)
-    wires.left.send(*[frame(9)] * 50_000)
-    assert wait_for(lambda: router.show("counters")["received"] >= 20_000, 60)
+    # No sender here is as fast as a router, so packets gather while that stands still.
+    for number in range(1, 11):
+        router.process.send_signal(signal.SIGSTOP)
+        wires.left.send(*[frame(9)] * 1000)
+        router.process.send_signal(signal.SIGCONT)
+        assert wait_for(lambda: router.show("counters")["received"] >= number * 900, 20)  # noqa: B023
     after = blocks(router)
     received = router.counters()["received"]
-    # The sender may lose its core for a while; without its pauses there is hardly a block.
-    assert after["blocks"] - before["blocks"] < received / 20, (before, after, received)
+    # Far fewer than bursts of 64.
+    assert after["blocks"] - before["blocks"] < received / 100, (before, after, received)
     router.stop()
