@@ -30,7 +30,7 @@ _EACH = 2
 # Under TCG a boot takes 15 to 40 seconds on a quiet machine.
 _BOOT_SECONDS = 240
 # By a processor's own virtualisation it takes seconds, or fails.
-_FAST_BOOT_SECONDS = 60
+_FAST_BOOT_SECONDS = 30
 _MEMORY_OF_NODE = "2G"
 _HUGEPAGES_OF_NODE = 400
 # Memory that is cleared when allocated, and work around faults that emulated cores do not have, cost much of
