@@ -8,7 +8,7 @@ import pytest
 
 from lib.apply import apply, plan, refused, write
 from lib.lab import DRIVERS, HOST_A_MAC, LEFT_MAC, PORTS, RIGHT_MAC, STATIC_NEIGHBOURS, Hosts, Wires, ports_by
-from lib.netns import veth, wait_for
+from lib.netns import bridge_tap, wait_for
 from lib.packets import checksum, ethernet, ipv4, ipv6, udp
 from lib.router import check_sum
 
@@ -179,12 +179,7 @@ turnpike.neighbour "10.0.2.2" {{ port = "right", mac = "02:00:00:00:02:02" }}
     sides = {}
     for side, name in ((1, "left"), (2, "right")):
         outside = lab.namespace(name, quiet=True)
-        veth(inside, f"veth-{name}", outside, "wire", f"02:00:00:00:0{side}:08", f"02:00:00:00:0{side}:02")
-        inside.run("ip", "link", "add", f"br-{name}", "type", "bridge", "mcast_snooping", 0)
-        inside.run("ip", "link", "set", f"tp-{name}", "address", f"02:00:00:00:0{side}:09")
-        for interface in (f"tp-{name}", f"veth-{name}"):
-            inside.run("ip", "link", "set", interface, "master", f"br-{name}", "up")
-        inside.run("ip", "link", "set", f"br-{name}", "up")
+        bridge_tap(inside, name, side, outside, "wire")
         sides[name] = lab.raw(outside, "wire")
 
     class Sides:

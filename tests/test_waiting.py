@@ -8,7 +8,7 @@ import pytest
 
 from lib.apply import apply, plan, refused, write
 from lib.lab import DRIVERS, HOST_A_MAC, LEFT_MAC, PORTS, RIGHT_MAC, STATIC_NEIGHBOURS, Hosts, Wires, ports_by
-from lib.netns import veth, wait_for
+from lib.netns import bridge_tap, veth, wait_for
 from lib.packets import ethernet, ipv4, udp
 
 MODES = ["poll", "adaptive", "interrupt"]
@@ -79,12 +79,7 @@ class Taps:
         self.router = lab.router(inside, TAPS + config)
         self.left, self.right = lab.namespace("left"), lab.namespace("right")
         for side, host, name in ((1, self.left, "left"), (2, self.right, "right")):
-            veth(inside, f"veth-{name}", host, "eth0", f"02:00:00:00:0{side}:08", f"02:00:00:00:0{side}:02")
-            inside.run("ip", "link", "add", f"br-{name}", "type", "bridge", "mcast_snooping", 0)
-            inside.run("ip", "link", "set", f"tp-{name}", "address", f"02:00:00:00:0{side}:09")
-            for interface in (f"tp-{name}", f"veth-{name}"):
-                inside.run("ip", "link", "set", interface, "master", f"br-{name}", "up")
-            inside.run("ip", "link", "set", f"br-{name}", "up")
+            bridge_tap(inside, name, side, host, "eth0")
             host.run("ip", "address", "add", f"10.0.{side}.2/24", "dev", "eth0")
             host.run("ip", "address", "add", f"fd00:{side}::2/64", "dev", "eth0", "nodad")
             host.run("ip", "route", "add", "default", "via", f"10.0.{side}.1")

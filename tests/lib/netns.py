@@ -197,6 +197,17 @@ def veth(ns_a, name_a, ns_b, name_b, mac_a=None, mac_b=None, mtu=1500):
     ns_b.run("ip", "link", "set", name_b, "up")
 
 
+def bridge_tap(inside, name, side, host, interface):
+    """Joins a TAP device `tp-NAME` of a router's namespace with an interface of a host's, by a bridge and a veth pair.
+    `side` is part of the MACs."""
+    veth(inside, f"veth-{name}", host, interface, f"02:00:00:00:0{side}:08", f"02:00:00:00:0{side}:02")
+    inside.run("ip", "link", "add", f"br-{name}", "type", "bridge", "mcast_snooping", 0)
+    inside.run("ip", "link", "set", f"tp-{name}", "address", f"02:00:00:00:0{side}:09")
+    for part in (f"tp-{name}", f"veth-{name}"):
+        inside.run("ip", "link", "set", part, "master", f"br-{name}", "up")
+    inside.run("ip", "link", "set", f"br-{name}", "up")
+
+
 def _ip(*argv):
     done = subprocess.run(["ip", *argv], capture_output=True, text=True)
     if done.returncode != 0:

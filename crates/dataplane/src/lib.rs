@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod batch;
+pub mod bucket;
 pub mod builder;
 pub mod catalogue;
 pub mod category;

@@ -183,12 +183,7 @@ impl Buckets {
         let bucket = self.bucket(digest(&self.hash, key), now);
         // Of a negative amount, or none that is a number: 0.
         let cost = (amount * self.token) as u64;
-        let latest = now.saturating_add(self.depth);
-        let raise = |full: u64| {
-            let raised = full.max(now).saturating_add(cost);
-            (raised <= latest).then_some(raised)
-        };
-        bucket.full.fetch_update(Ordering::Relaxed, Ordering::Relaxed, raise).is_ok()
+        dataplane::bucket::take(&bucket.full, cost, self.depth, now).is_ok()
     }
 
     fn bucket(&self, key: u64, now: u64) -> &Bucket {

@@ -161,6 +161,15 @@ impl<'a, 's> Fields<'a, 's> {
         self.errors.add(Some(line), format!("{}: {message}", self.what));
     }
 
+    /// Reports those of these keys that were given, each with the reason why it has no place here.
+    pub(super) fn refuse(&mut self, keys: &[&str], why: impl Fn(&str) -> String) {
+        for key in keys {
+            if self.get(key).is_some() {
+                self.error(key, why(key));
+            }
+        }
+    }
+
     /// The value of a key, if it was given.
     pub(super) fn get(&self, key: &str) -> Option<&'s Value> {
         debug_assert!(self.known.contains(&key), "{key} is not declared");

@@ -11,6 +11,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::bucket;
 use crate::flow::fold;
 
 /// How much of a rule's traffic passes.
@@ -243,11 +244,7 @@ impl Rate {
     fn take(&self, full_at: &AtomicU64, length: usize, now: u64) -> bool {
         let cost = self.cost(length);
         let depth = if self.lenient { self.depth.max(cost) } else { self.depth };
-        let taken = |full_at: u64| {
-            let next = full_at.max(now) + cost;
-            (next - now <= depth).then_some(next)
-        };
-        full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken).is_ok()
+        bucket::take(full_at, cost, depth, now).is_ok()
     }
 
     /// Takes a packet from the first bucket or, if that has too little, from the second one, which is of `depth` and

@@ -13,6 +13,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::bucket;
+
 /// The rate of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
@@ -82,14 +84,9 @@ impl Bucket {
     fn take(&self, bytes: u64, now: u64) -> Result<(), u64> {
         // Rounded up, and down where it comes back: the rate is never exceeded.
         let cost = self.time_of(bytes).div_ceil(1 << SHIFT) as u64;
-        let taken = |full_at: u64| {
-            let next = full_at.max(now) + cost;
-            (next - now <= self.depth.max(cost)).then_some(next)
-        };
-        match self.full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken) {
-            Ok(_) => Ok(()),
-            Err(full_at) => Err((full_at + cost).saturating_sub(self.depth.max(cost))),
-        }
+        let depth = self.depth.max(cost);
+        let taken = bucket::take(&self.full_at, cost, depth, now);
+        taken.map_err(|full_at| (full_at + cost).saturating_sub(depth))
     }
 
     /// Takes back what was not spent.

@@ -503,11 +503,9 @@ fn class(fields: &mut Fields<'_, '_>, is_router: bool) -> Option<PuntClass> {
 
 /// What is of no use for packets that go no further.
 fn refuse_for_router(fields: &mut Fields<'_, '_>) {
-    for key in ["mark", "mirror", "category", "next_hop", "vrf", "ethertype"] {
-        if fields.get(key).is_some() {
-            fields.error(key, format!("{key}: packets for the router go no further; take it away"));
-        }
-    }
+    fields.refuse(&["mark", "mirror", "category", "next_hop", "vrf", "ethertype"], |key| {
+        format!("{key}: packets for the router go no further; take it away")
+    });
     if let Some(Value::Text(action)) = fields.get("action")
         && action == "to-host"
     {
@@ -521,14 +519,9 @@ fn refuse_for_router(fields: &mut Fields<'_, '_>) {
 
 /// What is of no use for frames that are no IP packets.
 fn refuse_for_frames(of: &mut Fields<'_, '_>, rule: &Rule, treatment: Option<&Treatment>) {
-    for key in ["mark", "mirror", "log", "class", "category", "next_hop", "vrf"] {
-        if of.get(key).is_some() {
-            of.error(
-                key,
-                format!("{key}: a rule with ethertype only decides and polices; take it away"),
-            );
-        }
-    }
+    of.refuse(&["mark", "mirror", "log", "class", "category", "next_hop", "vrf"], |key| {
+        format!("{key}: a rule with ethertype only decides and polices; take it away")
+    });
     if matches!(rule.action, Action::Reject | Action::Continue) {
         of.error("action", "action: a rule with ethertype has accept, drop or to-host");
     }
@@ -703,14 +696,9 @@ fn colours(of: &mut Fields<'_, '_>, police: Police) -> Option<Colours> {
             Meter::TwoRates { peak, burst }
         }
         (None, None) => {
-            for key in ["peak_burst", "yellow", "red"] {
-                if of.get(key).is_some() {
-                    of.error(
-                        key,
-                        format!("police: {key} needs a second bucket; add excess or peak"),
-                    );
-                }
-            }
+            of.refuse(&["peak_burst", "yellow", "red"], |key| {
+                format!("police: {key} needs a second bucket; add excess or peak")
+            });
             return None;
         }
     };

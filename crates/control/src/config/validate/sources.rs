@@ -23,11 +23,9 @@ pub(super) fn routes_from<'s>(
     report_others(&mut fields);
     let kernel_routes = kernel_routes(&mut fields);
     if !kernel {
-        for key in ["audit_s", "receive_buffer_mib"] {
-            if fields.get(key).is_some() {
-                fields.error(key, format!("{key} is about \"kernel\", which is not in the list"));
-            }
-        }
+        fields.refuse(&["audit_s", "receive_buffer_mib"], |key| {
+            format!("{key} is about \"kernel\", which is not in the list")
+        });
     }
     RoutesFrom { kernel: kernel.then_some(kernel_routes), fpm }
 }

@@ -31,8 +31,7 @@ const KEYS: &[&str] = &[
 /// `queue = { length = 1000, discipline = "codel" }`.
 pub(super) fn queue(fields: &mut Fields<'_, '_>) -> Option<QueueConfig> {
     let mut of = fields.table("queue", KEYS)?;
-    let number = |of: &mut Fields<'_, '_>, key: &str, range| of.number(key, range);
-    let length = number(&mut of, "length", 1..=LENGTH_MOST.into()).unwrap_or(LENGTH.into()) as u32;
+    let length = of.number("length", 1..=LENGTH_MOST.into()).unwrap_or(LENGTH.into()) as u32;
     let name = of.text("discipline", "\"fifo\", \"red\", \"codel\" or \"drr\"").unwrap_or("fifo");
     let (keys, discipline): (&[&str], _) = match name {
         "fifo" => (&[], Discipline::Fifo),
@@ -45,20 +44,18 @@ pub(super) fn queue(fields: &mut Fields<'_, '_>) -> Option<QueueConfig> {
             return None;
         }
     };
-    for key in &KEYS[2..] {
-        if of.get(key).is_some() && !keys.contains(key) {
-            let owner = match *key {
-                "target_us" | "interval_us" => "codel",
-                "weights" => "drr",
-                "ecn" => "red and codel",
-                _ => "red",
-            };
-            let message = format!(
-                "{key}: a setting of discipline {owner}, and the discipline is {name}; leave it out"
-            );
-            of.error(key, message);
-        }
-    }
+    let foreign: Vec<_> = KEYS[2..].iter().copied().filter(|key| !keys.contains(key)).collect();
+    of.refuse(&foreign, |key| {
+        let owner = match key {
+            "target_us" | "interval_us" => "codel",
+            "weights" => "drr",
+            "ecn" => "red and codel",
+            _ => "red",
+        };
+        format!(
+            "{key}: a setting of discipline {owner}, and the discipline is {name}; leave it out"
+        )
+    });
     Some(QueueConfig { length, discipline })
 }
 

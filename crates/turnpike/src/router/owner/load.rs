@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use control::config::{self, key_text};
 use dataplane::counters::ForwarderCounters;
 use dataplane::polling::Wait;
+use dataplane::port::{MAX_PORTS, PortId};
 
 use super::super::cores;
 use super::super::ports::OpenPort;
@@ -21,34 +22,79 @@ const MUCH: f64 = 20.0;
 /// One that is less busy than this is idle.
 const LITTLE: f64 = 5.0;
 
-/// How busy forwarders were between two looks.
+/// What a forwarder had counted at a look, or has counted between two.
+#[derive(Clone, Debug)]
+struct Sample {
+    /// Busy cycles.
+    busy: u64,
+    /// Idle cycles.
+    idle: u64,
+    /// Packets from other forwarders that software spread.
+    spread_in: u64,
+    /// Received packets, by the ports' indexes.
+    received: [u64; MAX_PORTS],
+}
+
+impl Default for Sample {
+    fn default() -> Self {
+        Self { busy: 0, idle: 0, spread_in: 0, received: [0; MAX_PORTS] }
+    }
+}
+
+impl Sample {
+    fn of(counters: &ForwarderCounters) -> Self {
+        let ports = (0..MAX_PORTS as u16).filter_map(PortId::new);
+        let mut received = [0; MAX_PORTS];
+        ports.for_each(|port| received[port.index()] = counters.rx(port).packets.get());
+        let (busy, idle) = (counters.busy.get(), counters.idle.get());
+        Self { busy, idle, spread_in: counters.spread_in.get(), received }
+    }
+
+    fn since(&self, before: &Self) -> Self {
+        let received = |port: usize| self.received[port].saturating_sub(before.received[port]);
+        Self {
+            busy: self.busy.saturating_sub(before.busy),
+            idle: self.idle.saturating_sub(before.idle),
+            spread_in: self.spread_in.saturating_sub(before.spread_in),
+            received: std::array::from_fn(received),
+        }
+    }
+}
+
+/// What forwarders did between two looks.
 #[derive(Default)]
 pub(super) struct Loads {
-    /// Busy and idle cycles at the last look, by forwarder.
-    last: Vec<[u64; 2]>,
-    /// Percent of the time before it.
-    shares: Vec<f64>,
+    /// At the last look, by forwarder.
+    last: Vec<Sample>,
+    /// Between the one before and that.
+    between: Vec<Sample>,
 }
 
 impl Loads {
     /// To be called from time to time.
     pub(super) fn look(&mut self, views: &[ForwarderView]) {
-        let now = views.iter().map(|view| [view.counters.busy.get(), view.counters.idle.get()]);
-        self.take(now.collect());
+        self.take(views.iter().map(|view| Sample::of(&view.counters)).collect());
     }
 
-    fn take(&mut self, now: Vec<[u64; 2]>) {
-        let since = |(index, [busy, idle]): (usize, &[u64; 2])| {
-            let last = self.last.get(index).copied().unwrap_or_default();
-            let (busy, idle) = (busy.saturating_sub(last[0]), idle.saturating_sub(last[1]));
-            if busy + idle == 0 { 0.0 } else { 100.0 * busy as f64 / (busy + idle) as f64 }
-        };
-        self.shares = now.iter().enumerate().map(since).collect();
+    fn take(&mut self, now: Vec<Sample>) {
+        self.last.resize_with(now.len(), Sample::default);
+        self.between = now.iter().zip(&self.last).map(|(now, last)| now.since(last)).collect();
         self.last = now;
     }
 
+    /// The part of the time in which a forwarder had packets, in percent.
     pub(super) fn percent(&self, forwarder: usize) -> f64 {
-        self.shares.get(forwarder).copied().unwrap_or_default()
+        let Some(&Sample { busy, idle, .. }) = self.between.get(forwarder) else { return 0.0 };
+        if busy + idle == 0 { 0.0 } else { 100.0 * busy as f64 / (busy + idle) as f64 }
+    }
+
+    /// The part of a forwarder's packets that came by this port, 0 to 1.
+    pub(super) fn part_of(&self, port: PortId, forwarder: usize) -> f64 {
+        let Some(Sample { spread_in, received, .. }) = self.between.get(forwarder) else {
+            return 0.0;
+        };
+        let all = received.iter().sum::<u64>() + spread_in;
+        received[port.index()] as f64 / all.max(1) as f64
     }
 }
 
@@ -314,9 +360,23 @@ mod tests {
     #[test]
     fn shares_are_those_since_the_last_look() {
         let mut loads = Loads::default();
-        loads.take(vec![[100, 300]]);
+        let sample = |[busy, idle]: [u64; 2]| Sample { busy, idle, ..Sample::default() };
+        loads.take(vec![sample([100, 300])]);
         assert_eq!(loads.percent(0), 25.0);
-        loads.take(vec![[190, 310], [0, 0]]);
+        loads.take(vec![sample([190, 310]), sample([0, 0])]);
         assert_eq!((loads.percent(0), loads.percent(1), loads.percent(2)), (90.0, 0.0, 0.0));
+    }
+
+    #[test]
+    fn packets_of_a_port_are_a_part_of_all_since_the_last_look() {
+        let mut loads = Loads::default();
+        let port = |number| PortId::new(number).unwrap();
+        let mut sample = Sample::default();
+        (sample.received[0], sample.received[1]) = (1000, 500);
+        loads.take(vec![sample.clone()]);
+        (sample.received[0], sample.received[1], sample.spread_in) = (1060, 520, 20);
+        loads.take(vec![sample]);
+        let parts = [0, 1, 2].map(|number| loads.part_of(port(number), 0));
+        assert_eq!((parts, loads.part_of(port(0), 1)), ([0.6, 0.2, 0.0], 0.0));
     }
 }

@@ -13,9 +13,10 @@ use std::time::{Duration, Instant};
 
 use dataplane::port::PortId;
 
-use super::super::reports::ForwarderView;
+use super::super::ports::Ports;
 use super::super::wiring::{Move, Wiring};
 use super::Owner;
+use super::load::Loads;
 
 /// A forwarder that is less busy than this has time enough, in percent.
 const BUSY: f64 = 60.0;
@@ -82,8 +83,6 @@ fn plan(mut queues: Vec<QueueLoad>, mut busy: Vec<f64>) -> Vec<Move> {
 /// What is known of the past.
 #[derive(Default)]
 pub(super) struct Balance {
-    /// Packets of each port that each forwarder had received, and all it had, at the last look.
-    last: Vec<Intake>,
     /// Looks in sequence that found one too busy.
     looks: u32,
     rest: Duration,
@@ -91,13 +90,6 @@ pub(super) struct Balance {
     moved: Option<Instant>,
     /// Queues that have moved so far.
     pub(super) moves: u64,
-}
-
-/// Packets that a forwarder has had.
-#[derive(Clone, Default)]
-struct Intake {
-    ports: Vec<u64>,
-    spread: u64,
 }
 
 impl Balance {
@@ -117,67 +109,33 @@ impl Balance {
         (self.looks, self.moved) = (0, Some(now));
         self.moves += queues as u64;
     }
-
-    /// What each forwarder has received since the last look.
-    fn since(&mut self, views: &[ForwarderView], ports: &[PortId]) -> Vec<Intake> {
-        let received = |view: &ForwarderView| Intake {
-            ports: ports.iter().map(|&port| view.counters.rx(port).packets.get()).collect(),
-            spread: view.counters.spread_in.get(),
-        };
-        let now: Vec<_> = views.iter().map(received).collect();
-        let last = std::mem::replace(&mut self.last, now);
-        let since = |(number, now): (usize, &Intake)| {
-            let before = last.get(number).cloned().unwrap_or_default();
-            let more = |(place, &now): (usize, &u64)| {
-                now.saturating_sub(before.ports.get(place).copied().unwrap_or(now))
-            };
-            Intake {
-                ports: now.ports.iter().enumerate().map(more).collect(),
-                spread: now.spread.saturating_sub(before.spread),
-            }
-        };
-        self.last.iter().enumerate().map(since).collect()
-    }
 }
 
-/// What each queue costs its forwarder, of which `busy` says how busy it is in percent.
-fn loads(wiring: &Wiring, ports: &[PortId], intake: &[Intake], busy: &[f64]) -> Vec<QueueLoad> {
-    let mut loads = Vec::new();
-    for (place, &port) in ports.iter().enumerate() {
+/// What each queue of these ports costs its forwarder, of which there are so many.
+fn queue_loads(wiring: &Wiring, ports: &Ports, loads: &Loads, forwarders: usize) -> Vec<QueueLoad> {
+    let of_port = |port: PortId| {
         let served = wiring.receivers(port);
         let free = wiring.is_movable(port);
-        for (queue, &forwarder) in served.iter().enumerate() {
-            let (Some(Intake { ports, spread }), Some(&busy)) =
-                (intake.get(forwarder), busy.get(forwarder))
-            else {
-                continue;
-            };
-            let all = ports.iter().sum::<u64>() + spread;
+        served.iter().enumerate().map(move |(queue, &forwarder)| {
             let beside = served.iter().filter(|&&other| other == forwarder).count();
-            let part = ports[place] as f64 / (all.max(1) as f64 * beside as f64);
+            let part = loads.part_of(port, forwarder) / beside as f64;
             let near = wiring.is_near(port, forwarder);
             let may_go = |&to: &usize| free && (!near || wiring.is_near(port, to));
-            let ways = (0..intake.len()).filter(may_go).collect();
-            loads.push(QueueLoad { port, queue, forwarder, percent: busy * part, ways });
-        }
-    }
-    loads
+            let ways = (0..forwarders).filter(may_go).collect();
+            QueueLoad { port, queue, forwarder, percent: loads.percent(forwarder) * part, ways }
+        })
+    };
+    ports.iter().flat_map(|port| of_port(port.id)).collect()
 }
 
 impl Owner {
     /// Moves queues if it is time; to be called after each look at the loads.
     pub(super) async fn rebalance(&mut self) {
-        let ports: Vec<_> = self.ports.iter().map(|port| port.id).collect();
-        let intake = self.balance.since(&self.ledger.forwarders, &ports);
         let Some(wiring) = &self.wiring else { return };
         let forwarders = wiring.seats().len();
-        let wanted = self.configurations.current.forwarders.rebalance && forwarders > 1;
         let busy: Vec<_> = (0..forwarders).map(|forwarder| self.loads.percent(forwarder)).collect();
-        let moves = match wanted && busy.iter().any(|&percent| percent > BUSY) {
-            true => plan(
-                loads(wiring, &ports, &intake[..forwarders.min(intake.len())], &busy),
-                busy.clone(),
-            ),
+        let moves = match self.configurations.current.forwarders.rebalance {
+            true => plan(queue_loads(wiring, &self.ports, &self.loads, forwarders), busy.clone()),
             false => Vec::new(),
         };
         if !self.balance.is_time(!moves.is_empty(), Instant::now()) {

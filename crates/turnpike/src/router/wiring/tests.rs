@@ -185,6 +185,14 @@ impl Lab {
         self.runtime.block_on(self.wiring.disconnect(id(n))).unwrap()
     }
 
+    /// Disconnects the ports from 0 on; they still have so many receive and transmit queues.
+    fn disconnect_all(&mut self, expected: &[(usize, usize)]) {
+        for (n, &expected) in (0..).zip(expected) {
+            let queues = self.disconnect(n);
+            assert_eq!((queues.rx.len(), queues.tx.len()), expected, "no queue is lost");
+        }
+    }
+
     fn drops(&self, reason: DropReason) -> u64 {
         self.counters.iter().map(|counters| counters.drops.get(reason)).sum()
     }
@@ -296,6 +304,25 @@ impl Stream {
     }
 }
 
+/// Streams from the first receive queue of a port to the first transmit queue of another.
+fn streams(wires: &mut [Wire], ways: &[(usize, usize)]) -> Vec<Stream> {
+    let stream = |&(from, to): &(usize, usize)| {
+        let (into, out) = (wires[from].into.remove(0), wires[to].out.remove(0));
+        Stream::start(to as u8, into, out)
+    };
+    ways.iter().map(stream).collect()
+}
+
+/// Ends streams of which everything arrived in order; how much that was.
+fn all_in_order(streams: Vec<Stream>) -> u64 {
+    let one = |stream: Stream| {
+        let (sent, arrived) = stream.end();
+        assert_eq!(arrived, (0..sent).collect::<Vec<_>>());
+        u64::from(sent)
+    };
+    streams.into_iter().map(one).sum()
+}
+
 #[test]
 fn ports_come_and_go_and_others_lose_nothing() {
     let ((left, mut at_left), (right, mut at_right)) = (port(0, 1, 1), port(1, 1, 1));
@@ -356,27 +383,15 @@ fn other_numbers_of_forwarders_lose_nothing_and_keep_the_order() {
     let (queues, mut wires): (Vec<_>, Vec<_>) = ports.into_iter().unzip();
     let mut lab = Lab::new(1, queues);
     // From each receive queue to a port of one queue, so that who sends is not the device's choice.
-    let mut streams = Vec::new();
-    for (from, to) in [(1, 0), (3, 3)] {
-        let (into, out) = (wires[from].into.remove(0), wires[to].out.remove(0));
-        streams.push(Stream::start(to as u8, into, out));
-    }
+    let streams = streams(&mut wires, &[(1, 0), (3, 3)]);
     for forwarders in [2, 1, 3, 4, 2, 2, 1].repeat(3) {
         let spread = lab.spread(forwarders).unwrap();
         assert_eq!(lab.wiring.exchanges.len(), forwarders);
         assert!(spread.joined.len() < 4);
     }
     streams.iter().for_each(Stream::goes_on);
-    let mut all = 0;
-    for stream in streams {
-        let (sent, arrived) = stream.end();
-        assert_eq!(arrived, (0..sent).collect::<Vec<_>>());
-        all += u64::from(sent);
-    }
-    for (n, (rx, tx)) in [(1, 1), (2, 2), (1, 3), (3, 1)].into_iter().enumerate() {
-        let queues = lab.disconnect(n as u16);
-        assert_eq!((queues.rx.len(), queues.tx.len()), (rx, tx), "no queue is lost");
-    }
+    let all = all_in_order(streams);
+    lab.disconnect_all(&[(1, 1), (2, 2), (1, 3), (3, 1)]);
     assert_eq!(lab.end(), (all, all));
 }
 
@@ -460,11 +475,7 @@ fn single_queues_move_and_lose_nothing() {
     let (queues, mut wires): (Vec<_>, Vec<_>) = ports.into_iter().unzip();
     let mut lab = Lab::new(3, queues);
     // One crosses to a port whose only transmit queue is another forwarder's, one comes by a port that stays.
-    let mut streams = Vec::new();
-    for (from, to) in [(1, 0), (2, 2)] {
-        let (into, out) = (wires[from].into.remove(0), wires[to].out.remove(0));
-        streams.push(Stream::start(to as u8, into, out));
-    }
+    let streams = streams(&mut wires, &[(1, 0), (2, 2)]);
     let stays = lab.wiring.receivers(id(2)).to_vec();
     for to in [2, 0, 1].repeat(10) {
         let from = lab.wiring.receivers(id(1))[0];
@@ -486,16 +497,8 @@ fn single_queues_move_and_lose_nothing() {
     assert_eq!(lab.wiring.receivers(id(1)), [home; 2]);
     assert!(lab.spread(3).unwrap().pause.is_none());
     streams.iter().for_each(Stream::goes_on);
-    let mut all = 0;
-    for stream in streams {
-        let (sent, arrived) = stream.end();
-        assert_eq!(arrived, (0..sent).collect::<Vec<_>>());
-        all += u64::from(sent);
-    }
-    for (n, (rx, tx)) in [(1, 1), (2, 2), (1, 1)].into_iter().enumerate() {
-        let queues = lab.disconnect(n as u16);
-        assert_eq!((queues.rx.len(), queues.tx.len()), (rx, tx), "no queue is lost");
-    }
+    let all = all_in_order(streams);
+    lab.disconnect_all(&[(1, 1), (2, 2), (1, 1)]);
     assert_eq!(lab.end(), (all, all));
 }
 
