@@ -249,7 +249,7 @@ impl NumberClasses {
         Self::made(values, ranges, BYTES + 1)
     }
 
-    /// Few ranges are compared if there are at least `compared` values.
+    /// Builds the classes; few ranges are compared if there are at least `compared` values.
     fn made(values: usize, ranges: &[(u16, u16)], compared: usize) -> Self {
         if values >= compared && ranges.len() <= FEW {
             let (starts, classes) = split(ranges);

@@ -269,7 +269,7 @@ fn ranges(name: &'static str, offset: usize, ranges: &[RangeInclusive<u16>]) -> 
     (!ranges.is_empty()).then(|| Choice::ranges(name, offset, merge(ranges.to_vec())))
 }
 
-/// A rule that reads the upper layer requires its presence; the state is in two other bits.
+/// Returns the choice of fragments and states. A rule that reads the upper layer requires its presence.
 fn fragment(matches: &Matches) -> Option<Choice> {
     let upper = if matches.needs_upper_layer() { NO_UPPER } else { 0 };
     let (value, mask) = match matches.fragment {

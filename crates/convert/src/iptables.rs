@@ -60,7 +60,7 @@ fn words(input: &mut &str) -> Result<Vec<Word>> {
     delimited(space0, separated(0.., word, space1), space0).parse_next(input)
 }
 
-/// `[12:3456]`, the counters of a rule.
+/// Parses `[12:3456]`, the counters of a rule.
 fn counts(input: &mut &str) -> Result<()> {
     (delimited('[', take_till(1.., ']'), ']'), space1).void().parse_next(input)
 }
@@ -84,7 +84,7 @@ fn option(input: &mut &[Word]) -> Result<Opt> {
         .parse_next(input)
 }
 
-/// A line that adds a rule: its chain and options.
+/// Parses a line that adds a rule: its chain and options.
 fn rule_line(input: &mut &str) -> Result<(String, Vec<Opt>)> {
     let (chain, words) = preceded((opt(counts), "-A", space1), (word, words)).parse_next(input)?;
     let options = repeat(0.., option).parse(&words[..]).map_err(|_| ContextError::new())?;
@@ -152,7 +152,7 @@ impl Reader {
         ChainName { table: format!("ip{} {}", self.family, self.table), chain: chain.to_owned() }
     }
 
-    /// `FORWARD DROP [0:0]`.
+    /// Reads a chain's declaration: `FORWARD DROP [0:0]`.
     fn chain(&mut self, origin: Origin, line: &str) -> std::result::Result<(), String> {
         let mut words = line.split_whitespace();
         let (Some(chain), Some(policy)) = (words.next(), words.next()) else {
@@ -560,7 +560,7 @@ impl Rate {
     }
 }
 
-/// `22`, `1024:65535`, `:1023`, `1024:`.
+/// Reads ports: `22`, `1024:65535`, `:1023`, `1024:`.
 fn ports(word: &str) -> Read {
     match word.split_once(':') {
         Some(("", high)) => values::numbers(&format!("0:{high}"), ':', 65535),

@@ -322,7 +322,7 @@ fn each_range(packets: &Match, field: Field, key: &str) -> Vec<String> {
     ranges.iter().map(|of| format!("{key} = {}", range(of))).collect()
 }
 
-/// `22`, `"1024-65535"`.
+/// Formats a range: `22`, `"1024-65535"`.
 fn range(&(low, high): &(u128, u128)) -> String {
     if low == high { low.to_string() } else { format!("\"{low}-{high}\"") }
 }
@@ -376,7 +376,7 @@ fn host_or_net(net: &ipnet::IpNet) -> String {
     }
 }
 
-/// `key = value`, or `key = { value, value }`.
+/// Formats a list: `key = value`, or `key = { value, value }`.
 fn list(key: &str, values: impl Iterator<Item = String>) -> String {
     let values: Vec<String> = values.collect();
     match &values[..] {

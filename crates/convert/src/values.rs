@@ -45,7 +45,7 @@ const FLAGS: [&str; 8] = ["fin", "syn", "rst", "psh", "ack", "urg", "ecn", "cwr"
 
 pub type Read<T = Ranges> = Result<T, String>;
 
-/// A number, in decimal or with `0x`.
+/// Reads a number, in decimal or with `0x`.
 pub fn number(word: &str) -> Option<u128> {
     match word.strip_prefix("0x") {
         Some(hex) => u128::from_str_radix(hex, 16).ok(),
@@ -112,7 +112,7 @@ pub fn ports(word: &str) -> Read {
     numbers(word, '-', 65535)
 }
 
-/// A TCP flag.
+/// Reads a TCP flag.
 pub fn flag(word: &str) -> Read<u8> {
     let word = word.to_lowercase();
     if let Some(number) = number(&word).and_then(|number| u8::try_from(number).ok()) {

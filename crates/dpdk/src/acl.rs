@@ -27,7 +27,7 @@ pub enum AclMatch {
 /// A field of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AclField {
-    /// How rules match it.
+    /// Kind of match.
     pub by: AclMatch,
     /// Size in bytes: 1, 2 or 4.
     pub size: u8,

@@ -120,7 +120,7 @@ pub struct PortConfig {
 }
 
 impl PortConfig {
-    /// One queue in each direction of the size that the driver recommends, the device's MTU.
+    /// Creates settings with one queue each way of the driver's recommended size, and the device's MTU.
     pub fn new(name: &str, device: Device) -> Self {
         Self {
             name: name.into(),
@@ -1145,7 +1145,7 @@ impl Drop for Started {
         }
         self.flow_rules.clear(self.device.id);
         self.filter.undo(self.device.id);
-        // SAFETY: the port exists; its queues are gone.
+        // SAFETY: the port exists; its queues are dropped.
         unsafe { sys::rte_eth_dev_stop(self.device.id) };
         self.pool.write_off(self.lost());
         if self.is_estimate {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::{Eal, EalConfig, HugeMode, Mempool, MempoolConfig};
 
-/// The EAL of the test process, in ordinary memory.
+/// Returns the EAL of the test process, in ordinary memory.
 pub fn eal() -> &'static Eal {
     static EAL: OnceLock<Eal> = OnceLock::new();
     EAL.get_or_init(|| {

@@ -44,7 +44,7 @@ pub trait Bits:
     /// Number of bits: 32 or 128.
     const WIDTH: u8;
 
-    /// `len` ones from the top, the rest zeros; lengths beyond the width count as the width.
+    /// Returns `len` ones from the top, the rest zeros; lengths beyond the width count as the width.
     fn mask(len: u8) -> Self;
 
     /// The `count` (at most 32) bits that begin `from` bits below the top, right-aligned. Bits
@@ -55,13 +55,13 @@ pub trait Bits:
     /// move up, zeros follow.
     fn skip(self, count: u8) -> Self;
 
-    /// An integer with these `count` low bits of `value` placed `from` bits below the top.
+    /// Returns an integer with the `count` low bits of `value` placed `from` bits below the top.
     fn place(value: u32, from: u8, count: u8) -> Self;
 
-    /// Number of leading zero bits.
+    /// Returns the number of leading zero bits.
     fn leading(self) -> u8;
 
-    /// The next integer, 0 after the last.
+    /// Returns the next integer, 0 after the last.
     fn next(self) -> Self;
 }
 
@@ -129,7 +129,7 @@ pub trait Address:
     /// "IPv4" or "IPv6", for messages.
     const FAMILY: &'static str;
 
-    /// The address as an integer, most significant bit first.
+    /// Returns the address as an integer, most significant bit first.
     fn bits(self) -> Self::Bits {
         self.into()
     }

@@ -58,7 +58,7 @@ impl Buddy {
         self.free[order].insert(block);
     }
 
-    /// Number of places that take memory.
+    /// Returns the number of places that take memory.
     pub fn used(&self) -> usize {
         self.bump as usize
     }

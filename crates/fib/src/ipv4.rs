@@ -541,7 +541,7 @@ impl Runmap4 {
         }
     }
 
-    /// Number of words that are or were in use.
+    /// Returns the number of words that are or were in use.
     fn words(&self) -> usize {
         BLOCKS + self.tables * DEEP_WORDS
     }

@@ -228,7 +228,7 @@ impl Runmap6 {
         self.answers_by(runs, kept, |table, at, cover, _| table.below(at, digit + 1, cover))
     }
 
-    /// The same for the second digit, below the /16 of a slab: a /32 can have a slab as well.
+    /// Like [`Self::answers_of`], for the second digit below the /16 of a slab: a /32 can have a slab as well.
     fn answers_of_slab(
         &mut self,
         runs: &SlotRuns,

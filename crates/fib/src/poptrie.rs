@@ -214,7 +214,7 @@ fn lookup_all<B: Bits>(shared: &Shared, addresses: &[B], out: &mut [NextHopId]) 
     }
 }
 
-/// [`lookup_all`] compiled for processors since 2013.
+/// Like [`lookup_all`], compiled for processors since 2013.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "popcnt,bmi1,bmi2")]
 fn lookup_all_fast<B: Bits>(shared: &Shared, addresses: &[B], out: &mut [NextHopId]) {

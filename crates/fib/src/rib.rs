@@ -53,12 +53,12 @@ impl<B: Bits> Rib<B> {
         self.nodes.reserve(2 * routes);
     }
 
-    /// Number of routes.
+    /// Returns the number of routes.
     pub fn len(&self) -> usize {
         self.routes
     }
 
-    /// Bytes in use.
+    /// Returns the number of bytes in use.
     pub fn bytes(&self) -> usize {
         self.nodes.len() * size_of::<Node<B>>()
     }

@@ -67,12 +67,12 @@ impl Runs {
         (self.first..self.end).contains(&place)
     }
 
-    /// Number of places from the first to the last ever used.
+    /// Returns the number of places from the first to the last ever used.
     pub fn used(&self) -> usize {
         (self.bump - self.first) as usize
     }
 
-    /// Number of places that are certainly available, in runs of any length.
+    /// Returns the number of places that are certainly available, in runs of any length.
     pub fn room(&self) -> usize {
         (self.end - self.bump) as usize
     }
@@ -131,7 +131,7 @@ impl<T> Retired<T> {
         self.waiting
     }
 
-    /// Number of pieces that wait.
+    /// Returns the number of pieces that wait.
     pub fn waiting(&self) -> usize {
         self.waiting
     }

@@ -41,7 +41,7 @@ const _: () = assert!(IDENTITY + 2 * HALF <= BASES);
 pub(crate) const LEAVES: usize =
     if cfg!(miri) { (IDENTITY + 2 * HALF) as usize } else { BASES as usize + SLOTS };
 
-/// Index of the leaf for the slot that is `position` modulo 32.
+/// Returns the index of the leaf for the slot that is `position` modulo 32.
 #[inline(always)]
 pub(crate) fn leaf_index(word: u64, position: u32) -> usize {
     let behind = (word as u32).wrapping_shr(position);
@@ -223,12 +223,12 @@ impl Leaves {
         Some(old)
     }
 
-    /// Number of leaves that are certainly available.
+    /// Returns the number of leaves that are certainly available.
     pub fn room(&self) -> usize {
         self.runs.room()
     }
 
-    /// Number of leaves that take memory.
+    /// Returns the number of leaves that take memory.
     pub fn used(&self) -> usize {
         let other_half = if self.other_half_free { 0 } else { self.runs.used() };
         IDENTITY as usize + self.runs.used() + other_half

@@ -65,7 +65,7 @@ impl StepSettings {
         next.chain(drops).chain([Output::Drop(DropReason::StepFailed)]).collect()
     }
 
-    /// Number of outputs that its function assigns packets to; the one for failures follows.
+    /// Returns the number of outputs that its function assigns packets to; the one for failures follows.
     fn masks(&self) -> usize {
         self.outputs.len() + self.drops.len()
     }

@@ -306,7 +306,7 @@ impl Choices<'_> {
         (0..count).map(|_| self.value()).collect::<Vec<_>>().join(", ")
     }
 
-    /// An expression.
+    /// Generates an expression.
     fn expression(&mut self) -> String {
         let (place, kind) = (self.place(), self.byte() % 10);
         match kind {

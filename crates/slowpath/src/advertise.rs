@@ -229,7 +229,7 @@ fn option_difference(
     }
 }
 
-/// Advertised prefixes: the configured ones, else the networks of the interface's addresses.
+/// Returns the advertised prefixes: the configured ones, else the networks of the interface's addresses.
 fn prefixes(interface: &Interface, advertise: &Advertise) -> Vec<Prefix> {
     if let Some(prefixes) = &advertise.prefixes {
         return prefixes.clone();

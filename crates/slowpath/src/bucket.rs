@@ -205,7 +205,7 @@ impl Rates {
         self.resolves.take(now)
     }
 
-    /// Number of suppressed ICMP errors: by the total rate, and by the rate of their prefix.
+    /// Returns the numbers of suppressed ICMP errors: by the total rate, and by the rate of their prefix.
     pub fn suppressed_errors(&self) -> (u64, u64) {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         (read(&self.suppressed), read(&self.suppressed_by_prefix))

@@ -24,7 +24,7 @@ impl<P: Packet> SlowPath<P> {
         self.interfaces.remove(interface);
     }
 
-    /// An interface's link is down: announcements stop, and learned state is forgotten.
+    /// Handles an interface's link going down: announcements stop, and learned state is forgotten.
     pub(crate) fn link_down(&mut self, interface: InterfaceId, out: &mut impl Output<P>) {
         self.announcements.cancel(interface);
         self.advertising.cancel(interface);

@@ -114,7 +114,7 @@ impl<P: Packet> SlowPath<P> {
             .is_some_and(|interface| interface.tentative.contains(&address))
     }
 
-    /// Another host has a tentative address, which therefore stays tentative.
+    /// Handles another host's use of a tentative address, which therefore stays tentative.
     pub(crate) fn duplicate(
         &mut self,
         from: InterfaceId,

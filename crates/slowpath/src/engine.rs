@@ -418,7 +418,7 @@ impl<P: Packet> SlowPath<P> {
         }
     }
 
-    /// Time at which [`Self::tick`] has something to do next; `None`: only after another input.
+    /// Returns the time at which [`Self::tick`] has work next; `None`: only after another input.
     pub fn next_deadline(&self) -> Option<Time> {
         let table = self.table.next_deadline();
         let groups = self.groups.next_deadline();
@@ -432,7 +432,7 @@ impl<P: Packet> SlowPath<P> {
         all.into_iter().flatten().min()
     }
 
-    /// The neighbour table, sorted by interface and address.
+    /// Returns the neighbour table, sorted by interface and address.
     pub fn neighbours(&self, now: Time) -> Vec<NeighbourInfo> {
         self.table.list(now)
     }
@@ -443,7 +443,7 @@ impl<P: Packet> SlowPath<P> {
         self.table.held() + self.reassembly.held()
     }
 
-    /// The rates that bound the packets it generates, with the counters of suppressed ones.
+    /// Returns the rates that bound the packets it generates, with the counters of suppressed ones.
     pub fn rates(&self) -> &Arc<Rates> {
         &self.rates
     }
@@ -800,7 +800,7 @@ mod tests {
         let outs = left.punt(PuntReason::NoRoute, LEFT, NO_ROUTE, frame);
         let handed = Out::HandOver(crate::testing::right(), ip("10.0.2.7"), true);
         assert_eq!(outs, [handed, Out::Drop(DropReason::NoRoute)]);
-        // A packet with options whose way leads there.
+        // A packet with options whose route leads there.
         let mut frame = v4_with_options("10.0.2.7", &[7, 7, 4, 0, 0, 0, 0, 0]);
         frame[..6].copy_from_slice(&crate::testing::L.0);
         let outs = left.punt(PuntReason::Ip4Options, LEFT, NO_ROUTE, frame.clone());

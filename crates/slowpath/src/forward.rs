@@ -176,7 +176,7 @@ impl<P: Packet> SlowPath<P> {
             NextHop::Blackhole => Err((None, DropReason::Blackhole)),
             NextHop::Martian => Err((None, DropReason::MartianDestination)),
             NextHop::Local | NextHop::Multicast => Err((None, DropReason::NotLocal)),
-            // The choice within a group is made before a packet comes here.
+            // The member of a group is chosen before a packet arrives here.
             NextHop::NoRoute | NextHop::Group { .. } => {
                 Err((Some(Error::NoRoute), DropReason::NoRoute))
             }

@@ -11,7 +11,7 @@ use wire::ip::{
 };
 use zerocopy::FromBytes;
 
-/// The Ethernet header of a frame and what follows it.
+/// Splits a frame into its Ethernet header and the payload.
 pub(crate) fn ethernet(frame: &[u8]) -> Option<(&EthernetHeader, &[u8])> {
     EthernetHeader::ref_from_prefix(frame).ok()
 }
@@ -111,7 +111,7 @@ impl<'a> IpPacket<'a> {
         }
     }
 
-    /// Number of bytes in the frame up to the packet's end.
+    /// Returns the number of bytes in the frame up to the packet's end.
     pub(crate) fn frame_len(&self) -> usize {
         ETHERNET_LEN + self.bytes().len()
     }

@@ -25,7 +25,7 @@ use crate::multicast::group_mac;
 use crate::{Output, Packet, SlowPath};
 
 impl<P: Packet> SlowPath<P> {
-    /// An IP packet for the router, on an interface with a host interface.
+    /// Takes an IP packet for the router, on an interface with a host interface.
     pub(crate) fn for_kernel(&self, packet: P, from: InterfaceId, out: &mut impl Output<P>) {
         match self.not_for_kernel(packet.bytes(), from, out) {
             None => out.deliver(from, packet),

@@ -77,13 +77,13 @@ pub(crate) enum Error {
     UnknownOption {
         /// Its offset in the packet.
         pointer: u32,
-        /// Also to be reported about multicast packets.
+        /// True if it is also reported about multicast packets.
         also_multicast: bool,
     },
 }
 
 impl Error {
-    /// Type, code and the four bytes behind them, in ICMP; `None` for errors that exist only in IPv6.
+    /// Returns type, code and the four bytes behind them, in ICMP; `None` for errors that exist only in IPv6.
     fn v4(self) -> Option<(u8, u8, u32)> {
         Some(match self {
             Self::TtlExpired => (v4::TIME_EXCEEDED, v4::TTL_EXCEEDED, 0),
@@ -100,7 +100,7 @@ impl Error {
         })
     }
 
-    /// Type, code and the four bytes behind them, in ICMPv6; `None` for errors that exist only in IPv4.
+    /// Returns type, code and the four bytes behind them, in ICMPv6; `None` for errors that exist only in IPv4.
     fn v6(self) -> Option<(u8, u8, u32)> {
         Some(match self {
             Self::TtlExpired => (v6::TIME_EXCEEDED, v6::HOP_LIMIT_EXCEEDED, 0),

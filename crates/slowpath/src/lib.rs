@@ -199,9 +199,9 @@ pub struct Advertise {
     /// Lifetime as a default router (AdvDefaultLifetime), in whole seconds, at most 9000; zero: not a default
     /// router.
     pub lifetime: Duration,
-    /// Hosts get addresses by DHCPv6 (AdvManagedFlag).
+    /// True if hosts get addresses by DHCPv6 (AdvManagedFlag).
     pub managed: bool,
-    /// Hosts get other configuration by DHCPv6 (AdvOtherConfigFlag).
+    /// True if hosts get other configuration by DHCPv6 (AdvOtherConfigFlag).
     pub other: bool,
     /// Preference among default routers (RFC 4191, 2.1).
     pub preference: Preference,
@@ -260,9 +260,9 @@ pub struct Prefix {
     pub valid: Duration,
     /// Time for which addresses made from it are preferred (AdvPreferredLifetime).
     pub preferred: Duration,
-    /// Its addresses are on the link (AdvOnLinkFlag).
+    /// True if its addresses are on the link (AdvOnLinkFlag).
     pub on_link: bool,
-    /// Hosts make addresses from it (AdvAutonomousFlag, RFC 4862).
+    /// True if hosts make addresses from it (AdvAutonomousFlag, RFC 4862).
     pub autonomous: bool,
 }
 
@@ -381,7 +381,7 @@ pub struct Config {
 pub trait Packet {
     /// The frame.
     fn bytes(&self) -> &[u8];
-    /// The frame, to be rewritten.
+    /// Returns the frame, mutable.
     fn bytes_mut(&mut self) -> &mut [u8];
     /// Cuts the frame to its first `len` bytes; shorter frames stay as they are.
     fn trim_to(&mut self, len: usize);
@@ -460,7 +460,7 @@ pub trait Output<P> {
     /// Applies the filter of the outgoing interface `to` to a packet received on `from`; the filter may write into
     /// the frame.
     fn judge(&mut self, frame: &mut [u8], from: InterfaceId, to: InterfaceId) -> Judgement;
-    /// Time since midnight, UTC, for timestamp options.
+    /// Returns the time since midnight, UTC, for timestamp options.
     fn time_of_day(&self) -> Duration;
     /// Returns true if the kernel has joined this group on the interface's host interface.
     fn has_joined(&mut self, interface: InterfaceId, group: MacAddr) -> bool;
@@ -480,7 +480,7 @@ pub enum Event {
         /// Its MAC.
         mac: MacAddr,
     },
-    /// A neighbour that was up does not answer any more, or was removed.
+    /// A neighbour that was up has ceased to answer, or was removed.
     NeighbourDown {
         /// The interface it was on.
         interface: InterfaceId,

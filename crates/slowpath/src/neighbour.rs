@@ -216,7 +216,7 @@ impl<P> Table<P> {
         }
     }
 
-    /// Number of received packets that wait.
+    /// Returns the number of received packets that wait.
     pub(crate) fn held(&self) -> usize {
         self.held
     }
@@ -260,7 +260,7 @@ impl<P> Table<P> {
         }
     }
 
-    /// Starts to resolve an address before anything needs it; true if a request is to be sent.
+    /// Starts to resolve an address before it is needed; returns true if a request must be sent.
     pub(crate) fn start(&mut self, key: Key, now: Time) -> bool {
         !self.entries.contains_key(&key) && self.create(key, State::Incomplete { tries: 1 }, now)
     }
@@ -315,7 +315,7 @@ impl<P> Table<P> {
         Some(Learnt { changed, ready: self.take_queue(key) })
     }
 
-    /// The kernel has lost a neighbour's MAC, or has failed to resolve it.
+    /// Handles the kernel's loss of a neighbour's MAC, or its failure to resolve it.
     pub(crate) fn kernel_lost(&mut self, key: Key, now: Time) -> Option<Due<P>> {
         match self.entries.get(&key)?.state {
             State::Incomplete { .. } => {
@@ -562,7 +562,7 @@ impl<P> Table<P> {
     }
 }
 
-/// 1 for a received packet, 0 for a frame of the router's own.
+/// Returns 1 for a received packet, 0 for a frame of the router's own.
 fn is_received<P>(what: &Waiting<P>) -> usize {
     usize::from(matches!(what, Waiting::Received { .. }))
 }

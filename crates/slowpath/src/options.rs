@@ -109,12 +109,12 @@ fn check_timestamp(option: &[u8]) -> Result<(), usize> {
     if room(option, pointer) < entry { Err(2) } else { Ok(()) }
 }
 
-/// Bytes from a pointer (which counts from 1) to the end of the option.
+/// Returns the number of bytes from a pointer (which counts from 1) to the end of the option.
 fn room(option: &[u8], pointer: usize) -> usize {
     (option.len() + 1).saturating_sub(pointer)
 }
 
-/// Length of one router's entry in a timestamp option; `None` for a flag that does not exist.
+/// Returns the length of one router's entry in a timestamp option; `None` for a flag that does not exist.
 fn entry_length(overflow_flag: u8) -> Option<usize> {
     match overflow_flag & 0xf {
         STAMPS_ONLY => Some(4),

@@ -185,12 +185,12 @@ impl<P: Packet> Reassembly<P> {
         Self { datagrams, ages, serial: 0, held: 0, most, timeout }
     }
 
-    /// Number of packets that wait.
+    /// Returns the number of packets that wait.
     pub(crate) fn held(&self) -> usize {
         self.held
     }
 
-    /// Deadline of the oldest datagram.
+    /// Returns the deadline of the oldest datagram.
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         let (_, key) = self.ages.first_key_value()?;
         Some(self.datagrams.get(key)?.deadline)

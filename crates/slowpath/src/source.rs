@@ -29,7 +29,7 @@ pub(crate) fn select(
     Some(candidates.fold(first, better).addr())
 }
 
-/// Sort key of a candidate; the greater one is preferred.
+/// Returns the sort key of a candidate; the greatest one is preferred.
 fn preference(candidate: Ipv6Net, destination: Ipv6Addr) -> (bool, bool, i16, bool, u8) {
     let source = candidate.addr();
     let (own, wanted) = (scope(source), scope(destination));

@@ -44,7 +44,7 @@ pub struct Ipv4Fields {
     pub tos: u8,
     /// Identification; matters only when the packet is fragmented.
     pub identification: u16,
-    /// Routers must not fragment the packet.
+    /// True if routers must not fragment the packet.
     pub dont_fragment: bool,
     /// Time to live.
     pub ttl: u8,

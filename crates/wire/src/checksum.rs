@@ -64,7 +64,7 @@ impl Checksum {
     }
 }
 
-/// Sum of the bytes as words in the machine's byte order; an odd last byte is padded with zero.
+/// Sums the bytes as words in the machine's byte order; an odd last byte is padded with zero.
 fn sum_native(bytes: &[u8]) -> u64 {
     let mut chunks = bytes.chunks_exact(4);
     let mut sum: u64 = 0;

@@ -75,7 +75,7 @@ impl<A: FilterAddress> Many<A> {
         }
     }
 
-    /// `S`: words of a summary; 0: not known at compile time.
+    /// Finds the first rule of each packet. `S`: words of a summary; 0: not known at compile time.
     fn find_rules<const S: usize>(&self, classes: &Classes, found: &mut [u32]) {
         let summary = if S == 0 { self.summary } else { S };
         for (at, found) in found.iter_mut().enumerate().take(BATCH) {

@@ -96,7 +96,7 @@ fn set(of: &Value) -> Option<Set> {
     Some(Set { elements, is_dynamic, ..Set::default() })
 }
 
-/// One value or a list of them.
+/// Reads one value or a list of them.
 fn list(of: &Value) -> Vec<Value> {
     match of {
         Value::Null => Vec::new(),
@@ -143,7 +143,7 @@ fn word(of: &Value) -> Option<String> {
     }
 }
 
-/// `["fin", "syn"]`, `{"|": ["fin", "syn"]}`.
+/// Reads flags: `["fin", "syn"]`, `{"|": ["fin", "syn"]}`.
 fn flags(of: &Value) -> Option<Vec<String>> {
     let parts = of.as_array().or_else(|| of.get("|").and_then(Value::as_array));
     match parts {

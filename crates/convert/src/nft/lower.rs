@@ -451,7 +451,7 @@ fn ct_state(op: Op, values: &Values, elements: &[Tuple]) -> Result<Condition, St
     Ok((packets.into_iter().collect(), omitted))
 }
 
-/// `ip frag-off & 0x3fff != 0`: fragments, first or later.
+/// Reads `ip frag-off & 0x3fff != 0`: fragments, first or later.
 fn fragment(mask: &[String], op: Op, elements: &[Tuple]) -> Result<Condition, String> {
     let number = |words: &[String]| words.first().and_then(|word| values::number(word));
     let (mask, value) = (number(mask), elements.first().and_then(|element| number(element)));

@@ -67,7 +67,7 @@ fn tokens(input: &str) -> std::result::Result<Vec<Token>, usize> {
     }
 }
 
-/// A token, and its text; `None` for a comment.
+/// Parses a token, and returns its text; `None` for a comment.
 fn token<'i>(input: &mut LocatingSlice<&'i str>) -> Result<(Option<Kind>, &'i str)> {
     let word = |c: char| c.is_alphanumeric() || "_-.:/@*+\\$%~".contains(c);
     alt((
@@ -83,7 +83,7 @@ fn token<'i>(input: &mut LocatingSlice<&'i str>) -> Result<(Option<Kind>, &'i st
     .parse_next(input)
 }
 
-/// A token that is this word or sign.
+/// Parses a token that is this word or sign.
 fn is<'t>(text: &'static str) -> impl Parser<Tokens<'t>, Token, ContextError> {
     any.verify(move |token: &Token| token.kind != Kind::Text && token.text == text)
 }
@@ -159,7 +159,7 @@ fn log(input: &mut Tokens<'_>) -> Result<Statement> {
     Ok(Statement::Log { prefix: options.into_iter().flatten().next() })
 }
 
-/// `limit rate [over] 10/second [burst 5 packets]`, `limit rate 100 kbytes/second`.
+/// Parses `limit rate [over] 10/second [burst 5 packets]`, `limit rate 100 kbytes/second`.
 fn rate(input: &mut Tokens<'_>) -> Result<Limit> {
     let over = opt(is("over"));
     let (over, first) = preceded((is("limit"), is("rate")), (over, word)).parse_next(input)?;

@@ -127,8 +127,8 @@ impl DeviceEvents {
             };
             check(result).map_err(failed("registering for events of ports"))?;
         }
-        // The request to release a device that vfio drives arrives by this, without the monitor below. SAFETY:
-        // the EAL is up; no name means all devices; the function has the right type and is static.
+        // The request to release a device that vfio drives arrives by this, without the monitor below.
+        // SAFETY: the EAL is up; no name means all devices; the function has the right type and is static.
         let result = unsafe {
             sys::rte_dev_event_callback_register(ptr::null(), Some(on_device), ptr::null_mut())
         };

@@ -104,7 +104,7 @@ impl fmt::Display for Fec {
 pub struct LinkWish {
     /// Mb/s.
     pub speed: Option<u32>,
-    /// Half duplex, which only 10 and 100 Mb/s support.
+    /// True for half duplex, which only 10 and 100 Mb/s support.
     pub half_duplex: bool,
     /// True if the speed is not negotiated.
     pub fixed: bool,

@@ -90,7 +90,7 @@ fn word_to_read(entry: u16, address: u32) -> usize {
     if entry & VARIED != 0 { block(address) } else { 0 }
 }
 
-/// Index of the word for an address in the deep table that a leaf names.
+/// Returns the index of the word for an address in the deep table that a leaf names.
 #[inline(always)]
 fn deep_word(leaf: u16, address: u32) -> usize {
     let table = usize::from(leaf & !DEEP) % DEEP_TABLES;
@@ -288,7 +288,7 @@ fn with<K: Kernel>(shared: &Arc<Shared>) -> Arc<dyn Lookup<Ipv4Addr>> {
     Arc::new(Reader::<K>(Arc::clone(shared), PhantomData))
 }
 
-/// The fastest reader for this processor.
+/// Returns the fastest reader for this processor.
 pub(super) fn reader(shared: &Arc<Shared>) -> Arc<dyn Lookup<Ipv4Addr>> {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
@@ -299,7 +299,7 @@ pub(super) fn reader(shared: &Arc<Shared>) -> Arc<dyn Lookup<Ipv4Addr>> {
     with::<Plain>(shared)
 }
 
-/// A reader with every kernel that this processor can run.
+/// Returns a reader with each kernel that this processor can run.
 #[cfg(test)]
 pub(super) fn all_readers(shared: &Arc<Shared>) -> Vec<Arc<dyn Lookup<Ipv4Addr>>> {
     let mut readers = vec![with::<Plain>(shared)];

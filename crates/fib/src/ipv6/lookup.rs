@@ -72,7 +72,7 @@ pub(super) fn node_number(answer: Answer) -> usize {
 /// A node, one cache line.
 pub(super) type Node = [AtomicU32; NODE_CELLS];
 
-/// Index of an address's word.
+/// Returns the index of an address's word.
 #[inline(always)]
 pub(super) fn word_index(entry: u64, address: u128) -> usize {
     let offset = (address >> 101) as u32 & (entry >> 32) as u32;
@@ -338,7 +338,7 @@ fn with<K: Kernel>(shared: &Arc<Shared>) -> Arc<dyn Lookup<Ipv6Addr>> {
     Arc::new(Reader::<K>(Arc::clone(shared), PhantomData))
 }
 
-/// The fastest reader for this processor.
+/// Returns the fastest reader for this processor.
 pub(super) fn reader(shared: &Arc<Shared>) -> Arc<dyn Lookup<Ipv6Addr>> {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     if x86::Fast::works() {
@@ -347,7 +347,7 @@ pub(super) fn reader(shared: &Arc<Shared>) -> Arc<dyn Lookup<Ipv6Addr>> {
     with::<Plain>(shared)
 }
 
-/// A reader with every kernel that this processor can run.
+/// Returns a reader with each kernel that this processor can run.
 #[cfg(test)]
 pub(super) fn all_readers(shared: &Arc<Shared>) -> Vec<Arc<dyn Lookup<Ipv6Addr>>> {
     vec![with::<Plain>(shared), reader(shared)]

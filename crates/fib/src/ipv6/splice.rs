@@ -66,7 +66,7 @@ impl std::ops::Deref for NodeRuns {
     }
 }
 
-/// The index of the run that holds a slot.
+/// Returns the index of the run that holds a slot.
 fn run_at(runs: &[(u32, Answer)], slot: u32) -> usize {
     runs.partition_point(|run| run.0 <= slot).saturating_sub(1)
 }
