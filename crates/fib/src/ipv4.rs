@@ -747,7 +747,7 @@ mod tests {
         let mut table = Runmap4::new(Box::new(NoReaders));
         let net = |number: u32, last: u32| Ipv4Addr::from(0x0a00_0000 | number << 8 | last);
         for round in 0..if cfg!(miri) { 1 } else { 40 } {
-            // Every second address has an answer of its own: 256 leaves a table.
+            // Every second address has an answer of its own: 256 leaves per table.
             let hosts = (0..4).flat_map(|number| (0..256).step_by(2).map(move |at| (number, at)));
             let route =
                 |(number, last)| (Prefix::host(net(number, last)), (1 + last + number) as u16);

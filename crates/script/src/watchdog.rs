@@ -34,7 +34,7 @@ const PERIOD: Duration = Duration::from_millis(1);
 /// True once the process is to end, and no script may be loaded any more.
 static NO_LOADING: AtomicBool = AtomicBool::new(false);
 
-/// Stops scripts that are being loaded, now and later: the process is to end.
+/// Stops scripts that are being loaded, now and later, because the process is about to end.
 pub fn stop_loading() {
     NO_LOADING.store(true, Ordering::Relaxed);
 }

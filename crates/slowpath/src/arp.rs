@@ -1,5 +1,5 @@
 //! ARP: RFC 826, with RFC 1122, 2.3.2 (cache), RFC 5227 (announcements, conflicts) and RFC 1812,
-//! 3.3.2 (no replies with broadcast addresses believed).
+//! 3.3.2 (replies with broadcast addresses are not accepted).
 //!
 //! * Requests for an address of the interface are answered, and the sender is learned from them, since
 //!   traffic to it is about to follow.

@@ -437,7 +437,7 @@ impl<P: Packet> SlowPath<P> {
         self.table.list(now)
     }
 
-    /// Received packets that wait for neighbours or for other fragments: neither forwarded nor
+    /// Returns the number of received packets that wait for neighbours or for other fragments: neither forwarded nor
     /// dropped yet.
     pub fn held(&self) -> usize {
         self.table.held() + self.reassembly.held()

@@ -1,4 +1,4 @@
-//! Reading frames: the headers of a punted packet, checked again before anything relies on them.
+//! Frame parsing: the headers of a punted packet, checked again before they are used.
 
 use std::net::IpAddr;
 

@@ -496,7 +496,7 @@ mod tests {
     #[test]
     fn the_error_takes_the_way_that_the_fib_knows() {
         let mut bench = bench();
-        // The sender is behind B, though the packet came by the left interface.
+        // The sender is behind B, though the packet was received on the left interface.
         let outs = bench.punt(
             PuntReason::NoRoute,
             LEFT,

@@ -19,7 +19,7 @@ const LINK_ANYCAST: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0);
 const ALL_SITE_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff05, 0, 0, 0, 0, 0, 0, 2);
 
 /// An interface with its addresses, sorted by family. One whose MTU is too small for IPv6 (RFC 8200, 5)
-/// has no IPv6 addresses, whatever is configured, and speaks no IPv6.
+/// has no IPv6 addresses, whatever is configured, and does not support IPv6.
 pub(crate) struct Interface {
     pub id: InterfaceId,
     pub mac: MacAddr,

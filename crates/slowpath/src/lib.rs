@@ -528,7 +528,7 @@ pub enum Event {
 /// A command from control to the slow path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// This next hop is a gateway with this address. Its resolution starts at once; if it is
+    /// Makes this next hop a gateway with this address. Its resolution starts at once; if it is
     /// resolved already, [`Event::NeighbourUp`] is repeated.
     NextHop {
         /// The next hop's number.
@@ -538,7 +538,7 @@ pub enum Command {
         /// The gateway's address.
         address: IpAddr,
     },
-    /// This next hop ceases to be a gateway.
+    /// Withdraws a gateway's next-hop number.
     RemoveNextHop {
         /// The next hop's number.
         id: u16,

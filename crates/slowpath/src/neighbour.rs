@@ -59,8 +59,8 @@ impl State {
         }
     }
 
-    /// Rank of an entry among those that make room when the table is full; `None`: never evicted. `confirmed`:
-    /// the neighbour has answered from its MAC.
+    /// Returns the rank of an entry among those that make room when the table is full; `None`: never evicted.
+    /// `confirmed`: the neighbour has answered from its MAC.
     fn rank(self, confirmed: bool) -> Option<Rank> {
         match self {
             Self::Failed => Some(Rank::Failed),

@@ -88,7 +88,7 @@ pub(crate) struct Net {
     pub joined: Vec<MacAddr>,
     /// Result of every multicast look-up.
     pub replication: Option<Replication>,
-    /// Received packets that came back.
+    /// Number of received packets that came back.
     pub returned: usize,
     /// Judgement of every filter, and the incoming and outgoing interface of each packet judged.
     pub judgement: Judgement,

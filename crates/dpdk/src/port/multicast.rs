@@ -18,7 +18,7 @@ use crate::Errno;
 /// Drivers that take groups as further addresses, by `rte_eth_dev_mac_addr_add`.
 const BY_ADDRESS: [&str; 1] = ["net_virtio"];
 
-/// The multicasts that a port is to receive.
+/// The multicasts requested for a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Multicasts {
     /// All of them.
