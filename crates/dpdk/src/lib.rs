@@ -10,8 +10,8 @@
 //! read only.
 //!
 //! **Threads.** Queues and ring ends can move to another thread but cannot be shared between two
-//! ([`RxQueue`], [`TxQueue`], [`Producer`] and [`Consumer`] are `Send`, not `Sync`, and take `&mut
-//! self`), as DPDK requires of their callers.
+//! ([`RxQueue`], [`TxQueue`], [`Producer`] and [`Consumer`] are `Send`, not `Sync`, and take
+//! `&mut self`), as DPDK requires of their callers.
 //!
 //! **Lifetimes.** Each object holds those it was made from: queues their port, a port its pool, all
 //! of them the [`Eal`]. A port is stopped and closed when it and all its queues are dropped. The
