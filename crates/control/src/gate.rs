@@ -39,7 +39,7 @@ const LISTEN: u8 = 10;
 const SOCKID: usize = 48;
 /// `INET_DIAG_NOCOOKIE` twice: any socket with these addresses.
 const NO_COOKIE: [u8; 8] = [0xff; 8];
-/// `struct inet_diag_req_v2` before its socket, and `struct inet_diag_msg`, with places of its fields.
+/// `struct inet_diag_req_v2` before its socket, and `struct inet_diag_msg`, with offsets of its fields.
 const REQUEST_HEAD: usize = 8;
 const ANSWER: usize = 72;
 const ANSWER_SOCKID: usize = 4;

@@ -9,7 +9,7 @@
 //! name. A file may hold both families. It is read completely before the first route is changed, so
 //! a broken file has no effect.
 //!
-//! A line or record that cannot be used is refused and counted, and the rest goes on; the first
+//! A line or record that cannot be used is refused and counted, and reading continues; the first
 //! [`REFUSALS_KEPT`] are kept with their place and reason.
 
 mod mrt;

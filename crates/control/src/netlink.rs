@@ -5,11 +5,11 @@
 //!
 //! ```text
 //!   socket.rs    namespaces and sockets
-//!   message.rs   bytes to messages; request.rs the other way
+//!   message.rs   bytes to messages; request.rs the reverse
 //!   model.rs     links, addresses, neighbours, rules        Model
 //!   routes.rs    routes and nexthop objects, of FPM too     Routes
 //!   worker.rs    the thread: readings, overruns, audits     Worker
-//!   event.rs     what goes to the owner and comes from it
+//!   event.rs     events to the owner and orders from it
 //!   links.rs     the interfaces that ports are made of          LinkWatch
 //!   multicast.rs another thread, for the multicast routing cache
 //!   netdev.rs    a question apart: XDP of an interface's driver

@@ -5,7 +5,7 @@
 //!   record.rs    the state in which devices were found                        Records
 //!   users.rs     needs that the machine itself has of a NIC                   User
 //!   check.rs     reasons why a NIC cannot be bound                            Wish
-//!   give.rs      the way back: unbind, and the end of a router
+//!   give.rs      return of devices: unbind, and the end of a router
 //!   remember.rs  rules of udev, which outlive a restart of the machine
 //!   ports.rs     the devices of a router's ports                              Bindings
 //!   list.rs      the report of `turnpike devices`

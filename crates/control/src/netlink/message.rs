@@ -1,5 +1,5 @@
 //! Reads route netlink messages: RFC 3549 and the kernel's `include/uapi/linux/{netlink,rtnetlink,
-//! nexthop,neighbour,if_addr,if_link,fib_rules}.h`, whose names the constants have.
+//! nexthop,neighbour,if_addr,if_link,fib_rules}.h`; the constants have the names used there.
 //!
 //! ```text
 //!   bytes -> Messages -> Raw { kind, flags, payload } -> Message::parse -> Message::Route(…)

@@ -185,7 +185,8 @@ impl Rib {
         })
     }
 
-    /// Returns the placeholder next hop of a waiting route. The error tells what it waits for.
+    /// Returns the placeholder next hop of a waiting route. The error determines what it
+    /// waits for.
     pub(super) fn wait(&mut self, route: &Route, error: &Error) -> Option<u16> {
         let hop = match error {
             Error::NextHopsFull { .. } | Error::GroupsFull { .. } => NO_ROOM,

@@ -20,7 +20,6 @@
 //! been released, the number keeps its meaning until a grace period has passed, because a forwarder
 //! may still hold it from a lookup; then it is free. The places of a group's members are treated
 //! the same way.
-//! same way.
 
 mod evaluate;
 mod spread;

@@ -14,11 +14,11 @@
 //! | `noop` | as `4r1e`, with one more step, which does nothing | 1 | IPv4 |
 //! | `lua-empty` | as `4r1e`, with a step in Lua that does nothing | 1 | IPv4 |
 //! | `lua-voip` | as `4r1e`, with a step in Lua that looks at every packet's UDP port | 1 | IPv4 |
-//! | `lua-flushed` | the same, with everything compiled anew every half a million packets | 1 | IPv4 |
+//! | `lua-flushed` | the same, with everything compiled again every half a million packets | 1 | IPv4 |
 //! | `rust-voip` | the same step in Rust | 1 | IPv4 |
-//! | `filter-10`, `filter-1000`, `filter-10000` | as `4r1e`, with a filter of so many made-up rules | 1 | IPv4 |
-//! | `filter-state` | as `filter-10`, the first rule accepts what is of known connections, as all packets are | 1 | IPv4 |
-//! | `queue-fifo`, `queue-red`, `queue-codel`, `queue-drr` | as `4r1e`, with a queue in software before the port, which is empty behind each burst | 1 | IPv4 |
+//! | `filter-10`, `filter-1000`, `filter-10000` | as `4r1e`, with a filter of that many generated rules | 1 | IPv4 |
+//! | `filter-state` | as `filter-10`, the first rule accepts packets of known connections, as all are | 1 | IPv4 |
+//! | `queue-fifo`, `queue-red`, `queue-codel`, `queue-drr` | as `4r1e`, with a queue in software before the port, which is empty after each burst | 1 | IPv4 |
 //! | `queue-shape` | as `queue-fifo`, with a rate that is never reached | 1 | IPv4 |
 //! | `4r4e` | 4 of /2 | 4 | IPv4 |
 //! | `full4` | a full table and a default route | 4 | IPv4 |

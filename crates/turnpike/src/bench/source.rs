@@ -15,7 +15,7 @@ use crate::workload::routes::Routes;
 /// Bytes of an IPv4 frame without FCS: the smallest that Ethernet sends.
 pub const FRAME: usize = 60;
 
-/// Bytes of an IPv6 frame without FCS: what the headers take.
+/// Bytes of an IPv6 frame without FCS: the size of its headers.
 pub const FRAME6: usize = 62;
 
 /// Destination MAC of the frames: that of the benchmark's ports.

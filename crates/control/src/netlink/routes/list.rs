@@ -1,8 +1,8 @@
 //! Effects of a route message on the routes of its prefix: the kernel's own rules.
 //!
 //! IPv4 (`fib_table_insert`, `fib_table_delete` of net/ipv4/fib_trie.c): one prefix and metric may
-//! have several routes that differ otherwise. A new one goes before them, with `NLM_F_APPEND`
-//! behind them, with `NLM_F_REPLACE` in the place of the first.
+//! have several routes that differ otherwise. A new one is inserted before them; with `NLM_F_APPEND`
+//! it is appended to them, with `NLM_F_REPLACE` it replaces the first.
 //!
 //! IPv6 (`fib6_add_rt2node` of net/ipv6/ip6_fib.c): routes over gateways with one prefix and metric
 //! are the paths of one route, and the message of each contains all of them. The kernel removes
