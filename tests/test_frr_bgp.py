@@ -13,7 +13,7 @@ import pytest
 
 from lib import netlink, tables
 from lib.bird import Bird, announcer
-from lib.frr import Frr, bgp
+from lib.frr import Frr, bgp, version
 from lib.kernel import Machine, forwarder, host
 from lib.netns import wait_for
 from lib.speaker import table, table6
@@ -160,6 +160,8 @@ def test_a_table_that_comes_and_goes_is_taken_out(edge):
 
 @pytest.mark.parametrize("kill", [False, True], ids=["ended", "killed"])
 def test_zebra_is_restarted_and_its_routes_stay(edge, kill):
+    if not kill and version() >= (10,):
+        pytest.skip("a zebra of FRR 10 that ends takes routes out of the kernel, in spite of --retain")
     edge.settled()
     before = tables.kernel(edge.machine)
     sinks = edge.fresh_sinks()

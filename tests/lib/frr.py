@@ -1,7 +1,9 @@
 """Stock FRR in a namespace: the daemons a test asks for, with sockets and files of their own."""
 
+import functools
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -56,7 +58,7 @@ class Frr:
             arguments += ["-s", _NETLINK_BUFFER, "--moduledir", _modules()]
             arguments += self.zebra_options if options is None else options
         if name == "bfdd":
-            arguments += ["--bfdctl", directory / "bfdd.sock"]
+            arguments += self._bfdd_socket()
         output = open(directory / f"{name}.out", "ab")
         self.daemons[name] = self.namespace.spawn(
             _LIBRARY / name, *arguments, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
@@ -69,6 +71,15 @@ class Frr:
         # The socket is there before the daemon listens to it.
         if not wait_for(lambda: self.vtysh("show version", daemon=name, check=False)[0] == 0, 20, 0.05):
             raise RuntimeError(f"{name} does not answer:\n{self.log(name)}")
+
+    def _bfdd_socket(self):
+        """Options that give bfdd a control socket of its own: since FRR 10 only its directory can be named."""
+        if version() < (10,):
+            return ["--bfdctl", self.directory / "bfdd.sock"]
+        space = Path("/var/run/frr", self.directory.name)
+        space.mkdir(parents=True, exist_ok=True)
+        shutil.chown(space, "frr", "frr")
+        return ["-N", space.name]
 
     def reconnected(self, name="bgp"):
         """Waits until a daemon has found a zebra that was started again; it tries every ten seconds."""
@@ -119,6 +130,14 @@ class Frr:
         for name in reversed(list(self.daemons)):
             self.stop(name, kill=True)
         shutil.rmtree(self.directory, ignore_errors=True)
+        shutil.rmtree(Path("/var/run/frr", self.directory.name), ignore_errors=True)
+
+
+@functools.cache
+def version():
+    """FRR's version as numbers: (8, 4, 4)."""
+    said = subprocess.run([_LIBRARY / "zebra", "--version"], capture_output=True, text=True, check=True).stdout
+    return tuple(map(int, re.search(r"version (\d+(?:\.\d+)*)", said)[1].split(".")))
 
 
 def _modules():
