@@ -145,6 +145,8 @@ pub enum Show {
     Forwarders,
     /// `Vec<`[`report::Rss`]`>`: how received packets are spread, by port.
     Rss,
+    /// `Vec<`[`report::ControlQueue`]`>`: the queues for control traffic, by port.
+    ControlQueues,
     /// `Vec<`[`report::PortQueue`]`>`: the queues in software, by port.
     Queues,
     /// [`report::Counters`].
