@@ -74,6 +74,7 @@ use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::plan::Plans;
 use dataplane::polling::{BUDGET, Wait};
 use dataplane::port::{LinkWish, OffloadWishes, PortId};
+use dataplane::shed::Shedding;
 use dataplane::steps::{FILTER_IN, FILTER_OUT, POLICY_ROUTE};
 use dataplane::transmit::QueueConfig;
 use dataplane::transmit::shape::Shape;
@@ -719,6 +720,8 @@ pub struct Forwarders {
     pub control_queue: bool,
     /// Flows of the host whose replies each port's device brings to its control queue at most; 0: none.
     pub learned_flows: u16,
+    /// What is dropped when more comes than can be forwarded.
+    pub shed: Shedding,
 }
 
 impl Default for Forwarders {
@@ -729,6 +732,7 @@ impl Default for Forwarders {
             rebalance: true,
             control_queue: false,
             learned_flows: LEARNED_FLOWS,
+            shed: Shedding::default(),
         }
     }
 }

@@ -111,12 +111,17 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
         |cores: &[usize]| some(cores.iter().map(ToString::to_string), "the router's choice");
     list.live("cores: control", chosen(control));
     list.live("cores: forward", chosen(forward));
-    let Forwarders { wait, budget, rebalance, control_queue, learned_flows } = forwarders;
+    let Forwarders { wait, budget, rebalance, control_queue, learned_flows, shed } = forwarders;
     list.live("forwarders: wait", wait.name());
     list.live("forwarders: budget", budget);
     list.live("forwarders: rebalance", rebalance);
     list.live("forwarders: control_queue", control_queue);
     list.live("forwarders: learned_flows", learned_flows);
+    list.live("forwarders: shed: percent", shed.percent);
+    list.live(
+        "forwarders: shed: keep",
+        some(shed.keep.iter().map(|class| class.name().to_owned()), "none"),
+    );
     let Forwarding { class_e, resolve_via_default } = forwarding;
     list.fixed("forwarding: class_e", class_e);
     list.fixed("forwarding: resolve_via_default", resolve_via_default);

@@ -74,6 +74,18 @@ impl Class {
             Some([]) | None => chunks.next().unwrap_or_default(),
             Some(ip) => ip,
         };
+        Self::of_ip(ethertype, ip)
+    }
+
+    /// That of a frame whose headers are in these bytes.
+    #[inline]
+    pub fn of_frame(frame: &[u8]) -> Self {
+        let Some((ethertype, start)) = network(frame) else { return Self::Control };
+        Self::of_ip(ethertype, frame.get(start..).unwrap_or_default())
+    }
+
+    #[inline]
+    fn of_ip(ethertype: u16, ip: &[u8]) -> Self {
         match (ethertype, ip) {
             (ETHERTYPE_IPV4, ip)
                 if ip.get(IP4_DESTINATION..IP4_DESTINATION + 3) == Some(&[224, 0, 0]) =>
