@@ -65,6 +65,11 @@ def control(router, port="left"):
     return shown
 
 
+def reasons(router):
+    """What the device does not hold, and why."""
+    return {rule["what"]: rule["why"] for rule in control(router)["rules"] if "why" in rule}
+
+
 def packets(router):
     """Packets that came by each rule which some came by."""
     return {rule["what"]: rule["packets"] for rule in control(router)["rules"] if rule.get("packets")}
@@ -99,22 +104,26 @@ def tcp_of(frame):
 def test_the_router_answers_while_its_forwarder_is_held(wires):
     shown = control(wires.router)
     assert (shown["rx"], shown["tx"], shown["sender"]) == (1, 1, 1)
-    assert all("why" not in rule for rule in shown["rules"])
+    assert wait_for(lambda: not reasons(wires.router), 10), reasons(wires.router)
     (data, own) = wires.router.show("forwarders")["forwarders"]
     assert (data["rx"], own["rx"], own["control"]) == (["left:0", "right:0"], ["left:1"], True)
     assert own["tx"] == ["left:1"] and own["waiting"]["wait"] == "interrupt"
     wires.drain()
-    transit = bytes(LINK / IP(src=A, dst=B) / TCP(sport=40000, dport=179) / Raw(b"for another router"))
+    # BGP of other routers, and flows enough that each queue in the table has some.
+    transit = [bytes(LINK / IP(src=A, dst=B) / TCP(sport=40000, dport=179) / Raw(b"for another router")),
+               bytes(LINK / IP(src=A, dst=B) / TCP(sport=179, dport=40000) / Raw(b"and its answer"))]
+    transit += [bytes(LINK / IP(src=A, dst=B) / UDP(sport=port, dport=9) / Raw(b"a flow")) for port in range(64)]
     with held_forwarder(wires.router):
-        # Before: what is forwarded waits for its forwarder, and does not come by the other queue.
-        wires.left.send(transit, bytes(LINK / IP(src=A, dst=B) / TCP(sport=179, dport=40000)))
+        # What is forwarded waits for its forwarder, and does not come by the other queue.
+        wires.left.send(*transit)
         for _ in range(5):
             wires.left.send(arp_request())
             wires.left.expect(1, is_reply)
         assert packets(wires.router) == {"ARP": 5}
-    (arrived, _) = wires.right.expect(2)
-    assert arrived == forwarded(transit, RIGHT_MAC, HOST_B_MAC)
-    assert packets(wires.router) == {"ARP": 5}
+    expected = [forwarded(frame, RIGHT_MAC, HOST_B_MAC) for frame in transit]
+    assert sorted(wires.right.expect(len(transit))) == sorted(expected)
+    (_, own) = wires.router.show("forwarders")["forwarders"]
+    assert (packets(wires.router), own["packets"]) == ({"ARP": 5}, 5)
 
 
 def test_protocols_reach_the_kernel_and_it_answers_while_the_forwarder_is_held(lab, tmp_path):
@@ -267,7 +276,8 @@ def test_a_port_that_is_opened_again_gets_its_rules(wires):
 @pytest.mark.parametrize("refused", ["ethertype", "ipv6", "all"])
 def test_rules_that_the_device_refuses_are_shown_and_their_packets_come_by_the_others(lab, tmp_path, refused):
     wires = start(lab, tmp_path, refuse=refused)
-    why = {rule["what"]: rule["why"] for rule in control(wires.router)["rules"] if "why" in rule}
+    assert wait_for(lambda: not any("to be given" in why for why in reasons(wires.router).values()), 10)
+    why = reasons(wires.router)
     said = {"ethertype": "Ethertypes are not supported", "ipv6": "IPv6 is not supported", "all": "no rule"}[refused]
     assert why and all(said in reason for reason in why.values())
     assert ("ARP" in why) == (refused != "ipv6") and ("BGP to fd00:1::1" in why) == (refused != "ethertype")
@@ -278,7 +288,8 @@ def test_rules_that_the_device_refuses_are_shown_and_their_packets_come_by_the_o
 
 
 def test_without_a_table_or_a_driver_forwarders_receive_control_traffic(lab, tmp_path):
-    wires = start(lab, tmp_path, refuse="table")
+    polling = 'turnpike.forwarders { control_queue = true, wait = "poll" }\n'
+    wires = start(lab, tmp_path, polling, refuse="table")
     router = wires.router
     left, right = control(router), control(router, "right")
     assert "keeps its RSS table" in left["why"] and "a kernel interface" in right["why"]
@@ -287,6 +298,8 @@ def test_without_a_table_or_a_driver_forwarders_receive_control_traffic(lab, tmp
     (data, own) = router.show("forwarders")["forwarders"]
     assert (data["rx"], own["rx"], own["tx"]) == (["left:0", "left:1", "right:0"], [], ["left:1"])
     assert (left["sender"], right["sender"]) == (1, 0)
+    # It has no core of its own to poll on.
+    assert own["waiting"]["blocks"] > 0 and data["waiting"]["blocks"] == 0
     for _ in range(5):
         wires.left.send(arp_request())
         wires.left.expect(1, is_reply)
