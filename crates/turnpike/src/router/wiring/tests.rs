@@ -451,6 +451,14 @@ fn a_forwarder_for_control_comes_and_goes_and_nothing_is_lost() {
 }
 
 #[test]
+fn a_forwarder_is_told_that_it_is_for_control_no_more_though_no_port_is_there() {
+    let mut lab = Lab::at(&places(&[core(); 2], true), Vec::new());
+    assert!(lab.spread_to(&places(&[core(); 2], true)).unwrap().pause.is_none());
+    assert!(lab.spread_to(&places(&[core(); 3], false)).unwrap().pause.is_some());
+    lab.end();
+}
+
+#[test]
 fn a_core_that_cannot_be_used_changes_nothing() {
     let ((left, mut at_left), (right, mut at_right)) = (port(0, 1, 1), port(1, 1, 1));
     let mut lab = Lab::new(1, vec![left, right]);
