@@ -17,6 +17,7 @@ from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Raw
 
 from lib.apply import apply, plan
+from lib.flood import Flood
 from lib.lab import HOST_A_MAC, HOST_B_MAC, LEFT_MAC, RIGHT_MAC, STATIC_NEIGHBOURS, Wires
 from lib.netns import held_thread, wait_for
 from lib.packets import forwarded
@@ -325,3 +326,49 @@ def test_without_a_table_or_a_driver_forwarders_receive_control_traffic(lab, tmp
         wires.left.send(arp_request())
         arrive(wires.left, 1, is_reply)
     router.stop()
+
+
+MANY = 2000
+OPEN_MANY = """
+import socket, sys, time
+for port in range(20000, 20000 + int(sys.argv[3])):
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.bind((sys.argv[1], port))
+    s.sendto(b"first", (sys.argv[2], 9))
+    s.close()
+    time.sleep(0.0002)
+"""
+
+
+def test_a_local_user_who_opens_many_flows_fills_neither_device_nor_router(lab, tmp_path):
+    wires = start(lab, tmp_path, host=True)
+    before = len(wires.device.lines("lead"))
+    began = time.monotonic()
+    user = wires.kernel.spawn("python3", "-c", OPEN_MANY, LEFT, A, MANY)
+    while user.poll() is None:
+        assert len(flows(wires.router)) <= 256
+    assert user.returncode == 0
+    # Most were not told, and the others at their rate, with one second's worth at the beginning.
+    assert wait_for(lambda: control(wires.router)["unlearned"] > MANY / 2, 10), control(wires.router)
+    took = len(wires.device.lines("lead")) - before
+    assert 64 <= took <= 64 * (time.monotonic() - began + 2)
+    wires.router.stop()
+    wires.device.lines()
+
+
+@pytest.mark.flood
+def test_a_flood_of_control_traffic_keeps_nobody_from_questions_and_other_ports(wires):
+    request = bytes(Ether(src=HOST_B_MAC, dst="ff:ff:ff:ff:ff:ff") / ARP(hwsrc=HOST_B_MAC, psrc=B, pdst="10.0.2.1"))
+    datagram = bytes(Ether(src=HOST_B_MAC, dst=RIGHT_MAC) / IP(src=B, dst=A) / UDP(dport=9) / Raw(b"through a flood"))
+    wires.drain()
+    flood = Flood(wires.ns_left, "wire", "requests", 200_000, 40_000, LEFT_MAC)
+    try:
+        assert wait_for(lambda: packets(wires.router).get("ARP", 0) > 1000, 10)
+        for _ in range(10):
+            assert wires.router.show("ports")
+            wires.right.send(request, datagram)
+            arrive(wires.right, 1, is_reply)
+        assert flood.is_running(), "the questions were asked behind the flood"
+        arrive(wires.left, 10, lambda frame: frame == forwarded(datagram, LEFT_MAC, HOST_A_MAC))
+    finally:
+        flood.stop()

@@ -29,7 +29,7 @@ use super::flow_rules::Refused;
 /// A learned rule that nobody has used for so long goes.
 pub const IDLE: Duration = Duration::from_secs(60);
 
-/// Own addresses for which a device gets rules; each takes up to eleven.
+/// Own addresses for which a device gets rules; each takes up to twelve.
 const ADDRESSES_MOST: usize = 32;
 
 /// IEEE 802.3, annex 57A: LACP and other slow protocols.
