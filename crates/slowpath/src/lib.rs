@@ -294,7 +294,7 @@ impl Default for Icmp {
 }
 
 /// Bounds and timers.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Most neighbours in the table, over all interfaces. When it is full, one that has not answered makes room:
     /// of the interface that has most of these, failed ones first, then those that only spoke, then those that
