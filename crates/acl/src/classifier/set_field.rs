@@ -1,8 +1,8 @@
-//! Fields that are made into numbers: the sets of an address, and MACs.
+//! Fields converted to numbers: the sets of an address, and MACs.
 //!
-//! A MAC is the place that it has among those that rules name, from 1 on; 0 is any other. The sets of an address are a
-//! bit for each list of sets that rules name: the sets of an address change while packets are looked up. What a rule asks for does not: one of the sets of its
-//! list. So the number that packets are classified by has a bit for each different list.
+//! The number of a MAC is its index among those that rules name, from 1 on; 0 is any other. The sets of an address
+//! change while packets are looked up; the condition of a rule does not: one of the sets of its list. So the number by
+//! which packets are classified has a bit for each different list of sets that rules name.
 
 use wire::MacAddr;
 
@@ -15,13 +15,13 @@ use crate::{
     key::mac_number,
 };
 
-/// Most different lists of sets for each end of a packet.
+/// Most different lists of sets for each of source and destination.
 pub(super) const LISTS_MAX: usize = 8;
 
-/// Values of the number.
+/// Number of values.
 pub(super) const SETS_VALUES: usize = 1 << LISTS_MAX;
 
-/// Whose sets.
+/// Source or destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Destination = 0,
@@ -43,7 +43,7 @@ impl End {
         }
     }
 
-    /// For messages.
+    /// Returns the description for messages.
     pub fn what(self) -> &'static str {
         match self {
             Self::Source => "different lists in from_set",
@@ -52,7 +52,7 @@ impl End {
     }
 }
 
-/// The lists that rules name for an end.
+/// The lists that rules name for one end.
 pub(super) struct SetLists<'r, A: FilterAddress> {
     pub lists: Vec<&'r [String]>,
     pub made: SetField<A>,
@@ -68,7 +68,7 @@ impl<'r, A: FilterAddress> SetLists<'r, A> {
         Self { lists, made: SetField { end, members: A::members(sets).clone(), masks } }
     }
 
-    /// The numbers with the bit of the rule's list.
+    /// Returns the numbers with the bit of the rule's list.
     pub fn allowed(&self, matches: &Matches) -> Option<Ranges> {
         let own = self.made.end.list(matches);
         let bit = self.lists.iter().position(|list| *list == own)?;
@@ -77,7 +77,7 @@ impl<'r, A: FilterAddress> SetLists<'r, A> {
     }
 }
 
-/// How the number of a packet is found.
+/// Lookup of the number of a packet's sets.
 pub(super) struct SetField<A: FilterAddress> {
     end: End,
     members: Members<A>,
@@ -86,7 +86,7 @@ pub(super) struct SetField<A: FilterAddress> {
 }
 
 impl<A: FilterAddress> SetField<A> {
-    /// The numbers of these addresses.
+    /// Finds the numbers of these addresses.
     #[inline]
     fn find(&self, addresses: &[A::Bits], out: &mut [u16]) {
         let mut sets = [0; BATCH];
@@ -100,20 +100,20 @@ impl<A: FilterAddress> SetField<A> {
     }
 }
 
-/// The MACs that rules name for an end.
+/// The MACs that rules name for one end.
 pub(super) struct MacField {
     end: End,
     /// In order.
     known: Vec<u64>,
-    /// By a hash: the MAC, and its place from 1 on; 0 for none. Half of them or more are free.
+    /// By hash: the MAC, and its index from 1 on; 0 for none. At least half of the slots are free.
     slots: Box<[(u64, u16)]>,
 }
 
-/// Most different MACs of a filter's rules for each end.
+/// Most different MACs of a filter's rules for each of source and destination.
 pub(super) const MACS_MAX: usize = (1 << 15) - 1;
 
 impl MacField {
-    /// Those of these rules; `None`: no rule asks.
+    /// Collects the MACs of these rules; `None`: no rule has a condition on them.
     pub fn new(end: End, rules: &[Option<&Matches>]) -> Option<Self> {
         let macs = rules.iter().flatten().flat_map(|of| end.macs(of));
         let mut known: Vec<u64> = macs.map(|mac| mac_number(*mac)).collect();
@@ -127,12 +127,12 @@ impl MacField {
         (!known.is_empty()).then_some(Self { end, known, slots })
     }
 
-    /// Different ones.
+    /// Returns the number of different MACs.
     pub fn len(&self) -> usize {
         self.known.len()
     }
 
-    /// The places of a rule's MACs.
+    /// Returns the indices of a rule's MACs.
     pub fn allowed(&self, matches: &Matches) -> Option<Ranges> {
         let own = self.end.macs(matches);
         let place = |mac: &MacAddr| self.slots[slot_of(&self.slots, mac_number(*mac))].1;
@@ -149,10 +149,10 @@ impl MacField {
     }
 }
 
-/// The slot of a MAC, or a free one where it would be.
+/// Returns the slot of a MAC, or the free one for it.
 #[inline(always)]
 fn slot_of(slots: &[(u64, u16)], mac: u64) -> usize {
-    // Fibonacci hashing (Knuth, The Art of Computer Programming 3, 6.4). Nobody but the operator adds MACs.
+    // Fibonacci hashing (Knuth, The Art of Computer Programming 3, 6.4). Only the operator adds MACs.
     let mut at = (mac.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize & (slots.len() - 1);
     while slots[at].1 != 0 && slots[at].0 != mac {
         at = (at + 1) & (slots.len() - 1);
@@ -160,7 +160,7 @@ fn slot_of(slots: &[(u64, u16)], mac: u64) -> usize {
     at
 }
 
-/// What a number is made of.
+/// Source of a number.
 pub(super) enum Field<A: FilterAddress> {
     Number(Number),
     Sets(SetField<A>),
@@ -168,7 +168,7 @@ pub(super) enum Field<A: FilterAddress> {
 }
 
 impl<A: FilterAddress> Field<A> {
-    /// How many values it has.
+    /// Returns the number of its values.
     pub fn values(&self) -> usize {
         match self {
             Self::Number(number) => number.values(),
@@ -177,7 +177,7 @@ impl<A: FilterAddress> Field<A> {
         }
     }
 
-    /// Of all packets; those of places without one mean nothing.
+    /// Finds the numbers of all packets; results at unused positions are meaningless.
     #[inline(always)]
     pub fn all(&self, fields: &Fields<A>, out: &mut [u16]) {
         match self {
@@ -188,7 +188,7 @@ impl<A: FilterAddress> Field<A> {
         }
     }
 
-    /// Of the packet at this place.
+    /// Finds the number of the packet at this position.
     pub fn one(&self, fields: &Fields<A>, place: usize) -> u16 {
         let mut number = [0];
         match self {

@@ -1,4 +1,4 @@
-//! Graphs: whether they can run on this router.
+//! Checks that graphs can run on this router.
 
 use std::collections::HashMap;
 
@@ -30,7 +30,7 @@ pub(super) fn read(context: &mut Context<'_>, graphs: Graphs, ports: &[Port]) ->
         }
         plans.by_port.push((ids, plan));
     }
-    // What the script got wrong already would be told twice.
+    // Errors found by the script would be reported twice.
     if context.errors.is_empty() {
         let infos: Vec<_> = ports.iter().map(info).collect();
         for error in plans.check(&graphs.catalogue, &infos).err().into_iter().flatten() {
@@ -40,7 +40,7 @@ pub(super) fn read(context: &mut Context<'_>, graphs: Graphs, ports: &[Port]) ->
     plans
 }
 
-/// What a graph's form depends on.
+/// Returns the properties of a port on which a graph's form depends.
 fn info(port: &Port) -> InterfaceInfo {
     InterfaceInfo {
         mac: MacAddr::default(),
