@@ -21,6 +21,7 @@
 //! turnpike.port "wan"   { device = "eth4", shape = { rate = "95mbit", burst = "64kb", overhead = 24 },
 //!                          queue = { discipline = "codel", length = 1000 } }
 //! turnpike.cores { control = "0", forward = "1,3-5" }
+//! turnpike.forwarders { wait = "adaptive", budget = 512, control_queue = true, learned_flows = 256 }
 //! turnpike.forwarding { class_e = false, resolve_via_default = true }
 //! turnpike.tx { burst = 32, flush_us = 50 }
 //! turnpike.slowpath { neighbours = 16384, queue = 16, retries = 3, timeout_s = 30, workers = 1,
@@ -595,6 +596,9 @@ impl Default for Fpm {
     }
 }
 
+/// Flows of the host that a port's device is given at most by default.
+const LEARNED_FLOWS: u16 = 256;
+
 /// How forwarders share the processor with others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forwarders {
@@ -604,13 +608,24 @@ pub struct Forwarders {
     pub budget: u16,
     /// Receive queues go from busy forwarders to idle ones while they run.
     pub rebalance: bool,
+    /// One more forwarder serves control traffic, on the cores for control.
+    pub control_queue: bool,
+    /// Flows of the host whose replies each port's device brings to its control queue at most; 0: none.
+    pub learned_flows: u16,
     /// What is dropped when more comes than can be forwarded.
     pub shed: Shedding,
 }
 
 impl Default for Forwarders {
     fn default() -> Self {
-        Self { wait: Wait::default(), budget: BUDGET, rebalance: true, shed: Shedding::default() }
+        Self {
+            wait: Wait::default(),
+            budget: BUDGET,
+            rebalance: true,
+            control_queue: false,
+            learned_flows: LEARNED_FLOWS,
+            shed: Shedding::default(),
+        }
     }
 }
 

@@ -31,7 +31,7 @@ use crate::graph::{Ends, Graph, Shape};
 use crate::interface::{InterfaceInfo, MAX_INTERFACES};
 use crate::mask::Mask;
 use crate::mirror::Copies;
-use crate::polling::{self, Idle, Polling, Rest, RxSource, Turns, exchange_infos};
+use crate::polling::{self, Idle, Polling, Rest, RxSource, Turns, Wait, exchange_infos};
 use crate::port::{MAX_PORTS, PortId, PortSet};
 use crate::punts::Punts;
 use crate::quarantine::{Quarantine, guard};
@@ -90,6 +90,8 @@ pub struct Forwarder {
     /// When the last round began and whether it found packets: the time until the next one is busy or idle.
     round_began: u64,
     was_busy: bool,
+    /// It serves control traffic, on cores that are not its own.
+    is_control: bool,
     exchange: Arc<Exchange>,
 }
 
@@ -122,6 +124,7 @@ impl Forwarder {
             shedder: Shedder::new(dpdk::tsc_hz()),
             round_began: dpdk::tsc(),
             was_busy: false,
+            is_control: false,
             exchange,
         }
     }
@@ -198,7 +201,10 @@ impl Forwarder {
     /// Changes its connections: before it runs, or between two rounds. What it holds for ports whose exits
     /// change is sent before, and so is what has come for them by rings, so that nothing is overtaken.
     pub fn rewire(&mut self, rewiring: &mut Rewiring) {
-        let Rewiring { stop, drain, detach, wires } = rewiring;
+        let Rewiring { stop, drain, detach, control, wires } = rewiring;
+        if let Some(is_control) = control {
+            std::mem::swap(is_control, &mut self.is_control);
+        }
         let (rx, inlets) = (std::mem::take(&mut wires.rx), std::mem::take(&mut wires.inlets));
         let ports_of = |rings: bool| {
             let sources = rx.iter().filter(|source| source.input.is_ring() == rings);
@@ -237,7 +243,11 @@ impl Forwarder {
     fn settle(&mut self) {
         let ForwarderParts { settings: Settings { tx, polling }, waiting, .. } = &mut self.parts;
         self.distribution.set_config(*tx);
-        let wait = polling.wait_of(self.rx.iter().map(|source| source.port));
+        let wait = match self.is_control {
+            // Who polls takes the core from the slow path.
+            true => Wait::Interrupt,
+            false => polling.wait_of(self.rx.iter().map(|source| source.port)),
+        };
         let has_descriptor =
             |source: &RxSource| source.input.is_ring() || source.input.descriptor().is_some();
         let descriptors = self.rx.iter().filter_map(|source| source.input.descriptor());

@@ -156,6 +156,15 @@ impl OwnAddresses {
         self.ip6.publish(&six);
     }
 
+    /// The router's addresses in a VRF, ascending.
+    pub fn all(&self, vrf: VrfId) -> Vec<IpAddr> {
+        let known = self.known.load();
+        let own = known.addresses.iter().filter(|(key, of)| key.0 == vrf && of.is_none());
+        let mut all: Vec<_> = own.map(|(key, _)| key.1).collect();
+        all.sort_unstable();
+        all
+    }
+
     /// Whose this source of a packet is, which came by this interface; `None`: a host's. The router's addresses
     /// in other VRFs than the interface's are hosts' here.
     pub fn owner(&self, source: IpAddr, from: InterfaceId) -> Option<Owner> {
@@ -220,6 +229,9 @@ mod tests {
                 assert_eq!(own.owner(ip(address), from), Some(Owner::Router), "{address}");
             }
         }
+        let all = ["10.0.1.1", "10.0.2.1", "192.0.2.77", "2001:db8::1"].map(ip);
+        assert_eq!(own.all(VrfId::DEFAULT), all);
+        assert!(own.all(VrfId::new(1)).is_empty());
         assert!(hint(&own, "10.0.1.255"));
         assert_eq!(own.owner(ip("10.0.1.255"), interface(0)), Some(Owner::Network));
         assert_eq!(own.owner(ip("10.0.1.255"), interface(1)), None);

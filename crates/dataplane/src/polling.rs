@@ -30,6 +30,8 @@
 //! | `adaptive` | polls for a window, then blocks |
 //! | `interrupt` | blocks |
 //!
+//! The forwarder for control traffic blocks at once, whatever its ports say: it has no core of its own.
+//!
 //! The window of `adaptive` follows the traffic, as KVM's halt polling does: it doubles, up to
 //! [`WINDOW_MOST`], when a block was shorter than that, so that polling would have found the packet; after
 //! a longer block it is [`WINDOW_LEAST`] again. Under load no system call is made.

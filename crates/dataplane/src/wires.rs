@@ -63,6 +63,8 @@ pub struct Rewiring {
     pub drain: PortSet,
     /// The rings with packets for these ports are given back, empty. Nobody fills them any more.
     pub detach: PortSet,
+    /// The forwarder is from now on the one for control traffic, or is not; `None`: as it was. Afterwards, what it was.
+    pub control: Option<bool>,
     /// What is new: receive queues and rings beside those that are there, exits in place of those
     /// that are. Afterwards, what has been given back.
     pub wires: Wires,

@@ -57,7 +57,7 @@ pub use inherited::{close_on_exec, inherited};
 pub use mbuf::{Layers, Mbuf, Transport};
 pub use mempool::{Mempool, MempoolConfig, Unused};
 pub use port::book::{give_back_interfaces, leave};
-pub use port::queues::{DESCRIPTORS_MOST, Thresholds};
+pub use port::queues::{ControlQueues, DESCRIPTORS_MOST, Thresholds};
 pub use port::rss::{Rss, RssConfig, RssTable, SYMMETRIC as SYMMETRIC_RSS_KEY};
 pub use port::{
     DeviceEvent, DeviceEvents, Fec, FlowCount, FlowRefusal, FlowRule, Happening, Link, LinkDetails,

@@ -46,10 +46,10 @@ pub use self::link::{Fec, LinkDetails, LinkWish, Pause};
 pub use self::multicast::{MulticastFilter, Multicasts};
 use self::offloads::{Need, Negotiated, negotiate};
 use self::packet_ring::PacketRing;
-use self::queues::{Queues, Thresholds, Wish};
+use self::queues::{ControlQueues, Queues, Thresholds, Wish};
 use self::record::Record;
 use self::rings::Rings;
-use self::rss::{Hash, RssConfig};
+use self::rss::{Hash, RssConfig, RssTable};
 use self::sockets::Sockets;
 use crate::eal::{Eal, EalRef};
 use crate::interface::Interface;
@@ -91,6 +91,9 @@ pub struct PortConfig {
     pub rx_queues: u16,
     /// Requested transmit queues; the device may have fewer, unless the number is exact.
     pub tx_queues: u16,
+    /// One more queue each way, for control traffic, of a device that is no kernel interface: see
+    /// [`Port::control_queues`].
+    pub control_queue: bool,
     /// True if fewer receive queues are an error.
     pub exact_rx_queues: bool,
     /// True if fewer transmit queues are an error.
@@ -128,6 +131,7 @@ impl PortConfig {
             driver: None,
             rx_queues: 1,
             tx_queues: 1,
+            control_queue: false,
             exact_rx_queues: false,
             exact_tx_queues: false,
             rx_desc: None,
@@ -381,12 +385,22 @@ impl Port {
         (now != self.mac()).then_some(now)
     }
 
-    /// Returns the number of receive queues.
+    /// Returns the queues for control traffic, the last of each kind.
+    pub fn control_queues(&self) -> &ControlQueues {
+        &self.open.started.queues.control
+    }
+
+    /// Receive queues over which the device spreads what it receives: all but that for control traffic.
+    fn spread_queues(&self) -> u16 {
+        self.rx_queues() - u16::from(self.control_queues().rx)
+    }
+
+    /// Returns the number of receive queues, that for control traffic included.
     pub fn rx_queues(&self) -> u16 {
         self.open.rx_queues
     }
 
-    /// Returns the number of transmit queues.
+    /// Returns the number of transmit queues, that for control traffic included.
     pub fn tx_queues(&self) -> u16 {
         self.open.tx_queues
     }
@@ -880,9 +894,11 @@ impl OpenPort {
         kernel: Option<KernelInterface>,
     ) -> Self {
         notes.extend(started.filter.note.clone());
-        let Queues { rx, tx, .. } = started.queues;
-        // More queues may have been made than requested (AF_XDP has pairs); they stay unused.
-        let (rx_queues, tx_queues) = (rx, tx.min(config.tx_queues));
+        let Queues { rx, tx, .. } = &started.queues;
+        let (rx, tx) = (*rx, *tx);
+        // More queues may have been made than asked for (AF_XDP has pairs); they stay unused.
+        let control = u16::from(started.queues.control.tx);
+        let (rx_queues, tx_queues) = (rx, tx.min(config.tx_queues + control));
         let multicast = Mutex::new(multicast::State::new(started.filter.has_multicasts));
         let name = config.name.clone();
         // Other devices' drivers refuse frames that they cannot send.
@@ -940,16 +956,18 @@ impl Attached {
         mtu: Option<u16>,
     ) -> Result<Started, Error> {
         let info = self.info(config)?;
-        let queues = want.settle(config, &info)?;
+        let mut queues = want.settle(config, &info)?;
+        queues.add_control(config, &info);
+        let spread = queues.rx - u16::from(queues.control.rx);
         // SAFETY: the driver's name is a static C string.
         let driver = unsafe { CStr::from_ptr(info.driver_name) }.to_string_lossy().into_owned();
         let negotiated = self.negotiate(config, &info, &driver, pool, mtu)?;
         let tx_buffers_most = offloads::tx_buffers_most(&driver, &info, queues.tx_desc);
         let rx_interrupts = interrupts::are_wanted(&config.device, &driver);
-        self.configure(config, &info, queues, mtu, (&negotiated, rx_interrupts))?;
+        self.configure(config, &info, &queues, mtu, (&negotiated, rx_interrupts))?;
         let before = pool.in_use();
         let mut sockets = Vec::new();
-        let result = self.set_up_queues(config, &info, queues, pool, (&negotiated, &mut sockets));
+        let result = self.set_up_queues(config, &info, &queues, pool, (&negotiated, &mut sockets));
         let kept = if self.af_xdp.is_some() { pool.in_use().saturating_sub(before) } else { 0 };
         if let Err(error) = result {
             drop(self);
@@ -977,13 +995,19 @@ impl Attached {
         started.go(config)?;
         if rx_interrupts {
             started.rx_interrupts =
-                RxInterrupts::of_device(started.device.id, queues.rx, &started.driver);
+                RxInterrupts::of_device(started.device.id, started.queues.rx, &started.driver);
         }
         if let Some(rss) = &config.rss {
-            if let Some(mut hash) = Hash::plan(config, &info, queues.rx)? {
+            if let Some(mut hash) = Hash::plan(config, &info, spread)? {
                 started.device.ensure_key(config, &mut hash)?;
             }
-            started.device.write_table(config, &rss.table, queues.rx)?;
+            started.device.write_table(config, &rss.table, spread)?;
+        } else if started.queues.control.rx
+            && let Err(error) = started.device.write_table(config, &RssTable::Even, spread)
+        {
+            // The device spreads over all queues, so that each receives packets to forward.
+            started.queues.control.rx = false;
+            started.queues.control.why = Some(format!("the device keeps its RSS table: {error}"));
         }
         Ok(started)
     }
@@ -1011,7 +1035,7 @@ impl Attached {
         &self,
         config: &PortConfig,
         info: &sys::rte_eth_dev_info,
-        queues: Queues,
+        queues: &Queues,
         mtu: Option<u16>,
         (negotiated, rx_interrupts): (&Negotiated, bool),
     ) -> Result<(), Error> {
@@ -1046,7 +1070,7 @@ impl Attached {
         &self,
         config: &PortConfig,
         info: &sys::rte_eth_dev_info,
-        queues: Queues,
+        queues: &Queues,
         pool: &Mempool,
         (negotiated, sockets): (&Negotiated, &mut Vec<RawFd>),
     ) -> Result<(), Error> {

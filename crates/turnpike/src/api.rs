@@ -146,6 +146,8 @@ pub enum Show {
     Forwarders,
     /// `Vec<`[`report::Rss`]`>`: the distribution of received packets, by port.
     Rss,
+    /// `Vec<`[`report::ControlQueue`]`>`: the queues for control traffic, by port.
+    ControlQueues,
     /// `Vec<`[`report::PortQueue`]`>`: the queues in software, by port.
     Queues,
     /// [`report::Counters`].

@@ -12,6 +12,7 @@
 //! undone by dropping it.
 
 mod buffers;
+mod control_rules;
 pub mod cores;
 mod fd_store;
 mod flow_rules;
@@ -82,10 +83,10 @@ use schedulers::Buckets;
 use sets::NamedSets;
 use signals::{Ended, Signals};
 use slow_worker::{
-    ClassRates, EventSender, Orders, Outbox, SlowCounters, SlowWorker, Turns, event_channel,
-    handoff_queues, order_queue,
+    ClassRates, EventSender, Learner, Orders, Outbox, SlowCounters, SlowWorker, Teacher, Turns,
+    event_channel, handoff_queues, lessons, order_queue,
 };
-use wiring::{Wiring, WorkerEnds};
+use wiring::{Places, Wiring, WorkerEnds};
 
 /// What the command line says of a router beside its configuration.
 #[derive(Clone, Copy, Debug)]
@@ -181,6 +182,9 @@ fn run_on(
     outcome
 }
 
+/// Forwarders for control traffic that there may be, now or later.
+const CONTROL_FORWARDERS: usize = 1;
+
 /// Megabytes that DPDK has beside packet buffers, for rings and drivers.
 const BESIDE_BUFFERS: usize = 128;
 
@@ -262,7 +266,7 @@ impl Router {
         let seed = seed();
         let count = config.slowpath.workers;
         // There may be as many forwarders later as there are cores for them.
-        let qsbr = Qsbr::new(cores.len().max(cores::allowed()?.len()) + count);
+        let qsbr = Qsbr::new(cores.len().max(cores::allowed()?.len()) + CONTROL_FORWARDERS + count);
         let next_hops = Arc::new(NextHopTable::new());
         let (mut rib, routes, readers) = owner::build_rib(
             &config,
@@ -299,6 +303,7 @@ impl Router {
         }
         let stop_slow_path = Arc::new(AtomicBool::new(false));
         let (events_out, events) = event_channel();
+        let (teacher, lessons) = lessons();
         let names = PortNames::of(&config);
         let (quarantine, keeper) = quarantine::start(&config.quarantine, names.clone())?;
         let common = Common {
@@ -307,6 +312,7 @@ impl Router {
             buffers,
             tables: &tables,
             events: events_out,
+            teacher,
             quarantine: quarantine.clone(),
             seed,
         };
@@ -330,11 +336,12 @@ impl Router {
         graphs::say_policies(&config);
         let (mut views, mut units, mut ends) = (Vec::new(), Vec::new(), Vec::new());
         signals.check()?;
-        let graphs = signals.unless_ended(maker.make_all(cores, &config, &infos))?;
-        for ((number, &core), graph) in cores.iter().enumerate().zip(graphs) {
+        let seats = placement.seats();
+        let graphs = signals.unless_ended(maker.make_all(&seats, &config, &infos))?;
+        for (place, graph) in seats.into_iter().enumerate().zip(graphs) {
             signals.check()?;
             let made = factory.make(
-                (number, core),
+                place,
                 graph,
                 (settings::of_forwarders(&config), &schedulers::all(&config)),
                 Arc::default(),
@@ -345,7 +352,7 @@ impl Router {
         }
         let (workers, slow, orders) = slow_workers(common, ends, &qsbr)?;
         let shape = units[0].shape().clone();
-        let mut wiring = Wiring::new(factory, units, orders.clone(), cores);
+        let mut wiring = Wiring::new(factory, units, orders.clone(), Places::from(&placement));
         wiring.connect_at_start(queues)?;
         let script_counters = config.script.as_ref().map(|script| script.counters.clone());
         let ledger = Ledger {
@@ -367,6 +374,7 @@ impl Router {
             rib,
             orders,
             events,
+            lessons,
             sources,
             groups,
             ledger,
@@ -394,6 +402,7 @@ impl Router {
         }
         owner.look_after(alive);
         owner.wiring().context(NO_WIRING)?.start()?;
+        owner.steer_control();
         owner.warn_of_distance();
         owner.warn_of_silence();
         Ok(Self { owner, stop_slow_path, slow_path, quarantine: keeper })
@@ -487,6 +496,7 @@ struct Common<'a> {
     buffers: &'a Buffers,
     tables: &'a Arc<Tables>,
     events: EventSender,
+    teacher: Teacher,
     quarantine: Quarantine,
     seed: u64,
 }
@@ -516,7 +526,7 @@ fn slow_workers(
             turns: Turns::new(punted, classes, class_rates.clone()),
             outbox: Outbox {
                 injectors,
-                homes: [None; MAX_PORTS],
+                senders: [None; MAX_PORTS],
                 buffers: common.buffers.clone(),
                 counters: count,
                 events: common.events.clone(),
@@ -524,6 +534,7 @@ fn slow_workers(
                 hosts: std::array::from_fn(|_| None),
                 handoff_queue,
                 gate: Gate::default(),
+                learner: Learner::new(common.teacher.clone()),
             },
             orders: orders_in,
             quiescent: qsbr.register()?,

@@ -1,6 +1,7 @@
 //! Reports as text tables: columns without frames, so that `grep` and `awk` work on them.
 
 mod configurations;
+mod control_queues;
 mod devices;
 mod forwarders;
 mod hardware;
@@ -22,6 +23,7 @@ use crate::api::report::{
 };
 
 pub use configurations::{history, plan};
+pub use control_queues::control_queues;
 pub use devices::devices;
 pub use forwarders::{forwarders, rss};
 pub use queues::queues;

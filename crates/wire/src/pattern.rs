@@ -35,6 +35,26 @@ pub struct Pattern {
     pub upper: Upper,
 }
 
+/// Frames of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Traffic {
+    /// Those of an Ethertype that is none of IP's.
+    EtherType(u16),
+    /// IP packets.
+    Ip(Pattern),
+}
+
+impl Traffic {
+    /// Whether an untagged Ethernet frame is of this kind.
+    pub fn fits(&self, frame: &[u8]) -> bool {
+        match self {
+            Self::Ip(pattern) => pattern.fits(frame),
+            Self::EtherType(wanted) => EthernetHeader::ref_from_prefix(frame)
+                .is_ok_and(|(ethernet, _)| ethernet.ethertype.get() == *wanted),
+        }
+    }
+}
+
 /// Source and destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Addresses {

@@ -36,6 +36,9 @@ pub struct Queues {
     pub rss: Option<Rss>,
     /// Distribution of received packets over forwarders.
     pub spread: Spread,
+    /// The device is asked for one more queue each way, which the control forwarder serves; never of a kernel
+    /// interface.
+    pub control: bool,
 }
 
 impl Queues {
@@ -58,7 +61,7 @@ impl Queues {
             let sizes = (*rx_descriptors, *tx_descriptors, *rx_thresholds, *tx_thresholds);
             // A device's own key is no longer known after another has been written.
             let own_key = queues.rss.as_ref().is_none_or(|rss| rss.key.is_none() && !rss.symmetric);
-            (queues.rx_wish(), queues.tx_wish(), own_key, sizes)
+            (queues.rx_wish(), queues.tx_wish(), queues.control, own_key, sizes)
         };
         opened(self) == opened(other)
     }

@@ -112,10 +112,12 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
         |cores: &[usize]| some(cores.iter().map(ToString::to_string), "the router's choice");
     list.live("cores: control", chosen(control));
     list.live("cores: forward", chosen(forward));
-    let Forwarders { wait, budget, rebalance, shed } = forwarders;
+    let Forwarders { wait, budget, rebalance, control_queue, learned_flows, shed } = forwarders;
     list.live("forwarders: wait", wait.name());
     list.live("forwarders: budget", budget);
     list.live("forwarders: rebalance", rebalance);
+    list.live("forwarders: control_queue", control_queue);
+    list.live("forwarders: learned_flows", learned_flows);
     list.live("forwarders: shed: percent", shed.percent);
     list.live(
         "forwarders: shed: keep",
@@ -241,6 +243,7 @@ impl OfPort<'_, '_> {
             tx_cores,
             rss,
             spread,
+            control,
         } = queues;
         let cores = |cores: &[usize]| some(cores.iter().map(ToString::to_string), "near and even");
         self.opened("rx_queues", or(*rx, "one a forwarder"));
@@ -256,6 +259,7 @@ impl OfPort<'_, '_> {
         self.opened("tx_cores", cores(tx_cores));
         self.opened("rss", or(rss.as_ref(), "the device's"));
         self.opened("spread", spread.name());
+        self.opened("control_queue", control);
     }
 
     fn add(&mut self, effect: Effect, setting: &str, value: impl Display) {

@@ -158,7 +158,7 @@ fn a_script_may_compute() {
 }
 
 /// The keys of a port, as errors list them.
-const PORT_KEYS: &str = "known: device, driver, take_over, vrf, address, mac, mtu, link, promiscuous, all_multicast, rx_queues, tx_queues, rx_descriptors, tx_descriptors, rx_burst, quota, wait, rx_thresholds, tx_thresholds, rx_cores, tx_cores, rss, spread, queue, shape, offloads, host, filter, unreachables, ttl_security, dad, advertise, router_discovery, reverse_path, redirects";
+const PORT_KEYS: &str = "known: device, driver, take_over, vrf, address, mac, mtu, link, promiscuous, all_multicast, rx_queues, tx_queues, rx_descriptors, tx_descriptors, rx_burst, quota, wait, rx_thresholds, tx_thresholds, rx_cores, tx_cores, rss, spread, control_queue, queue, shape, offloads, host, filter, unreachables, ttl_security, dad, advertise, router_discovery, reverse_path, redirects";
 
 #[test]
 fn unknown_keys_of_ports_are_named_with_the_known_ones() {
@@ -1139,7 +1139,7 @@ fn the_other_statements_are_checked_too() {
         ),
         (
             "turnpike.forwarders { core = '1' }",
-            r#"forwarders: key "core" unknown; did you mean "cores"? known: cores, wait, budget, rebalance, shed"#,
+            r#"forwarders: key "core" unknown; did you mean "cores"? known: cores, wait, budget, rebalance, control_queue, learned_flows, shed"#,
         ),
         (
             "turnpike.tx { burst = 65 }",

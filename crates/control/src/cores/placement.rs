@@ -28,6 +28,8 @@ pub struct CorePlacement {
     pub control: Vec<usize>,
     /// Cores of forwarders, one on each, ascending.
     pub forward: Vec<usize>,
+    /// One more forwarder, for control traffic, runs on the cores for control.
+    pub control_forwarder: bool,
 }
 
 impl CorePlacement {
@@ -45,7 +47,13 @@ impl CorePlacement {
             [] => others(&forward, supply),
             given => given.to_vec(),
         };
-        Ok(Self { control, forward })
+        Ok(Self { control, forward, control_forwarder: false })
+    }
+
+    /// A core of each forwarder, in the order of their numbers; the control forwarder is the last.
+    pub fn seats(&self) -> Vec<usize> {
+        let control = self.control.first().filter(|_| self.control_forwarder);
+        self.forward.iter().chain(control).copied().collect()
     }
 
     /// Returns the cores that forwarders and control share, ascending.
@@ -133,6 +141,8 @@ mod tests {
         assert_eq!(all.shared(), [0, 1]);
         let apart = CorePlacement::new(&[], &[], &supply(&[0, 1], &[])).unwrap();
         assert!(apart.shared().is_empty());
+        let with = CorePlacement { control_forwarder: true, ..apart.clone() };
+        assert_eq!((apart.seats(), with.seats()), (vec![1], vec![1, 0]));
         let error = CorePlacement::new(&[0, 1], &[], &supply(&[0, 1], &[])).unwrap_err();
         assert!(error.contains("may use (0, 1), and none is left for forwarders"), "{error}");
     }
@@ -153,7 +163,7 @@ mod tests {
         #[test]
         fn forwarders_and_control_are_disjoint_allowed_and_cover_the_machine(supply in any_supply()) {
             let placement = CorePlacement::new(&[], &[], &supply).unwrap();
-            let CorePlacement { control, forward } = &placement;
+            let CorePlacement { control, forward, .. } = &placement;
             prop_assert!(!control.is_empty() && !forward.is_empty());
             prop_assert!(control.is_sorted() && forward.is_sorted());
             prop_assert_eq!(placement.shared().is_empty(), supply.allowed.len() > 1);

@@ -1,4 +1,5 @@
-//! Rules in a port's device (`rte_flow`): they drop packets in the device, and count them.
+//! Rules that a port's device holds (`rte_flow`): what it drops by itself or brings to one receive queue, and how
+//! often it did.
 //!
 //! A rule belongs to its port, which removes all of its rules from the device before it stops. A [`FlowRule`]
 //! identifies one: it cannot be copied, and a port without this rule returns an error.
@@ -11,12 +12,13 @@ use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dpdk_sys as sys;
+use wire::ethernet::EthernetHeader;
 use wire::icmp::IcmpHeader;
 use wire::ip::{
     IPV4_MORE_FRAGMENTS, IPV4_OFFSET_BITS, Ipv4Header, Ipv6Header, PROTOCOL_TCP, PROTOCOL_UDP,
 };
 use wire::l4::{TcpHeader, UdpHeader};
-use wire::pattern::{Addresses, Pattern, Upper};
+use wire::pattern::{Addresses, Pattern, Traffic, Upper};
 use zerocopy::{FromZeros, Immutable, IntoBytes};
 
 use super::{OpenPort, Port};
@@ -33,7 +35,7 @@ pub struct FlowRule {
     is_counted: bool,
 }
 
-/// Counters of a rule's dropped packets.
+/// Counters of the packets that matched a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowCount {
     /// Number of packets.
@@ -68,7 +70,7 @@ impl fmt::Display for FlowRefusal {
 }
 
 impl FlowRule {
-    /// Returns true if the device counts the packets that it drops by this rule.
+    /// Returns true if the device counts the packets that match this rule.
     pub fn is_counted(&self) -> bool {
         self.is_counted
     }
@@ -118,13 +120,29 @@ impl Port {
     /// # Errors
     /// The device's error, if it refuses the rule.
     pub fn add_drop_rule(&self, pattern: &Pattern) -> Result<FlowRule, FlowRefusal> {
+        self.add_rule(&Items::of(pattern)?, Fate::Drop)
+    }
+
+    /// Has the device bring what fits to its receive queue for control traffic, and count it if it can.
+    ///
+    /// # Errors
+    /// What the device says that does not take the rule, or that the port has no such queue.
+    pub fn add_control_rule(&self, traffic: &Traffic) -> Result<FlowRule, FlowRefusal> {
+        if !self.control_queues().rx {
+            let message = Some("the port has no receive queue for control traffic".to_owned());
+            return Err(FlowRefusal { errno: Errno(libc::ENOENT), message });
+        }
+        self.add_rule(&Items::of_traffic(traffic)?, Fate::Queue(self.rx_queues() - 1))
+    }
+
+    fn add_rule(&self, items: &Items, fate: Fate) -> Result<FlowRule, FlowRefusal> {
         let mut held = self.open.flow_rules().lock();
-        let counted = create(self.id(), pattern, true);
+        let counted = create(self.id(), items, fate, true);
         let (handle, is_counted) = match counted {
             Ok(handle) => (handle, true),
             Err(refusal) if refusal.is_for_good() => return Err(refusal),
             // Most often the device refuses the pattern; then this is refused as well.
-            Err(_) => (create(self.id(), pattern, false)?, false),
+            Err(_) => (create(self.id(), items, fate, false)?, false),
         };
         let number = held.next;
         held.next += 1;
@@ -148,14 +166,14 @@ impl Port {
         Ok(())
     }
 
-    /// Returns the packets that a rule has dropped since it was added.
+    /// Returns the packets that matched a rule since it was added.
     ///
     /// # Errors
     /// The device does not count them, or the query fails.
     pub fn rule_count(&self, rule: &FlowRule) -> Result<FlowCount, FlowRefusal> {
         let held = self.open.flow_rules().lock();
         let Some(&handle) = held.handles.get(&rule.number) else { return Err(unknown()) };
-        let actions = actions(true);
+        let actions = [count_action(), end_action()];
         let mut error = sys::rte_flow_error::default();
         let mut count = MaybeUninit::<sys::rte_flow_query_count>::zeroed();
         // SAFETY: the port is open; the rule is one of its rules, as it is among the held ones; the actions
@@ -185,20 +203,37 @@ fn unknown() -> FlowRefusal {
     FlowRefusal { errno: Errno(libc::ENOENT), message }
 }
 
-/// Returns the actions: COUNT, if requested, DROP, and END.
-fn actions(counted: bool) -> Vec<sys::rte_flow_action> {
-    static COUNT: sys::rte_flow_action_count = sys::rte_flow_action_count { id: 0 };
-    let none = std::ptr::null();
-    let count = (sys::RTE_FLOW_ACTION_TYPE_COUNT, (&raw const COUNT).cast());
-    let kinds = counted.then_some(count).into_iter();
-    let kinds = kinds
-        .chain([(sys::RTE_FLOW_ACTION_TYPE_DROP, none), (sys::RTE_FLOW_ACTION_TYPE_END, none)]);
-    kinds.map(|(type_, conf)| sys::rte_flow_action { type_, conf }).collect()
+/// Action for the packets of a rule.
+#[derive(Clone, Copy, Debug)]
+enum Fate {
+    Drop,
+    /// They come by this receive queue.
+    Queue(u16),
 }
 
-fn create(port: u16, pattern: &Pattern, counted: bool) -> Result<Handle, FlowRefusal> {
-    let items = Items::of(pattern)?;
-    let (list, actions) = (items.list(), actions(counted));
+fn count_action() -> sys::rte_flow_action {
+    static COUNT: sys::rte_flow_action_count = sys::rte_flow_action_count { id: 0 };
+    sys::rte_flow_action { type_: sys::RTE_FLOW_ACTION_TYPE_COUNT, conf: (&raw const COUNT).cast() }
+}
+
+fn end_action() -> sys::rte_flow_action {
+    sys::rte_flow_action { type_: sys::RTE_FLOW_ACTION_TYPE_END, conf: std::ptr::null() }
+}
+
+fn create(port: u16, items: &Items, fate: Fate, counted: bool) -> Result<Handle, FlowRefusal> {
+    let queue = match fate {
+        Fate::Queue(index) => sys::rte_flow_action_queue { index },
+        Fate::Drop => sys::rte_flow_action_queue { index: 0 },
+    };
+    let (type_, conf) = match fate {
+        Fate::Drop => (sys::RTE_FLOW_ACTION_TYPE_DROP, std::ptr::null()),
+        Fate::Queue(_) => (sys::RTE_FLOW_ACTION_TYPE_QUEUE, (&raw const queue).cast()),
+    };
+    let mut actions = vec![sys::rte_flow_action { type_, conf }, end_action()];
+    if counted {
+        actions.insert(0, count_action());
+    }
+    let list = items.list();
     let mut attributes = sys::rte_flow_attr::default();
     attributes.set_ingress(1);
     let mut error = sys::rte_flow_error::default();
@@ -243,6 +278,9 @@ const _: () = {
     assert!(std::mem::offset_of!(sys::rte_flow_item_udp, hdr) == 0);
     assert!(std::mem::offset_of!(sys::rte_flow_item_sctp, hdr) == 0);
     assert!(std::mem::offset_of!(sys::rte_flow_item_icmp, hdr) == 0);
+    // A union whose first member is the header.
+    assert!(std::mem::offset_of!(sys::rte_flow_item_eth, __bindgen_anon_1) == 0);
+    assert!(size_of::<sys::rte_flow_item_eth>() <= size_of::<Spec>());
     assert!(size_of::<sys::rte_flow_item_ipv4>() <= size_of::<Spec>());
     assert!(size_of::<sys::rte_flow_item_ipv6>() <= size_of::<Spec>());
     assert!(size_of::<sys::rte_flow_item_tcp>() <= size_of::<Spec>());
@@ -261,28 +299,50 @@ impl Spec {
     }
 }
 
-/// The items of a pattern behind the Ethernet item.
+/// The items of a pattern: Ethernet's, which may be any header, and those behind it.
 #[derive(Debug)]
-struct Items(Vec<Item>);
+struct Items {
+    ethernet: Option<(Spec, Spec)>,
+    behind: Vec<Item>,
+}
 
 impl Items {
     fn of(pattern: &Pattern) -> Result<Self, FlowRefusal> {
-        let mut items = vec![network(pattern)];
-        items.extend(upper(pattern)?);
-        Ok(Self(items))
+        let mut behind = vec![network(pattern)];
+        behind.extend(upper(pattern)?);
+        Ok(Self { ethernet: None, behind })
+    }
+
+    fn of_traffic(traffic: &Traffic) -> Result<Self, FlowRefusal> {
+        let header = |ethertype: u16| {
+            let mut header = EthernetHeader::new_zeroed();
+            header.ethertype = ethertype.into();
+            Spec::of(&header)
+        };
+        match traffic {
+            Traffic::Ip(pattern) => Self::of(pattern),
+            &Traffic::EtherType(ethertype) => {
+                let ethernet = Some((header(ethertype), header(u16::MAX)));
+                Ok(Self { ethernet, behind: Vec::new() })
+            }
+        }
     }
 
     /// Returns the items in DPDK's form; points into `self`.
     fn list(&self) -> Vec<sys::rte_flow_item> {
         let none = std::ptr::null();
         let bare = |type_| sys::rte_flow_item { type_, spec: none, last: none, mask: none };
-        let item = |(type_, spec, mask): &Item| sys::rte_flow_item {
+        let full = |type_, spec: &Spec, mask: &Spec| sys::rte_flow_item {
             spec: (&raw const *spec).cast(),
             mask: (&raw const *mask).cast(),
-            ..bare(*type_)
+            ..bare(type_)
         };
-        let mut list = vec![bare(sys::RTE_FLOW_ITEM_TYPE_ETH)];
-        list.extend(self.0.iter().map(item));
+        let ethernet = sys::RTE_FLOW_ITEM_TYPE_ETH;
+        let mut list = match &self.ethernet {
+            None => vec![bare(ethernet)],
+            Some((spec, mask)) => vec![full(ethernet, spec, mask)],
+        };
+        list.extend(self.behind.iter().map(|(type_, spec, mask)| full(*type_, spec, mask)));
         list.push(bare(sys::RTE_FLOW_ITEM_TYPE_END));
         list
     }
@@ -404,7 +464,7 @@ mod tests {
     #[test]
     fn items_are_headers_as_they_are_on_the_wire() {
         let items = Items::of(&pattern(6, ports(22))).unwrap();
-        let [(ip, spec, mask), (tcp, tcp_spec, tcp_mask)] = items.0[..] else { panic!() };
+        let [(ip, spec, mask), (tcp, tcp_spec, tcp_mask)] = items.behind[..] else { panic!() };
         assert_eq!((ip, tcp), (sys::RTE_FLOW_ITEM_TYPE_IPV4, sys::RTE_FLOW_ITEM_TYPE_TCP));
         assert_eq!(spec.0[..20], [0, 0xb8, 0, 0, 0, 0, 0, 0, 3, 6, 0, 0, 192, 0, 2, 0, 0, 0, 0, 0]);
         let wanted = [0, 0xfc, 0, 0, 0, 0, 0x3f, 255, 255, 255, 0, 0, 255, 255, 255, 0, 0, 0, 0, 0];
@@ -424,12 +484,21 @@ mod tests {
         let addresses = Addresses::Ip6 { source: any, destination };
         let pattern = Pattern { addresses, whole: false, ..pattern(58, Upper::Icmp(128)) };
         let items = Items::of(&pattern).unwrap();
-        let [(ip, spec, mask), (icmp, icmp_spec, icmp_mask)] = items.0[..] else { panic!() };
+        let [(ip, spec, mask), (icmp, icmp_spec, icmp_mask)] = items.behind[..] else { panic!() };
         assert_eq!((ip, icmp), (sys::RTE_FLOW_ITEM_TYPE_IPV6, sys::RTE_FLOW_ITEM_TYPE_ICMP6));
         assert_eq!(spec.0[..8], [0x0b, 0x80, 0, 0, 0, 0, 58, 3]);
         assert_eq!(mask.0[..8], [0x0f, 0xc0, 0, 0, 0, 0, 255, 255]);
         assert_eq!((spec.0[39], &mask.0[24..40], mask.0[40]), (7, &[255; 16][..], 0));
         assert_eq!((icmp_spec.0[0], icmp_mask.0[0]), (128, 255));
+    }
+
+    #[test]
+    fn an_ethertype_is_compared_and_no_address() {
+        let items = Items::of_traffic(&Traffic::EtherType(0x8809)).unwrap();
+        let (spec, mask) = items.ethernet.unwrap();
+        assert_eq!((&spec.0[..12], &spec.0[12..16]), (&[0; 12][..], &[0x88, 0x09, 0, 0][..]));
+        assert_eq!((&mask.0[..12], &mask.0[12..16]), (&[0; 12][..], &[0xff, 0xff, 0, 0][..]));
+        assert_eq!(items.list().len(), 2);
     }
 
     #[test]
@@ -439,6 +508,8 @@ mod tests {
         let refusal = port.add_drop_rule(&pattern(6, ports(22))).unwrap_err();
         assert!(refusal.is_for_good(), "{refusal:?}");
         assert_eq!(refusal.to_string(), "its driver has no rte_flow");
+        let refusal = port.add_control_rule(&Traffic::EtherType(0x0806)).unwrap_err();
+        assert!(refusal.to_string().contains("no receive queue for control"), "{refusal}");
         let refusal = port.add_drop_rule(&pattern(136, ports(22))).unwrap_err();
         assert!(refusal.to_string().starts_with("rte_flow has no ports"), "{refusal}");
         let (rule, refusal) =

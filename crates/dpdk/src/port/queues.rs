@@ -89,7 +89,7 @@ pub(super) struct Wish {
 }
 
 /// Queues and descriptors that a device gets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Queues {
     pub(super) rx: u16,
     pub(super) tx: u16,
@@ -97,6 +97,48 @@ pub(super) struct Queues {
     pub(super) tx_desc: u16,
     /// Recommended number of packets to take at once.
     pub(super) rx_burst: u16,
+    /// Those for control traffic.
+    pub(super) control: ControlQueues,
+}
+
+/// Queues of a port for control traffic: the last receive queue, to which nothing comes but by rules, and the last
+/// transmit queue.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ControlQueues {
+    /// There is such a receive queue.
+    pub rx: bool,
+    /// There is such a transmit queue.
+    pub tx: bool,
+    /// The reason for which there is no such receive queue although it was asked for.
+    pub why: Option<String>,
+}
+
+impl Queues {
+    /// Adds a queue each way for control traffic, if that is asked for and the device has them. A receive queue
+    /// must be left out of the device's spreading, which takes a table.
+    pub(super) fn add_control(&mut self, config: &PortConfig, info: &sys::rte_eth_dev_info) {
+        if !config.control_queue || matches!(config.device, crate::Device::Kernel(_)) {
+            return;
+        }
+        if self.tx == config.tx_queues && info.max_tx_queues > self.tx {
+            self.control.tx = true;
+            self.tx += 1;
+        }
+        let most = info.max_rx_queues;
+        self.control.why = if info.reta_size == 0 {
+            Some("the device has no RSS table that could leave a receive queue out".to_owned())
+        } else if most <= self.rx {
+            Some(format!(
+                "the device has {most} receive queues at most, and all of them receive packets to forward"
+            ))
+        } else {
+            None
+        };
+        if self.control.why.is_none() {
+            self.control.rx = true;
+            self.rx += 1;
+        }
+    }
 }
 
 impl Wish {
@@ -126,6 +168,7 @@ impl Wish {
                 0 => BURST,
                 burst => burst.min(BURST),
             },
+            control: ControlQueues::default(),
         })
     }
 }

@@ -263,12 +263,12 @@ impl Port {
         }
         let device = &self.open.started.device;
         let info = device.info(config)?;
-        let queues = self.rx_queues();
+        let queues = self.spread_queues();
         if let Some(mut hash) = Hash::plan(config, &info, queues)? {
             device.write_hash(config, &info, &mut hash)?;
         }
         let table = config.rss.as_ref().map_or(RssTable::Even, |rss| rss.table.clone());
-        if queues > 1 || table != RssTable::Even {
+        if queues > 1 || table != RssTable::Even || self.control_queues().rx {
             device.write_table(config, &table, queues)?;
         }
         Ok(())

@@ -124,8 +124,11 @@ pub struct Interference {
 pub struct Forwarder {
     /// Its number.
     pub number: usize,
-    /// The core that it runs on.
+    /// The core that it runs on; of that for control traffic, the first of those for control.
     pub core: usize,
+    /// It is for control traffic.
+    #[serde(default)]
+    pub control: bool,
     /// The NUMA node of that core; none: the machine has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<usize>,
@@ -195,8 +198,74 @@ pub struct Rss {
     pub key: Option<String>,
     /// Receive queues.
     pub queues: usize,
+    /// The one of them for control traffic, to which nothing is spread; none: there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub control_queue: Option<usize>,
     /// The queue (by software: the forwarder) of each hash; empty: the device has no table, or does not tell.
     pub table: Vec<u16>,
+}
+
+/// Queues of a port for control traffic.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ControlQueue {
+    /// The port.
+    pub port: String,
+    /// Its receive queue for control traffic; none: see `why`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rx: Option<usize>,
+    /// Its transmit queue for control traffic; none: what the slow path and the kernel send leaves by that of a
+    /// forwarder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tx: Option<usize>,
+    /// The forwarder that sends what the slow path and the kernel have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sender: Option<usize>,
+    /// The reason for which no control traffic comes by a queue of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// The rules of protocols that lead to the receive queue, or should.
+    #[serde(default)]
+    pub rules: Vec<ControlRule>,
+    /// Flows of the host whose replies come by the receive queue, those used last first.
+    #[serde(default)]
+    pub flows: Vec<LearnedFlow>,
+    /// Flows that the device took, since the port was opened.
+    #[serde(default)]
+    pub learned: u64,
+    /// Flows whose rule nobody used any more.
+    #[serde(default)]
+    pub aged: u64,
+    /// Flows whose rule made room for another.
+    #[serde(default)]
+    pub displaced: u64,
+    /// Flows that the device did not take.
+    #[serde(default)]
+    pub refused: u64,
+    /// Flows that began too fast to be learned, since the start.
+    #[serde(default)]
+    pub unlearned: u64,
+}
+
+/// A rule that leads to a queue for control traffic.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ControlRule {
+    /// The traffic: `BGP to 10.0.1.1`.
+    pub what: String,
+    /// Packets that came by it; none: the device does not count, or does not hold it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub packets: Option<u64>,
+    /// The reason for which the device does not hold it; none: it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
+/// A flow of the host whose replies come by a queue for control traffic.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LearnedFlow {
+    /// As the host sends it: `tcp 10.0.1.1:40000 > 192.0.2.9:443`.
+    pub flow: String,
+    /// Seconds since it was seen in use.
+    pub idle_s: u64,
 }
 
 /// The queue of a port in software.

@@ -13,8 +13,8 @@ use super::flows::{FlowWords, protocol};
 use super::routes::{self, RoutesArgs};
 use super::{Console, RouterArgs};
 use crate::api::report::{
-    Counters, Filter, FilterVerdict, Flows, Forwarders, Graph, Multicast, Neighbour, Port,
-    PortQueue, PrefixSet, Protection, RouteAnswer, Rss, Source, Steps, Vrf,
+    ControlQueue, Counters, Filter, FilterVerdict, Flows, Forwarders, Graph, Multicast, Neighbour,
+    Port, PortQueue, PrefixSet, Protection, RouteAnswer, Rss, Source, Steps, Vrf,
 };
 use crate::api::{Flow, Request, Show};
 use crate::{picture, table};
@@ -61,6 +61,8 @@ enum What {
     Forwarders,
     /// The spreading of received packets over queues: hash, key, table
     Rss,
+    /// Queues for control traffic: the rules that lead to them, flows that were learned
+    ControlQueues,
     /// Queues of ports in software: discipline, rate, and by class lengths, delays, drops and marks
     Queues,
     /// Multicast routes: groups, the ports they leave by, packets
@@ -157,6 +159,7 @@ pub fn show(args: &ShowArgs, console: &mut Console<'_>) -> Result<()> {
         What::Sources => Show::Sources,
         What::Forwarders => Show::Forwarders,
         What::Rss => Show::Rss,
+        What::ControlQueues => Show::ControlQueues,
         What::Queues => Show::Queues,
         What::Multicast => Show::Multicast,
         What::Filters { name: Some(name), packet: Some(packet) } => {
@@ -186,6 +189,7 @@ fn text(what: &What, report: Value) -> Result<String> {
         What::Neighbours => table::neighbours(&read::<Vec<Neighbour>>(report)?),
         What::Sources => table::sources(&read::<Vec<Source>>(report)?),
         What::Forwarders => table::forwarders(&read::<Forwarders>(report)?),
+        What::ControlQueues => table::control_queues(&read::<Vec<ControlQueue>>(report)?),
         What::Queues => table::queues(&read::<Vec<PortQueue>>(report)?),
         What::Rss => table::rss(&read::<Vec<Rss>>(report)?),
         What::Multicast => table::multicast(&read::<Vec<Multicast>>(report)?),

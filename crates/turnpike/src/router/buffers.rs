@@ -133,12 +133,13 @@ impl Plan {
 /// opened where the configuration says them, and rings behind them.
 fn mbufs_of(port: &config::Port, forwarders: usize) -> usize {
     let config::Queues { rx_descriptors, tx_descriptors, spread, .. } = port.queues;
-    let number = |wish: Option<u16>| wish.map_or(forwarders, usize::from);
+    let more = usize::from(port.queues.control);
+    let number = |wish: Option<u16>| wish.map_or(forwarders, usize::from) + more;
     let (rx, tx) = (number(port.queues.rx_wish()), number(port.queues.tx_wish()));
     let size = |wish: Option<u16>| usize::from(wish.unwrap_or(dpdk::DESCRIPTORS_MOST));
     let queues = rx * size(rx_descriptors) + tx * size(tx_descriptors);
     let rings = match spread {
-        config::Spread::Software => rx * forwarders.saturating_sub(1) * RING_SIZE,
+        config::Spread::Software => (rx - more) * forwarders.saturating_sub(1) * RING_SIZE,
         config::Spread::Hardware => 0,
     };
     let least = match port.device {
@@ -164,13 +165,18 @@ fn mbufs_inside(config: &Config, forwarders: usize) -> usize {
     MBUFS_INSIDE
         + MBUFS_QUEUED
         + queued(config, forwarders)
-        + (forwarders * config.slowpath.workers - 1) * rings
+        + (all(config, forwarders) * config.slowpath.workers - 1) * rings
 }
 
 /// Packet buffers that ports' queues in software hold at most: each forwarder may have a transmit queue.
 fn queued(config: &Config, forwarders: usize) -> usize {
     let queues = config.ports.iter().filter_map(config::Port::queue_in_software);
-    forwarders * queues.map(|(queue, _)| queue.buffers()).sum::<usize>()
+    all(config, forwarders) * queues.map(|(queue, _)| queue.buffers()).sum::<usize>()
+}
+
+/// Forwarders, that for control traffic included.
+fn all(config: &Config, forwarders: usize) -> usize {
+    forwarders + usize::from(config.forwarders.control_queue)
 }
 
 /// The MTU that a port is going to have.

@@ -18,7 +18,7 @@ use nix::unistd::Pid;
 use crate::machine::list_text;
 
 /// The calling thread.
-const SELF: Pid = Pid::from_raw(0);
+pub const SELF: Pid = Pid::from_raw(0);
 
 /// The cores of forwarders and of everything else, on this machine.
 ///
@@ -27,8 +27,9 @@ const SELF: Pid = Pid::from_raw(0);
 pub fn place(config: &Config) -> Result<CorePlacement> {
     let supply = supply().context("the kernel does not say which cores are allowed")?;
     let cores = &config.cores;
-    CorePlacement::new(&cores.control, &cores.forward, supply)
-        .map_err(|reason| anyhow!("cores: {reason}"))
+    let placement = CorePlacement::new(&cores.control, &cores.forward, supply)
+        .map_err(|reason| anyhow!("cores: {reason}"))?;
+    Ok(CorePlacement { control_forwarder: config.forwarders.control_queue, ..placement })
 }
 
 /// The cores that threads of this process may ask for, ascending.
@@ -51,12 +52,18 @@ pub fn confine(cores: &[usize], but: &[Pid]) -> Result<()> {
 
 /// Logs the placement, and that forwarders have to share cores if they have.
 pub fn tell(placement: &CorePlacement) {
-    let CorePlacement { control, forward } = placement;
+    let CorePlacement { control, forward, control_forwarder } = placement;
     tracing::info!(
         "cores: forwarders on {}, control on {}",
         list_text(forward),
         list_text(control)
     );
+    if *control_forwarder {
+        tracing::info!(
+            "forwarder {} is for control traffic, on the cores for control",
+            forward.len()
+        );
+    }
     if let Some(sentence) = sharing(placement) {
         tracing::warn!("{sentence}");
     }
@@ -113,15 +120,15 @@ fn set_of(cores: &[usize]) -> Result<CpuSet> {
 
 /// Keeps the calling thread on this core.
 pub fn pin(core: usize) -> Result<()> {
-    pin_thread(SELF, core)
+    pin_thread(SELF, &[core])
 }
 
-/// Keeps a thread of this process on this core, by the kernel's number for it.
-pub fn pin_thread(thread: Pid, core: usize) -> Result<()> {
-    let set = set_of(&[core])?;
+/// Keeps a thread of this process on these cores, by the kernel's number for it.
+pub fn pin_thread(thread: Pid, cores: &[usize]) -> Result<()> {
+    let set = set_of(cores)?;
     let allowed = allowed()?;
     sched_setaffinity(thread, &set)
-        .with_context(|| format!("core {core}: cannot be used; allowed: {allowed:?}"))
+        .with_context(|| format!("core {}: cannot be used; allowed: {allowed:?}", list_text(cores)))
 }
 
 /// Lets the calling thread run on any of these cores.

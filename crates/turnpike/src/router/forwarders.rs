@@ -23,7 +23,7 @@ use super::cores;
 use super::graphs::ForwarderGraph;
 use super::reports::ForwarderView;
 use super::schedulers::{Buckets, Egress};
-use super::wiring::{Seat, SlowPathWays, WorkerEnds};
+use super::wiring::{Places, Seat, SlowPathWays, WorkerEnds};
 use crate::machine::cpu::Cpus;
 
 /// What forwarders are made of, now and later.
@@ -61,11 +61,16 @@ pub struct Made {
 }
 
 impl ForwarderFactory {
-    /// Forwarders' places on these cores. On a machine of one node none has a node: there is nothing to
-    /// choose.
-    pub fn seats(&self, cores: &[usize]) -> Vec<Seat> {
-        let node = |core| self.cpus.node_of(core).filter(|_| self.cpus.is_numa());
-        cores.iter().map(|&core| Seat { core, node: node(core) }).collect()
+    /// Forwarders' places on these cores.
+    pub fn seats(&self, places: &Places) -> Vec<Seat> {
+        let seat = |core, is_control| Seat { core, node: self.node_of(core), is_control };
+        let forward = places.forward.iter().map(|&core| seat(core, false));
+        forward.chain(places.control.first().map(|&core| seat(core, true))).collect()
+    }
+
+    /// The NUMA node of a core. On a machine of one node none has a node: there is nothing to choose.
+    fn node_of(&self, core: usize) -> Option<usize> {
+        self.cpus.node_of(core).filter(|_| self.cpus.is_numa())
     }
 
     /// The forwarder with this number, for this core; `counters` go on where one of the same number ended.
@@ -101,7 +106,7 @@ impl ForwarderFactory {
         counters: Arc<ForwarderCounters>,
     ) -> Result<Made> {
         let (settings, egress) = settings;
-        let node = self.seats(&[core])[0].node;
+        let node = self.node_of(core);
         let Self { eal, classes, next_hops, workers, seed, .. } = self;
         let ways = SlowPathWays::new(eal, (number, node), *workers, classes, next_hops, *seed)?;
         let edges = graph.counters().clone();
@@ -136,22 +141,28 @@ pub struct Running {
     /// The way to it.
     pub exchange: Arc<Exchange>,
     number: usize,
-    core: usize,
+    cores: Vec<usize>,
     stop: Arc<AtomicBool>,
     handle: Option<JoinHandle<Forwarder>>,
-    /// The kernel's number for the thread, and whether it is on its core, once it has begun.
+    /// The kernel's number for the thread, and whether it is on its cores, once it has begun.
     begun: Receiver<(Pid, Result<()>)>,
     thread: Option<Pid>,
 }
 
 impl Running {
-    /// Starts a thread on this core.
-    pub fn start(number: usize, mut unit: Forwarder, core: usize, eal: Arc<Eal>) -> Result<Self> {
+    /// Starts a thread on these cores.
+    pub fn start(
+        number: usize,
+        mut unit: Forwarder,
+        cores: &[usize],
+        eal: Arc<Eal>,
+    ) -> Result<Self> {
         let (exchange, stop) = (unit.exchange(), Arc::new(AtomicBool::new(false)));
+        let (cores, to) = (cores.to_vec(), cores.to_vec());
         let (beginning, begun) = channel();
         let end = stop.clone();
         let body = move || {
-            let pinned = cores::pin(core);
+            let pinned = cores::pin_thread(cores::SELF, &to);
             touch_stack();
             let _registration = super::register(&eal);
             cores::sharpen_timer();
@@ -161,10 +172,10 @@ impl Running {
             unit
         };
         let handle = thread::Builder::new().name(format!("forwarder-{number}")).spawn(body)?;
-        Ok(Self { exchange, number, core, stop, handle: Some(handle), begun, thread: None })
+        Ok(Self { exchange, number, cores, stop, handle: Some(handle), begun, thread: None })
     }
 
-    /// Waits until it runs; an error if it is not on its core.
+    /// Waits until it runs; an error if it is not on its cores.
     pub fn wait(&mut self) -> Result<()> {
         let gone = || format!("forwarder {} ended at once; see the log", self.number);
         let (thread, pinned) = self.begun.recv().with_context(gone)?;
@@ -177,11 +188,11 @@ impl Running {
         self.handle.as_ref().is_some_and(JoinHandle::is_finished)
     }
 
-    /// Moves it to this core; which one it had.
-    pub fn pin(&mut self, core: usize) -> Result<usize> {
+    /// Moves it to these cores; which ones it had.
+    pub fn pin(&mut self, cores: &[usize]) -> Result<Vec<usize>> {
         let what = || format!("forwarder {}", self.number);
-        cores::pin_thread(self.thread.with_context(what)?, core).with_context(what)?;
-        Ok(std::mem::replace(&mut self.core, core))
+        cores::pin_thread(self.thread.with_context(what)?, cores).with_context(what)?;
+        Ok(std::mem::replace(&mut self.cores, cores.to_vec()))
     }
 
     /// The kernel's number for the thread, once it runs.

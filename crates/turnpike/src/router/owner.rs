@@ -28,6 +28,7 @@
 //! | `links.rs` | ports that go up and down |
 //! | `filters.rs` | the multicasts that devices pass on |
 //! | `packet_filters.rs`, `hardware_filters.rs` | packet filters, and their rules in devices |
+//! | `control_queues.rs` | receive queues for control traffic, and the rules that lead to them |
 //! | `flows.rs` | the flows that packet filters know |
 //! | `hotplug.rs` | devices that are taken away and put back |
 //! | `health.rs`, `faults.rs` | ports in trouble, DMA faults |
@@ -44,6 +45,7 @@ mod apply;
 mod changes;
 mod commands;
 mod configurations;
+mod control_queues;
 mod events;
 mod faults;
 mod filters;
@@ -101,7 +103,7 @@ use super::quarantine::PortNames;
 use super::reports::Ledger;
 use super::sets::NamedSets;
 use super::signals::{Signals, Wish};
-use super::slow_worker::{EventReceiver, Orders};
+use super::slow_worker::{EventReceiver, Lessons, Orders};
 use super::wiring::{Hurry, Wiring};
 use crate::api::server::{Service, Socket};
 use crate::telnet::Telnet;
@@ -154,6 +156,8 @@ pub struct OwnerParts {
     pub orders: Orders,
     /// What the slow path says.
     pub events: EventReceiver,
+    /// The flows that the host begins.
+    pub lessons: Lessons,
     /// The kernel and zebra.
     pub sources: Sources,
     /// Multicast routes.
@@ -191,6 +195,7 @@ pub struct Owner {
     rib: Rib,
     orders: Orders,
     events: EventReceiver,
+    lessons: Lessons,
     sources: Sources,
     groups: Groups,
     ledger: Ledger,
@@ -248,6 +253,7 @@ impl Owner {
             rib,
             orders,
             events,
+            lessons,
             sources,
             groups,
             ledger,
@@ -271,6 +277,7 @@ impl Owner {
             rib,
             orders,
             events,
+            lessons,
             sources,
             groups,
             ledger,
@@ -400,6 +407,7 @@ impl Owner {
                     // Often: the next of several changes may need the memory of the one before.
                     self.opener.tidy(&self.readers);
                     self.give_rules();
+                    self.learn_flows();
                     if count.is_multiple_of(SAMPLE_TICKS) {
                         self.groups.sample();
                     }
@@ -411,6 +419,7 @@ impl Owner {
                     if count.is_multiple_of(HEALTH_TICKS) {
                         self.examine();
                         self.read_rules();
+                        self.age_flows();
                         if let Some(thread) = self.dead_thread() {
                             tracing::error!(
                                 "{thread} has ended by itself, and its packets are lost; the router ends"
@@ -427,6 +436,7 @@ impl Owner {
                         self.look_for_absent().await;
                         self.filter_multicasts();
                         self.place_more();
+                        self.steer_control();
                         self.rib.tick();
                         self.sources.finish_audit(&mut self.rib);
                         self.failures.look(self.ledger.lua());

@@ -15,6 +15,7 @@ use dpdk::{
 use ipnet::IpNet;
 
 use super::buffers::Buffers;
+use super::control_rules::Steered;
 use super::fd_store::{FdStore, SharedStore};
 use super::flow_rules::Placed;
 use super::host::{DeviceWork, HostInterface, HostView};
@@ -49,6 +50,8 @@ pub struct OpenPort {
     pub host: Option<HostView>,
     /// The rules of its filter that its device holds.
     pub rules: Placed<FlowRule>,
+    /// The rules by which its device brings control traffic to a receive queue of its own.
+    pub steered: Steered<FlowRule>,
     /// The multicasts that its device was asked to pass on, and why all of them.
     pub multicasts: Option<WantedMulticasts>,
     /// What ports had counted that had its number before it: see `Ledger::traffic`.
@@ -303,6 +306,7 @@ pub fn request(wanted: &config::Port, forwarders: usize) -> Result<PortConfig> {
     let each = forwarders as u16;
     request.rx_queues = wanted.queues.rx_wish().unwrap_or(each);
     request.tx_queues = wanted.queues.tx_wish().unwrap_or(each);
+    request.control_queue = wanted.queues.control;
     request.exact_rx_queues = wanted.queues.rx_wish().is_some();
     request.exact_tx_queues = wanted.queues.tx_wish().is_some();
     request.rx_desc = wanted.queues.rx_descriptors;
@@ -338,6 +342,13 @@ fn opened(wanted: &config::Port, node: Option<usize>, open: OpenQueues) -> Opene
     let device = wanted.device.to_string();
     for note in port.notes() {
         tracing::info!("port \"{}\": {note}", wanted.name);
+    }
+    let control = port.control_queues().clone();
+    if let Some(why) = &control.why {
+        tracing::warn!(
+            "port \"{}\": no receive queue for control traffic: {why}; forwarders receive it",
+            wanted.name
+        );
     }
     let info = InterfaceInfo {
         mac: wanted.mac.unwrap_or(wire::MacAddr(port.mac())),
@@ -376,10 +387,14 @@ fn opened(wanted: &config::Port, node: Option<usize>, open: OpenQueues) -> Opene
         port,
         host: None,
         rules: Placed::default(),
+        steered: Steered::default(),
         multicasts: None,
         counted: [0; 4],
         hold: None,
     };
-    let (plan, host) = (queues::plan(wanted), None);
-    Opened { port: open, queues: Queues { port: id, info, rx, tx, host, node, burst, plan } }
+    let (plan, host, control) = (queues::plan(wanted), None, (control.rx, control.tx));
+    Opened {
+        port: open,
+        queues: Queues { port: id, info, rx, tx, host, node, burst, control, plan },
+    }
 }

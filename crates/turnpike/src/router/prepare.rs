@@ -86,10 +86,10 @@ impl Workshop {
         Binder::here().check(&config, Some(&base))?;
         let diff = Diff::between(&base, &config);
         let made = graphs && diff.fixed().next().is_none();
-        let (before, placement) = (cores::place(&base)?.forward, cores::place(&config)?);
-        let cores = &placement.forward;
+        let (before, placement) = (cores::place(&base)?.seats(), cores::place(&config)?);
+        let cores = &placement.seats()[..];
         let ready = match made {
-            true => open(&self.opener, &base, &diff, known, cores.len())?,
+            true => open(&self.opener, &base, &diff, known, placement.forward.len())?,
             false => BTreeMap::new(),
         };
         let ports = infos(&base, &config, known, &ready);
@@ -121,8 +121,8 @@ impl Workshop {
         driver: Option<&str>,
     ) -> Result<Reopened> {
         let wanted = config.port(id).context("no such port")?;
-        let cores = cores::place(config)?.forward;
-        let forwarders = cores.len();
+        let placement = cores::place(config)?;
+        let (cores, forwarders) = (placement.seats(), placement.forward.len());
         // A device that the router has bound itself is bound again when it is opened.
         if let (config::Device::Pci(address), None, Some(driver)) =
             (&wanted.device, wanted.driver, driver)

@@ -19,10 +19,12 @@
 //! |---|---|
 //! | `turns.rs` | whose turn it is: rates and shares |
 //! | `outbox.rs` | where results go |
+//! | `learner.rs` | flows that the host begins |
 //! | `orders.rs` | what the owner says, and to whom |
 //! | `events.rs` | what the owner is told |
 
 mod events;
+mod learner;
 mod orders;
 mod outbox;
 #[cfg(test)]
@@ -44,6 +46,7 @@ use tokio::sync::oneshot;
 use super::wiring::WorkerEnds;
 
 pub use events::{EventReceiver, EventSender, EventView, event_channel};
+pub use learner::{Learner, Lessons, Teacher, lessons};
 pub use orders::{Connections, Order, OrderQueue, Orders, order_queue};
 pub use outbox::{Frame, Outbox, SlowCounters, handoff_queues};
 pub use turns::{ClassRates, Turns};
@@ -152,7 +155,7 @@ impl SlowWorker {
                         link.interface.take_all_multicasts(on);
                     }
                 }
-                Order::Connect { port, home, host } => self.outbox.connect(port, home, host),
+                Order::Connect { port, sender, host } => self.outbox.connect(port, sender, host),
                 Order::Disconnect { port, answer } => {
                     // Whoever asked may be gone, and the interface with him.
                     let _ = answer.send(self.outbox.disconnect(port));
@@ -186,13 +189,13 @@ impl SlowWorker {
 
     /// Goes on with other forwarders. What those that are gone have punted is taken at once.
     fn reconnect(&mut self, connections: Connections, now: Duration) {
-        let Connections { homes, more, forwarders } = connections;
+        let Connections { senders, more, forwarders } = connections;
         for WorkerEnds { punted, injector } in more {
             self.turns.add(punted);
             self.outbox.injectors.push(injector);
         }
-        for (port, home) in homes {
-            self.outbox.homes[port.index()] = Some(home);
+        for (port, sender) in senders {
+            self.outbox.senders[port.index()] = Some(sender);
         }
         while let Some((class, packet)) = self.turns.pop_beyond(forwarders) {
             self.outbox.counters.taken[class.index()].add(1);

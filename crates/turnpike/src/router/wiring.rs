@@ -5,8 +5,11 @@
 //! ```text
 //!   1. no forwarder receives from it, none hands packets over to its home    (one exchange)
 //!   2. no slow path worker has packets for it; its host interface comes back (an order to each)
-//!   3. its home empties the rings, sends, and gives its queues back          (another exchange)
+//!   3. home and sender empty the rings, send, and give their queues back     (another exchange)
 //! ```
+//!
+//! What the slow path and the kernel send leaves by its *sender*: the forwarder for control traffic where it has a
+//! transmit queue of the port, else the home.
 //!
 //! Connecting is one exchange, and then the order to the workers. What comes by a ring before its other
 //! end has been plugged in waits there.
@@ -29,6 +32,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
+use control::cores::CorePlacement;
 use dataplane::distribution::TxPath;
 use dataplane::exchange::Replacement;
 use dataplane::forwarder::Forwarder;
@@ -61,6 +65,34 @@ pub const RING_SIZE: usize = 2048;
 /// Packets of the kernel that wait in the router for one port; more wait in the kernel.
 pub const PRIORITY_SIZE: usize = 256;
 
+/// The cores of forwarders, in the order of their numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Places {
+    /// One forwarder is on each.
+    pub forward: Vec<usize>,
+    /// The forwarder for control traffic, the last, is on any of them; empty: there is none.
+    pub control: Vec<usize>,
+}
+
+impl Places {
+    /// How many forwarders there are, that for control traffic included.
+    pub fn len(&self) -> usize {
+        self.forward.len() + usize::from(!self.control.is_empty())
+    }
+
+    /// The cores of the forwarder with this number.
+    pub fn of(&self, number: usize) -> &[usize] {
+        self.forward.get(number).map_or(&self.control, std::slice::from_ref)
+    }
+}
+
+impl From<&CorePlacement> for Places {
+    fn from(placement: &CorePlacement) -> Self {
+        let control = if placement.control_forwarder { &placement.control[..] } else { &[] };
+        Self { forward: placement.forward.clone(), control: control.to_vec() }
+    }
+}
+
 /// An open port with the queues it got.
 pub struct Queues {
     /// The port.
@@ -77,6 +109,8 @@ pub struct Queues {
     pub node: Option<usize>,
     /// Packets that the driver recommends to take at once.
     pub burst: usize,
+    /// The last receive queue, and the last transmit queue, are for control traffic.
+    pub control: (bool, bool),
     /// What the configuration says of them.
     pub plan: PortPlan,
 }
@@ -84,7 +118,8 @@ pub struct Queues {
 impl Queues {
     fn demand(&self) -> Demand {
         let (rx, tx, node) = (self.rx.len(), self.tx.len(), self.node);
-        Demand { rx, tx, node, map: self.plan.map.clone() }
+        let (control_rx, control_tx) = self.control;
+        Demand { rx, tx, control_rx, control_tx, node, map: self.plan.map.clone() }
     }
 }
 
@@ -92,7 +127,7 @@ impl Queues {
 pub struct HostLink {
     /// The interface.
     pub interface: HostInterface,
-    /// The ring to the forwarder that owns the port's transmit queue.
+    /// The ring to the port's sender.
     pub priority: Producer,
 }
 
@@ -119,7 +154,12 @@ struct Wired {
 impl Wired {
     /// Packets are in rings between its receive queues and forwarders.
     fn is_spread(&self) -> bool {
-        self.plan.spread.is_some() && self.layout.tx.len() > 1
+        self.plan.spread.is_some() && self.layout.forwarders() > 1
+    }
+
+    /// Forwarders that send for others.
+    fn senders(&self) -> [usize; 2] {
+        [self.layout.home, self.layout.sender]
     }
 }
 
@@ -163,22 +203,28 @@ pub struct Wiring {
     ports: BTreeMap<PortId, Wired>,
     /// The forwarders' places.
     seats: Vec<Seat>,
+    places: Places,
     /// Queues have been moved for the load, so that their numbers need not be even.
     is_by_load: bool,
 }
 
 impl Wiring {
-    /// Of these forwarders, one on each core, which know no port yet, and these workers; more can be made.
+    /// Of these forwarders, one at each place, which know no port yet, and these workers; more can be made.
     pub fn new(
         factory: ForwarderFactory,
-        units: Vec<Forwarder>,
+        mut units: Vec<Forwarder>,
         workers: Orders,
-        cores: &[usize],
+        places: Places,
     ) -> Self {
         let exchanges = Exchanges::new(units.iter().map(Forwarder::exchange).collect());
         let (running, ports) = (Vec::new(), BTreeMap::new());
-        let seats = factory.seats(cores);
-        Self { exchanges, units, running, factory, workers, ports, seats, is_by_load: false }
+        let seats = factory.seats(&places);
+        for (unit, seat) in units.iter_mut().zip(&seats) {
+            let control = Some(seat.is_control);
+            unit.rewire(&mut Rewiring { control, ..Rewiring::default() });
+        }
+        let is_by_load = false;
+        Self { exchanges, units, running, factory, workers, ports, seats, places, is_by_load }
     }
 
     /// Connects ports with forwarders that do not run yet.
@@ -199,9 +245,9 @@ impl Wiring {
 
     /// Starts the forwarders, each on its core.
     pub fn start(&mut self) -> Result<()> {
-        for (number, (unit, seat)) in self.units.drain(..).zip(&self.seats).enumerate() {
-            let eal = self.factory.eal.clone();
-            self.running.push(Running::start(number, unit, seat.core, eal)?);
+        for (number, unit) in self.units.drain(..).enumerate() {
+            let (cores, eal) = (self.places.of(number), self.factory.eal.clone());
+            self.running.push(Running::start(number, unit, cores, eal)?);
         }
         // Whoever hears that the router is ready finds every one on its core.
         for running in &mut self.running {
@@ -227,6 +273,16 @@ impl Wiring {
         &self.seats
     }
 
+    /// Forwarders of packets to be forwarded; that for control traffic has the next number, if there is one.
+    pub fn forwarders(&self) -> usize {
+        layout::forwarders(&self.seats)
+    }
+
+    /// The forwarder that sends what the slow path and the kernel have for a port.
+    pub fn sender(&self, port: PortId) -> Option<usize> {
+        self.ports.get(&port).map(|wired| wired.layout.sender)
+    }
+
     /// The forwarder of each receive queue of a port.
     pub fn receivers(&self, port: PortId) -> &[usize] {
         self.ports.get(&port).map_or(&[], |wired| &wired.layout.rx)
@@ -248,7 +304,8 @@ impl Wiring {
         let Some(wired) = self.ports.get(&port) else { return Vec::new() };
         let Some(node) = wired.demand.node else { return Vec::new() };
         let far = |&(_, &seat): &(usize, &usize)| {
-            self.seats[seat].node.is_some_and(|other| other != node)
+            let Seat { node: other, is_control, .. } = self.seats[seat];
+            !is_control && other.is_some_and(|other| other != node)
         };
         let queues = wired.layout.rx.iter().enumerate().filter(far);
         queues.map(|(queue, &seat)| (queue, self.seats[seat].core)).collect()
@@ -302,7 +359,8 @@ impl Wiring {
             Ok((wires, host)) => {
                 let Wired { demand, plan, burst, spare, .. } = wired;
                 let Parts { info, rx, tx, .. } = parts_of(port, wires, spare)?;
-                Ok(Queues { port, info, rx, tx, host, node: demand.node, burst, plan })
+                let control = (demand.control_rx, demand.control_tx);
+                Ok(Queues { port, info, rx, tx, host, node: demand.node, burst, control, plan })
             }
             Err(error) => {
                 self.ports.insert(port, wired);
@@ -313,7 +371,7 @@ impl Wiring {
 
     /// Notes a port whose wires are plugged in, and plugs in the workers.
     fn enter(&mut self, port: PortId, wired: Wired, host: Option<HostLink>) {
-        self.workers.connect(port.into(), wired.layout.home, host);
+        self.workers.connect(port.into(), wired.layout.sender, host);
         self.ports.insert(port, wired);
     }
 
@@ -323,9 +381,9 @@ impl Wiring {
         port: PortId,
         wired: &Wired,
     ) -> Result<(Vec<Wires>, Option<HostInterface>)> {
-        let (ports, home): (PortSet, _) = ([port].into_iter().collect(), wired.layout.home);
+        let ports: PortSet = [port].into_iter().collect();
         let spread = if wired.is_spread() { ports } else { PortSet::EMPTY };
-        let stopped = self.stop(ports, spread, &[(port, home)]).await?;
+        let stopped = self.stop(ports, spread, &[(port, wired.senders())]).await?;
         let link = self.workers.disconnect(port.into()).await;
         match self.rewire(self.free(ports)).await {
             Ok(freed) => {
@@ -333,28 +391,28 @@ impl Wiring {
                 Ok((wires.collect(), link.map(|link| link.interface)))
             }
             Err(error) => {
-                self.workers.connect(port.into(), home, link);
+                self.workers.connect(port.into(), wired.layout.sender, link);
                 self.take_back(stopped).await;
                 Err(error)
             }
         }
     }
 
-    /// Nobody receives from these ports any more, nor hands anything over to their homes; of those that
+    /// Nobody receives from these ports any more, nor hands anything over to their `senders`; of those that
     /// are `spread` by software, the rings are empty first. What undoes it, step by step; or everything
     /// stays.
     async fn stop(
         &self,
         ports: PortSet,
         spread: PortSet,
-        homes: &[(PortId, usize)],
+        senders: &[(PortId, [usize; 2])],
     ) -> Result<Vec<Vec<Rewiring>>> {
         let mut done = Vec::new();
         if !spread.is_empty() {
             let halt = |_| Rewiring { stop: spread, ..Rewiring::default() };
             done.push(self.rewire((0..self.exchanges.len()).map(halt)).await?);
         }
-        match self.rewire(self.stopping(ports, homes)).await {
+        match self.rewire(self.stopping(ports, senders)).await {
             Ok(stopped) => {
                 done.push(stopped);
                 Ok(done)
@@ -376,14 +434,14 @@ impl Wiring {
     }
 
     /// For each forwarder: that it receives from these ports no more, and hands nothing over to their
-    /// homes, which have what it has handed over by then.
+    /// `senders`, which have what it has handed over by then.
     fn stopping<'a>(
         &self,
         ports: PortSet,
-        homes: &'a [(PortId, usize)],
+        senders: &'a [(PortId, [usize; 2])],
     ) -> impl Iterator<Item = Rewiring> + use<'a> {
         (0..self.exchanges.len()).map(move |forwarder| {
-            let others = homes.iter().filter(move |(_, home)| *home != forwarder);
+            let others = senders.iter().filter(move |(_, senders)| !senders.contains(&forwarder));
             let exits = others.map(|&(port, _)| Exit::none(port)).collect();
             let wires = Wires { exits, ..Wires::default() };
             Rewiring { stop: ports, drain: ports, wires, ..Rewiring::default() }
@@ -412,7 +470,8 @@ impl Wiring {
         let rings = self.rings(port, &layout, &plan, &self.seats)?;
         let (mut priority, mut link) = (None, None);
         if let Some(interface) = host {
-            let (name, node) = (format!("priority-{}", port.index()), self.seats[layout.home].node);
+            let (name, node) =
+                (format!("priority-{}", port.index()), self.seats[layout.sender].node);
             let (producer, consumer) = ring(&self.factory.eal, &name, PRIORITY_SIZE, node)?;
             priority = Some(consumer);
             link = Some(HostLink { interface, priority: producer });
@@ -436,9 +495,10 @@ impl Wiring {
         };
         let handovers = layout.tx.iter().enumerate().map(handover).collect::<Result<_>>()?;
         let mut spreads = Vec::new();
-        if let Some(spread) = plan.spread.as_ref().filter(|_| seats.len() > 1) {
-            let table = spread.table(seats.len())?;
-            for (queue, &receiver) in layout.rx.iter().enumerate() {
+        if let Some(spread) = plan.spread.as_ref().filter(|_| layout.forwarders() > 1) {
+            let table = spread.table(layout.forwarders())?;
+            let receivers = layout.rx.iter().filter(|receiver| Some(**receiver) != layout.control);
+            for (queue, &receiver) in receivers.enumerate() {
                 let to = |(forwarder, seat): (usize, &Seat)| {
                     let wanted = forwarder != receiver && table.contains(&(forwarder as u16));
                     let name = format!("spread-{port}-{queue}-{forwarder}");
@@ -455,7 +515,7 @@ impl Wiring {
 fn lay(parts: Parts, terms: Terms, rings: Rings) -> Result<Laid> {
     let Parts { port, info, rx, tx, mut priority } = parts;
     let Terms { demand, plan, burst, layout } = terms;
-    let home = layout.home;
+    let (home, sender) = (layout.home, layout.sender);
     let by_reference = tx.first().is_some_and(TxQueue::supports_multi_segment);
     let replicas = Replicas { mac: info.mac.0, by_reference };
     let mut wires: Vec<Wires> = layout.tx.iter().map(|_| Wires::default()).collect();
@@ -463,8 +523,10 @@ fn lay(parts: Parts, terms: Terms, rings: Rings) -> Result<Laid> {
     for (queue, &forwarder) in rx.into_iter().zip(&layout.rx) {
         let mut source = RxSource::of_queue(port, info, queue);
         source.burst = plan.burst.unwrap_or(burst);
-        if let (Some(spread), Some(to)) = (&plan.spread, spreads.next()) {
-            let table = spread.table(layout.tx.len())?;
+        let is_control = Some(forwarder) == layout.control;
+        let to = if is_control { None } else { spreads.next() };
+        if let (Some(spread), Some(to)) = (&plan.spread, to) {
+            let table = spread.table(layout.forwarders())?;
             let (mut ways, mut others) = (Vec::new(), wires.iter_mut());
             for ring in to {
                 let other = others.next();
@@ -487,7 +549,7 @@ fn lay(parts: Parts, terms: Terms, rings: Rings) -> Result<Laid> {
             exit.path = TxPath::Handover(producer);
             wires[home].inlets.push(Inlet { port: Some(port), ring });
         }
-        if forwarder == home {
+        if forwarder == sender {
             exit.priority = priority.take();
         }
         wires[forwarder].exits.push(exit);

@@ -504,7 +504,9 @@ mod tests {
 
     #[test]
     fn a_question_is_answered_where_it_is_one() {
-        assert!(run("show ?").contains("  ports       Ports: device, addresses, link, packets\n"));
+        assert!(
+            run("show ?").contains("  ports           Ports: device, addresses, link, packets\n")
+        );
         assert!(run("show p?").contains("protection") && !run("show p?").contains("routes"));
         assert!(run("show ports ?").contains("<Enter>"));
         assert!(run("show ports | ?").contains("grep"));

@@ -26,7 +26,7 @@ pub fn forwarders(report: &Forwarders) -> String {
     for one in &report.forwarders {
         table.add_row([
             one.number.to_string(),
-            one.core.to_string(),
+            if one.control { "control".to_owned() } else { one.core.to_string() },
             one.node.map_or_else(|| "-".to_owned(), |node| node.to_string()),
             format!("{:.0} %", one.busy_percent),
             one.packets.to_string(),
@@ -123,12 +123,13 @@ pub fn rss(ports: &[Rss]) -> String {
 }
 
 fn port(rss: &Rss) -> String {
-    let Rss { port, spread, function, fields, key, queues, table } = rss;
+    let Rss { port, spread, function, fields, key, queues, control_queue, table } = rss;
+    let control = control_queue.map(|queue| format!(", queue {queue} for control traffic"));
+    let queues = count(*queues, "receive queue") + &control.unwrap_or_default();
     let Some(function) = function else {
-        return format!("{port}: {}, no hash of the router's", count(*queues, "receive queue"));
+        return format!("{port}: {queues}, no hash of the router's");
     };
-    let mut lines =
-        vec![format!("{port}: {function} in {spread}, {}", count(*queues, "receive queue"))];
+    let mut lines = vec![format!("{port}: {function} in {spread}, {queues}")];
     if !fields.is_empty() {
         lines.push(format!("  fields  {}", fields.join(", ")));
     }
@@ -212,6 +213,7 @@ mod tests {
             fields: vec!["ipv4".into()],
             key: Some("6d:5a".into()),
             queues: 2,
+            control_queue: None,
             table: vec![0, 1, 1, 1],
         };
         assert_eq!(
@@ -221,7 +223,9 @@ mod tests {
         );
         report.spread = "software".into();
         assert!(rss(&[report.clone()]).ends_with("forwarder 0: 25.0 %, forwarder 1: 75.0 %"));
-        report.function = None;
-        assert_eq!(rss(&[report]), "wan: 2 receive queues, no hash of the router's");
+        (report.function, report.control_queue) = (None, Some(1));
+        let expected =
+            "wan: 2 receive queues, queue 1 for control traffic, no hash of the router's";
+        assert_eq!(rss(&[report]), expected);
     }
 }

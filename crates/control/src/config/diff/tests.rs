@@ -174,6 +174,16 @@ fn every_kind_of_setting_is_compared() {
         ),
         (
             String::new(),
+            "turnpike.forwarders { control_queue = true }".to_owned(),
+            "forwarders: control_queue: false => true",
+        ),
+        (
+            "turnpike.forwarders { learned_flows = 0 }".to_owned(),
+            String::new(),
+            "forwarders: learned_flows: 0 => 256",
+        ),
+        (
+            String::new(),
             "turnpike.command 'x' { help = 'A', run = print }".to_owned(),
             "command \"x\": - => A",
         ),
@@ -351,6 +361,7 @@ const CHANGES: &[(&str, &str)] = &[
     ("filter outward", "filter = { outward = 'f' }"),
     ("filter hardware", "filter = { inward = 'f', hardware = true }"),
     ("spread", "spread = 'software'"),
+    ("control_queue", "control_queue = false"),
     ("queue", "queue = { length = 7 }"),
     ("shape", "shape = '1mbit'"),
     ("offloads", "offloads = { vlan = false }"),
@@ -376,18 +387,19 @@ const CHANGES: &[(&str, &str)] = &[
 fn a_port_is_reopened_for_settings_that_say_so_and_for_no_others() {
     let with = |port: &str| {
         read(&format!(
-            "local turnpike = require 'turnpike'\nturnpike.forwarders {{ cores = '1,2' }}\n\
+            "local turnpike = require 'turnpike'\nturnpike.forwarders {{ cores = '1,2', control_queue = true }}\n\
              turnpike.filter 'f' {{ default = 'drop' }}\n\
              turnpike.vrf 'blue' {{}}\n\
              turnpike.port 'a' {{ {port} }}\n"
         ))
     };
-    let before = with(PORT);
     let mut known: BTreeSet<String> = BTreeSet::new();
     for &(setting, change) in CHANGES {
+        // Kernel interfaces have no queue for control traffic.
+        let plain = if setting == "control_queue" { "device = 'net_ring0'" } else { PORT };
         let port =
-            if setting == "device" { change.to_owned() } else { format!("{PORT}, {change}") };
-        let diff = Diff::between(&before, &with(&port));
+            if setting == "device" { change.to_owned() } else { format!("{plain}, {change}") };
+        let diff = Diff::between(&with(plain), &with(&port));
         let reopens = |setting: &Setting| {
             matches!(setting.effect, Effect::Reopen | Effect::ReopenHost) && diff.reopens(setting)
         };

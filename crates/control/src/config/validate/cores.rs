@@ -11,6 +11,13 @@ use super::Context;
 use super::rest::{plain, single, wait};
 use crate::cores::parse_cores;
 
+/// What `turnpike.forwarders` says.
+const FORWARDERS: [&str; 7] =
+    ["cores", "wait", "budget", "rebalance", "control_queue", "learned_flows", "shed"];
+
+/// The most flows that a device is given.
+const LEARNED_MOST: u64 = 4096;
+
 /// Reads both statements, and how forwarders wait.
 pub(super) fn read<'s>(
     context: &mut Context<'_>,
@@ -25,12 +32,14 @@ pub(super) fn read<'s>(
         not_both(&mut fields, &read);
     }
     if let Some(statement) = single(context, forwarders) {
-        let mut fields =
-            plain(context, statement, &["cores", "wait", "budget", "rebalance", "shed"]);
+        let mut fields = plain(context, statement, &FORWARDERS);
         sharing.wait = wait(&mut fields).unwrap_or(sharing.wait);
         let budget = fields.number("budget", 1..=u64::from(u16::MAX));
         sharing.budget = budget.map_or(sharing.budget, |budget| budget as u16);
         sharing.rebalance = fields.flag_or("rebalance", sharing.rebalance);
+        sharing.control_queue = fields.flag_or("control_queue", sharing.control_queue);
+        let learned = fields.number("learned_flows", 0..=LEARNED_MOST);
+        sharing.learned_flows = learned.map_or(sharing.learned_flows, |learned| learned as u16);
         sharing.shed = shedding(&mut fields).unwrap_or(sharing.shed);
         let (line, forward) = list(&mut fields, "cores");
         match read.forward_line.filter(|_| line.is_some()) {

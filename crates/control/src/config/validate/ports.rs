@@ -19,7 +19,7 @@ use super::{
     transmit, vrfs,
 };
 
-const KNOWN: [&str; 33] = [
+const KNOWN: [&str; 34] = [
     "device",
     "driver",
     "take_over",
@@ -43,6 +43,7 @@ const KNOWN: [&str; 33] = [
     "tx_cores",
     "rss",
     "spread",
+    "control_queue",
     "queue",
     "shape",
     "offloads",

@@ -6,7 +6,7 @@ use dataplane::port::{RssTable, Thresholds};
 
 use super::super::queues::{Queues, Rss, RssFields, Spread};
 use super::super::value::{Fields, Value, whole_number};
-use super::super::{Cores, Port};
+use super::super::{Cores, Device, Forwarders, Port};
 use super::{Context, rest};
 use crate::cores::parse_cores;
 
@@ -46,6 +46,7 @@ pub(super) fn read(fields: &mut Fields<'_, '_>) -> Queues {
         tx_cores: cores(fields, "tx_cores"),
         rss: rss(fields),
         spread: spread(fields),
+        control: fields.flag_or("control_queue", true),
     };
     check_numbers(fields, &queues);
     queues
@@ -208,6 +209,15 @@ fn table(fields: &mut Fields<'_, '_>) -> RssTable {
     }
 }
 
+/// Only devices that DPDK drives by itself have a control queue: of a kernel interface each receive queue belongs to
+/// the socket that sends, and none can be left out of the spreading.
+pub(super) fn settle_control(ports: &mut [Port], forwarders: &Forwarders) {
+    for port in ports {
+        let of_kernel = matches!(port.device, Device::Kernel(_));
+        port.queues.control &= forwarders.control_queue && !of_kernel;
+    }
+}
+
 /// Checks that cores that serve queues are forwarders' cores.
 pub(super) fn check(context: &mut Context<'_>, ports: &[Port], forwarders: &Cores) {
     for port in ports {
@@ -286,6 +296,24 @@ mod tests {
     }
 
     #[test]
+    fn devices_that_the_kernel_does_not_drive_have_a_control_queue_where_forwarders_ask_for_one() {
+        let control = |forwarders: &str, port: &str| {
+            let text = format!(
+                "local turnpike = require 'turnpike'\nturnpike.forwarders {{ {forwarders} }}\n\
+                 turnpike.port 'p' {{ {port} }}"
+            );
+            let (limits, catalogue) = (Limits::default(), Catalogue::default());
+            let config = parse(Path::new("r.lua"), &text, limits, &catalogue).unwrap();
+            config.ports[0].queues.control
+        };
+        let (on, nic) = ("control_queue = true", "device = '0000:03:00.0'");
+        assert!(control(on, nic));
+        assert!(!control("", nic));
+        assert!(!control(on, "device = '0000:03:00.0', control_queue = false"));
+        assert!(!control(on, "device = 'eth0'"), "a kernel interface");
+    }
+
+    #[test]
     fn every_key_is_read() {
         let read = queues(
             "rx_queues = 4, tx_queues = 2, rx_descriptors = 2048, tx_descriptors = 512, rx_burst = 32,
@@ -319,6 +347,7 @@ mod tests {
                 table: RssTable::Skip(vec![0]),
             }),
             spread: Spread::Software,
+            control: false,
         };
         assert_eq!(read, expected);
         assert_eq!(queues(""), Queues::default());

@@ -76,6 +76,7 @@ impl Owner {
                 self.filters = self.tables.filters.use_next(&self.tables.interfaces.get());
                 self.sets.retain(&config.sets);
                 self.place_rules(&config);
+                self.steer_control_for(&config);
                 Ok(pause)
             }
             Err(error) => {
@@ -204,7 +205,7 @@ impl Owner {
 
     /// Hash and table of ports whose device stays.
     fn change_rss(&mut self, old: &Config, new: &Config) -> Result<()> {
-        let forwarders = self.forwarders();
+        let forwarders = self.wiring.as_ref().map_or(0, Wiring::forwarders);
         for (id, before, after) in ports(old, new) {
             let Some(open) = self.ports.get(id) else { continue };
             if queues::device_rss(before) != queues::device_rss(after) {
@@ -346,7 +347,7 @@ impl Owner {
             return Ok(Vec::new());
         };
         let (factory, count) = (wiring.factory(), self.forwarders());
-        factory.buffers.check_queues(new, count)?;
+        factory.buffers.check_queues(new, wiring.forwarders())?;
         Ok((0..count).map(|_| factory.buckets.schedulers(&changed)).collect())
     }
 
@@ -378,18 +379,18 @@ impl Owner {
         more: Vec<ForwarderGraph>,
         config: &Config,
     ) -> Result<Option<Duration>> {
-        let (first, cores) = (self.forwarders(), &placement.forward);
+        let (first, seats, places) = (self.forwarders(), placement.seats(), placement.into());
         let factory = self.wiring.as_ref().context("no wiring")?.factory();
         let make = |(number, graph): (usize, ForwarderGraph)| {
-            let (core, counters) = (cores[number], self.ledger.counters_of(number));
+            let (core, counters) = (seats[number], self.ledger.counters_of(number));
             let settings = (settings::of_forwarders(config), &schedulers::all(config)[..]);
             factory.make((number, core), graph, settings, counters)
         };
         let more = (first..).zip(more).map(make).collect::<Result<Vec<_>>>()?;
         let plans = queues::plans(config);
-        let spread = async |wiring: &mut Wiring| wiring.spread(cores, &plans, more).await;
+        let spread = async |wiring: &mut Wiring| wiring.spread(&places, &plans, more).await;
         let Spread { joined, pause } = self.with_wiring(spread).await?;
-        self.ledger.set_forwarders(cores.len(), joined);
+        self.ledger.set_forwarders(seats.len(), joined);
         self.confine(placement);
         Ok(pause)
     }

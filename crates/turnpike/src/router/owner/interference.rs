@@ -114,7 +114,7 @@ impl Owner {
     /// Keeps all threads but forwarders on the cores for control, those that were there before a change included.
     pub(super) fn confine(&mut self, placement: &CorePlacement) {
         let forwarders: Vec<Pid> =
-            self.wiring.iter().flat_map(|wiring| wiring.threads()).flatten().collect();
+            self.threads().into_iter().filter_map(|(thread, _)| thread).collect();
         if let Err(error) = cores::confine(&placement.control, &forwarders) {
             tracing::error!("control stays on the cores that it had: {error:#}");
         }
@@ -138,10 +138,11 @@ impl Owner {
         self.watched.report(number, *threads.get(number)?)
     }
 
-    /// Thread and core of each forwarder.
+    /// Thread and core of each forwarder that has a core of its own.
     fn threads(&self) -> Vec<(Option<Pid>, usize)> {
         let Some(wiring) = &self.wiring else { return Vec::new() };
-        wiring.threads().zip(wiring.seats().iter().map(|seat| seat.core)).collect()
+        let own = wiring.threads().zip(wiring.seats()).take(wiring.forwarders());
+        own.map(|(thread, seat)| (thread, seat.core)).collect()
     }
 }
 

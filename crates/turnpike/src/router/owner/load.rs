@@ -123,6 +123,7 @@ impl Owner {
             Some(Forwarder {
                 number,
                 core: seat.core,
+                control: seat.is_control,
                 node: seat.node,
                 busy_percent: self.loads.percent(number),
                 packets: (received + spread_in).saturating_sub(spread_out),
@@ -139,7 +140,8 @@ impl Owner {
         };
         let running = self.ledger.forwarders.iter().enumerate().filter(|(_, view)| view.running);
         let forwarders: Vec<_> = running.filter_map(report).collect();
-        let mut advice: Vec<_> = uneven(&forwarders).into_iter().collect();
+        let (own, _) = forwarders.split_at(wiring.forwarders().min(forwarders.len()));
+        let mut advice: Vec<_> = uneven(own).into_iter().collect();
         advice.extend(self.ports.iter().filter_map(|port| self.distance(port)));
         advice.extend(self.ports.iter().filter_map(|port| self.silence(port)));
         advice.extend(cores::sharing(&self.cores));
@@ -157,7 +159,11 @@ impl Owner {
         let settings = settings::of_forwarders(&self.configurations.current);
         let receives = |port: &&OpenPort| wiring.receivers(port.id).contains(&number);
         let ports = || self.ports.iter().filter(receives);
-        let wait = settings.polling.wait_of(ports().map(|port| port.id));
+        let is_control = wiring.seats().get(number).is_some_and(|seat| seat.is_control);
+        let wait = match is_control {
+            true => Wait::Interrupt,
+            false => settings.polling.wait_of(ports().map(|port| port.id)),
+        };
         let silent = ports().filter(|port| wait != Wait::Poll && !port.port.has_rx_interrupts());
         let blocked = counters.blocked.get() as f64 / dpdk::tsc_hz() as f64;
         Waiting {
@@ -200,10 +206,11 @@ impl Owner {
             fields: Vec::new(),
             key: None,
             queues: port.queues.0,
+            control_queue: control_queue(port),
             table: Vec::new(),
         };
         let Some(wiring) = &self.wiring else { return none };
-        let forwarders = wiring.seats().len();
+        let forwarders = wiring.forwarders();
         let plan = wiring.plan_of(port.id).and_then(|plan| plan.spread.as_ref());
         if let Some(software) = plan.filter(|_| forwarders > 1) {
             let names = match software.hashes_ports() {
@@ -284,6 +291,11 @@ impl Owner {
             )
         })
     }
+}
+
+/// The receive queue of a port for control traffic.
+fn control_queue(port: &OpenPort) -> Option<usize> {
+    port.port.control_queues().rx.then(|| port.queues.0 - 1)
 }
 
 /// A forwarder whose core the kernel has refused or taken away, in a sentence.

@@ -205,7 +205,7 @@ impl Owner {
 /// The answer is made of the wiring.
 fn needs_wiring(question: &Question) -> bool {
     let Question::Request(Request::Show(show), _) = question else { return false };
-    matches!(show, Show::Forwarders | Show::Rss | Show::Topology)
+    matches!(show, Show::Forwarders | Show::Rss | Show::ControlQueues | Show::Topology)
 }
 
 /// It asks for another configuration, or decides on one.

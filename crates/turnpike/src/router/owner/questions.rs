@@ -99,6 +99,7 @@ impl Owner {
             Show::Neighbours => bail!("slow path workers are asked"),
             Show::Forwarders => json(&self.forwarder_reports()),
             Show::Rss => json(&self.rss_reports()),
+            Show::ControlQueues => json(&self.control_queue_reports()),
             Show::Queues => json(&self.queue_reports()),
             Show::Multicast => json(&self.multicast()),
             Show::Filters => {

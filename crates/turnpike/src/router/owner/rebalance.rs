@@ -111,12 +111,14 @@ impl Balance {
     }
 }
 
-/// What each queue of these ports costs its forwarder, of which there are so many.
+/// What each queue of these ports costs its forwarder, of which there are so many. Those for control traffic stay
+/// where they are.
 fn queue_loads(wiring: &Wiring, ports: &Ports, loads: &Loads, forwarders: usize) -> Vec<QueueLoad> {
     let of_port = |port: PortId| {
         let served = wiring.receivers(port);
         let free = wiring.is_movable(port);
-        served.iter().enumerate().map(move |(queue, &forwarder)| {
+        let to_forward = served.iter().enumerate().filter(move |(_, at)| **at < forwarders);
+        to_forward.map(move |(queue, &forwarder)| {
             let beside = served.iter().filter(|&&other| other == forwarder).count();
             let part = loads.part_of(port, forwarder) / beside as f64;
             let near = wiring.is_near(port, forwarder);
@@ -132,7 +134,7 @@ impl Owner {
     /// Moves queues if it is time; to be called after each look at the loads.
     pub(super) async fn rebalance(&mut self) {
         let Some(wiring) = &self.wiring else { return };
-        let forwarders = wiring.seats().len();
+        let forwarders = wiring.forwarders();
         let busy: Vec<_> = (0..forwarders).map(|forwarder| self.loads.percent(forwarder)).collect();
         let moves = match self.configurations.current.forwarders.rebalance {
             true => plan(queue_loads(wiring, &self.ports, &self.loads, forwarders), busy.clone()),

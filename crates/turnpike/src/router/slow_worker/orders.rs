@@ -29,7 +29,7 @@ pub enum Order {
         /// The port.
         port: InterfaceId,
         /// The forwarder.
-        home: usize,
+        sender: usize,
         /// The port's host interface, for the worker that owns the port.
         host: Option<HostLink>,
     },
@@ -56,7 +56,7 @@ pub enum Order {
 /// A worker's connections when there is another number of forwarders.
 pub struct Connections {
     /// Each port's forwarder.
-    pub homes: Vec<(InterfaceId, usize)>,
+    pub senders: Vec<(InterfaceId, usize)>,
     /// To and from forwarders that are new.
     pub more: Vec<WorkerEnds>,
     /// How many forwarders there are.
@@ -70,7 +70,7 @@ impl Halted {
     /// Lets them go on. `more` has the ends of each new forwarder by worker.
     pub fn go(
         self,
-        homes: Vec<(InterfaceId, usize)>,
+        senders: Vec<(InterfaceId, usize)>,
         forwarders: usize,
         more: Vec<Vec<WorkerEnds>>,
     ) {
@@ -78,7 +78,7 @@ impl Halted {
         for worker in self.0 {
             let ends = more.iter_mut().filter_map(Iterator::next).collect();
             // Whoever has ended has no part in it.
-            let _ = worker.send(Connections { homes: homes.clone(), more: ends, forwarders });
+            let _ = worker.send(Connections { senders: senders.clone(), more: ends, forwarders });
         }
     }
 }
@@ -183,11 +183,11 @@ impl Orders {
 
     /// Tells every worker which forwarder sends what is for a port, and gives the port's own worker the
     /// host interface. Whoever has ended needs none any more.
-    pub fn connect(&self, port: InterfaceId, home: usize, mut host: Option<HostLink>) {
+    pub fn connect(&self, port: InterfaceId, sender: usize, mut host: Option<HostLink>) {
         let owner = owner(port.index(), self.0.len());
         for (index, worker) in self.0.iter().enumerate() {
             let host = if index == owner { host.take() } else { None };
-            let _ = worker.send(Order::Connect { port, home, host });
+            let _ = worker.send(Order::Connect { port, sender, host });
         }
     }
 

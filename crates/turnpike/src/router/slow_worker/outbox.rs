@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use dataplane::class::ByClass;
 use dataplane::counters::{Counter, Drops};
@@ -25,7 +25,7 @@ use wire::MacAddr;
 
 use super::super::buffers::Buffers;
 use super::super::wiring::{HostLink, PRIORITY_SIZE};
-use super::EventSender;
+use super::{EventSender, Learner};
 
 /// Frames taken from one host interface before the next has its turn.
 const HOST_TURN: usize = 64;
@@ -73,8 +73,8 @@ impl SlowCounters {
 pub struct Outbox {
     /// One ring to each forwarder.
     pub injectors: Vec<Producer>,
-    /// For each port that is connected, the forwarder that owns its transmit queue.
-    pub homes: [Option<usize>; MAX_PORTS],
+    /// For each port that is connected, the forwarder that sends for the slow path.
+    pub senders: [Option<usize>; MAX_PORTS],
     /// Buffers for packets made here.
     pub buffers: Buffers,
     /// What is counted.
@@ -89,6 +89,8 @@ pub struct Outbox {
     pub handoff_queue: HandoffQueue,
     /// What the filters say of packets that leave from here.
     pub gate: Gate,
+    /// Tells the flows that the host begins.
+    pub learner: Learner,
 }
 
 /// Handoffs that wait for a worker; more are dropped.
@@ -210,10 +212,10 @@ impl Packet for Frame {
 }
 
 impl Outbox {
-    /// Hands a packet to the forwarder that can send it.
+    /// Hands a packet to the port's sender.
     fn inject(&mut self, port: InterfaceId, mut packet: Mbuf) {
-        let home = self.homes[port.index()];
-        let Some(ring) = home.and_then(|home| self.injectors.get_mut(home)) else {
+        let sender = self.senders[port.index()];
+        let Some(ring) = sender.and_then(|sender| self.injectors.get_mut(sender)) else {
             self.counters.drops.add(DropReason::PortDown, 1);
             return;
         };
@@ -227,15 +229,15 @@ impl Outbox {
 
 impl Outbox {
     /// What is for the port goes to this forwarder, and what the kernel sends comes from there.
-    pub fn connect(&mut self, port: InterfaceId, home: usize, host: Option<HostLink>) {
-        self.homes[port.index()] = Some(home);
+    pub fn connect(&mut self, port: InterfaceId, sender: usize, host: Option<HostLink>) {
+        self.senders[port.index()] = Some(sender);
         self.hosts[port.index()] = host;
     }
 
     /// What is for the port is dropped; its host interface, if it is here, is let go.
     pub fn disconnect(&mut self, port: InterfaceId) -> Option<HostLink> {
         self.flush_hosts();
-        self.homes[port.index()] = None;
+        self.senders[port.index()] = None;
         self.hosts[port.index()].take()
     }
 
@@ -250,6 +252,7 @@ impl Outbox {
         let mut found = 0;
         self.gate.follow(&self.tables);
         let now = dpdk::tsc();
+        let learns = self.learner.is_on().then(Instant::now);
         let pool = self.buffers.largest();
         for (port, link) in (0..).zip(&mut self.hosts) {
             let (Some(link), Some(port)) = (link, InterfaceId::new(port)) else { continue };
@@ -260,6 +263,9 @@ impl Outbox {
                 found += 1;
                 self.counters.from_host.add(1);
                 self.gate.own(packet.data(), port, now);
+                if let Some(now) = learns {
+                    self.learner.look(packet.data(), port, &self.tables.own, now);
+                }
                 let sent = made
                     .and_then(|()| link.priority.push(packet).map_err(|_| DropReason::InjectFull));
                 match sent {

@@ -173,7 +173,7 @@ impl Lab {
             turns: Turns::new(vec![punted.try_into().ok().unwrap()], &limits, rates),
             outbox: Outbox {
                 injectors: vec![ring("inject").0],
-                homes: [None; MAX_PORTS],
+                senders: [None; MAX_PORTS],
                 buffers: pool.clone().into(),
                 counters: Arc::default(),
                 events: event_channel().0,
@@ -181,6 +181,7 @@ impl Lab {
                 hosts: std::array::from_fn(|_| None),
                 handoff_queue,
                 gate: Gate::default(),
+                learner: Learner::new(lessons().0),
             },
             orders: orders_in,
             quiescent: dpdk::qsbr::Qsbr::new(1).register().unwrap(),
@@ -760,9 +761,9 @@ fn a_halted_worker_goes_on_with_other_forwarders() {
         lab.round(Duration::ZERO);
         answer.blocking_recv().unwrap();
     };
-    let homes = vec![(InterfaceId::FIRST, 1)];
+    let senders = vec![(InterfaceId::FIRST, 1)];
     let more = ways.workers;
-    halt(&mut lab, Some(Connections { homes, more, forwarders: 2 }));
+    halt(&mut lab, Some(Connections { senders, more, forwarders: 2 }));
     lab.worker.outbox.originate(InterfaceId::FIRST, &[0; 60]);
     assert!(inlets[0].ring.pop().is_some(), "by the new forwarder");
     // Whoever halted it is gone: nothing has changed.
@@ -773,7 +774,7 @@ fn a_halted_worker_goes_on_with_other_forwarders() {
     for number in 0..300 {
         lab.push_local(PuntClass::Host, number);
     }
-    halt(&mut lab, Some(Connections { homes: Vec::new(), more: Vec::new(), forwarders: 0 }));
+    halt(&mut lab, Some(Connections { senders: Vec::new(), more: Vec::new(), forwarders: 0 }));
     assert_eq!((lab.taken(PuntClass::Host), lab.kernel.lock().unwrap().got.len()), (300, 300));
     assert!(lab.worker.outbox.injectors.is_empty());
     let (answer, link) = tokio::sync::oneshot::channel();

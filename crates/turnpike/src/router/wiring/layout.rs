@@ -16,6 +16,10 @@
 //! A forwarder has one transmit queue of a port where there are enough. Where there are fewer, they go to
 //! the forwarders that have least to do, and one without hands its packets over to the port's home, which
 //! also sends what the slow path has.
+//!
+//! Where there is a forwarder for control traffic, it has the last receive and transmit queue of each port that was
+//! opened with queues for it, and no others; by that transmit queue it sends what the slow path has, which so passes
+//! no forwarder that is loaded.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -25,30 +29,58 @@ use dataplane::port::PortId;
 /// How a port's queues are served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// The forwarder that sends what others hand over and what the slow path has.
+    /// The forwarder that sends what others hand over.
     pub home: usize,
+    /// The forwarder that sends what the slow path and the kernel have: that for control traffic where it has a
+    /// transmit queue, else the home.
+    pub sender: usize,
+    /// The forwarder for control traffic, the last of all, if there is one.
+    pub control: Option<usize>,
     /// The forwarder of each receive queue.
     pub rx: Vec<usize>,
     /// The transmit queue of each forwarder, if there is one for it.
     pub tx: Vec<Option<usize>>,
 }
 
+impl Layout {
+    /// Forwarders of packets to be forwarded: all but that for control traffic.
+    pub fn forwarders(&self) -> usize {
+        self.control.unwrap_or(self.tx.len())
+    }
+}
+
 /// A forwarder to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seat {
-    /// The core that it runs on.
+    /// The core that it runs on; of that for control traffic the first one.
     pub core: usize,
     /// The NUMA node of that core, if it is known.
     pub node: Option<usize>,
+    /// It is for control traffic.
+    pub is_control: bool,
+}
+
+/// Forwarders of packets to be forwarded: all but that for control traffic, which is the last.
+pub fn forwarders(seats: &[Seat]) -> usize {
+    control(seats).unwrap_or(seats.len())
+}
+
+/// The forwarder for control traffic.
+pub fn control(seats: &[Seat]) -> Option<usize> {
+    seats.iter().position(|seat| seat.is_control)
 }
 
 /// What a port needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
-    /// Receive queues, at least one.
+    /// Receive queues, at least one beside that for control traffic.
     pub rx: usize,
-    /// Transmit queues, at least one.
+    /// Transmit queues, at least one beside that for control traffic.
     pub tx: usize,
+    /// The last receive queue is for control traffic.
+    pub control_rx: bool,
+    /// The last transmit queue is for control traffic.
+    pub control_tx: bool,
     /// The NUMA node of its device, if it is known.
     pub node: Option<usize>,
     /// The cores that the configuration says.
@@ -85,14 +117,18 @@ pub fn deal_beside(
     demands: &BTreeMap<PortId, Demand>,
     seats: &[Seat],
 ) -> BTreeMap<PortId, Layout> {
+    let control = control(seats);
+    let seats = &seats[..forwarders(seats)];
     let mut table = Table { seats, cards: Vec::new(), loads: vec![Load::default(); seats.len()] };
     for (&port, layout) in settled {
-        for (queue, &seat) in layout.rx.iter().enumerate() {
+        for (queue, &seat) in layout.rx.iter().enumerate().filter(|(_, seat)| **seat < seats.len())
+        {
             table.add(Card { port, queue, node: None, pinned: true, seat: None }, Some(seat));
         }
     }
+    let shared = |all: usize, has_own: bool| all - usize::from(has_own && control.is_some());
     for (&port, demand) in demands {
-        for queue in 0..demand.rx {
+        for queue in 0..shared(demand.rx, demand.control_rx) {
             let seat = table.seat_of(&demand.map.rx, queue);
             let (node, pinned) = (demand.node, seat.is_some());
             table.add(Card { port, queue, node, pinned, seat: None }, seat);
@@ -108,25 +144,31 @@ pub fn deal_beside(
     }
     let mut layouts = BTreeMap::new();
     for (&port, demand) in demands {
-        let mut rx = vec![0; demand.rx];
+        // That for control traffic has no card.
+        let mut rx = vec![control.unwrap_or(0); demand.rx];
         for card in table.cards.iter().filter(|card| card.port == port) {
             rx[card.queue] = card.seat.unwrap_or(0);
         }
-        let tx = table.transmit(demand, &mut sending);
+        let queues = shared(demand.tx, demand.control_tx);
+        let mut tx = table.transmit(demand, queues, &mut sending);
         let owners = (0..seats.len()).filter(|&seat| tx[seat].is_some());
         let near = |seat: usize| usize::from(table.is_remote(seat, demand.node));
         let home = owners.min_by_key(|&seat| (homes[seat], near(seat), seat)).unwrap_or(0);
         homes[home] += 1;
-        layouts.insert(port, Layout { home, rx, tx });
+        let own = demand.control_tx.then_some(queues).filter(|_| control.is_some());
+        tx.extend(control.map(|_| own));
+        let sender = control.filter(|_| own.is_some()).unwrap_or(home);
+        layouts.insert(port, Layout { home, sender, control, rx, tx });
     }
     layouts
 }
 
-/// One forwarder has at least two receive queues more than another.
+/// One of so many forwarders has at least two receive queues more than another.
 pub fn is_uneven<'a>(layouts: impl Iterator<Item = &'a Layout>, forwarders: usize) -> bool {
     let mut loads = vec![0; forwarders];
     for layout in layouts {
-        layout.rx.iter().for_each(|&forwarder| loads[forwarder] += 1);
+        let served = layout.rx.iter().filter(|&&forwarder| forwarder < forwarders);
+        served.for_each(|&forwarder| loads[forwarder] += 1);
     }
     let (least, most) = (loads.iter().min(), loads.iter().max());
     least.zip(most).is_some_and(|(least, most)| most - least > 1)
@@ -230,8 +272,13 @@ impl Table<'_> {
         movable.min().map(|(.., Reverse(card))| (card, to))
     }
 
-    /// The transmit queues of a port, by forwarder.
-    fn transmit(&self, demand: &Demand, sending: &mut [usize]) -> Vec<Option<usize>> {
+    /// So many transmit queues of a port, by forwarder.
+    fn transmit(
+        &self,
+        demand: &Demand,
+        queues: usize,
+        sending: &mut [usize],
+    ) -> Vec<Option<usize>> {
         let mut own = vec![None; self.seats.len()];
         let mut owners: Vec<usize> = if demand.map.tx.is_empty() {
             (0..self.seats.len()).collect()
@@ -241,13 +288,13 @@ impl Table<'_> {
         if owners.is_empty() {
             owners = (0..self.seats.len()).collect();
         }
-        if demand.tx < owners.len() {
+        if queues < owners.len() {
             // Who sends for others works for others.
             owners.sort_by_key(|&seat| {
                 let far = usize::from(self.is_remote(seat, demand.node));
                 (sending[seat] + self.load(seat), far, seat)
             });
-            owners.truncate(demand.tx);
+            owners.truncate(queues);
             owners.iter().for_each(|&seat| sending[seat] += 1);
             owners.sort_unstable();
         }
@@ -270,12 +317,24 @@ mod tests {
 
     /// Forwarders on cores 10, 11, … of these nodes.
     fn seats(nodes: &[usize]) -> Vec<Seat> {
-        let seat = |(index, &node)| Seat { core: 10 + index, node: Some(node) };
+        let seat = |(index, &node)| Seat { core: 10 + index, node: Some(node), is_control: false };
         nodes.iter().enumerate().map(seat).collect()
     }
 
+    /// The same, and one for control traffic behind them.
+    fn seats_with_control(nodes: &[usize]) -> Vec<Seat> {
+        let control = Seat { core: 0, node: Some(0), is_control: true };
+        seats(nodes).into_iter().chain([control]).collect()
+    }
+
     fn demand(rx: usize, tx: usize, node: Option<usize>) -> Demand {
-        Demand { rx, tx, node, map: CoreMap::default() }
+        Demand { rx, tx, node, ..Demand::default() }
+    }
+
+    /// The same, and a queue each way for control traffic.
+    fn with_control(demand: Demand) -> Demand {
+        let (rx, tx) = (demand.rx + 1, demand.tx + 1);
+        Demand { rx, tx, control_rx: true, control_tx: true, ..demand }
     }
 
     fn all(demands: Vec<Demand>) -> BTreeMap<PortId, Demand> {
@@ -365,6 +424,30 @@ mod tests {
         assert!(!is_uneven(together.into_iter(), 3));
     }
 
+    #[test]
+    fn control_traffic_has_the_last_queues_and_nothing_else() {
+        let demands = all(vec![with_control(demand(2, 2, None)), demand(2, 2, None)]);
+        let layouts = deal(&demands, &seats_with_control(&[0, 0]));
+        assert_eq!(rx(&layouts), [vec![0, 1, 2], vec![0, 1]]);
+        let (with, without) = (&layouts[&id(0)], &layouts[&id(1)]);
+        assert_eq!((&with.tx[..], with.sender), (&[Some(0), Some(1), Some(2)][..], 2));
+        assert_eq!(
+            (&without.tx[..], without.sender),
+            (&[Some(0), Some(1), None][..], without.home)
+        );
+        assert!(with.home < 2 && without.home < 2, "it sends for no forwarder");
+        assert_eq!((with.forwarders(), with.control), (2, Some(2)));
+    }
+
+    #[test]
+    fn without_a_forwarder_for_control_its_queues_are_as_others() {
+        let demands = all(vec![with_control(demand(1, 1, None))]);
+        let layouts = deal(&demands, &seats(&[0, 0]));
+        let layout = &layouts[&id(0)];
+        assert_eq!((&layout.rx[..], &layout.tx[..]), (&[0, 1][..], &[Some(0), Some(1)][..]));
+        assert_eq!((layout.sender, layout.control, layout.forwarders()), (layout.home, None, 2));
+    }
+
     fn any_demand(cores: usize, nodes: usize) -> impl Strategy<Value = Demand> {
         let node = proptest::option::of(0..nodes);
         let core = 10..10 + cores;
@@ -374,7 +457,7 @@ mod tests {
         );
         (1..9_usize, 1..9_usize, node, maps).prop_map(|(rx, tx, node, (to_rx, to_tx))| {
             let map = CoreMap { rx: to_rx, tx: to_tx.into_iter().collect() };
-            Demand { rx, tx, node, map }
+            Demand { rx, tx, node, map, ..Demand::default() }
         })
     }
 
@@ -391,7 +474,7 @@ mod tests {
             let (seats, demands) = (seats(&nodes), all(demands));
             let layouts = deal(&demands, &seats);
             for (port, demand) in &demands {
-                let Layout { home, rx, tx } = &layouts[port];
+                let Layout { home, rx, tx, .. } = &layouts[port];
                 prop_assert_eq!(rx.len(), demand.rx);
                 prop_assert!(rx.iter().all(|&forwarder| forwarder < seats.len()));
                 for (queue, &forwarder) in rx.iter().enumerate().filter(|_| !demand.map.rx.is_empty()) {
@@ -409,6 +492,19 @@ mod tests {
                         && !demand.map.tx.contains(&seats[forwarder].core)
                 });
                 prop_assert_eq!(stray, None);
+            }
+        }
+
+        #[test]
+        fn a_forwarder_for_control_changes_nothing_for_the_others((nodes, demands) in any_case()) {
+            let before = deal(&all(demands.clone()), &seats(&nodes));
+            let demands = all(demands.into_iter().map(with_control).collect());
+            for (port, layout) in deal(&demands, &seats_with_control(&nodes)) {
+                let (before, last) = (&before[&port], nodes.len());
+                prop_assert_eq!(layout.home, before.home);
+                prop_assert_eq!((layout.sender, layout.rx.last()), (last, Some(&last)));
+                prop_assert_eq!(&layout.rx[..layout.rx.len() - 1], &before.rx[..]);
+                prop_assert_eq!(&layout.tx[..last], &before.tx[..]);
             }
         }
 

@@ -33,7 +33,7 @@ pub struct Spread {
 type Planned = (PortId, Terms, Rings);
 
 impl Wiring {
-    /// One forwarder on each of these cores, which serve queues by these plans; `more` are those that there
+    /// One forwarder at each of these places, which serve queues by these plans; `more` are those that there
     /// are too few of.
     ///
     /// # Errors
@@ -41,25 +41,21 @@ impl Wiring {
     /// is as before then.
     pub async fn spread(
         &mut self,
-        cores: &[usize],
+        places: &Places,
         plans: &Plans,
         more: Vec<Made>,
     ) -> Result<Spread> {
-        let seats = self.factory.seats(cores);
+        let seats = self.factory.seats(places);
         let terms = self.terms(plans, &seats);
         let is_other = self.is_other(&terms, &seats);
-        let before = self.pin(cores)?;
+        let before = self.pin(places)?;
         let outcome = match is_other {
-            true => self.resize(&seats, terms, more).await,
+            true => self.resize((&seats, places), terms, more).await,
             false => Ok(Spread { joined: Vec::new(), pause: None }),
         };
         match &outcome {
-            Ok(_) => self.seats = seats,
-            Err(_) => {
-                if let Err(error) = self.pin(&before) {
-                    tracing::error!("a forwarder cannot go back to its core: {error:#}");
-                }
-            }
+            Ok(_) => (self.seats, self.places) = (seats, places.clone()),
+            Err(_) => self.pin_back(before),
         }
         outcome
     }
@@ -91,25 +87,26 @@ impl Wiring {
         };
         let now = self.ports.values().map(|wired| &wired.layout);
         let uneven = !self.is_by_load
-            && layout::is_uneven(now, self.seats.len())
-            && !layout::is_uneven(terms.iter().map(|(_, terms)| &terms.layout), seats.len());
+            && layout::is_uneven(now, self.forwarders())
+            && !layout::is_uneven(
+                terms.iter().map(|(_, terms)| &terms.layout),
+                layout::forwarders(seats),
+            );
         seats.len() != self.seats.len()
+            || layout::control(seats) != layout::control(&self.seats)
             || terms.iter().any(|(port, terms)| planned(port, terms))
             || (uneven || seats != self.seats)
                 && terms.iter().any(|(port, terms)| laid_out(port, terms))
     }
 
     /// Moves the forwarders that stay, or none; which cores they had.
-    fn pin(&mut self, cores: &[usize]) -> Result<Vec<usize>> {
+    fn pin(&mut self, places: &Places) -> Result<Vec<Vec<usize>>> {
         let mut before = Vec::new();
-        for (running, &core) in self.running.iter_mut().zip(cores) {
-            match running.pin(core) {
-                Ok(core) => before.push(core),
+        for number in 0..self.running.len().min(places.len()) {
+            match self.running[number].pin(places.of(number)) {
+                Ok(cores) => before.push(cores),
                 Err(error) => {
-                    for (running, core) in self.running.iter_mut().zip(before) {
-                        // It was there before.
-                        let _ = running.pin(core);
-                    }
+                    self.pin_back(before);
                     return Err(error);
                 }
             }
@@ -117,9 +114,18 @@ impl Wiring {
         Ok(before)
     }
 
+    /// Moves forwarders to the cores that they had.
+    fn pin_back(&mut self, before: Vec<Vec<usize>>) {
+        for (running, cores) in self.running.iter_mut().zip(before) {
+            if let Err(error) = running.pin(&cores) {
+                tracing::error!("a forwarder cannot go back to its core: {error:#}");
+            }
+        }
+    }
+
     async fn resize(
         &mut self,
-        seats: &[Seat],
+        (seats, places): (&[Seat], &Places),
         terms: Vec<(PortId, Terms)>,
         more: Vec<Made>,
     ) -> Result<Spread> {
@@ -127,8 +133,8 @@ impl Wiring {
         let (mut joining, mut joined, mut ends) = (Vec::new(), Vec::new(), Vec::new());
         let first = self.running.len();
         for (number, made) in (first..).zip(more) {
-            let core = seats[number].core;
-            joining.push(Running::start(number, made.unit, core, self.factory.eal.clone())?);
+            let (cores, eal) = (places.of(number), self.factory.eal.clone());
+            joining.push(Running::start(number, made.unit, cores, eal)?);
             joined.push(made.view);
             ends.push(made.ends);
         }
@@ -140,12 +146,12 @@ impl Wiring {
         let parts = self.gather().await?;
         self.exchanges.set(self.running.iter().chain(&joining).map(|running| &running.exchange));
         self.running.extend(joining);
-        self.deal_out(seats.len(), planned, parts).await;
+        self.deal_out(seats, planned, parts).await;
         self.is_by_load = false;
         let pause = begin.elapsed();
-        let homes =
-            self.ports.iter().map(|(&port, wired)| (port.into(), wired.layout.home)).collect();
-        halted.go(homes, seats.len(), ends);
+        let senders =
+            self.ports.iter().map(|(&port, wired)| (port.into(), wired.layout.sender)).collect();
+        halted.go(senders, seats.len(), ends);
         self.end_beyond(seats.len());
         Ok(Spread { joined, pause: Some(pause) })
     }
@@ -161,12 +167,12 @@ impl Wiring {
 
     /// Takes everything from all forwarders, or nothing. What they had on the way is sent.
     async fn gather(&mut self) -> Result<BTreeMap<PortId, Wires>> {
-        let homes: Vec<_> =
-            self.ports.iter().map(|(&port, wired)| (port, wired.layout.home)).collect();
+        let senders: Vec<_> =
+            self.ports.iter().map(|(&port, wired)| (port, wired.senders())).collect();
         let ports = self.ports.keys().copied().collect();
         let spread = self.ports.iter().filter(|(_, wired)| wired.is_spread());
         let spread = spread.map(|(&port, _)| port).collect();
-        let stopped = self.stop(ports, spread, &homes).await?;
+        let stopped = self.stop(ports, spread, &senders).await?;
         let freed = self.exchanges.exchange_idle(self.free(ports).map(replacement).collect()).await;
         let mut by_port = BTreeMap::<PortId, Wires>::new();
         for Rewiring { wires, .. } in stopped.into_iter().flatten().chain(rewirings(freed)) {
@@ -180,10 +186,10 @@ impl Wiring {
         Ok(by_port)
     }
 
-    /// Gives so many forwarders everything; further ones get nothing.
+    /// Gives the forwarders at these seats everything; further ones get nothing.
     async fn deal_out(
         &mut self,
-        forwarders: usize,
+        seats: &[Seat],
         planned: Vec<Planned>,
         mut parts: BTreeMap<PortId, Wires>,
     ) {
@@ -195,7 +201,7 @@ impl Wiring {
             let parts = parts_of(port, wires.collect(), spare);
             match parts.and_then(|parts| lay(parts, terms, rings)) {
                 Ok(laid) => {
-                    for (all, wires) in all.iter_mut().take(forwarders).zip(laid.wires) {
+                    for (all, wires) in all.iter_mut().take(seats.len()).zip(laid.wires) {
                         all.rx.extend(wires.rx);
                         all.inlets.extend(wires.inlets);
                         all.exits.extend(wires.exits);
@@ -205,7 +211,11 @@ impl Wiring {
                 Err(error) => tracing::error!("{error:#}: a defect, please report"),
             }
         }
-        self.exchanges.exchange_idle(all.into_iter().map(plug).map(replacement).collect()).await;
+        let rewirings = all.into_iter().enumerate().map(|(number, wires)| Rewiring {
+            control: seats.get(number).map(|seat| seat.is_control),
+            ..plug(wires)
+        });
+        self.exchanges.exchange_idle(rewirings.map(replacement).collect()).await;
     }
 
     /// Ends the forwarders beyond so many, which have nothing any more.

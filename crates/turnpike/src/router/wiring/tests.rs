@@ -120,8 +120,21 @@ fn port(n: u16, rx: usize, tx: usize) -> (Queues, Wire) {
     };
     let (into, rx) = (0..rx).map(|_| loop_device()).unzip();
     let (tx, out) = (0..tx).map(|_| loop_device()).unzip();
-    let (host, node, burst, plan) = (None, None, BATCH_MAX, PortPlan::default());
-    (Queues { port: id(n), info, rx, tx, host, node, burst, plan }, Wire { into, out })
+    let (host, node, burst, control) = (None, None, BATCH_MAX, (false, false));
+    let plan = PortPlan::default();
+    (Queues { port: id(n), info, rx, tx, host, node, burst, control, plan }, Wire { into, out })
+}
+
+/// One forwarder on each of these cores, and one for control traffic.
+fn places(cores: &[usize], control: bool) -> Places {
+    let control = if control { vec![core()] } else { Vec::new() };
+    Places { forward: cores.to_vec(), control }
+}
+
+/// So many queues, and one more each way for control traffic.
+fn port_with_control(n: u16, rx: usize, tx: usize) -> (Queues, Wire) {
+    let (queues, wire) = port(n, rx + 1, tx + 1);
+    (Queues { control: (true, true), ..queues }, wire)
 }
 
 /// Forwarders that run, and their wiring.
@@ -141,6 +154,11 @@ impl Lab {
 
     /// With forwarders on these cores.
     fn on(cores: &[usize], ports: Vec<Queues>) -> Self {
+        Self::at(&places(cores, false), ports)
+    }
+
+    /// With forwarders at these places.
+    fn at(places: &Places, ports: Vec<Queues>) -> Self {
         let (eal, pool) = shared();
         let factory = ForwarderFactory {
             eal: eal.clone(),
@@ -155,13 +173,13 @@ impl Lab {
             buckets: Buckets::default(),
         };
         let (mut units, mut counters, mut ends) = (Vec::new(), Vec::new(), Vec::new());
-        for number in 0..cores.len() {
+        for number in 0..places.len() {
             let made = make(&factory, number);
             counters.push(made.view.counters);
             units.push(made.unit);
             ends.push(made.ends);
         }
-        let mut wiring = Wiring::new(factory, units, Orders::new(Vec::new()), cores);
+        let mut wiring = Wiring::new(factory, units, Orders::new(Vec::new()), places.clone());
         wiring.connect_at_start(ports).unwrap();
         wiring.start().unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -170,11 +188,15 @@ impl Lab {
 
     /// Has so many forwarders from now on.
     fn spread(&mut self, forwarders: usize) -> Result<Spread> {
-        let made = self.wiring.exchanges.len()..forwarders;
+        self.spread_to(&places(&vec![core(); forwarders], false))
+    }
+
+    /// Has forwarders at these places from now on.
+    fn spread_to(&mut self, places: &Places) -> Result<Spread> {
+        let made = self.wiring.exchanges.len()..places.len();
         let more: Vec<_> = made.map(|number| make(&self.wiring.factory, number)).collect();
         self.counters.extend(more.iter().map(|made| made.view.counters.clone()));
-        let (cores, plans) = (vec![core(); forwarders], Plans::new());
-        self.runtime.block_on(self.wiring.spread(&cores, &plans, more))
+        self.runtime.block_on(self.wiring.spread(places, &Plans::new(), more))
     }
 
     fn connect(&mut self, queues: Queues) {
@@ -396,6 +418,47 @@ fn other_numbers_of_forwarders_lose_nothing_and_keep_the_order() {
 }
 
 #[test]
+fn a_forwarder_for_control_comes_and_goes_and_nothing_is_lost() {
+    let ports = vec![port_with_control(0, 1, 1), port_with_control(1, 2, 2), port(2, 1, 1)];
+    let (queues, mut wires): (Vec<_>, Vec<_>) = ports.into_iter().unzip();
+    let mut lab = Lab::new(1, queues);
+    // Control traffic comes by the last receive queue, other packets by the first.
+    let control = Stream::start(2, wires[0].into.remove(1), wires[2].out.remove(0));
+    let (other, mut back) = port(3, 1, 1);
+    lab.connect(other);
+    let forwarded = Stream::start(3, wires[1].into.remove(0), back.out.remove(0));
+    for (forwarders, has) in
+        [(1, true), (2, true), (3, false), (2, true), (3, true), (1, false)].repeat(3)
+    {
+        lab.spread_to(&places(&vec![core(); forwarders], has)).unwrap();
+        assert_eq!(
+            (lab.wiring.forwarders(), lab.wiring.exchanges.len()),
+            (forwarders, forwarders + usize::from(has))
+        );
+        let last = |port| *lab.wiring.receivers(port).last().unwrap();
+        assert_eq!((last(id(0)) == forwarders, last(id(1)) == forwarders), (has, has));
+        let is_sender = |port| lab.wiring.sender(port) == Some(forwarders);
+        assert_eq!([id(0), id(1), id(2)].map(is_sender), [has, has, false]);
+        control.goes_on();
+        forwarded.goes_on();
+        let queues = lab.disconnect(1);
+        assert_eq!((queues.rx.len(), queues.tx.len(), queues.control), (3, 3, (true, true)));
+        lab.connect(queues);
+    }
+    let all = all_in_order(vec![control, forwarded]);
+    lab.disconnect_all(&[(2, 2), (3, 3), (1, 1), (1, 1)]);
+    assert_eq!(lab.end(), (all, all));
+}
+
+#[test]
+fn a_forwarder_is_told_that_it_is_for_control_no_more_though_no_port_is_there() {
+    let mut lab = Lab::at(&places(&[core(); 2], true), Vec::new());
+    assert!(lab.spread_to(&places(&[core(); 2], true)).unwrap().pause.is_none());
+    assert!(lab.spread_to(&places(&[core(); 3], false)).unwrap().pause.is_some());
+    lab.end();
+}
+
+#[test]
 fn a_core_that_cannot_be_used_changes_nothing() {
     let ((left, mut at_left), (right, mut at_right)) = (port(0, 1, 1), port(1, 1, 1));
     let mut lab = Lab::new(1, vec![left, right]);
@@ -403,8 +466,9 @@ fn a_core_that_cannot_be_used_changes_nothing() {
     let nowhere = 1023;
     for cores in [vec![nowhere], vec![core(), nowhere], vec![nowhere, core()]] {
         let more = (1..cores.len()).map(|number| make(&lab.wiring.factory, number)).collect();
+        let places = places(&cores, false);
         let error =
-            lab.runtime.block_on(lab.wiring.spread(&cores, &Plans::new(), more)).err().unwrap();
+            lab.runtime.block_on(lab.wiring.spread(&places, &Plans::new(), more)).err().unwrap();
         assert!(format!("{error:#}").contains("core 1023: cannot be used"), "{error:#}");
         assert_eq!(lab.wiring.exchanges.len(), 1);
     }
@@ -448,6 +512,7 @@ fn another_map_moves_queues_and_loses_nothing() {
     let allowed = cores::allowed().unwrap();
     let (first, last) = (allowed[0], allowed[allowed.len() - 1]);
     let cores = [first, last];
+    let places = places(&cores, false);
     let (mut port_1, mut at_1) = port(1, 2, 2);
     port_1.plan = plan(&format!("rx_cores = {{ {first} }}"));
     let (port_0, mut at_0) = port(0, 1, 1);
@@ -457,10 +522,10 @@ fn another_map_moves_queues_and_loses_nothing() {
     for (to, expected) in [(last, 1), (first, 0), (last, 1)] {
         let expected = if first == last { 0 } else { expected };
         let plans = [(id(1), plan(&format!("rx_cores = {{ {to} }}")))].into();
-        let moved = lab.runtime.block_on(lab.wiring.spread(&cores, &plans, Vec::new())).unwrap();
+        let moved = lab.runtime.block_on(lab.wiring.spread(&places, &plans, Vec::new())).unwrap();
         assert!(moved.pause.is_some(), "another map");
         assert_eq!(lab.wiring.receivers(id(1)), [expected; 2]);
-        let same = lab.runtime.block_on(lab.wiring.spread(&cores, &plans, Vec::new())).unwrap();
+        let same = lab.runtime.block_on(lab.wiring.spread(&places, &plans, Vec::new())).unwrap();
         assert!(same.pause.is_none(), "nothing is other");
         stream.goes_on();
     }
@@ -532,8 +597,8 @@ fn software_spreads_flows_in_order_while_forwarders_come_and_go() {
         std::thread::sleep(Duration::from_millis(5));
     }
     let plans = [(id(0), PortPlan::default())].into();
-    let cores = vec![core(); 2];
-    let moved = lab.runtime.block_on(lab.wiring.spread(&cores, &plans, Vec::new())).unwrap();
+    let places = places(&[core(); 2], false);
+    let moved = lab.runtime.block_on(lab.wiring.spread(&places, &plans, Vec::new())).unwrap();
     assert!(moved.pause.is_some(), "spread no more");
     let spread: u64 = lab.counters.iter().map(|counters| counters.spread_out.get()).sum();
     let (sent, arrived) = stream.end();
