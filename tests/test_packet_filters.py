@@ -5,7 +5,7 @@ import time
 
 import pytest
 from scapy.layers.inet import ICMP, IP, TCP, UDP
-from scapy.layers.inet6 import IPv6, IPv6ExtHdrDestOpt, IPv6ExtHdrFragment, PadN
+from scapy.layers.inet6 import IPv6, IPv6ExtHdrDestOpt, IPv6ExtHdrFragment, IPv6ExtHdrHopByHop, IPv6ExtHdrRouting, PadN
 from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 
@@ -35,6 +35,9 @@ turnpike.filter "edge-in" {
     police = { rate = "1pps", burst = "4", excess = "6", yellow = { dscp = "af12" } } },
   { name = "two", proto = "udp", to_port = 6001, mark = { dscp = "af11" },
     police = { rate = "1pps", burst = "4", peak = "2pps", peak_burst = "10", red = { dscp = "af13" } } },
+  { name = "type-0", routing = 0, action = "drop" },
+  { name = "long", extension = "too-many", action = "drop" },
+  { name = "atomic", extension = "fragment", proto = "udp", to_port = 8200, action = "drop" },
   { name = "lldp", ethertype = "lldp", from_mac = "02:00:00:00:99:01", action = "drop" },
   { name = "mpls", ethertype = 0x8847, police = { rate = "1pps", burst = "2" } },
   { name = "arp", ethertype = "arp", from_mac = "02:00:00:00:99:02", action = "drop" },
@@ -43,6 +46,7 @@ turnpike.filter "edge-in" {
 turnpike.filter "edge-out" {
   { name = "quiet", proto = "udp", from_port = 7, action = "drop" },
   { name = "marked", dscp = "ef", action = "reject" },
+  { name = "experiment", routing = { 253, 254 }, action = "drop" },
   default = "accept",
 }
 """
@@ -134,6 +138,50 @@ def test_frames_are_known_by_their_macs(wires, link, port, rule):
         assert change(received=1) == {"received": 1, "dropped": {"filtered": 1}}
         assert fitted(before, hits(wires.router, "edge-in")) == {rule: 1}
     passes(wires, IP(src=A4, dst=B4) / UDP(dport=port) / Raw(b"payload"))
+
+
+def routing(kind):
+    return IPv6ExtHdrRouting(type=kind, segleft=1, addresses=["fd00:1::9"])
+
+
+def padding(headers):
+    chain = IPv6ExtHdrDestOpt(options=[PadN(optdata=b"1234")])
+    for _ in range(headers - 1):
+        chain /= IPv6ExtHdrDestOpt(options=[PadN(optdata=b"1234")])
+    return chain
+
+
+@pytest.mark.provokes("filtered")
+@pytest.mark.parametrize("chain, rule", [
+    pytest.param(routing(0), "type-0", id="alone"),
+    pytest.param(routing(4) / routing(0), "type-0", id="behind another type"),
+    pytest.param(padding(7) / routing(0), "type-0", id="the eighth header"),
+    pytest.param(padding(8) / routing(0), "type-0", id="the ninth header"),
+    pytest.param(padding(9) / routing(0), "long", id="beyond what is read"),
+    pytest.param(IPv6ExtHdrFragment(offset=0, m=0, id=7), "atomic", id="an atomic fragment"),
+])
+def test_extension_headers_are_dropped_by_kind(wires, chain, rule):
+    # RFC 5095 4.2: routing headers of type 0 alone.
+    dropped(wires, IPv6(src=A6, dst=B6) / chain / UDP(dport=8200) / Raw(b"payload"), rule)
+
+
+@pytest.mark.parametrize("chain", [
+    pytest.param(routing(2), id="type 2"),
+    pytest.param(routing(4), id="type 4"),
+    pytest.param(padding(8), id="eight headers"),
+])
+def test_other_extension_headers_pass(wires, chain):
+    # RFC 5095 4.2: a filter does not drop other types because it drops type 0.
+    passes(wires, IPv6(src=A6, dst=B6) / chain / UDP(dport=8200) / Raw(b"payload"))
+
+
+@pytest.mark.provokes("filtered")
+@pytest.mark.parametrize("front", [
+    pytest.param(IPv6(src=A6, dst=B6), id="by the fast path"),
+    pytest.param(IPv6(src=A6, dst=B6) / IPv6ExtHdrHopByHop(options=[PadN(optdata=b"1234")]), id="by the slow path"),
+])
+def test_extension_headers_are_known_outward(wires, front):
+    dropped(wires, front / routing(254) / UDP(dport=1) / Raw(b"payload"), "experiment", filter="edge-out")
 
 
 def frame(ethertype, source):
@@ -404,6 +452,10 @@ def test_show_filters_as_a_table(wires):
     ('{ ethertype = "lldp", proto = "udp" }', "neither IPv4 nor IPv6"),
     ('{ ethertype = "lldp", action = "reject" }', "has accept, drop or to-host"),
     ('{ ethertype = "lldp", log = true }', "only decides and polices"),
+    ('{ routing = "source" }', 'routing "source": unknown; known: source-route'),
+    ('{ routing = 0, from = "10.0.0.0/8" }', "no packet is both"),
+    ('{ extension = "esp" }', "write proto"),
+    ('{ routing = { 1, 2, 3, 4, 5, 6, 7, 8, 9 } }', "9 different types of routing headers for IPv6, at most 8"),
     ('{ interface = "lefft" }', 'port "lefft" unknown'),
     ('{ mirror = "rigth" }', 'mirror: port "rigth" unknown'),
     ('"x"', "expected a table"),

@@ -6,6 +6,7 @@
 
 mod frames;
 mod gate;
+mod mark;
 mod police;
 mod samples;
 
@@ -19,7 +20,8 @@ use acl::{Action, Classifier, Fields, Filter, FilterAddress, Key, SetReaders, To
 
 pub(crate) use self::frames::FrameFilters;
 pub use self::gate::Gate;
-pub(crate) use self::gate::{Leaving, mark};
+pub(crate) use self::gate::Leaving;
+pub use self::mark::Mark;
 use self::police::Policer;
 pub use self::police::{Colour, Colours, Meter, Police, Source, SourceLengths};
 pub use self::samples::Sample;
@@ -75,8 +77,8 @@ impl FilterSpec {
 pub struct Treatment {
     /// How much of its traffic passes; `None`: all.
     pub police: Option<Police>,
-    /// The DSCP that its packets get; `None`: what they have.
-    pub mark: Option<u8>,
+    /// What its packets get.
+    pub mark: Mark,
     /// Some of its packets are logged.
     pub log: bool,
     /// A copy of each of its packets leaves by this port.
@@ -461,19 +463,11 @@ pub(crate) struct Reader<A: Filtered> {
     pub lookups: Lookups<A>,
 }
 
-impl<A: Filtered> Default for Reader<A> {
-    fn default() -> Self {
-        Self { fields: Box::default(), lookups: Lookups::default() }
-    }
-}
-
 impl<A: Filtered> Reader<A> {
     /// For packets that are looked up in these filters.
-    pub fn of<'f>(mut filters: impl Iterator<Item = &'f FilterTable>) -> Self {
-        let mut reader = Self::default();
-        if filters.any(|table| table.spec.filter.asks_for_macs()) {
-            reader.fields.want_macs();
-        }
+    pub fn of<'f>(filters: impl Iterator<Item = &'f FilterTable>) -> Self {
+        let mut reader = Self { fields: Box::default(), lookups: Lookups::default() };
+        filters.for_each(|table| reader.fields.want(&table.spec.filter));
         reader
     }
 
@@ -519,8 +513,8 @@ pub(crate) struct Judged {
 /// What the rules that a packet has met do to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Effects {
-    /// The DSCP that it gets.
-    pub dscp: Option<u8>,
+    /// What it gets.
+    pub mark: Mark,
     /// The ports by which copies of it leave, as it is before that.
     pub mirrors: PortSet,
     /// The class that it has among packets for the router.
@@ -535,7 +529,7 @@ impl Effects {
     /// Another rule of this treatment fits the packet, which its meter gives this colour.
     fn add(&mut self, treatment: &Treatment, colour: Colour) {
         let Treatment { police, mark, log: _, mirror, class, category, target } = treatment;
-        self.dscp = police.and_then(|police| police.mark(colour)).or(*mark).or(self.dscp);
+        self.mark = police.map_or(Mark::NONE, |police| police.mark(colour)).or(*mark).or(self.mark);
         self.mirrors.extend(*mirror);
         self.class = class.or(self.class);
         self.categories |=

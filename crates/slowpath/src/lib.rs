@@ -459,9 +459,11 @@ pub trait Output<P> {
         arrival: (InterfaceId, u8),
         bytes: usize,
     ) -> Option<Replication>;
-    /// What the filter of the interface that a packet is to leave by says of it, and writes into its frame; the
-    /// packet came by `from`.
-    fn judge(&mut self, frame: &mut [u8], from: InterfaceId, to: InterfaceId) -> Judgement;
+    /// What the filter of the interface that a packet is to leave by says of it, and marks it; the packet came by
+    /// `from`.
+    fn judge(&mut self, packet: &mut P, from: InterfaceId, to: InterfaceId) -> Judgement;
+    /// As [`Self::judge`], of a copy that is not made yet: what is said of queues is lost.
+    fn judge_copy(&mut self, frame: &mut [u8], from: InterfaceId, to: InterfaceId) -> Judgement;
     /// Time since midnight, UTC, for timestamp options.
     fn time_of_day(&self) -> Duration;
     /// Whether the kernel listens to this group on the interface's host interface.

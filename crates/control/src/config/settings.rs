@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ::script::{Policy, StepSettings};
 use dataplane::class::ClassLimits;
-use dataplane::filters::{FilterSpec, Target, Treatment};
+use dataplane::filters::{FilterSpec, Mark, Target, Treatment};
 use dataplane::flows::FlowSettings;
 use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::plan::Plans;
@@ -379,7 +379,7 @@ impl List<'_> {
             let Treatment { police, mark, mirror, log, class, category, target } = treatment;
             let log = if *log { ", logged" } else { "" };
             let police = police.map_or(String::new(), |police| format!(", police {police}"));
-            let mark = mark.map_or(String::new(), |dscp| format!(", dscp {dscp}"));
+            let mark = if *mark == Mark::NONE { String::new() } else { format!(", {mark}") };
             let mirror = mirror.map_or(String::new(), |port| {
                 format!(", mirrored to {}", port_name(self.names, port.into()))
             });

@@ -93,5 +93,11 @@ turnpike.filter "to-router" {
   { from = { "0.0.0.0/5", "8.0.0.0/7", "11.0.0.0/8", "12.0.0.0/6", "16.0.0.0/4", "32.0.0.0/3", "64.0.0.0/2", "128.0.0.0/1" }, proto = "udp", to_port = 161, action = "drop" },
   -- line 57: tcp dport 22 limit rate over 5/second burst 10 packets drop
   { proto = "tcp", to_port = 22, police = { rate = "5pps", burst = "10" }, action = "accept" },
+  -- line 58: rt type { 0, 3 } drop
+  { family = "ip6", routing = { 0, 3 }, action = "drop" },
+  -- line 59: rt type 0-255 drop
+  { family = "ip6", extension = "routing", action = "drop" },
+  -- !! NOT CONVERTED: line 60: rt type != 4 drop
+  --    255 types of routing headers; at most 8; its packets meet later rules instead
   default = "accept",
 }

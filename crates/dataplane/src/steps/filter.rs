@@ -29,7 +29,7 @@ use super::ip6_validate::is_neighbour_discovery;
 use crate::batch::{BATCH_MAX, Batch, ETHERNET, Group};
 use crate::features::Feature;
 use crate::filters::{
-    Counted, Effects, Filtered, Guard, Guards, Judged, Judgement, Reader, TRACKED, Way, mark,
+    Counted, Effects, Filtered, Guard, Guards, Judged, Judgement, Reader, TRACKED, Way,
 };
 use crate::flows::{FlowTable, Passed};
 use crate::graph::{Output, Outputs, Step};
@@ -248,16 +248,14 @@ impl<A: Filtered> Step for FilterOut<A> {
 
 /// Does to the packet of this slot what rules of the filter with this number do besides deciding.
 fn apply(effects: &Effects, batch: &mut Batch, (slot, number): (usize, u8), passes: bool) {
-    let &Effects { dscp, mirrors, class: _, categories, target } = effects;
+    let &Effects { mark, mirrors, class: _, categories, target } = effects;
     for port in mirrors.ports() {
         batch.mirror(Mask::when(true, slot), port);
     }
     if !passes {
         return;
     }
-    if let Some(dscp) = dscp {
-        mark(batch.head_mut(slot), dscp);
-    }
+    mark.apply(batch, slot);
     batch.categories.add(slot, categories);
     if let Some(target) = target {
         batch.steering.add(slot, number, target);
@@ -290,10 +288,11 @@ mod tests {
 
     use super::*;
     use crate::features::Features;
-    use crate::filters::{FilterSpec, FilterTable, Filters, Police, Treatment};
+    use crate::filters::{FilterSpec, FilterTable, Filters, Mark, Police, Treatment};
     use crate::interface::{InterfaceId, InterfaceInfo};
     use crate::steps::Classify;
     use crate::testing::{FrameBuilder, PORT_MAC, TestTables, run_step_on};
+    use crate::transmit::frame::Class;
 
     fn rule(matches: Matches, action: Action) -> Rule {
         Rule { name: None, line: 0, matches, action }
@@ -423,7 +422,8 @@ mod tests {
                 rules: vec![rule(Matches::default(), Action::Accept)],
                 default: Action::Drop,
             };
-            let mark = Treatment { mark: Some(dscp), ..Treatment::default() };
+            let mark = Mark { dscp: Some(dscp), class: None };
+            let mark = Treatment { mark, ..Treatment::default() };
             let spec = FilterSpec { filter, treatments: vec![mark], targets: vec![] };
             let table = FilterTable::new(&spec, None, &acl::SetReaders::none()).unwrap();
             let tables = TestTables::every_kind();
@@ -470,10 +470,10 @@ mod tests {
         ];
         let mut treatments = vec![Treatment::default(); 4];
         treatments[0].category = Some(0);
-        treatments[0].mark = Some(8);
+        treatments[0].mark = Mark { dscp: Some(8), class: Some(Class::Voice) };
         treatments[1].category = Some(2);
         treatments[1].target = Some(0);
-        treatments[3].mark = Some(16);
+        treatments[3].mark = Mark { dscp: Some(16), class: None };
         let filter = Filter { name: "f".into(), rules, default: Action::Accept };
         let spec = FilterSpec { filter, treatments, targets: vec![] };
         let table = Arc::new(FilterTable::new(&spec, None, &acl::SetReaders::none()).unwrap());
@@ -487,6 +487,10 @@ mod tests {
         let packets = |category| batch.categories.packets(category);
         assert_eq!([0, 1, 2].map(packets), [Mask(0b11), Mask::EMPTY, Mask(0b10)]);
         assert_eq!([0, 1, 3].map(|slot| batch.head(slot)[15] >> 2), [8, 16, 0]);
+        let mut batch = batch;
+        let class = |slot| Class::of(&batch.burst.take(slot).unwrap());
+        // The last rule that says a DSCP says nothing of the class.
+        assert_eq!([0, 1, 3].map(class), [Class::Voice, Class::Voice, Class::Default]);
         assert_eq!(batch.steering.packets(), Mask(0b10));
         let hits: Vec<_> = table.hits().iter().map(|hits| hits.packets).collect();
         assert_eq!(hits, [2, 2, 1, 1, 4]);

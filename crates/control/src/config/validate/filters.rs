@@ -7,11 +7,12 @@ use std::ops::RangeInclusive;
 use acl::{Action, Classifier, Family, Matches, Rule, SETS_MAX, text};
 use dataplane::category::CATEGORIES_MAX;
 use dataplane::filters::{
-    Colours, FILTERS_MAX, FilterSpec, Meter, Police, SourceLengths, Target, Treatment,
+    Colours, FILTERS_MAX, FilterSpec, Mark, Meter, Police, SourceLengths, Target, Treatment,
 };
 use dataplane::port::PortId;
 use dataplane::reason::PuntClass;
 use dataplane::router_filter::ROUTER;
+use dataplane::transmit::frame::Class as QueueClass;
 use ipnet::IpNet;
 use wire::MacAddr;
 
@@ -40,6 +41,8 @@ const RULE: &[&str] = &[
     "icmp",
     "icmp6",
     "fragment",
+    "routing",
+    "extension",
     "dscp",
     "ttl",
     "length",
@@ -222,7 +225,7 @@ fn filter(
         let mut rule = rule(&mut of, statement.line, named);
         treatments.push(Treatment {
             police: policed(&mut of),
-            mark: mark(&mut of, "mark"),
+            mark: mark(&mut of, "mark").unwrap_or_default(),
             mirror: mirror(&mut of, &named.ports),
             log: of.flag("log"),
             class: class(&mut of, is_router),
@@ -275,6 +278,8 @@ fn rule(fields: &mut Fields<'_, '_>, line: usize, named: &Named<'_>) -> Rule {
         protocol: each(fields, "proto", text::protocol),
         from_port: each(fields, "from_port", text::ports),
         to_port: each(fields, "to_port", text::ports),
+        routing: each(fields, "routing", text::routing_type),
+        extension: each(fields, "extension", text::extension),
         dscp: each(fields, "dscp", text::dscp),
         ttl: one(fields, "ttl", text::ttl),
         length: one(fields, "length", text::length),
@@ -336,7 +341,7 @@ pub(super) fn sets<'s>(
         if let Some(first) = sets.iter().find(|set| set.name == name) {
             fields.error("", format!("given on line {} already; choose another name", first.line));
         }
-        let elements = elements(&mut fields);
+        let elements = set_elements(&mut fields);
         if sets.len() == SETS_MAX {
             fields.error("", format!("there may be {SETS_MAX} sets; take one away"));
             break;
@@ -346,7 +351,7 @@ pub(super) fn sets<'s>(
     sets
 }
 
-fn elements(fields: &mut Fields<'_, '_>) -> BTreeSet<IpNet> {
+fn set_elements(fields: &mut Fields<'_, '_>) -> BTreeSet<IpNet> {
     let read = |(place, item): (usize, &Value)| match item {
         Value::Text(word) => prefix(word).map_err(|why| format!("element {place}: {why}")),
         other => {
@@ -621,17 +626,31 @@ fn mirror(fields: &mut Fields<'_, '_>, ports: &[(String, usize)]) -> Option<Port
     port(fields, "mirror", name, ports)
 }
 
-/// `mark = { dscp = "cs1" }`
-fn mark(fields: &mut Fields<'_, '_>, key: &'static str) -> Option<u8> {
-    let mut of = fields.table(key, &["dscp"])?;
-    if of.get("dscp").is_none() {
-        of.error("dscp", format!("dscp missing; write {key} = {{ dscp = \"cs1\" }}"));
+/// `mark = { dscp = "cs1", class = "voice" }`, or one of both.
+fn mark(fields: &mut Fields<'_, '_>, key: &'static str) -> Option<Mark> {
+    let mut of = fields.table(key, &["dscp", "class"])?;
+    if of.get("dscp").is_none() && of.get("class").is_none() {
+        let message = format!(
+            "dscp or class missing; write {key} = {{ dscp = \"cs1\" }} or {{ class = \"background\" }}"
+        );
+        of.error("dscp", message);
     }
     let values = each(&mut of, "dscp", text::dscp);
     if values.len() > 1 {
         of.error("dscp", "dscp: a packet has one; give one");
     }
-    values.first().copied()
+    Some(Mark { dscp: values.first().copied(), class: queue_class(&mut of) })
+}
+
+/// `class = "voice"`, of transmit queues.
+fn queue_class(of: &mut Fields<'_, '_>) -> Option<QueueClass> {
+    let name = of.text("class", "a queue's class as \"voice\"")?;
+    let found = QueueClass::named(name);
+    if found.is_none() {
+        let known = suggestion(name, "known", &QueueClass::ALL.map(QueueClass::name));
+        of.error("class", format!("class \"{name}\" unknown{known}"));
+    }
+    found
 }
 
 /// `police = "100kpps"` or `{ rate = "50mbit", burst = "1mbit" }`, with `excess` (RFC 2697) or `peak` and `peak_burst`
@@ -677,7 +696,8 @@ fn colours(of: &mut Fields<'_, '_>, police: Police) -> Option<Colours> {
     let excess = of.text("excess", AMOUNT).map(str::to_owned);
     let peak = of.text("peak", "a rate as \"100mbit\"").map(str::to_owned);
     let burst = of.text("peak_burst", AMOUNT).map(str::to_owned);
-    let (yellow, red) = (colour(of, "yellow", "pass"), colour(of, "red", "drop"));
+    let yellow = colour(of, "yellow", "pass").unwrap_or_default();
+    let red = colour(of, "red", "drop");
     let meter = match (excess, peak) {
         (Some(_), Some(_)) => {
             of.error("peak", "police: has excess already (RFC 2697); take one of both away");
@@ -711,8 +731,8 @@ fn colours(of: &mut Fields<'_, '_>, police: Police) -> Option<Colours> {
     Some(Colours { meter, yellow, red })
 }
 
-/// `yellow = "pass"` or `{ dscp = "af12" }`; the DSCP.
-fn colour(of: &mut Fields<'_, '_>, key: &'static str, without: &str) -> Option<u8> {
+/// `yellow = "pass"` or a mark, as `{ dscp = "af12" }`.
+fn colour(of: &mut Fields<'_, '_>, key: &'static str, without: &str) -> Option<Mark> {
     match of.get(key)? {
         Value::Text(word) if **word == *without => None,
         Value::Table(_) => mark(of, key),
