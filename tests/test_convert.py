@@ -253,7 +253,7 @@ COMMIT
 :INPUT ACCEPT [0:0]
 :FORWARD ACCEPT [0:0]
 :OUTPUT ACCEPT [0:0]
--A FORWARD -m rt --rt-type 0:3 -j DROP
+-A FORWARD -m rt --rt-type 0 -j DROP
 -A FORWARD -p ipv6-icmp -m icmp6 --icmpv6-type 128 -m hl --hl-lt 10 -j DROP
 -A FORWARD -d 2001:db8:1::/48 ! -p udp -j DROP
 -A FORWARD -i tp-right -p udp -m udp --sport :3 -j DROP

@@ -70,6 +70,11 @@ impl FilterSpec {
     pub fn asks_for_state(&self) -> bool {
         self.filter.rules.iter().any(|rule| !rule.matches.state.is_empty())
     }
+
+    /// A rule says which forwarder takes its packets.
+    pub fn chooses_forwarders(&self) -> bool {
+        self.treatments.iter().any(|treatment| treatment.forwarder.is_some())
+    }
 }
 
 /// What else a rule does.
@@ -89,6 +94,8 @@ pub struct Treatment {
     pub category: Option<u8>,
     /// The place in [`FilterSpec::targets`] of where its packets go.
     pub target: Option<u8>,
+    /// The number of the forwarder that takes its packets, on ports that software spreads.
+    pub forwarder: Option<u16>,
 }
 
 /// A rule's hits in one step.
@@ -528,7 +535,8 @@ pub(crate) struct Effects {
 impl Effects {
     /// Another rule of this treatment fits the packet, which its meter gives this colour.
     fn add(&mut self, treatment: &Treatment, colour: Colour) {
-        let Treatment { police, mark, log: _, mirror, class, category, target } = treatment;
+        let Treatment { police, mark, log: _, mirror, class, category, target, forwarder: _ } =
+            treatment;
         self.mark = police.map_or(Mark::NONE, |police| police.mark(colour)).or(*mark).or(self.mark);
         self.mirrors.extend(*mirror);
         self.class = class.or(self.class);

@@ -38,6 +38,7 @@ use crate::quarantine::{Quarantine, guard};
 use crate::reason::DropReason;
 use crate::replicate::{Replicator, Way};
 use crate::spread::Input;
+use crate::spread_filter::Chosen;
 use crate::wires::{Inlet, Rewiring};
 
 /// Rounds timed after an exchange: at full load, 65,536 packets.
@@ -353,7 +354,9 @@ impl Forwarder {
             counters.rx(source.port).bytes.add(bytes);
         }
         if let Some(spread) = &mut source.spread {
-            spread.spread(&mut batch.burst, counters);
+            let filter = &mut self.parts.graph.spread_filter;
+            let chosen = filter.as_mut().map_or(Chosen::NONE, |filter| filter.choose(batch));
+            spread.spread(&mut batch.burst, chosen, counters);
             if batch.burst.is_empty() {
                 return count;
             }

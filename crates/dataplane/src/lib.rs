@@ -37,6 +37,7 @@ pub mod reason;
 pub mod replicate;
 pub mod router_filter;
 pub mod spread;
+pub mod spread_filter;
 pub mod steps;
 pub mod tables;
 #[cfg(any(test, feature = "testing"))]

@@ -119,6 +119,7 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
     let (cores, forwarders) =
         cores::read(&mut context, of(Keyword::Cores), of(Keyword::Forwarders));
     queues::check(&mut context, &ports, &cores);
+    filters::check_forwarders(&mut context, &ports, &filters, &cores);
     let routes = routes::read(&mut context, of(Keyword::Route));
     let imports = routes::imports(&mut context, of(Keyword::Import), file);
     let others = routes_from.any();

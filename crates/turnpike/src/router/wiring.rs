@@ -436,11 +436,11 @@ impl Wiring {
         };
         let handovers = layout.tx.iter().enumerate().map(handover).collect::<Result<_>>()?;
         let mut spreads = Vec::new();
-        if let Some(spread) = plan.spread.as_ref().filter(|_| seats.len() > 1) {
-            let table = spread.table(seats.len())?;
+        if plan.spread.is_some() && seats.len() > 1 {
+            // To all, for rules of filters may choose those that no hash leads to.
             for (queue, &receiver) in layout.rx.iter().enumerate() {
                 let to = |(forwarder, seat): (usize, &Seat)| {
-                    let wanted = forwarder != receiver && table.contains(&(forwarder as u16));
+                    let wanted = forwarder != receiver;
                     let name = format!("spread-{port}-{queue}-{forwarder}");
                     wanted.then(|| ring(eal, &name, RING_SIZE, seat.node)).transpose()
                 };

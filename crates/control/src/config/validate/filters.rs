@@ -19,7 +19,7 @@ use wire::MacAddr;
 use super::super::error::suggestion;
 use super::super::script::Statement;
 use super::super::value::{Fields, Value, whole_number};
-use super::super::{Filter, NamedNextHop, Port, PortFilter, PrefixSet, Vrf};
+use super::super::{Cores, Filter, NamedNextHop, Port, PortFilter, PrefixSet, Spread, Vrf};
 use super::{Context, NAME_RULE, is_name, vrfs};
 
 const KNOWN: &[&str] = &["default"];
@@ -56,6 +56,7 @@ const RULE: &[&str] = &[
     "category",
     "next_hop",
     "vrf",
+    "forwarder",
     "action",
 ];
 
@@ -115,6 +116,7 @@ pub(super) fn tell_ports(context: &mut Context<'_>, ports: &mut [Port], filters:
         let name = &spec.filter.name;
         let too_late = [
             (!spec.targets.is_empty(), "next_hop or vrf"),
+            (spec.chooses_forwarders(), "forwarder"),
             (spec.filter.asks_for_macs(), "from_mac or to_mac"),
             (spec.filter.asks_for_ethertypes(), "ethertype"),
         ];
@@ -231,6 +233,7 @@ fn filter(
             class: class(&mut of, is_router),
             category: category(&mut of, named.categories),
             target: target(&mut of, (named.next_hops, &vrfs), &mut rule, &mut targets),
+            forwarder: forwarder(&mut of, &rule),
         });
         if is_router {
             refuse_for_router(&mut of);
@@ -508,9 +511,10 @@ fn class(fields: &mut Fields<'_, '_>, is_router: bool) -> Option<PuntClass> {
 
 /// What is of no use for packets that go no further.
 fn refuse_for_router(fields: &mut Fields<'_, '_>) {
-    fields.refuse(&["mark", "mirror", "category", "next_hop", "vrf", "ethertype"], |key| {
-        format!("{key}: packets for the router go no further; take it away")
-    });
+    fields.refuse(
+        &["mark", "mirror", "category", "next_hop", "vrf", "forwarder", "ethertype"],
+        |key| format!("{key}: packets for the router go no further; take it away"),
+    );
     if let Some(Value::Text(action)) = fields.get("action")
         && action == "to-host"
     {
@@ -524,9 +528,10 @@ fn refuse_for_router(fields: &mut Fields<'_, '_>) {
 
 /// What is of no use for frames that are no IP packets.
 fn refuse_for_frames(of: &mut Fields<'_, '_>, rule: &Rule, treatment: Option<&Treatment>) {
-    of.refuse(&["mark", "mirror", "log", "class", "category", "next_hop", "vrf"], |key| {
-        format!("{key}: a rule with ethertype only decides and polices; take it away")
-    });
+    of.refuse(
+        &["mark", "mirror", "log", "class", "category", "next_hop", "vrf", "forwarder"],
+        |key| format!("{key}: a rule with ethertype only decides and polices; take it away"),
+    );
     if matches!(rule.action, Action::Reject | Action::Continue) {
         of.error("action", "action: a rule with ethertype has accept, drop or to-host");
     }
@@ -536,6 +541,65 @@ fn refuse_for_frames(of: &mut Fields<'_, '_>, rule: &Rule, treatment: Option<&Tr
             "police",
             "police: a rule with ethertype has one rate, without sources and colours",
         );
+    }
+}
+
+/// `forwarder = N`
+fn forwarder(fields: &mut Fields<'_, '_>, rule: &Rule) -> Option<u16> {
+    let number = fields.number("forwarder", 0..=u64::from(u16::MAX))?;
+    if !matches!(rule.action, Action::Accept | Action::Continue) {
+        let message = "forwarder: the rule lets nothing pass; take it away";
+        fields.error("forwarder", message);
+    }
+    u16::try_from(number).ok()
+}
+
+/// Refuses rules that choose forwarders that are not there, or where nothing asks them.
+pub(super) fn check_forwarders(
+    context: &mut Context<'_>,
+    ports: &[Port],
+    filters: &[Filter],
+    cores: &Cores,
+) {
+    for Filter { line, spec, .. } in filters.iter().filter(|of| of.spec.chooses_forwarders()) {
+        let name = &spec.filter.name;
+        if spec.asks_for_state() {
+            let message = format!(
+                "filter \"{name}\": rules with state know connections only behind the choice of a forwarder; take \
+                 forwarder away, or state"
+            );
+            context.errors.add(Some(*line), message);
+        }
+        for (place, treatment) in spec.treatments.iter().enumerate() {
+            let Some(number) = treatment.forwarder else { continue };
+            let Some(why) = no_forwarder(number, cores.forward.len()) else { continue };
+            let message = format!(
+                "filter \"{name}\": {}: forwarder {number}: {why}",
+                spec.filter.label(place)
+            );
+            context.errors.add(Some(*line), message);
+        }
+        let has_it = |port: &&Port| port.filter_in.as_ref().is_some_and(|of| of.name == *name);
+        for port in ports.iter().filter(has_it).filter(|of| of.queues.spread != Spread::Software) {
+            let message = format!(
+                "port \"{}\": filter inward = \"{name}\": its rules with forwarder need spread = \"software\"",
+                port.name
+            );
+            context.errors.add(Some(port.line), message);
+        }
+    }
+}
+
+/// Why there is no forwarder of this number.
+fn no_forwarder(number: u16, count: usize) -> Option<String> {
+    match count {
+        0 => Some(
+            "the router chooses how many there are; write turnpike.cores { forward = \"…\" }"
+                .into(),
+        ),
+        1 => (number > 0).then(|| "there is one, number 0".into()),
+        _ => (usize::from(number) >= count)
+            .then(|| format!("there are {count}, numbers 0 to {}", count - 1)),
     }
 }
 

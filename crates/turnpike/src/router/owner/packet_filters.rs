@@ -128,6 +128,9 @@ impl Owner {
             }
             None => {}
         }
+        if let Some(forwarder) = treatment.forwarder {
+            said += &format!(" on forwarder {forwarder}");
+        }
         said
     }
 
