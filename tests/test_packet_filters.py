@@ -383,6 +383,72 @@ def test_fragments_do_not_get_around_a_rule(wires):
     dropped(wires, cut, None)
 
 
+AS_STEPS = '''
+turnpike.filter "kinds" {
+  { name = "voice", proto = "udp", to_port = 5060, category = "voice" },
+  { name = "both", proto = "udp", to_port = { 5061, 5062 }, category = "voice", action = "continue" },
+  { name = "bulk", proto = "udp", to_port = { 5062, 5063 }, category = "bulk" },
+  { name = "no", proto = "udp", to_port = 5064, action = "drop" },
+}
+for _, family in ipairs { "ip4", "ip6" } do
+  turnpike.graph:insert_after(family .. "-validate.ok", {
+    family .. "-filter", as = family .. "-kinds", filter = "kinds", categories = { "bulk", "voice" } })
+  turnpike.graph:path(family .. "-kinds.voice", "drop")
+  turnpike.graph:path(family .. "-kinds.bulk", family .. "-lookup")
+end
+'''
+
+
+@pytest.mark.provokes("filtered", "by-step")
+def test_a_filter_is_a_step_with_categories_as_outputs(lab):
+    wires = Wires(lab, AS_STEPS, ports=PORTS + STATIC_NEIGHBOURS, calm=True)
+
+    def sent(packet):
+        wires.drain()
+        before, change = hits(wires.router, "kinds"), Change(wires.router)
+        frame = bytes(LINK / packet / Raw(b"x" * 30))
+        wires.left.send(frame)
+        what = change(received=1)
+        if what.get("sent"):
+            assert wires.right.expect(1) == [forwarded(frame, RIGHT_MAC, HOST_B_MAC)]
+        return what.get("dropped", {}), fitted(before, hits(wires.router, "kinds"))
+
+    for ends in (IP(src=A4, dst=B4), IPv6(src=A6, dst=B6)):
+        assert sent(ends / UDP(dport=5059)) == ({}, {"default": 1})
+        assert sent(ends / UDP(dport=5060)) == ({"by-step": 1}, {"voice": 1})
+        assert sent(ends / UDP(dport=5061)) == ({"by-step": 1}, {"both": 1, "default": 1})
+        assert sent(ends / UDP(dport=5062)) == ({}, {"both": 1, "bulk": 1}), "the first category with an output"
+        assert sent(ends / UDP(dport=5063)) == ({}, {"bulk": 1})
+        assert sent(ends / UDP(dport=5064)) == ({"filtered": 1}, {"no": 1})
+    assert {"ip4-kinds", "ip6-kinds"} <= {step["name"] for step in wires.router.show("steps")["steps"]}
+    # Live, as all of a graph.
+    changed = wires.router.config.read_text().replace("to_port = 5060", "to_port = 6060")
+    wires.router.config.write_text(changed)
+    wires.router.command("apply", wires.router.config)
+    assert sent(IP(src=A4, dst=B4) / UDP(dport=5060)) == ({}, {"default": 1})
+    assert sent(IP(src=A4, dst=B4) / UDP(dport=6060)) == ({"by-step": 1}, {"voice": 1})
+    wires.router.counters()
+
+
+@pytest.mark.parametrize("arguments, said", [
+    ('filter = "kindes"', 'filter: "kindes" unknown; did you mean "kinds"?'),
+    ('filter = "kinds", categories = { "voce" }', 'categories: "voce" unknown'),
+    ('filter = "kinds", categories = { "filtered" }', 'an output "filtered" is there already'),
+    ('categories = { "voice" }', "filter: missing"),
+    ('filter = "stateful"', "has rules with state, which only filters of ports have"),
+])
+def test_a_step_names_a_filter_and_categories_that_are_there(tmp_path, arguments, said):
+    file = tmp_path / "router.lua"
+    file.write_text(PORTS + f"""
+turnpike.filter "kinds" {{ {{ proto = "udp", category = "voice" }} }}
+turnpike.filter "stateful" {{ {{ state = "new" }} }}
+turnpike.graph:insert_after("ip4-validate.ok", {{ "ip4-filter", as = "sort", {arguments} }})
+turnpike.graph:path("sort.voice", "ip4-lookup")
+""")
+    result = check(file)
+    assert result.returncode == 1 and said in result.stderr, result.stderr
+
+
 def test_neighbours_are_found_whatever_the_filter_says(lab):
     closed = 'turnpike.filter "closed" { default = "drop" }\n'
     ports = PORTS.replace('device = "tp-left",', 'device = "tp-left", filter = "closed",')

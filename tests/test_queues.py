@@ -101,9 +101,9 @@ def test_software_spreads_flows_over_forwarders(lab):
 
 STEERED = '''
 turnpike.filter "steer" {
-  { name = "one", proto = "udp", from_port = "1000-1049", forwarder = %d, action = "continue" },
-  { name = "zero", proto = "udp", from_port = "1050-1099", forwarder = 0 },
-  { name = "gone", proto = "udp", from_port = 1049, action = "drop" },
+  { name = "one", proto = "udp", from_port = "1000-1069", forwarder = %d, action = "continue" },
+  { name = "zero", proto = "udp", from_port = "1070-1099", forwarder = 0 },
+  { name = "gone", proto = "udp", from_port = 1069, action = "drop" },
 }
 '''
 
@@ -124,10 +124,10 @@ def test_rules_choose_the_forwarder(lab):
         return frames, [one["spread_in"] - old for one, old in zip(after, before)]
 
     frames, came = through(flows(100), 99)
-    assert came == [0, 50] and router.show("forwarders")["forwarders"][0]["spread_out"] == 50
+    assert came == [0, 70] and router.show("forwarders")["forwarders"][0]["spread_out"] == 70
     # Each rule has fitted its packets once, wherever they went.
     (shown,) = router.show("filters")[:1]
-    assert [rule["packets"] for rule in shown["rules"]] == [50, 50, 1]
+    assert [rule["packets"] for rule in shown["rules"]] == [70, 30, 1]
     assert "on forwarder 1" in shown["rules"][0]["action"]
     # A flow keeps its order.
     numbers = [flows(1)[0][:-4] + number.to_bytes(4, "big") for number in range(200)]
@@ -144,7 +144,9 @@ def test_rules_choose_the_forwarder(lab):
     assert len(router.show("forwarders")["forwarders"]) == 1
     assert through(flows(100), 99)[1] == [0]
     apply(router, base + STEERED % 1 + FORWARDERS)
-    assert through(flows(100), 99)[1] == [0, 50]
+    assert through(flows(100), 99)[1] == [0, 70]
+    apply(router, base + STEERED % 0 + FORWARDERS)
+    assert through(flows(100), 99)[1] == [0, 0]
     router.counters()
     router.stop()
 

@@ -342,6 +342,8 @@ pub struct Filters {
     pub tables: Vec<Option<Arc<FilterTable>>>,
     /// The flows, if a filter asks for them.
     pub flows: Option<Arc<FlowTable>>,
+    /// The names of categories, by their numbers.
+    pub categories: Vec<String>,
 }
 
 /// A filter, and a block to count its hits in.

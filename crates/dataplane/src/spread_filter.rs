@@ -134,7 +134,11 @@ mod tests {
         let spec = FilterSpec { filter, treatments, targets: vec![] };
         let table = FilterTable::new(&spec, None, &acl::SetReaders::none()).unwrap();
         let tables = TestTables::every_kind();
-        tables.filters.set(Filters { tables: vec![None, Some(Arc::new(table))], flows: None });
+        tables.filters.set(Filters {
+            tables: vec![None, Some(Arc::new(table))],
+            flows: None,
+            ..Filters::default()
+        });
         tables
     }
 

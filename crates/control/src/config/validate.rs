@@ -124,7 +124,7 @@ pub(super) fn validate(file: &Path, text: &str, said: Said) -> Result<Config, Co
     let imports = routes::imports(&mut context, of(Keyword::Import), file);
     let others = routes_from.any();
     routes::check_recursion(&mut context, (&routes, &next_hops), &imports, others, &forwarding);
-    let graphs = graphs::read(&mut context, graphs, &ports);
+    let graphs = graphs::read(&mut context, graphs, &ports, (&filters, &categories));
     let steps: Vec<_> = steps.into_iter().map(|step| step.settle(&graphs)).collect();
     let script = (!steps.is_empty()).then_some(Script { steps, counters });
     let config = Config {

@@ -38,7 +38,7 @@ use crate::mask::Mask;
 use crate::reason::{DropReason, PuntReason};
 use crate::tables::Tables;
 
-const OK: usize = Judgement::Pass as usize;
+pub(super) const OK: usize = Judgement::Pass as usize;
 const TO_HOST: usize = Judgement::ToHost as usize;
 const FILTERED: usize = Judgement::Drop as usize;
 
@@ -98,31 +98,46 @@ impl<A: Filtered> Used<A> {
             out[OK] |= packets;
             return;
         }
-        let Some(Some(filter)) = filters.get(usize::from(number).wrapping_sub(1)) else {
-            // A number without a filter: a defect, which must not open the interface.
-            out[FILTERED] |= packets;
-            return;
-        };
-        let mut found = [0; BATCH_MAX];
-        A::classifier(&filter.table).classify(&reader.fields, &mut found);
-        let mut decided = [Mask::EMPTY; OUTPUTS.len()];
-        for (place, (slot, rule)) in packets.slots().zip(found).enumerate() {
-            if hidden.has(slot) {
-                decided[FILTERED] |= Mask::when(true, slot);
-                continue;
-            }
-            let Judged { judgement, effects } = reader.judge(filter, rule, batch, (place, slot));
-            if let Some(effects) = effects {
-                let passes = judgement == Judgement::Pass;
-                apply(&effects, batch, (slot, number), passes);
-            }
-            decided[judgement as usize] |= Mask::when(true, slot);
-        }
+        let filter = filters.get(usize::from(number).wrapping_sub(1)).and_then(Option::as_ref);
+        let decided = judge_all(filter, reader, batch, (packets, hidden), number);
         if tracked {
             tracking.note(reader, batch, packets, decided[OK] | decided[TO_HOST]);
         }
         out.iter_mut().zip(decided).for_each(|(out, packets)| *out |= packets);
     }
+}
+
+/// The packets that `reader` has read, by what this filter says of them: in the order of [`OUTPUTS`]. Does what rules say
+/// besides. Those that are `hidden` are dropped.
+#[inline(always)]
+pub(super) fn judge_all<A: Filtered>(
+    filter: Option<&Counted>,
+    reader: &Reader<A>,
+    batch: &mut Batch,
+    (packets, hidden): (Mask, Mask),
+    number: u8,
+) -> [Mask; OUTPUTS.len()] {
+    let mut decided = [Mask::EMPTY; OUTPUTS.len()];
+    let Some(filter) = filter else {
+        // No such filter: a defect, which must let nothing pass.
+        decided[FILTERED] = packets;
+        return decided;
+    };
+    let mut found = [0; BATCH_MAX];
+    A::classifier(&filter.table).classify(&reader.fields, &mut found);
+    for (place, (slot, rule)) in packets.slots().zip(found).enumerate() {
+        if hidden.has(slot) {
+            decided[FILTERED] |= Mask::when(true, slot);
+            continue;
+        }
+        let Judged { judgement, effects } = reader.judge(filter, rule, batch, (place, slot));
+        if let Some(effects) = effects {
+            let passes = judgement == Judgement::Pass;
+            apply(&effects, batch, (slot, number), passes);
+        }
+        decided[judgement as usize] |= Mask::when(true, slot);
+    }
+    decided
 }
 
 impl Way {
@@ -320,7 +335,7 @@ mod tests {
         let table = Arc::new(FilterTable::new(&spec, None, &acl::SetReaders::none()).unwrap());
         let tables = TestTables::every_kind();
         let filters = vec![None, Some(table.clone())];
-        tables.filters.set(Filters { tables: filters, flows: None });
+        tables.filters.set(Filters { tables: filters, flows: None, ..Filters::default() });
         (tables, table)
     }
 
@@ -428,7 +443,7 @@ mod tests {
             let table = FilterTable::new(&spec, None, &acl::SetReaders::none()).unwrap();
             let tables = TestTables::every_kind();
             let filters = vec![Some(Arc::new(table))];
-            tables.filters.set(Filters { tables: filters, flows: None });
+            tables.filters.set(Filters { tables: filters, flows: None, ..Filters::default() });
             let frame = if ip6 { FrameBuilder::ip6() } else { FrameBuilder::ip4() };
             let mut frame = frame.udp(1, 2, b"x").build();
             // Expedited forwarding's neighbour, congestion experienced.
@@ -478,7 +493,11 @@ mod tests {
         let spec = FilterSpec { filter, treatments, targets: vec![] };
         let table = Arc::new(FilterTable::new(&spec, None, &acl::SetReaders::none()).unwrap());
         let tables = TestTables::every_kind();
-        tables.filters.set(Filters { tables: vec![Some(table.clone())], flows: None });
+        tables.filters.set(Filters {
+            tables: vec![Some(table.clone())],
+            flows: None,
+            ..Filters::default()
+        });
         let inward = |batch: &mut Batch| batch.own.features = Features::NONE.with(FILTER_IN, 1);
         let mut step = FilterIn::<Ipv4Addr>::new(&tables);
         let (result, batch) = run_step_on(&mut step, &frames(false), inward);
@@ -519,7 +538,11 @@ mod tests {
         let spec = FilterSpec { filter, treatments, targets: vec![] };
         let table = Arc::new(FilterTable::new(&spec, None, &acl::SetReaders::none()).unwrap());
         let tables = TestTables::every_kind();
-        tables.filters.set(Filters { tables: vec![None, Some(table.clone())], flows: None });
+        tables.filters.set(Filters {
+            tables: vec![None, Some(table.clone())],
+            flows: None,
+            ..Filters::default()
+        });
         let frame = |ethertype, from| {
             let mut frame = FrameBuilder::ethernet(PORT_MAC, ethertype).payload(&[0; 46]).build();
             frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0x99, from]);

@@ -194,7 +194,7 @@ fn filters(config: &Config, before: &Filters, sets: &SetReaders) -> Result<Filte
         };
         tables[usize::from(filter.number) - 1] = Some(table);
     }
-    Ok(Filters { flows: flows(config, before), tables })
+    Ok(Filters { flows: flows(config, before), tables, categories: config.categories.clone() })
 }
 
 /// The flows, if a filter asks for them; those that are known stay, with other settings too.
