@@ -33,6 +33,7 @@ turnpike.port "out" {{ device = "net_null0,no-rx=1", address = "10.0.2.1/24" }}
 turnpike.neighbour "10.0.2.2" {{ port = "out", mac = "{next}" }}
 turnpike.route "0.0.0.0/0" {{ via = "10.0.2.2" }}
 turnpike.memory {{ mbufs = 16384 }}
+turnpike.forwarders {{ shed = false }}
 """
 
 LUA = """

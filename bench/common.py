@@ -221,7 +221,7 @@ class Flood:
             )
             lines.append(f'turnpike.neighbour "10.{port}.0.2" {{ port = "p{port}", mac = "02:00:00:00:{port:02x}:02" }}')
         used = cores_used or cores()[-1:]
-        lines.append(f'turnpike.forwarders {{ cores = "{",".join(map(str, used))}" }}')
+        lines.append(f'turnpike.forwarders {{ cores = "{",".join(map(str, used))}", shed = false }}')
         lines.append(f"turnpike.tx {{ burst = {tx_burst} }}")
         # The frames, and room for those that are on their way.
         mbufs = frames + 4096 * len(destinations) * queues + 16_384

@@ -64,6 +64,7 @@ turnpike.port "out"   { device = "net_null0", address = "10.3.0.1/24", host = fa
 turnpike.port "flood" { device = "net_pcap0,%(play)s,infinite_rx=%(flood)d", address = "10.2.0.1/24", host = false }
 turnpike.neighbour "10.3.0.2" { port = "out", mac = "02:00:00:00:03:02" }
 turnpike.cores { %(cores)s }
+turnpike.forwarders { shed = false }
 """
 IN_BAND = 'turnpike.port "peer"  { device = "tp-peer", address = "10.1.0.1/24", host = { netns = "%s" } }\n'
 

@@ -3,6 +3,8 @@
 
 livelock        forwarding rate over offered rate from 10 % to 1,000 % of what a router can forward, by the ways to
                 wait, and the kernel's; each is slowed down, so that there is a generator that can do this
+overload        what is forwarded at up to 1,000 %, and how many of the packets of network control among it, with
+                overload control and without
 fairness        a fast and a slow source that share a forwarder, offered 10 to 1, by equal and by unequal quotas
 directions      forwarding rate in a veth topology, one way and both ways at once
 ports           throughput of 2 to 14 ports, each to one other (one-to-one) or to all others (uniform)
@@ -11,10 +13,12 @@ sizes           throughput by frame size
 
 import statistics
 import sys
+import time
 
 import common
 import moonroute
 from lib.lab import Lab
+from lib.packets import ethernet, ipv4, pattern, udp
 
 # Thousand packets per second, each way: more than either router forwards.
 OFFERED = 800
@@ -67,12 +71,12 @@ def offer(wires, ways, seconds):
     return [kpps([common.report(one)], seconds) for one in running]
 
 
-def slowed(lab, mode, **settings):
+def slowed(lab, mode, shed=True, more="", **settings):
     """A topology whose router, or kernel, forwards some ten thousand packets per second on the last core."""
     core = common.cores()[-1]
     if mode != "kernel":
-        forwarders = f'turnpike.forwarders {{ cores = "{core}", wait = "{mode}" }}\n'
-        return common.Veths(lab, "turnpike", config=forwarders + SLOW, **settings)
+        forwarders = f'turnpike.forwarders {{ cores = "{core}", wait = "{mode}", shed = {str(shed).lower()} }}\n'
+        return common.Veths(lab, "turnpike", config=forwarders + SLOW + more, **settings)
     wires = common.Veths(lab, "kernel", **settings)
     # The generator's core would do the kernel's work otherwise, in the generator's time.
     mask = f"echo {1 << core:x} > /sys/class/net/tp-1/queues/rx-0/rps_cpus"
@@ -114,6 +118,66 @@ def livelock(given):
         "NAPI kept 510,000 at any load (figure 4)."
     )
     return common.Part(drawn, runs, said, published, table)
+
+
+COUNTING = """
+turnpike.filter "count" { { dscp = "cs6", action = "accept", name = "control" }, default = "accept" }
+"""
+# Packets of network control that are sent beside the flood, each second.
+CONTROL = 500
+
+
+def survivors(wires, capacity, load, seconds):
+    """Thousand packets per second that arrive at so many times the capacity, and the part of control packets."""
+    payload = udp("10.1.0.2", "10.2.0.2", 1, 2, pattern(20))
+    frame = ethernet(wires.macs[1], "02:00:00:00:01:02", 0x0800, ipv4("10.1.0.2", "10.2.0.2", payload, tos=0xC0))
+    hits = lambda: next(rule["packets"] for rule in wires.router.show("filters")[0]["rules"] if rule["name"] == "control")  # noqa: E731
+    generator = wires.generate(1, 2, f"{max(1, round(capacity * load))}kpps", seconds)
+    # It sends about from now on; the first packets of a flood find an empty queue.
+    time.sleep(0.5)
+    before, sent, begin = hits(), 0, time.monotonic()
+    while generator.poll() is None and time.monotonic() < begin + seconds - 0.5:
+        wires.raw.send(frame)
+        sent += 1
+        time.sleep(max(0, begin + sent / CONTROL - time.monotonic()))
+    (rate,) = [kpps([common.report(generator)], seconds)]
+    return rate, (hits() - before) / sent
+
+
+def overload(given):
+    seconds, loads = max(3, given.seconds), [load for load in LOADS if load >= 1]
+    runs = {"without": [], "with": []}
+    for number in range(given.runs):
+        for name in runs:
+            lab = Lab()
+            try:
+                wires = slowed(lab, "adaptive", shed=name == "with", more=COUNTING, settings={2: ', filter = { outward = "count" }'})
+                wires.raw = lab.raw(wires.tester, "g-1")
+                (capacity,) = offer(wires, [(1, 2, 200)], given.seconds)
+                done = [survivors(wires, capacity, load, seconds) for load in loads]
+            finally:
+                lab.close()
+            runs[name].append({"capacity": capacity, "done": done})
+            print(f"run {number + 1}/{given.runs} {name}: {capacity:.0f}, {done}", file=sys.stderr)
+    rows, series = [], {}
+    for name, done in runs.items():
+        shares = [[100 * rate / one["capacity"] for rate, _ in one["done"]] for one in done]
+        control = [[100 * part for _, part in one["done"]] for one in done]
+        for what, values in (("forwarded", shares), ("of control", control)):
+            middle, least = ([choose(column) for column in zip(*values)] for choose in (statistics.median, min))
+            series[f"{what}, {name}"] = list(zip([100 * load for load in loads], middle))
+            cells = " | ".join(f"{share:.0f} ({lowest:.0f})" for share, lowest in zip(middle, least))
+            rows.append(f"| {what}, {name} | {cells} |")
+    head = "| % | " + " | ".join(f"{100 * load:.0f} %" for load in loads) + " |"
+    table = "\n".join([head, "|" + "---|" * (len(loads) + 1), *rows]) + "\n"
+    drawn = common.figure("Overload control", "offered, % of capacity", "%", series, log_x=True)
+    last = {name: points[-1][1] for name, points in series.items()}
+    said = (
+        f"At ten times the capacity, without overload control {last['forwarded, without']:.0f} % of it are forwarded and "
+        f"{last['of control, without']:.0f} % of the control packets arrive; with it {last['forwarded, with']:.0f} % and "
+        f"{last['of control, with']:.0f} %."
+    )
+    return common.Part(drawn, runs, said, "nothing: the original has no such thing.", table)
 
 
 def jain(values):
@@ -218,7 +282,7 @@ def sizes(given):
     return common.Part(drawn, runs, said, "about 500,000 packets/s of 64 and 128 bytes; from 512 bytes on, 1 Gbit/s (figure 5).")
 
 
-PARTS = {"livelock": livelock, "fairness": fairness, "directions": directions, "ports": ports, "sizes": sizes}
+PARTS = {"livelock": livelock, "overload": overload, "fairness": fairness, "directions": directions, "ports": ports, "sizes": sizes}
 
 if __name__ == "__main__":
     common.run(lambda: common.experiment(__doc__, PARTS))

@@ -6,10 +6,12 @@ which the router ends.
 """
 
 import re
+import threading
 import time
 
 import pytest
 
+from lib.apply import apply
 from lib.lab import DRIVERS, HOST_A_MAC, HOST_B_MAC, LEFT_MAC, PORTS, Wires
 from lib.netns import held_thread, wait_for
 from lib.packets import ethernet, icmp, ipv4, pattern, pcap_file, udp
@@ -21,7 +23,9 @@ SOURCE_MAC = "02:70:63:61:70:00"
 
 
 def flood(lab, frames, config="", mtu=1500, driver="af_xdp", settings=""):
-    """A router whose first port receives these frames without end."""
+    """A router whose first port receives these frames without end; it sheds none unless the configuration says so."""
+    if "turnpike.forwarders" not in config:
+        config += "turnpike.forwarders { shed = false }\n"
     return Wires(lab, mtu=(1500, mtu), ports=f"""
 local turnpike = require "turnpike"
 turnpike.port "flood" {{
@@ -82,7 +86,7 @@ def test_handover_full(lab):
     # Two forwarders: the flood is received by one, half of it leaves by the other's port.
     datagram = udp("10.0.1.2", "10.0.2.2", 1, 2, pattern(1000))
     frames = [frame(ipv4("10.0.1.2", f"10.0.{to}.2", datagram)) for to in (2, 3)] * 32
-    router = flood(lab, frames, 'turnpike.forwarders { cores = "0,1" }\n').router
+    router = flood(lab, frames, 'turnpike.forwarders { cores = "0,1", shed = false }\n').router
     assert wait_for(lambda: "handover-full" in reasons(router), 10)
     assert reasons(router) == {"handover-full"}
     stop(router)
@@ -94,7 +98,7 @@ def test_spread_full(lab):
     datagram = udp("10.0.1.2", "10.0.2.2", 1, 2, pattern(1000))
     settings = ', spread = "software", rss = { skip = 0 }'
     frames = [frame(ipv4("10.0.1.2", "10.0.2.2", datagram))] * 64
-    router = flood(lab, frames, 'turnpike.forwarders { cores = "0,1" }\n', settings=settings).router
+    router = flood(lab, frames, 'turnpike.forwarders { cores = "0,1", shed = false }\n', settings=settings).router
     assert wait_for(lambda: "spread-full" in reasons(router), 10)
     assert reasons(router) <= {"spread-full", "handover-full", "tx-full"}
     stop(router)
@@ -145,7 +149,82 @@ def test_a_flood_of_any_kind_leaves_the_router_working(lab, kind, cores):
         "glean": ipv4("10.0.1.2", "10.0.2.99", pattern(40)),
         "forward": ipv4("10.0.1.2", "10.0.2.2", pattern(40)),
     }[kind]
-    config = f'turnpike.forwarders {{ cores = "{cores}" }}\n'
+    config = f'turnpike.forwarders {{ cores = "{cores}", shed = false }}\n'
     router = flood(lab, [frame(packet)] * 64, config).router
     assert wait_for(lambda: router.show("counters")["received"] > 100_000, 10)
+    stop(router)
+
+
+# Some hundred microseconds for each packet, so that whatever sends is faster.
+SLOW = """
+local sink = 0
+turnpike.graph:insert_after("ip4-validate", turnpike.step "slow" {
+  budget_us = 1000000,
+  process = function(batch, mask)
+    for i in batch:each(mask) do
+      local x = i
+      for n = 1, 60000 do x = (x * 5 + n) % 1000003 end
+      sink = sink + x
+    end
+    return mask
+  end,
+})
+"""
+
+
+class Mixture(threading.Thread):
+    """Sends as fast as it can until it is stopped; every eighth packet is marked as network control (CS6)."""
+
+    def __init__(self, wire):
+        super().__init__()
+        self.wire, self.stopping, self.sent = wire, threading.Event(), 0
+        payload = udp("10.0.1.2", "10.0.2.2", 1, 2, pattern(20))
+        packets = [ipv4("10.0.1.2", "10.0.2.2", payload, tos=tos) for tos in [0xC0] + [0] * 7]
+        self.frames = [ethernet(LEFT_MAC, HOST_A_MAC, 0x0800, packet) for packet in packets]
+
+    def run(self):
+        while not self.stopping.is_set():
+            for frame in self.frames:
+                self.wire.send(frame)
+            self.sent += len(self.frames)
+
+    def stop(self):
+        self.stopping.set()
+        self.join()
+        return self.sent
+
+
+@pytest.mark.provokes("shed")
+def test_control_packets_survive_what_is_too_much(lab):
+    wires = Wires(lab, SLOW)
+    router = wires.router
+    mixture = Mixture(wires.left)
+    mixture.start()
+    shed = lambda: router.show("counters")["dropped"].get("shed", 0)
+    try:
+        assert wait_for(lambda: shed() > 0, 60), router.show("counters")
+        wires.right.receive(0.05)
+        first, before = mixture.sent, shed()
+        assert wait_for(lambda: shed() > before + 5000, 60)
+        last = mixture.sent
+        arrived = wires.right.receive(0.05)
+    finally:
+        mixture.stop()
+    control = sum(frame[15] == 0xC0 for frame in arrived)
+    # One in eight; without shedding they would be so among those that arrive, too.
+    assert control > len(arrived) / 4 and len(arrived) < (last - first) / 2, (control, len(arrived), last - first)
+    router.stop()
+
+
+def test_shedding_is_switched_while_packets_flow(lab):
+    """A device that always has packets: without shedding none is shed, with it some are, and the rate stays."""
+    wires = flood(lab, [frame(ipv4("10.0.1.2", "10.0.2.2", pattern(40)))],
+                  "turnpike.forwarders { shed = false }")
+    router = wires.router
+    received = lambda: router.show("counters")["received"]
+    begin = received()
+    assert wait_for(lambda: received() > begin + 100_000, 30)
+    assert "shed" not in reasons(router)
+    apply(router, router.config.read_text().replace("shed = false", "shed = { percent = 1 }"))
+    assert wait_for(lambda: "shed" in reasons(router), 30)
     stop(router)

@@ -73,6 +73,7 @@ use dataplane::interface::{InterfaceId, VrfId};
 use dataplane::plan::Plans;
 use dataplane::polling::{BUDGET, Wait};
 use dataplane::port::{LinkWish, OffloadWishes, PortId};
+use dataplane::shed::Shedding;
 use dataplane::steps::{FILTER_IN, FILTER_OUT, POLICY_ROUTE};
 use dataplane::transmit::QueueConfig;
 use dataplane::transmit::shape::Shape;
@@ -711,11 +712,13 @@ pub struct Forwarders {
     pub budget: u16,
     /// Receive queues go from busy forwarders to idle ones while they run.
     pub rebalance: bool,
+    /// What is dropped when more comes than can be forwarded.
+    pub shed: Shedding,
 }
 
 impl Default for Forwarders {
     fn default() -> Self {
-        Self { wait: Wait::default(), budget: BUDGET, rebalance: true }
+        Self { wait: Wait::default(), budget: BUDGET, rebalance: true, shed: Shedding::default() }
     }
 }
 

@@ -37,6 +37,7 @@ use crate::punts::Punts;
 use crate::quarantine::{Quarantine, guard};
 use crate::reason::DropReason;
 use crate::replicate::{Replicator, Way};
+use crate::shed::{self, BEHIND, Shedder};
 use crate::spread::Input;
 use crate::spread_filter::Chosen;
 use crate::wires::{Inlet, Rewiring};
@@ -86,6 +87,7 @@ pub struct Forwarder {
     arrivals: Burst,
     turns: Turns,
     idle: Idle,
+    shedder: Shedder,
     /// When the last round began and whether it found packets: the time until the next one is busy or idle.
     round_began: u64,
     was_busy: bool,
@@ -118,6 +120,7 @@ impl Forwarder {
             arrivals: Burst::new(),
             turns: Turns::default(),
             idle: Idle::new(),
+            shedder: Shedder::new(dpdk::tsc_hz()),
             round_began: dpdk::tsc(),
             was_busy: false,
             exchange,
@@ -311,7 +314,52 @@ impl Forwarder {
             };
             taken += count;
             if count < wanted || taken >= most {
+                self.note_backlog(source, taken, count < wanted, now);
                 return taken;
+            }
+        }
+    }
+
+    /// A turn of a source has ended after so many packets, and there are more or not.
+    #[inline(always)]
+    fn note_backlog(&mut self, source: usize, taken: usize, is_empty: bool, now: u64) {
+        let Some(state) = self.rx.get_mut(source) else { return };
+        state.backlog = if is_empty { 0 } else { state.backlog.saturating_add(taken as u32) };
+        if state.backlog >= BEHIND {
+            self.shed(source, now);
+        }
+    }
+
+    /// Looks at what a queue has beyond its quota, forwards what is to be kept and drops the rest: see `shed.rs`.
+    #[cold]
+    fn shed(&mut self, source: usize, now: u64) {
+        let shedding = self.parts.settings.polling.shed;
+        let (most, quota) = (self.rx[source].burst, self.quota(source));
+        if shedding.percent == 0 || self.rx[source].input.is_ring() {
+            return;
+        }
+        let mut kept = 0;
+        while !shed::is_full(kept, quota) {
+            let began = dpdk::tsc();
+            if !self.shedder.may(began) {
+                return;
+            }
+            let count = self.take(source, most, now);
+            let others = Mask(self.batch.burst.owned()) & !shedding.keep.of(&self.batch.burst);
+            let dropped = self.batch.burst.free(others.0);
+            self.parts.counters.drops.add(DropReason::Shed, dropped as u64);
+            let end = dpdk::tsc();
+            self.shedder.spent(end.wrapping_sub(began), end, shedding.percent);
+            kept += count - dropped;
+            if kept > 0 {
+                self.forward(source, now);
+            }
+            if count - dropped > count / 2 {
+                self.rx[source].backlog = 0;
+                return;
+            }
+            if count < most {
+                return;
             }
         }
     }
@@ -327,7 +375,18 @@ impl Forwarder {
     }
 
     /// Receives one batch of at most so many packets from a port and takes it all the way.
+    #[inline(always)]
     fn receive(&mut self, source: usize, most: usize, now: u64) -> usize {
+        let count = self.take(source, most, now);
+        if count > 0 {
+            self.forward(source, now);
+        }
+        count
+    }
+
+    /// Receives one batch of at most so many packets from a port, and counts them.
+    #[inline(always)]
+    fn take(&mut self, source: usize, most: usize, now: u64) -> usize {
         let source = &mut self.rx[source];
         let batch = &mut self.batch;
         let counters = &self.parts.counters;
@@ -353,12 +412,20 @@ impl Forwarder {
             counters.rx(source.port).packets.add(count as u64);
             counters.rx(source.port).bytes.add(bytes);
         }
-        if let Some(spread) = &mut source.spread {
+        count
+    }
+
+    /// Takes the batch that a port has brought all the way.
+    #[inline(always)]
+    fn forward(&mut self, source: usize, now: u64) {
+        let batch = &mut self.batch;
+        let counters = &self.parts.counters;
+        if let Some(spread) = &mut self.rx[source].spread {
             let filter = &mut self.parts.graph.spread_filter;
             let chosen = filter.as_mut().map_or(Chosen::NONE, |filter| filter.choose(batch));
             spread.spread(&mut batch.burst, chosen, counters);
             if batch.burst.is_empty() {
-                return count;
+                return;
             }
         }
         counters.batches.add(1);
@@ -368,7 +435,6 @@ impl Forwarder {
             Err(_) => self.recover(),
         };
         self.finish(ends, now);
-        count
     }
 
     /// A step panicked: finds the packets over which it does, puts them aside, and takes all others

@@ -6,7 +6,8 @@
 //! at most a budget B. A round that uses up its budget ends, and the next goes on where it ended. Sources that
 //! have more than they are granted so share the forwarder in the ratio of their quotas, and those that have
 //! less get all they need: weighted max-min fairness. Nothing is received that is not forwarded at once, so
-//! the packets that are too many are lost in the receive queue, before any work is spent on them.
+//! the packets that are too many are lost in the receive queue, before any work is spent on them; but for the few
+//! that `shed.rs` looks at, so that network control is not among them.
 //!
 //! Rings with packets to be sent (from the slow path, from other forwarders) are sources like receive queues.
 //! What the kernel sends is taken before them, a quota for each port and round: see `distribution.rs`.
@@ -45,6 +46,7 @@ use dpdk::{Consumer, RxQueue};
 use crate::batch::BATCH_MAX;
 use crate::interface::InterfaceInfo;
 use crate::port::{MAX_PORTS, PortId};
+use crate::shed::Shedding;
 use crate::spread::{Input, Spreader};
 
 /// Packets of a turn by default.
@@ -128,6 +130,8 @@ pub struct Polling {
     pub wait: Wait,
     /// Packets of a round, at least 1.
     pub budget: u16,
+    /// What is dropped when more comes than can be forwarded.
+    pub shed: Shedding,
     /// By the ports' indexes.
     pub ports: Box<[PortPolling; MAX_PORTS]>,
 }
@@ -135,7 +139,7 @@ pub struct Polling {
 impl Default for Polling {
     fn default() -> Self {
         let ports = Box::new([PortPolling::default(); MAX_PORTS]);
-        Self { wait: Wait::default(), budget: BUDGET, ports }
+        Self { wait: Wait::default(), budget: BUDGET, shed: Shedding::OFF, ports }
     }
 }
 
@@ -164,17 +168,19 @@ pub struct RxSource {
     pub burst: usize,
     /// Gives received packets to other forwarders.
     pub spread: Option<Spreader>,
+    /// Packets taken from it in full turns since the last that was not full: see [`crate::shed`].
+    pub(crate) backlog: u32,
 }
 
 impl RxSource {
     /// A receive queue whose packets this forwarder keeps.
     pub fn of_queue(port: PortId, info: InterfaceInfo, queue: RxQueue) -> Self {
-        Self { port, info, input: Input::Queue(queue), burst: BATCH_MAX, spread: None }
+        Self { port, info, input: Input::Queue(queue), burst: BATCH_MAX, spread: None, backlog: 0 }
     }
 
     /// What another forwarder has received and spread.
     pub fn of_ring(port: PortId, info: InterfaceInfo, ring: Consumer) -> Self {
-        Self { port, info, input: Input::Ring(ring), burst: BATCH_MAX, spread: None }
+        Self { port, info, input: Input::Ring(ring), burst: BATCH_MAX, spread: None, backlog: 0 }
     }
 }
 

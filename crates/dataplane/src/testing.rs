@@ -149,6 +149,7 @@ pub struct FrameBuilder {
     ethertype: u16,
     source: Vec<u8>,
     destination: Vec<u8>,
+    tos: u8,
     ttl: u8,
     protocol: u8,
     options: Vec<u8>,
@@ -164,6 +165,7 @@ impl FrameBuilder {
             ethertype,
             source: Vec::new(),
             destination: Vec::new(),
+            tos: 0,
             ttl: 64,
             protocol: 17,
             options: Vec::new(),
@@ -221,6 +223,12 @@ impl FrameBuilder {
         self
     }
 
+    /// The second byte of an IPv4 header: DSCP and ECN.
+    pub fn tos(mut self, tos: u8) -> Self {
+        self.tos = tos;
+        self
+    }
+
     pub fn ttl(mut self, ttl: u8) -> Self {
         self.ttl = ttl;
         self
@@ -254,7 +262,7 @@ impl FrameBuilder {
             0x0800 => {
                 let header = 20 + self.options.len();
                 let total = (header + self.payload.len()) as u16;
-                frame.extend([0x40 | (header / 4) as u8, 0]);
+                frame.extend([0x40 | (header / 4) as u8, self.tos]);
                 frame.extend(total.to_be_bytes());
                 frame.extend([0x12, 0x34, 0, 0, self.ttl, self.protocol, 0, 0]);
                 frame.extend(&self.source);

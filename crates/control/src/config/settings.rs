@@ -111,10 +111,15 @@ pub(super) fn list(config: &Config, names: Names<'_>) -> Vec<Entry> {
         |cores: &[usize]| some(cores.iter().map(ToString::to_string), "the router's choice");
     list.live("cores: control", chosen(control));
     list.live("cores: forward", chosen(forward));
-    let Forwarders { wait, budget, rebalance } = forwarders;
+    let Forwarders { wait, budget, rebalance, shed } = forwarders;
     list.live("forwarders: wait", wait.name());
     list.live("forwarders: budget", budget);
     list.live("forwarders: rebalance", rebalance);
+    list.live("forwarders: shed: percent", shed.percent);
+    list.live(
+        "forwarders: shed: keep",
+        some(shed.keep.iter().map(|class| class.name().to_owned()), "none"),
+    );
     let Forwarding { class_e, resolve_via_default } = forwarding;
     list.fixed("forwarding: class_e", class_e);
     list.fixed("forwarding: resolve_via_default", resolve_via_default);

@@ -1137,7 +1137,7 @@ fn the_other_statements_are_checked_too() {
         ),
         (
             "turnpike.forwarders { core = '1' }",
-            r#"forwarders: key "core" unknown; did you mean "cores"? known: cores, wait, budget, rebalance"#,
+            r#"forwarders: key "core" unknown; did you mean "cores"? known: cores, wait, budget, rebalance, shed"#,
         ),
         (
             "turnpike.tx { burst = 65 }",

@@ -20,6 +20,7 @@ use crate::quarantine::Suspect;
 use crate::reason::{Punt, PuntClass, PuntReason};
 use crate::replicate::Replicas;
 use crate::router_filter::{ROUTER, RouterFilter};
+use crate::shed::{Classes, Shedding};
 use crate::spread::{DEFAULT_KEY, Spreader, TABLE, Toeplitz};
 use crate::steps::{FAULTY_ID, Faulty, Ip4Lookup, Ip4Rewrite};
 use crate::testing::{FrameBuilder, TestTables, dpdk as shared, port_mac};
@@ -477,6 +478,70 @@ fn a_full_handover_ring_drops_by_name() {
     assert_eq!(lab.counters.handed_over.get(), lab.handed_over.len() as u64);
     assert_eq!(lab.drops(DropReason::HandoverFull), packets - lab.handed_over.len() as u64);
     assert!(lab.drops(DropReason::HandoverFull) > 0);
+}
+
+/// A forwarder that sheds, or not, whose queue has a burst more in each round than it takes.
+fn overloaded(shed: Shedding, frames: &[Vec<u8>], rounds: u32) -> Lab {
+    let mut lab = Lab::default_graph(at_once());
+    lab.forwarder.parts.settings.polling.shed = shed;
+    let send = |lab: &mut Lab| {
+        let mut list = PacketList::new();
+        frames.iter().for_each(|frame| list.push(mbuf(frame)).unwrap());
+        assert_eq!(lab.wire.send(&mut list, frames.len()).packets, frames.len());
+    };
+    send(&mut lab);
+    for _ in 0..rounds {
+        send(&mut lab);
+        lab.forwarder.round();
+        let mut burst = Burst::new();
+        while lab.sent.receive(&mut burst, BATCH_MAX) > 0 {
+            burst.free(u64::MAX);
+        }
+    }
+    lab
+}
+
+/// Shedding without a bound of its time, so that no machine is too slow for it.
+fn without_bound() -> Shedding {
+    Shedding { percent: u8::MAX, ..Shedding::default() }
+}
+
+#[test]
+fn what_is_not_to_be_kept_is_shed_before_any_step_when_the_queue_is_never_empty() {
+    let control = FrameBuilder::ip4().destination4("10.0.6.1").tos(0xc0).udp(1, 2, b"x").build();
+    let frames = [vec![to("10.0.6.1"); 60], vec![control; 4]].concat();
+    let lab = overloaded(without_bound(), &frames, BEHIND / 64);
+    let received = lab.counters.rx(port(0)).packets.get();
+    assert_eq!(received, u64::from(BEHIND) + 64, "all that came");
+    assert_eq!(lab.drops(DropReason::Shed), 60);
+    assert_eq!(lab.counters.tx(port(3)).packets.get(), received - 60);
+    let mut lab = overloaded(without_bound(), &frames, BEHIND / 64 + 1);
+    assert_eq!(
+        lab.drops(DropReason::Shed),
+        60,
+        "the queue was emptied, so there is less to take than before"
+    );
+    assert_eq!(lab.forwarder.rx[0].backlog, BEHIND + 64, "but not by a turn alone");
+    lab.forwarder.round();
+    assert_eq!(lab.forwarder.rx[0].backlog, 0);
+
+    let lab = overloaded(without_bound(), &frames, BEHIND / 64 - 1);
+    assert_eq!(lab.drops(DropReason::Shed), 0, "not yet");
+    let lab = overloaded(Shedding::OFF, &frames, BEHIND / 64 + 10);
+    assert_eq!(lab.drops(DropReason::Shed), 0, "switched off");
+}
+
+#[test]
+fn who_marks_everything_as_control_gains_a_burst_now_and_then() {
+    let control = FrameBuilder::ip4().destination4("10.0.6.1").tos(0xc0).udp(1, 2, b"x").build();
+    let keep_all = Class::ALL.into_iter().fold(Classes::NONE, Classes::with);
+    let shed = Shedding { keep: keep_all, ..without_bound() };
+    let lab = overloaded(shed, &vec![control; 64], BEHIND / 64);
+    assert_eq!(lab.drops(DropReason::Shed), 0);
+    let turns = u64::from(BEHIND / 64);
+    // One burst beyond the quota is looked at.
+    assert_eq!(lab.counters.rx(port(0)).packets.get(), (turns + 1) * 64);
+    assert_eq!(lab.forwarder.rx[0].backlog, 0, "it is left alone for as long again");
 }
 
 #[test]

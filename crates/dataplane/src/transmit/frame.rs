@@ -79,11 +79,11 @@ impl Class {
     pub fn of(packet: &Mbuf) -> Self {
         match usize::from(packet.traffic_class()).checked_sub(1) {
             Some(place) => Self::ALL.get(place).copied().unwrap_or(Self::Default),
-            None => Self::of_frame(packet),
+            None => Self::of_buffers(packet),
         }
     }
 
-    fn of_frame(packet: &Mbuf) -> Self {
+    fn of_buffers(packet: &Mbuf) -> Self {
         let mut chunks = packet.chunks();
         let first = chunks.next().unwrap_or_default();
         let Some((ethertype, start)) = network(first) else { return Self::Control };
@@ -92,6 +92,18 @@ impl Class {
             Some([]) | None => chunks.next().unwrap_or_default(),
             Some(ip) => ip,
         };
+        Self::of_ip(ethertype, ip)
+    }
+
+    /// That of a frame whose headers are in these bytes.
+    #[inline]
+    pub fn of_frame(frame: &[u8]) -> Self {
+        let Some((ethertype, start)) = network(frame) else { return Self::Control };
+        Self::of_ip(ethertype, frame.get(start..).unwrap_or_default())
+    }
+
+    #[inline]
+    fn of_ip(ethertype: u16, ip: &[u8]) -> Self {
         match (ethertype, ip) {
             (ETHERTYPE_IPV4, ip)
                 if ip.get(IP4_DESTINATION..IP4_DESTINATION + 3) == Some(&[224, 0, 0]) =>

@@ -15,8 +15,8 @@ pub fn of_forwarders(config: &Config) -> Settings {
 }
 
 fn polling(config: &Config) -> Polling {
-    let config::Forwarders { wait, budget, .. } = config.forwarders;
-    let mut polling = Polling { wait, budget, ..Polling::default() };
+    let config::Forwarders { wait, budget, shed, .. } = config.forwarders;
+    let mut polling = Polling { wait, budget, shed, ..Polling::default() };
     for port in &config.ports {
         let wait = port.queues.wait.unwrap_or(wait);
         let quota = port.queues.quota.unwrap_or(QUOTA);

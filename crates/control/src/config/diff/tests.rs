@@ -163,6 +163,16 @@ fn every_kind_of_setting_is_compared() {
             "forwarders: rebalance: false => true",
         ),
         (
+            "turnpike.forwarders { shed = { percent = 5 } }".to_owned(),
+            String::new(),
+            "forwarders: shed: percent: 5 => 3",
+        ),
+        (
+            "turnpike.forwarders { shed = { keep = { 'control', 'voice' } } }".to_owned(),
+            "turnpike.forwarders { shed = { keep = 'video' } }".to_owned(),
+            "forwarders: shed: keep: control, voice => video",
+        ),
+        (
             String::new(),
             "turnpike.command 'x' { help = 'A', run = print }".to_owned(),
             "command \"x\": - => A",

@@ -1,6 +1,9 @@
 //! Cores of forwarders and of everything else: `turnpike.cores`, and `turnpike.forwarders`, which names those of
 //! the forwarders alone.
 
+use dataplane::shed::{Classes, PERCENT_MOST, Shedding};
+use dataplane::transmit::frame::Class;
+
 use super::super::script::Statement;
 use super::super::value::{Fields, Value, whole_number};
 use super::super::{Cores, Forwarders};
@@ -22,11 +25,13 @@ pub(super) fn read<'s>(
         not_both(&mut fields, &read);
     }
     if let Some(statement) = single(context, forwarders) {
-        let mut fields = plain(context, statement, &["cores", "wait", "budget", "rebalance"]);
+        let mut fields =
+            plain(context, statement, &["cores", "wait", "budget", "rebalance", "shed"]);
         sharing.wait = wait(&mut fields).unwrap_or(sharing.wait);
         let budget = fields.number("budget", 1..=u64::from(u16::MAX));
         sharing.budget = budget.map_or(sharing.budget, |budget| budget as u16);
         sharing.rebalance = fields.flag_or("rebalance", sharing.rebalance);
+        sharing.shed = shedding(&mut fields).unwrap_or(sharing.shed);
         let (line, forward) = list(&mut fields, "cores");
         match read.forward_line.filter(|_| line.is_some()) {
             Some(given) => fields.error(
@@ -41,6 +46,35 @@ pub(super) fn read<'s>(
         }
     }
     (read, sharing)
+}
+
+/// `shed = { percent = 3, keep = { "control", "voice" } }`, or `false`.
+fn shedding(fields: &mut Fields<'_, '_>) -> Option<Shedding> {
+    match fields.get("shed")? {
+        Value::Bool(false) => return Some(Shedding::OFF),
+        Value::Bool(true) => return None,
+        _ => {}
+    }
+    let mut of = fields.table("shed", &["percent", "keep"])?;
+    let mut shedding = Shedding::default();
+    if let Some(percent) = of.number("percent", 1..=u64::from(PERCENT_MOST)) {
+        shedding.percent = percent as u8;
+    }
+    if of.get("keep").is_some() {
+        let names = of.texts("keep", "classes as \"control\"");
+        let classes = names.into_iter().filter_map(|name| class(&mut of, name));
+        shedding.keep = classes.fold(Classes::NONE, Classes::with);
+    }
+    Some(shedding)
+}
+
+fn class(of: &mut Fields<'_, '_>, name: &str) -> Option<Class> {
+    let class = Class::ALL.into_iter().find(|class| class.name() == name);
+    if class.is_none() {
+        let known = Class::ALL.map(Class::name).join(", ");
+        of.error("keep", format!("class \"{name}\" unknown; known: {known}"));
+    }
+    class
 }
 
 /// A list of cores and its line; empty, with the errors reported, if it is wrong.
@@ -79,6 +113,8 @@ mod tests {
 
     use dataplane::catalogue::Catalogue;
 
+    use super::*;
+
     use super::super::super::{Config, ConfigErrors, Limits, parse};
 
     fn read(text: &str) -> Result<Config, ConfigErrors> {
@@ -106,8 +142,42 @@ mod tests {
     }
 
     #[test]
-    fn wrong_lists_are_explained() {
+    fn overload_control_has_a_bound_and_classes() {
+        let shed = |shed: &str| {
+            let shed = read(&format!("turnpike.forwarders {{ shed = {shed} }}")).unwrap();
+            let Shedding { percent, keep } = shed.forwarders.shed;
+            (percent, keep.iter().collect::<Vec<_>>())
+        };
+        assert_eq!(read("").unwrap().forwarders.shed, Shedding::default());
+        assert_eq!(shed("true"), (3, vec![Class::Control]));
+        assert_eq!(shed("false"), (0, vec![]));
+        assert_eq!(shed("{ percent = 50 }"), (50, vec![Class::Control]));
+        assert_eq!(
+            shed("{ keep = { 'voice', 'control' } }"),
+            (3, vec![Class::Control, Class::Voice])
+        );
+        assert_eq!(shed("{ keep = {} }"), (3, vec![]));
+    }
+
+    #[test]
+    fn wrong_settings_are_explained() {
         for (text, expected) in [
+            (
+                "turnpike.forwarders { shed = 3 }",
+                "r.lua:3: forwarders: shed: expected a table, got number 3",
+            ),
+            (
+                "turnpike.forwarders { shed = { percent = 0 } }",
+                "r.lua:3: forwarders: shed: percent: expected a whole number from 1 to 50, got number 0",
+            ),
+            (
+                "turnpike.forwarders { shed = { keep = 'gold' } }",
+                "r.lua:3: forwarders: shed: class \"gold\" unknown; known: control, voice, video, data, default, background",
+            ),
+            (
+                "turnpike.forwarders { shed = { keep = { 7 } } }",
+                "r.lua:3: forwarders: shed: keep: expected classes as \"control\", got number 7",
+            ),
             (
                 "turnpike.cores { control = '' }",
                 "r.lua:3: cores: control \"\": \"\" is not a core or a range; write \"1,3-5\"",
