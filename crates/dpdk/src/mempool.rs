@@ -143,7 +143,7 @@ impl Mempool {
         packet.extend(bytes).then_some(packet)
     }
 
-    /// A packet of one buffer that is another one of several, tag and requests included; `None` when the
+    /// A packet of one buffer that is another one of several, tag, class and requests included; `None` when the
     /// pool has no buffer left, or none so large.
     pub fn linear_copy_of(&self, packet: &Mbuf) -> Option<Mbuf> {
         let mut copy = self.alloc()?;
@@ -151,6 +151,7 @@ impl Mempool {
             copy.append(chunk.len())?.copy_from_slice(chunk);
         }
         copy.set_tag(packet.tag());
+        copy.set_traffic_class(packet.traffic_class());
         copy.request_as(packet);
         Some(copy)
     }

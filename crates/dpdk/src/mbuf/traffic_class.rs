@@ -62,6 +62,7 @@ mod tests {
             assert_eq!(packet.traffic_class(), 0, "that of the buffer's last packet");
             packet.set_traffic_class(class);
             assert_eq!(packet.traffic_class(), class);
+            assert_eq!(pool.linear_copy_of(&packet).unwrap().traffic_class(), class);
             let mut burst = crate::Burst::new();
             let slot = burst.put(packet).unwrap();
             burst.set_traffic_class(slot, class ^ 7);
