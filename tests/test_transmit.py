@@ -198,6 +198,7 @@ turnpike.filter "sort" {
   { proto = "udp", from_port = 101, mark = { class = "background" } },
   { proto = "udp", from_port = 102, mark = { class = "control" } },
   { proto = "udp", from_port = 103, mark = { class = "data", dscp = "ef" } },
+  { dscp = "af11", mark = { class = "video" } },
 }
 turnpike.filter "sort-out" { { extension = "hop-by-hop", mark = { class = "video" } } }
 '''
@@ -222,13 +223,16 @@ def test_a_filter_s_mark_chooses_the_class(lab, family):
     ports = {99: 1, 100: 2, 101: 3, 102: 4, 103: 5}
     for sport, count in ports.items():
         wires.left.send(*(packet(sport, family=family, sport=sport) for _ in range(count)))
-    came = [frame for _, frame in arrivals(wires.right, 15)]
+    # RFC 2474 3: another class for a codepoint.
+    wires.left.send(*(packet(104, dscp=10, family=family) for _ in range(6)))
+    ports[104] = 6
+    came = [frame for _, frame in arrivals(wires.right, 21)]
     assert sorted(number(frame) for frame in came) == sorted(n for n, count in ports.items() for _ in range(count))
     # A class is no DSCP.
-    assert all(tos(frame) == (EF << 2 if number(frame) == 103 else 0) for frame in came)
+    assert all(tos(frame) == {103: EF << 2, 104: 10 << 2}.get(number(frame), 0) for frame in came)
     # Four are control.
-    sent = {"default": 1, "voice": 2, "background": 3, "data": 5}
-    assert sent_by_class(wires.router, 11) == sent
+    sent = {"default": 1, "voice": 2, "background": 3, "data": 5, "video": 6}
+    assert sent_by_class(wires.router, 17) == sent
     assert queue(wires.router, "control")["sent"] >= 4
     text = wires.router.command("show", "filters", "sort").stdout
     assert "continue with queue class voice" in text and "accept with dscp 46, queue class data" in text, text
@@ -238,7 +242,7 @@ def test_a_filter_s_mark_chooses_the_class(lab, family):
     assert "queue class voice" in told and "queue class video" in told, told
     wires.router.command("apply", wires.router.config)
     wires.left.send(packet(1, family=family, sport=100))
-    assert sent_by_class(wires.router, 12) == sent | {"video": 1}
+    assert sent_by_class(wires.router, 18) == sent | {"video": 7}
 
 
 def test_a_class_stays_with_a_packet_by_the_slow_path(lab):
